@@ -1,0 +1,82 @@
+"""Every error a learner can meet: typed fields for programs, one readable text for people, and a cure in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class LockstepError(Exception):
+    """Base of all errors raised on purpose by this library."""
+
+
+class SpecError(LockstepError, ValueError):
+    """A run was asked for that cannot be; raised before any process starts.
+
+    Fields: `field` (what was set), `value` (to what), `allowed` (what may stand there).
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field, self.value, self.allowed = field, value, allowed
+        super().__init__(f"{field}={value!r}: {allowed}")
+
+    @classmethod
+    def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
+        """The error for a name that is not in a registry, with the nearest name that is."""
+        names = list(names)
+        near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return cls(field, value, f"{hint}allowed: {', '.join(names)}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.field, self.value, self.allowed)
+
+
+class Unavailable(LockstepError):
+    """This machine cannot do what was asked. Fields: `what`, `why`, `cure`."""
+
+    def __init__(self, what: str, why: str, cure: str) -> None:
+        self.what, self.why, self.cure = what, why, cure
+        super().__init__(f"{what} is unavailable here: {why}. {cure}")
+
+
+class StartTimeout(LockstepError):
+    """Not every task arrived in time. Fields: `arrived`, `waiting_for` (task names), `seconds`."""
+
+    def __init__(self, arrived: Sequence[str], waiting_for: Sequence[str], seconds: float) -> None:
+        self.arrived, self.waiting_for, self.seconds = tuple(arrived), tuple(waiting_for), seconds
+        total = len(self.arrived) + len(self.waiting_for)
+        super().__init__(
+            f"only {len(self.arrived)}/{total} tasks arrived after {seconds:.0f} s; "
+            f"still waiting for {', '.join(self.waiting_for)}. "
+            "Look at their stderr.log in the run directory, or raise start_timeout."
+        )
+
+
+class Stalled(LockstepError):
+    """A wait ran out. Fields: `waiting_for` (task -> what it did last), `seconds`. The run itself goes on."""
+
+    def __init__(self, waiting_for: dict[str, str], seconds: float) -> None:
+        self.waiting_for, self.seconds = dict(waiting_for), seconds
+        who = "; ".join(f"{task} ({last})" for task, last in self.waiting_for.items())
+        super().__init__(
+            f"after {seconds:.1f} s the run is not over. Still waiting for: {who}. Wait longer with wait(timeout=...), or end it with stop()."
+        )
+
+
+class TaskFailed(LockstepError):
+    """A task of a run failed; of several failures this is the first, the root cause.
+
+    Fields: `task`, `step` (None before the first), `reason` (one line), `remote_traceback` and `log_tail` (text, may be empty).
+    """
+
+    def __init__(self, task: str, step: int | None, reason: str, remote_traceback: str = "", log_tail: str = "") -> None:
+        self.task, self.step, self.reason = task, step, reason
+        self.remote_traceback, self.log_tail = remote_traceback, log_tail
+        where = f"{task} failed" + (f" in step {step}" if step is not None else "")
+        parts = [f"{where}: {reason}"]
+        if remote_traceback:
+            parts.append(f"--- traceback on {task} ---\n{remote_traceback.rstrip()}")
+        if log_tail:
+            parts.append(f"--- end of the log of {task} ---\n{log_tail.rstrip()}")
+        super().__init__("\n".join(parts))

@@ -1,0 +1,136 @@
+"""RunSpec: everything that decides a run, frozen, validated once, JSON in and out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from course_lib.errors import SpecError
+
+MAX_WORKERS = 256
+JOBS = ("chief", "worker", "ps")
+Framework = Literal["tensorflow", "torch", "python"]
+Count = Annotated[int, Field(strict=True)]
+
+
+class RunSpec(BaseModel):
+    """One run of one strategy.
+
+    Batches are global: `global_batch` examples a step over all workers together, each worker takes an equal share.
+    Times are in milliseconds where a name ends in `_ms`, else in seconds. Raises `SpecError`, which names the field,
+    the value and what is allowed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategy: str = Field("multi_worker_mirrored", description="the name of a strategy, see `lockstep strategies`")
+    framework: Framework = Field("tensorflow", description="'tensorflow', 'torch', or 'python' for functions of your own that need neither")
+    workers: Count = Field(4, ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")
+    ps: Count = Field(0, ge=0, le=32, description="parameter servers, a whole number from 0 to 32")
+    chief: bool = Field(False, description="true if the cluster has a chief that coordinates and does not compute")
+    workload: str = Field("digits", description="the name of a workload")
+    parameters: Count = Field(
+        1_000_000,
+        ge=1_000,
+        le=50_000_000,
+        description="the size of the 'wide' model, a whole number from 1000 to 50000000",
+    )
+    global_batch: Count | None = Field(
+        None, ge=1, le=4096, description="examples in a step over all workers, a whole number from 1 to 4096"
+    )
+    steps: Count = Field(200, ge=1, le=1_000_000, description="a whole number from 1 to 1000000")
+    seed: Count = Field(0, ge=0, lt=2**31, description="a whole number from 0 to 2147483647")
+    learning_rate: float | None = Field(None, gt=0, le=100, allow_inf_nan=False, description="a number above 0, at most 100")
+    device_ms: float = Field(
+        0.0,
+        ge=0,
+        le=60_000,
+        allow_inf_nan=False,
+        description="emulated device time of one step in milliseconds, from 0 (none) to 60000",
+    )
+    slow: dict[str, float] = Field(default_factory=dict, description="task=factor, with a factor from 1 to 1000")
+    trace: bool = Field(True, description="true or false")
+    run_dir: Path | None = Field(None, description="a directory that can be written and is empty or does not exist")
+    start_timeout: float = Field(60.0, gt=0, le=600, allow_inf_nan=False, description="seconds, above 0, at most 600")
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise _as_spec_error(error) from None
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> RunSpec:
+        if self.global_batch is None:
+            object.__setattr__(self, "global_batch", max(self.workers, 128 // self.workers * self.workers))
+        elif self.global_batch % self.workers:
+            lower = self.global_batch // self.workers * self.workers
+            near = [str(n) for n in (lower, lower + self.workers) if n]
+            raise SpecError(
+                "global_batch",
+                self.global_batch,
+                f"must divide evenly over {self.workers} workers, such as {' or '.join(near)}",
+            )
+        for task, factor in self.slow.items():
+            self.check_task(task, "slow")
+            check_factor(factor, f"slow[{task}]")
+        return self
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks in TensorFlow's way, `job:index`, chief first."""
+        counts = {"chief": int(self.chief), "worker": self.workers, "ps": self.ps}
+        return tuple(f"{job}:{i}" for job in JOBS for i in range(counts[job]))
+
+    @property
+    def batch(self) -> int:
+        """Examples in a step over all workers."""
+        assert self.global_batch is not None  # filled in by the validator
+        return self.global_batch
+
+    @property
+    def per_worker_batch(self) -> int:
+        """Examples that one worker computes in a step."""
+        return self.batch // self.workers
+
+    def check_task(self, task: str, field: str = "task") -> str:
+        """Return `task` if this run has it, else raise `SpecError` naming the tasks that it has."""
+        if task in self.tasks:
+            return task
+        jobs = {job: sum(t.startswith(job + ":") for t in self.tasks) for job in JOBS}
+        have = ", ".join(f"{job}:0" if n == 1 else f"{job}:0 to {job}:{n - 1}" for job, n in jobs.items() if n)
+        raise SpecError(field, task, f"this run has {have}")
+
+
+def check_factor(factor: float, field: str = "factor") -> float:
+    """Return a slow-down factor (1: full speed) if it is one, else raise `SpecError`."""
+    if not (isinstance(factor, (int, float)) and 1 <= factor <= 1000):
+        raise SpecError(field, factor, "a factor from 1 (full speed) to 1000")
+    return float(factor)
+
+
+def parse_slow(text: str) -> tuple[str, float]:
+    """`worker:1=3` as `("worker:1", 3.0)`, the way the command line writes a straggler."""
+    match = re.fullmatch(r"\s*([a-z]+:\d+)\s*=\s*([0-9.]+)\s*", text)
+    try:
+        if not match:
+            raise ValueError
+        return match[1], float(match[2])
+    except ValueError:
+        raise SpecError("slow", text, "task=factor, such as worker:1=3") from None
+
+
+def _as_spec_error(error: ValidationError) -> SpecError:
+    """The first of pydantic's complaints, in our one-line form."""
+    first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, SpecError):
+        return cause
+    name = str(first["loc"][0]) if first["loc"] else "spec"
+    if first["type"] == "extra_forbidden":
+        return SpecError.unknown("field", name, RunSpec.model_fields)
+    info = RunSpec.model_fields[name]
+    return SpecError(name, first["input"], f"allowed: {info.description}")
