@@ -1,0 +1,86 @@
+"""Task: what a role function is given, and all that it needs to know of the cluster around it.
+
+A role function is `def worker(task): ...`. What it returns becomes the task's result. It writes what it does into the trace with
+`task.phase`, `task.metric` and `task.update`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_lib.spec import RunSpec
+from course_lib.trace import Metric, Phase, Recorder, Update
+
+clock = time.monotonic
+"""The clock of all events: one for every process of a machine."""
+
+
+@dataclass
+class Task:
+    """One process of a cluster.
+
+    `name` is TensorFlow's (`worker:1`); `addresses` maps each job to its `host:port` list; `threads` is how many threads the framework may use
+    here; `device` is where it computes (`cpu`, `gpu:0`); `backend` is the native collective backend that the plan chose.
+    """
+
+    name: str
+    spec: RunSpec
+    addresses: dict[str, list[str]]
+    run_dir: Path
+    recorder: Recorder
+    threads: int = 1
+    device: str = "cpu"
+    backend: str = "none"
+    slow_factor: float = 1.0
+    step: int | None = field(default=None, init=False)
+
+    @property
+    def job(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def index(self) -> int:
+        return int(self.name.partition(":")[2])
+
+    @property
+    def rank(self) -> int:
+        """Position among all tasks of the run, as torch counts."""
+        return self.spec.tasks.index(self.name)
+
+    @contextlib.contextmanager
+    def phase(self, what: str, step: int) -> Iterator[None]:
+        """Record what the block does as one `Phase`, also when it raises."""
+        self.step = step
+        start = clock()
+        try:
+            yield
+        finally:
+            self.recorder.add(Phase(self.name, step, what, start, clock()))
+
+    def record(self, what: str, step: int, start: float, end: float) -> None:
+        """Record a phase whose times were taken elsewhere, such as inside a TensorFlow graph."""
+        self.step = step
+        self.recorder.add(Phase(self.name, step, what, start, end))
+
+    def metric(self, name: str, value: float, step: int, samples: int) -> None:
+        """Record a number; `samples` counts the examples that the whole run has used so far."""
+        self.recorder.add(Metric(self.name, name, float(value), step, samples, clock()))
+
+    def update(self, step: int, variables: str, device: str, read: int, written: int) -> None:
+        """Record that `variables` went from version `read`, as the gradient saw them, to version `written`, on `device`."""
+        self.recorder.add(Update(self.name, step, variables, device, read, written, clock()))
+
+    def pace(self, busy: float = 0.0) -> None:
+        """Sleep for the emulated device time of a step, and longer on a task that is slowed.
+
+        `busy` is how many seconds the step really computes (the last step's figure will do): a task with slow factor f takes f times
+        as long over device time and computing together.
+        """
+        factor = self.slow_factor
+        seconds = factor * self.spec.device_ms / 1000 + (factor - 1) * busy
+        if seconds > 0:
+            time.sleep(seconds)
