@@ -1,0 +1,56 @@
+"""What each framework needs around it: environment variables before its import, modules worth importing early, threads, and a cluster's addresses."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+
+from course_lib.cluster.task import Task
+
+# One thread in every numerical library: a process that forks must have no others, and a task gets its threads from the plan.
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums differ with the number of threads; without it N workers and one device agree
+    "KERAS_BACKEND": "tensorflow",
+    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+}
+
+# Imported by the zygote, so that no task pays for it again. Imports only: a process that has run one operation cannot be forked.
+_MODULES = {
+    "tensorflow": ("numpy", "sklearn.datasets", "tensorflow", "keras"),
+    "torch": ("numpy", "sklearn.datasets", "torch", "torch.distributed", "torch.nn.parallel"),
+    "python": ("numpy", "sklearn.datasets"),
+}
+
+
+def preload(framework: str) -> None:
+    """Import a framework and nothing more."""
+    os.environ.update(ENVIRONMENT)
+    for name in _MODULES[framework]:
+        importlib.import_module(name)
+
+
+def prepare(task: Task) -> None:
+    """Tell the framework in this process its threads and the cluster it belongs to, the way its own documentation says.
+
+    TensorFlow reads `TF_CONFIG`; torch reads `MASTER_ADDR`, `MASTER_PORT`, `RANK` and `WORLD_SIZE`. Sources: tf.distribute multi-worker guide,
+    torch.distributed "environment variable initialization".
+    """
+    os.environ.update(ENVIRONMENT)
+    if task.spec.framework == "tensorflow":
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": task.addresses, "task": {"type": task.job, "index": task.index}})
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(task.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, task.threads))
+    elif task.spec.framework == "torch":
+        host, port = next(iter(task.addresses.values()))[0].rsplit(":", 1)
+        os.environ.update(MASTER_ADDR=host, MASTER_PORT=port, RANK=str(task.rank), WORLD_SIZE=str(len(task.spec.tasks)))
+        import torch
+
+        torch.set_num_threads(task.threads)

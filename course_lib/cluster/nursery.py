@@ -1,0 +1,138 @@
+"""The kernel process's side of starting things: one warm zygote per framework, and a supervisor for each run.
+
+Used from the notebook kernel, so nothing here imports a framework, blocks without a bound, or is left behind: every child hangs on a pipe
+that closes with this process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import course_lib
+from course_lib.cluster.channel import Channel, pair
+from course_lib.errors import LockstepError, StartTimeout
+
+_lock = threading.Lock()
+_zygotes: dict[str, Zygote] = {}
+_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # ends that must be closed in any fork of the kernel process
+_lifeline: tuple[int, int] | None = None
+
+
+def warm(framework: str = "tensorflow") -> None:
+    """Start the zygote of a framework in the background, so that the first run need not wait for its import. Returns at once."""
+    with _lock:
+        if framework not in _zygotes or not _zygotes[framework].alive:
+            _zygotes[framework] = Zygote(framework)
+
+
+def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
+    """A channel to a new supervisor process that waits for its order to start.
+
+    `start_method` is `fork` (from the zygote of `framework`) or `spawn` (a fresh interpreter). Raises `StartTimeout` when the zygote is not ready in
+    `timeout` seconds, `LockstepError` when it cannot be had.
+    """
+    channel, theirs = pair()
+    _ours.add(channel.sock)
+    with theirs:
+        if start_method == "spawn":
+            _popen("course_lib.cluster.supervisor", [theirs.fileno()], Path(os.devnull))
+        else:
+            warm(framework)
+            _zygotes[framework].fork_onto(theirs, timeout)
+    return channel
+
+
+class Zygote:
+    """A warm process, seen from the kernel process."""
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self.log = home() / f"zygote-{framework}.log"
+        self.channel, theirs = pair()
+        _ours.add(self.channel.sock)
+        with theirs:
+            self.process = _popen("course_lib.cluster.zygote", [framework, theirs.fileno(), lifeline()], self.log)
+        self.ready = False
+        self._turn = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def fork_onto(self, sock: socket.socket, timeout: float) -> None:
+        """Have the zygote fork a supervisor that talks through `sock`, once it is ready."""
+        deadline = time.monotonic() + timeout
+        if not self._turn.acquire(timeout=timeout):
+            raise StartTimeout((), (f"zygote of {self.framework}",), timeout)
+        try:
+            while not self.ready:
+                self.channel.sock.settimeout(max(0.01, deadline - time.monotonic()))
+                self._hear(timeout)
+            socket.send_fds(self.channel.sock, [b"f"], [sock.fileno()])
+        except OSError as error:
+            raise self._broken(str(error)) from None
+        finally:
+            self._turn.release()
+
+    def _hear(self, timeout: float) -> None:
+        try:
+            data = self.channel.sock.recv(65536)
+        except TimeoutError:
+            raise StartTimeout((), (f"zygote of {self.framework}, which is still importing it",), timeout) from None
+        if not data:
+            raise self._broken("it ended")
+        self.ready = True
+
+    def _broken(self, why: str) -> LockstepError:
+        tail = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+        return LockstepError(f"the process that imports {self.framework} is of no use: {why}. The end of its log, {self.log}:\n{tail}")
+
+
+def home() -> Path:
+    """Where runs and logs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory. Made, for this user alone, if it is not there."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    path = Path(os.environ.get("LOCKSTEP_HOME") or Path(base, "lockstep")).expanduser()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def lifeline() -> int:
+    """The reading end of the pipe that closes with this process."""
+    global _lifeline
+    if _lifeline is None:
+        _lifeline = os.pipe()
+    return _lifeline[0]
+
+
+def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Popen[bytes]:
+    """Start one of our modules as a fresh interpreter that inherits the descriptors among its arguments."""
+    path = os.pathsep.join([str(Path(course_lib.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            pass_fds=[a for a in arguments if isinstance(a, int)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+
+def _let_go() -> None:
+    """In a fork of the kernel process (a learner's multiprocessing, say): drop our ends, or clusters would outlive the kernel through it."""
+    global _lifeline, _zygotes, _lock
+    for sock in list(_ours):
+        sock.close()
+    if _lifeline:
+        os.close(_lifeline[1])
+    _lifeline, _zygotes, _lock = None, {}, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_let_go)

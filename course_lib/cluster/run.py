@@ -1,0 +1,211 @@
+"""Run: one run of a cluster, seen from the notebook. Made by `start`; returns at once; a thread listens to the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from course_lib.cluster import nursery
+from course_lib.cluster.channel import Channel
+from course_lib.cluster.failure import first_failure, log_tail
+from course_lib.cluster.process import task_dir
+from course_lib.cluster.rundir import RunDir
+from course_lib.cluster.task import clock
+from course_lib.errors import LockstepError, Stalled, StartTimeout
+from course_lib.hardware import Plan
+from course_lib.spec import RunSpec, check_factor
+from course_lib.trace import Trace, task_key
+
+WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
+
+
+class Run:
+    """A run that goes on in processes of its own.
+
+    `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to its state; `trace` is readable at any time; `result`
+    once the run has finished. As a context manager it is stopped at the end of the block.
+    """
+
+    def __init__(self, spec: RunSpec, plan: Plan, directory: RunDir, origin: float, summarize: Callable[[Run], Any] | None = None) -> None:
+        self.spec, self.plan, self.run_dir = spec, plan, directory.path
+        self.tasks: dict[str, str] = dict.fromkeys(spec.tasks, "starting")
+        self._trace = Trace(run_dir=directory.path, origin=origin)
+        self._summarize = summarize
+        self._origin = origin
+        self._state = "starting"
+        self._error: LockstepError | None = None
+        self._result: Any = None
+        self._channel: Channel | None = None
+        self._paused: set[str] = set()
+        self._wanted_stop = False
+        self._arrived, self._over = threading.Event(), threading.Event()
+        self._sending = threading.Lock()
+        self._thread = threading.Thread(target=self._listen, name=f"lockstep-{directory.path.name}", daemon=True)
+        self._thread.start()
+
+    # --- what a learner does with it ---
+
+    def wait(self, timeout: float = WAIT) -> Run:
+        """Wait until the run is over and return it.
+
+        Raises what ended it, if that was a failure: `TaskFailed`, `StartTimeout`. Raises `Stalled` after `timeout` seconds, and names who was waited
+        for; the run goes on then, as it does when the cell is interrupted.
+        """
+        deadline = clock() + timeout
+        while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
+            if clock() >= deadline:
+                trace = self.trace
+                busy = [task for task, state in self.tasks.items() if state not in ("done", "failed", "killed")]
+                raise Stalled({task: "paused" if task in self._paused else trace.last(task) for task in busy}, timeout)
+        if self._error:
+            raise self._error
+        return self
+
+    def wait_running(self, timeout: float = WAIT) -> Run:
+        """Wait until every task runs its function. Raises as `wait` does."""
+        if not self._arrived.wait(timeout):
+            raise Stalled({task: self.trace.last(task) for task, state in self.tasks.items() if state == "starting"}, timeout)
+        if self._error:
+            raise self._error
+        return self
+
+    def stop(self, timeout: float = 10.0) -> Run:
+        """End the run now; returns when its last process is gone. Does nothing to a run that is over."""
+        self._wanted_stop = True
+        self._order("stop")
+        if not self._over.wait(timeout):
+            raise Stalled(dict.fromkeys(self.tasks, "told to stop"), timeout)
+        return self
+
+    def kill(self, task: str) -> None:
+        """Kill a task's process with SIGKILL, as a crash or a pulled plug would."""
+        self._order("kill", self.spec.check_task(task))
+
+    def pause(self, task: str) -> None:
+        """Freeze a task (SIGSTOP) until `resume`: a machine that hangs."""
+        self._paused.add(self.spec.check_task(task))
+        self._order("pause", task)
+
+    def resume(self, task: str) -> None:
+        """Let a paused task go on (SIGCONT)."""
+        self._paused.discard(self.spec.check_task(task))
+        self._order("resume", task)
+
+    def slow(self, task: str, factor: float) -> None:
+        """Make a task take `factor` times as long over its steps from now on; 1 is full speed."""
+        self._order("slow", self.spec.check_task(task), check_factor(factor))
+
+    @property
+    def state(self) -> str:
+        return self._state
+
+    @property
+    def trace(self) -> Trace:
+        """What has happened so far; the same object each time, read up to now."""
+        return self._trace.refresh()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What each task's function returned, for the tasks that are done."""
+        paths = {task: task_dir(self.run_dir, task) / "value.pickle" for task in sorted(self.tasks, key=task_key)}
+        return {task: cloudpickle.loads(path.read_bytes()) for task, path in paths.items() if path.exists()}
+
+    @property
+    def result(self) -> Any:
+        """What came out of a finished run: the summary of a strategy, or `values` for functions of your own. Raises if there is none."""
+        if self._error:
+            raise self._error
+        if self._state != "finished":
+            raise LockstepError(f"the run has no result: it is {self._state}" + (". Call wait() first" if not self._over.is_set() else ""))
+        return self._result
+
+    def log(self, task: str, lines: int = 40) -> str:
+        """The end of what a task printed: stdout, then stderr."""
+        return log_tail(self.run_dir, self.spec.check_task(task), lines)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"Run({self.spec.strategy}, {self.spec.framework}, {len(self.tasks)} tasks, {self._state})"
+
+    # --- the thread that listens ---
+
+    def _listen(self) -> None:
+        outcome, error = "failed", None
+        try:
+            outcome = self._follow()
+            if outcome == "finished":
+                self._state = outcome
+                self._result = self._summarize(self) if self._summarize else self.values
+                with contextlib.suppress(TypeError):  # a learner's own values need not be JSON
+                    (self.run_dir / "result.json").write_text(json.dumps(self._result))
+        except LockstepError as problem:
+            outcome, error = "failed", problem
+        except Exception as problem:
+            outcome, error = "failed", LockstepError(f"the run broke in the notebook's own process: {type(problem).__name__}: {problem}")
+        finally:
+            if self._channel:
+                self._channel.close()
+            self._error, self._state = error, outcome
+            self._arrived.set()
+            self._over.set()
+
+    def _follow(self) -> str:
+        """Start the run and take in what the supervisor says, until it is over; the outcome. Raises what went wrong."""
+        channel = nursery.supervisor(self.spec.framework, self.plan.start_method, self.spec.start_timeout)
+        with self._sending:
+            self._channel = channel
+            channel.send(start=str(self.run_dir))
+            if self._wanted_stop:
+                channel.send(do="stop")
+        deadline = self._origin + self.spec.start_timeout
+        while True:
+            channel.sock.settimeout(None if self._arrived.is_set() else max(0.01, deadline - clock()))
+            messages = self._receive(channel, deadline)
+            for message in messages:
+                if "over" in message:
+                    if message["over"] == "failed":
+                        raise first_failure(self.run_dir, message["deaths"], self.trace)
+                    return str(message["over"])
+                self.tasks[message["task"]] = message["state"]
+            if not self._arrived.is_set() and "starting" not in self.tasks.values():
+                self._state = "running"
+                self._arrived.set()
+
+    def _receive(self, channel: Channel, deadline: float) -> list[dict[str, Any]]:
+        messages = channel.receive()
+        if messages is not None:
+            return messages
+        if not self._arrived.is_set() and clock() >= deadline:
+            waiting = [task for task, state in self.tasks.items() if state == "starting"]
+            raise StartTimeout([task for task in self.tasks if task not in waiting], waiting, self.spec.start_timeout)
+        log = nursery.home() / f"zygote-{self.spec.framework}.log"
+        raise LockstepError(f"the supervisor process of the run is gone; {log} may say why")
+
+    def _order(self, do: str, task: str = "", factor: float = 1.0) -> None:
+        with self._sending:
+            if self._channel and not self._over.is_set():
+                self._channel.send(do=do, task=task, factor=factor)
+
+
+def launch(
+    spec: RunSpec,
+    plan: Plan,
+    directory: RunDir,
+    origin: float,
+    programs: Mapping[str, str] | Mapping[str, Callable[..., Any]],
+    summarize: Callable[[Run], Any] | None = None,
+) -> Run:
+    """Start a run whose tasks do what `programs` says for their job: `module:function`, or a function of the learner's own."""
+    directory.describe(spec, plan, origin, programs)
+    return Run(spec, plan, directory, origin, summarize)

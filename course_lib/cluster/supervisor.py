@@ -1,0 +1,226 @@
+"""The supervisor: one process a run, parent of its tasks. It starts them, passes on orders, buries them, and outlives none of them.
+
+It has one thread and waits for everything at once: orders from the kernel process, words from tasks, the death of children. When the
+kernel process is gone, so is its end of the socket, and the supervisor kills all that came from this run before it goes itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from course_lib.cluster import frameworks, ports, process
+from course_lib.cluster.channel import Channel, pair
+from course_lib.cluster.roster import Roster
+from course_lib.cluster.task import clock
+from course_lib.trace import Lifecycle, to_line
+
+Launch = Callable[[Path, str, socket.socket, int, list[int]], int]
+"""Start the process of a task and return its pid: (run directory, task, its socket, lifeline, descriptors it must not keep)."""
+
+# What is said to the tasks that are left once a run has that outcome, and how many seconds after the step before. After a failure the
+# others get a second to notice by themselves: what they say of it is worth reading.
+ENDING = {
+    "finished": (("leave", 0.0), ("kill", 3.0)),
+    "stopped": (("leave", 0.0), ("kill", 0.4)),
+    "failed": (("leave", 1.0), ("kill", 0.4)),
+}
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(kernel: socket.socket, launch: Launch) -> NoReturn:
+    """Wait for the one order to start, then look after the run until its last process is gone. Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":  # what our tasks' own children leave behind becomes ours, to be killed with the rest
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    channel = Channel(kernel)
+    orders = channel.receive()
+    if orders:
+        Supervisor(channel, Path(orders[0]["start"]), launch).supervise()
+    os._exit(0)
+
+
+class Supervisor:
+    """One run: its roster, the processes behind it, and the channels to them."""
+
+    def __init__(self, kernel: Channel, run_dir: Path, launch: Launch) -> None:
+        self.kernel, self.run_dir, self.launch = kernel, run_dir, launch
+        self.roster = Roster(json.loads((run_dir / "run.json").read_text())["tasks"])
+        self.pids: dict[str, int] = {}
+        self.channels: dict[str, Channel] = {}
+        self.killed: set[str] = set()
+        self.selector = selectors.DefaultSelector()
+        self.lifecycle = (run_dir / "lifecycle.jsonl").open("ab", buffering=0)
+        self.ending: list[tuple[str, float]] | None = None
+        self.deadline: float | None = None
+
+    def supervise(self) -> None:
+        """Start all tasks and stay until the last of them is gone."""
+        woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
+        signal.set_wakeup_fd(waker)
+        self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
+        self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
+        try:
+            self._start_tasks()
+            while not self.roster.over:
+                wait = max(0.0, self.deadline - clock()) if self.deadline else None
+                for key, _ in self.selector.select(wait):
+                    key.data()
+                self._bury()
+                self._decide()
+        finally:
+            self._kill_everything()
+        deaths = {task: {"at": at, "why": why} for task, (at, why) in self.roster.deaths.items()}
+        self.kernel.send(over=self.roster.outcome, deaths=deaths)
+
+    def _start_tasks(self) -> None:
+        names = list(self.roster.states)
+        self.reserved = ports.reserve(len(names))  # kept open: the reservation lasts as long as the run
+        addresses: dict[str, list[str]] = {}
+        for name, sock in zip(names, self.reserved, strict=True):
+            addresses.setdefault(name.partition(":")[0], []).append(ports.address(sock))
+        (self.run_dir / "addresses.json").write_text(json.dumps(addresses))
+        lifeline, self._holder = os.pipe()
+        for name in names:
+            ours, theirs = pair()
+            private = [self._holder, self.kernel.fileno(), ours.fileno(), *(c.fileno() for c in self.channels.values())]
+            self.pids[name] = self.launch(self.run_dir, name, theirs, lifeline, private)
+            theirs.close()
+            self.channels[name] = ours
+            self.selector.register(ours, selectors.EVENT_READ, lambda name=name: self._hear_task(name))
+            self._note(name, "starting", f"pid {self.pids[name]}")
+        os.close(lifeline)
+
+    def _hear_kernel(self) -> None:
+        orders = self.kernel.receive()
+        if orders is None:  # the kernel process is gone, and nobody else will clean up
+            self._kill_everything()
+            os._exit(0)
+        for order in orders:
+            self._obey(**order)
+
+    def _obey(self, do: str, task: str = "", factor: float = 1.0) -> None:
+        if do == "stop":
+            self.roster.stop()
+        elif task in self.roster.alive:
+            if do == "kill":
+                self.killed.add(task)
+                os.kill(self.pids[task], signal.SIGKILL)
+            elif do == "pause":
+                os.kill(self.pids[task], signal.SIGSTOP)
+                self._note(task, "paused", "by pause()")
+            elif do == "resume":
+                os.kill(self.pids[task], signal.SIGCONT)
+                self._note(task, "resumed", "by resume()")
+            elif do == "slow":
+                self._tell(task, slow=factor)
+                self._note(task, "slowed", f"to {factor:g} times its time")
+
+    def _hear_task(self, name: str) -> bool:
+        """Take in what a task has to say; False when it will say no more."""
+        messages = self.channels[name].receive()
+        if messages is None:
+            self.selector.unregister(self.channels[name])
+            self.channels.pop(name).close()
+            return False
+        for message in messages:
+            self.roster.said(name, message["state"])
+            self._note(name, message["state"], "")
+        return True
+
+    def _tell(self, task: str, **message: object) -> None:
+        if task in self.channels:
+            self.channels[task].send(**message)
+
+    def _bury(self) -> None:
+        """Take the exit status of every process that has ended; hear its last words first."""
+        names = {pid: name for name, pid in self.pids.items()}
+        while (status := _next_death()) is not None:
+            name = names.get(status[0])
+            if name is None:
+                continue  # an orphan of one of our tasks
+            while (c := self.channels.get(name)) and select.select([c], [], [], 0)[0] and self._hear_task(name):
+                pass
+            why = self.roster.gone(name, status[1], clock(), asked=name in self.killed)
+            if why:
+                self._note(name, "killed" if name in self.killed else "failed", why)
+
+    def _decide(self) -> None:
+        """Once the run has an outcome: tell the tasks that are left to leave, and after a while make them."""
+        if self.roster.outcome and self.ending is None:
+            self.ending = list(ENDING[self.roster.outcome])
+            self.deadline = clock() + self.ending[0][1]
+        if self.ending and self.deadline and clock() >= self.deadline:
+            word, _ = self.ending.pop(0)
+            for task in self.roster.alive:
+                if word == "leave":
+                    self._tell(task, leave=True)
+                else:
+                    os.kill(self.pids[task], signal.SIGKILL)
+            self.deadline = clock() + self.ending[0][1] if self.ending else None
+
+    def _note(self, task: str, state: str, why: str) -> None:
+        """Record a lifecycle event and tell the kernel process."""
+        self.lifecycle.write(to_line(Lifecycle(task, state, why, clock())))
+        self.kernel.send(task=task, state=state)
+
+    def _kill_everything(self) -> None:
+        """Kill all descendants; look again, since one may have been born meanwhile."""
+        for _ in range(20):
+            children = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+            if not children:
+                return
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            psutil.wait_procs(children, timeout=0.1)
+
+
+def _next_death() -> tuple[int, int] | None:
+    """Pid and exit code (negative: signal) of a child that has ended, or None."""
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
+
+
+def fork(run_dir: Path, name: str, sock: socket.socket, lifeline: int, private: list[int]) -> int:
+    """Start a task as a copy of this process, which has the framework loaded already."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in private:
+            os.close(fd)
+        process.main(run_dir, name, sock, lifeline)
+    finally:
+        os._exit(70)
+
+
+def spawn(run_dir: Path, name: str, sock: socket.socket, lifeline: int, private: list[int]) -> int:
+    """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same everywhere."""
+    for fd in (sock.fileno(), lifeline):
+        os.set_inheritable(fd, True)
+    command = [sys.executable, "-m", "course_lib.cluster.process", str(run_dir), name, str(sock.fileno()), str(lifeline)]
+    return os.posix_spawn(sys.executable, command, {**os.environ, **frameworks.ENVIRONMENT})
+
+
+if __name__ == "__main__":  # where there is no zygote to fork it
+    main(socket.socket(fileno=int(sys.argv[1])), spawn)

@@ -1,0 +1,52 @@
+"""The zygote: a process that has imported one framework and nothing more, and forks a supervisor for every run that asks.
+
+Importing TensorFlow takes seconds; a fork takes a millisecond and shares the memory. A fork is safe only while there is one thread, so the
+zygote imports, runs no operation, starts no thread, and counts before it forks.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+from course_lib.cluster import frameworks, lifeline, supervisor
+from course_lib.cluster.channel import Channel
+
+
+def main(framework: str, kernel: socket.socket, lifeline_fd: int) -> NoReturn:
+    """Import `framework`, say so, then fork a supervisor onto each socket that comes from the kernel process. Never returns."""
+    lifeline.hold(lifeline_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors: let them be buried at once
+    frameworks.preload(framework)
+    gc.collect()
+    gc.freeze()  # keep the collector from touching, and so copying, the pages that all tasks share
+    channel = Channel(kernel)
+    channel.send(ready=framework)
+    while True:
+        data, fds, _, _ = socket.recv_fds(kernel, 1, 1)
+        if not data:
+            os._exit(0)
+        if (count := threads()) != 1:
+            print(f"not forked: this process has {count} threads, and only one with a single thread can be forked safely", file=sys.stderr, flush=True)
+        elif os.fork() == 0:
+            kernel.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            supervisor.main(socket.socket(fileno=fds[0]), supervisor.fork)
+        os.close(fds[0])
+
+
+def threads() -> int:
+    """How many threads this process has, as the operating system counts them, or as Python does where that is not shown."""
+    listed = Path("/proc/self/task")
+    return len(list(listed.iterdir())) if listed.is_dir() else threading.active_count()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))
