@@ -60,7 +60,9 @@ def _set_up(run_dir: Path, name: str) -> tuple[Task, Callable[..., Any]]:
     spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
     addresses = json.loads((run_dir / "addresses.json").read_text())
     recorder = Recorder(task_dir(run_dir, name) / "events.jsonl" if spec.trace else None)
-    task = Task(name, spec, addresses, run_dir, recorder, backend=run["backend"], slow_factor=spec.slow.get(name, 1.0), **run["tasks"][name])
+    task = Task(
+        name, spec, addresses, run_dir, recorder, backend=run["backend"], slow_factor=spec.slow.get(name, 1.0), **run["tasks"][name]
+    )
     sys.path[:] = run["sys_path"]
     if Path(run["cwd"]).is_dir():
         os.chdir(run["cwd"])
@@ -88,7 +90,9 @@ def _run(task: Task, program: Callable[..., Any], here: Path) -> bool:
     try:
         (here / "value.pickle").write_bytes(cloudpickle.dumps(value))
     except Exception as error:
-        text = f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); return numbers, strings, lists or arrays"
+        text = (
+            f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); return numbers, strings, lists or arrays"
+        )
         _leave_error(here, task.name, task.step, TypeError(text), clock())
         return False
     return True
@@ -129,8 +133,7 @@ def _redirect_output(here: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="replace")  # noqa: PTH123 - by descriptor
-    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="replace")  # noqa: PTH123 - by descriptor
+    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False, errors="replace") for fd in (1, 2))
     faulthandler.enable(sys.stderr)
 
 

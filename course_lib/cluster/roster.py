@@ -36,7 +36,11 @@ class Roster:
         `asked` says that a learner had it killed.
         """
         self.alive.discard(task)
-        if self.outcome == "stopped" or self.states[task] in ("done", "failed") or (self.outcome and status == -signal.SIGKILL and not asked):
+        if (
+            self.outcome == "stopped"
+            or self.states[task] in ("done", "failed")
+            or (self.outcome and status == -signal.SIGKILL and not asked)
+        ):
             return None
         if self.outcome == "finished" and task.startswith(SERVICES):
             return None

@@ -6,7 +6,6 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -18,7 +17,7 @@ from course_lib.cluster.process import task_dir
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
 from course_lib.errors import LockstepError, Stalled, StartTimeout
-from course_lib.hardware import Plan
+from course_lib.hardware import Machine, Plan
 from course_lib.spec import RunSpec, check_factor
 from course_lib.trace import Trace, task_key
 
@@ -28,8 +27,8 @@ WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a 
 class Run:
     """A run that goes on in processes of its own.
 
-    `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to its state; `trace` is readable at any time; `result`
-    once the run has finished. As a context manager it is stopped at the end of the block.
+    `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to its state; `trace` is readable at any
+    time, `result` once the run has finished. As a context manager it is stopped at the end of the block.
     """
 
     def __init__(self, spec: RunSpec, plan: Plan, directory: RunDir, origin: float, summarize: Callable[[Run], Any] | None = None) -> None:
@@ -201,11 +200,12 @@ class Run:
 def launch(
     spec: RunSpec,
     plan: Plan,
+    machine: Machine,
     directory: RunDir,
     origin: float,
     programs: Mapping[str, str] | Mapping[str, Callable[..., Any]],
     summarize: Callable[[Run], Any] | None = None,
 ) -> Run:
     """Start a run whose tasks do what `programs` says for their job: `module:function`, or a function of the learner's own."""
-    directory.describe(spec, plan, origin, programs)
+    directory.describe(spec, plan, machine, origin, programs)
     return Run(spec, plan, directory, origin, summarize)

@@ -17,14 +17,14 @@ import cloudpickle
 from course_lib.cluster import nursery
 from course_lib.cluster.process import task_dir
 from course_lib.errors import SpecError
-from course_lib.hardware import Plan
+from course_lib.hardware import Machine, Plan
 from course_lib.spec import RunSpec
 
 KEEP = 50  # runs kept in the default place; older ones make room
 
 
 class RunDir:
-    """`spec.json`, `run.json` (plan, tasks, programs, origin of the clock), `machine.json`; `tasks/worker-0/` for each task; `result.json` at the end."""
+    """`spec.json`, `machine.json`, `run.json` (plan, tasks, programs, origin of the clock), `tasks/worker-0/` and so on, `result.json` at the end."""
 
     def __init__(self, spec: RunSpec) -> None:
         try:
@@ -36,6 +36,7 @@ class RunDir:
         self,
         spec: RunSpec,
         plan: Plan,
+        machine: Machine,
         origin: float,
         programs: Mapping[str, str] | Mapping[str, Callable[..., Any]],
     ) -> None:
@@ -57,6 +58,7 @@ class RunDir:
             "cwd": str(Path.cwd()),
         }
         (self.path / "run.json").write_text(json.dumps(run, indent=1))
+        (self.path / "machine.json").write_text(json.dumps(machine.as_dict(), indent=1))
         (self.path / "spec.json").write_text(spec.model_dump_json(indent=1))
         for task in spec.tasks:
             task_dir(self.path, task).mkdir(parents=True)

@@ -34,7 +34,11 @@ def main(framework: str, kernel: socket.socket, lifeline_fd: int) -> NoReturn:
         if not data:
             os._exit(0)
         if (count := threads()) != 1:
-            print(f"not forked: this process has {count} threads, and only one with a single thread can be forked safely", file=sys.stderr, flush=True)
+            print(
+                f"not forked: {count} threads here, and only a process with one can be forked safely",
+                file=sys.stderr,
+                flush=True,
+            )
         elif os.fork() == 0:
             kernel.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

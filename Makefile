@@ -1,0 +1,60 @@
+# Two commands: `make lab` opens the course, `make test` checks all of it. Each sets itself up first, and starts at once when that is done.
+# PYTHON=python3.12 chooses another interpreter.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test lint unit notebooks bench format clean
+
+help:
+	@echo "make lab    set up and open the course in JupyterLab"
+	@echo "make test   set up and run all checks and tests"
+	@echo "make bench  set up and measure: every figure beside its peer"
+	@echo "make clean  remove what the others made"
+
+lab: $(VENV)/.lab
+	@$(BIN)/lockstep lab $(LAB_ARGS)
+
+test: lint unit notebooks
+
+lint: $(VENV)/.test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+unit: $(VENV)/.test
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+notebooks: $(VENV)/.test
+	@$(BIN)/pytest -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks solutions
+
+bench: $(VENV)/.test
+	@$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
+
+format: $(VENV)/.test
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis bench-results screenshots *.egg-info
+
+$(VENV)/bin/python:
+	@[ -n "$(PYTHON)" ] || { echo "Lockstep needs Python 3.11, 3.12 or 3.13; none was found. Debian and Ubuntu: sudo apt install python3 python3-venv. macOS: brew install python@3.12."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment. Debian and Ubuntu: sudo apt install python3-venv."; exit 1; }
+
+# `.lab` and `.test` say which set-up has been done, and with which pyproject.toml.
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet
+FAILED = { echo "The installation failed; its last lines above say at which package. A package that must be compiled needs a compiler and Python's headers (Debian and Ubuntu: sudo apt install build-essential python3-dev); a broken download only another try."; exit 1; }
+
+$(VENV)/.lab: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing TensorFlow, PyTorch and JupyterLab into $(VENV): a few minutes, once."
+	@$(INSTALL) -e . || $(FAILED)
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.lab
+	@$(INSTALL) -e '.[test]' || $(FAILED)
+	@touch $@

@@ -1,0 +1,151 @@
+"""The command line: `lockstep` or `python -m course_lib`. A thin shell over the same functions that notebooks call.
+
+Exit codes: 0 fine, 1 a run that failed, 2 bad input or something this machine cannot do, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from course_lib import hardware, start
+from course_lib.errors import LockstepError, SpecError, Unavailable
+from course_lib.progress import follow
+from course_lib.spec import RunSpec, parse_slow
+from course_lib.strategies import catalog
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Learn distributed training by running it.", rich_markup_mode=None)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Number = Annotated[int | None, typer.Option()]
+
+
+def about(field: str) -> str:
+    """Help for an option, from the spec that also checks it."""
+    text = RunSpec.model_fields[field].description or ""
+    return text[0].upper() + text[1:] + "."
+
+
+@app.command()
+def run(
+    strategy: Annotated[str, typer.Argument(help=about("strategy"))] = "multi_worker_mirrored",
+    framework: Annotated[str | None, typer.Option(help="tensorflow or torch.")] = None,
+    workers: Annotated[int | None, typer.Option(help=about("workers"))] = None,
+    workload: Annotated[str | None, typer.Option(help="digits, digits_cnn or wide.")] = None,
+    parameters: Annotated[int | None, typer.Option(help=about("parameters"))] = None,
+    global_batch: Annotated[int | None, typer.Option(help=about("global_batch"))] = None,
+    steps: Annotated[int | None, typer.Option(help=about("steps"))] = None,
+    seed: Annotated[int | None, typer.Option(help=about("seed"))] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=about("learning_rate"))] = None,
+    device_ms: Annotated[float | None, typer.Option(help=about("device_ms"))] = None,
+    slow: Annotated[list[str] | None, typer.Option(help="A straggler: task=factor, such as worker:1=3. May be repeated.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help=about("run_dir"))] = None,
+    no_trace: Annotated[bool, typer.Option("--no-trace", help="Record no events.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the run.")] = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Train with a strategy, in real processes on this machine."""
+    given: dict[str, Any] = dict(
+        framework=framework,
+        workers=workers,
+        workload=workload,
+        parameters=parameters,
+        global_batch=global_batch,
+        steps=steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        device_ms=device_ms,
+        run_dir=run_dir,
+    )
+    fields = {name: value for name, value in given.items() if value is not None}
+    with start(strategy, slow=dict(map(parse_slow, slow or [])), trace=not no_trace, **fields) as started:
+        if not as_json:
+            for reason in started.plan.reasons:
+                Console(stderr=True).print(f"[bold]{reason.what}[/bold] {reason.choice}: {reason.why}", highlight=False)
+        follow(started, timeout)
+        result = started.result
+    if as_json:
+        print(json.dumps(result))
+    else:
+        Console().print(_table(["", ""], [[name, _show(value)] for name, value in result.items()]))
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Show what this machine offers, what is not available, and why."""
+    machine = hardware.probe()
+    plan = hardware.plan(RunSpec(), machine)
+    if as_json:
+        reasons = [{"what": r.what, "choice": r.choice, "why": r.why} for r in plan.reasons]
+        print(json.dumps({"machine": machine.as_dict(), "versions": hardware.versions(), "plan": reasons}))
+        return
+    console = Console()
+    console.print(_table(["this machine", "", "what it means"], hardware.machine_rows(machine)))
+    console.print(_table(["four workers here", "", "why"], [[r.what, r.choice, r.why] for r in plan.reasons]))
+    console.print(_table(["package", "version"], hardware.versions().items()))
+
+
+@app.command()
+def strategies(as_json: Json = False) -> None:
+    """List the strategies, and which of them run here."""
+    rows = catalog.rows(hardware.probe())
+    if as_json:
+        print(json.dumps(rows))
+        return
+    shown = ("strategy", "framework", "reality", "variables", "gradients", "update", "waits")
+    Console().print(_table(list(shown), [[_show(row[name]) for name in shown] for row in rows]))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab(context: typer.Context) -> NoReturn:
+    """Open the course in JupyterLab; further arguments go to `jupyter lab`."""
+    notebooks = Path(__file__).parent.parent / "notebooks"
+    if not notebooks.is_dir():
+        raise Unavailable("the course", "the notebooks are not beside this package", "Clone the repository and use `make lab` there.")
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", f"--notebook-dir={notebooks.parent}", *context.args])
+
+
+def _table(headers: list[str], rows: Any) -> Table:
+    table = Table(*headers)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _show(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "\n".join(f"{name} {_show(inner)}" for name, inner in value.items())
+    return str(value)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line; every error is one readable text on stderr."""
+    try:
+        sys.exit(app(arguments, standalone_mode=False) or 0)
+    except (SpecError, Unavailable) as error:
+        _fail(error, 2)
+    except LockstepError as error:
+        _fail(error, 1)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted; the run was stopped", 130)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what the option parser raises has one
+            raise
+        _fail(error.format_message(), 2)
+
+
+def _fail(error: object, code: int) -> NoReturn:
+    print(f"lockstep: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

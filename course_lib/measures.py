@@ -1,0 +1,88 @@
+"""What a trace says: waiting, idle share, throughput. Everything here is computed from events, for live, saved and simulated runs alike."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import defaultdict
+
+from course_lib.trace import Lifecycle, Metric, Phase, Trace, task_key
+
+
+def lanes(trace: Trace, since: float = 0.0) -> list[Phase]:
+    """All phases that end after `since`, with `reduce` split into `wait`, until the last worker has arrived, and the exchange itself.
+
+    A worker in a synchronous reduction cannot tell the two apart; on one clock with all the others, the trace can.
+    """
+    phases = [p for p in trace.all(Phase) if p.end > since]
+    last_arrival = _last_arrivals(phases)
+    split: list[Phase] = []
+    for p in phases:
+        ready = last_arrival.get(p.step, p.start) if p.what == "reduce" else p.start
+        ready = min(ready, p.end)
+        if ready > p.start:
+            split.append(p._replace(what="wait", end=ready))
+        split.append(p._replace(start=ready))
+    return split
+
+
+def _last_arrivals(phases: list[Phase]) -> dict[int, float]:
+    """Step -> when the last worker began to reduce, for the steps that every worker has reduced."""
+    first: dict[int, dict[str, float]] = defaultdict(dict)
+    for p in phases:
+        if p.what == "reduce":
+            first[p.step][p.task] = min(p.start, first[p.step].get(p.task, p.start))
+    everyone = max((len(tasks) for tasks in first.values()), default=0)
+    return {step: max(tasks.values()) for step, tasks in first.items() if len(tasks) == everyone > 1}
+
+
+def time_in(trace: Trace) -> dict[str, dict[str, float]]:
+    """Task -> phase -> seconds spent in it, waits told apart from exchanges."""
+    total: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for p in lanes(trace):
+        total[p.task][p.what] += p.end - p.start
+    return {task: dict(total[task]) for task in sorted(total, key=task_key)}
+
+
+def idle_share(trace: Trace) -> dict[str, float]:
+    """Task -> share of its time, from its first phase to its last, that it waited for others."""
+    spans: dict[str, tuple[float, float]] = {}
+    for p in trace.all(Phase):
+        start, end = spans.get(p.task, (p.start, p.end))
+        spans[p.task] = min(start, p.start), max(end, p.end)
+    waited = {task: phases.get("wait", 0.0) for task, phases in time_in(trace).items()}
+    return {task: waited[task] / (end - start) if end > start else 0.0 for task, (start, end) in spans.items()}
+
+
+def step_seconds(trace: Trace) -> list[float]:
+    """Seconds from the end of each step to the end of the next, a step ending when its last worker has applied the update."""
+    ends: dict[int, float] = {}
+    for p in trace.all(Phase, what="apply"):
+        ends[p.step] = max(p.end, ends.get(p.step, 0.0))
+    times = [ends[step] for step in sorted(ends)]
+    return [b - a for a, b in itertools.pairwise(times)]
+
+
+def examples_per_second(trace: Trace, batch: int) -> float:
+    """Throughput over all workers after the first step, which traces and compiles; NaN for fewer than two steps."""
+    seconds = step_seconds(trace)
+    return batch * len(seconds) / sum(seconds) if seconds and sum(seconds) > 0 else float("nan")
+
+
+def median_step(trace: Trace) -> float:
+    """Median seconds of a step; NaN for fewer than two steps."""
+    seconds = step_seconds(trace)
+    return statistics.median(seconds) if seconds else float("nan")
+
+
+def seconds_to(trace: Trace) -> dict[str, float]:
+    """Seconds from `start` to: all tasks `start`ed, the `first_step` applied everywhere, and the last event (`total`)."""
+    running = [e.at for e in trace.all(Lifecycle, state="running")]
+    first = [p.end for p in trace.all(Phase, what="apply", step=0)]
+    return {"start": max(running, default=float("nan")), "first_step": max(first, default=float("nan")), "total": trace.seconds}
+
+
+def curve(trace: Trace, name: str = "loss") -> list[Metric]:
+    """The values of a metric in order of step, one for each step."""
+    by_step = {m.step: m for m in trace.all(Metric, name=name)}
+    return [by_step[step] for step in sorted(by_step)]

@@ -1,0 +1,39 @@
+"""`start`: the one way to begin a run, used by notebooks, the command line and tests alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from course_lib import hardware
+from course_lib.cluster.run import Run, launch
+from course_lib.cluster.rundir import RunDir
+from course_lib.cluster.task import clock
+from course_lib.spec import RunSpec
+from course_lib.strategies import catalog
+from course_lib.strategies.summary import summarize
+
+Program = Callable[..., Any]
+
+
+def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_mirrored", **fields: Any) -> Run:
+    """Start a run on this machine and return at once.
+
+    `what` is the name of a strategy, a `RunSpec`, a function of your own that every worker runs (`def work(task): ...`), or such functions by
+    job: `{"worker": work, "ps": serve}`. `fields` are those of `RunSpec`. Raises `SpecError` or `Unavailable` before any process starts.
+
+        run = start("multi_worker_mirrored", workers=4, steps=200)
+        run.wait().result["test_accuracy"]
+    """
+    origin = clock()
+    machine = hardware.probe()
+    programs: Mapping[str, str] | Mapping[str, Program]
+    if isinstance(what, (str, RunSpec)):
+        spec = catalog.checked(what) if isinstance(what, RunSpec) else catalog.spec_for(what, **fields)
+        programs, summary = catalog.programs(spec), summarize
+    else:
+        spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
+        programs, summary = what if isinstance(what, Mapping) else {"worker": what}, None
+    plan = hardware.plan(spec, machine)
+    directory = RunDir(spec)
+    return launch(spec, plan, machine, directory, origin, programs, summary)

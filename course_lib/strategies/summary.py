@@ -1,0 +1,39 @@
+"""What came out of a strategy's run, as one flat record: what the command line prints and a lesson's cell shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_lib import measures
+from course_lib.cluster.run import Run
+from course_lib.trace import task_key
+
+
+def summarize(run: Run) -> dict[str, Any]:
+    """The summary of a finished run.
+
+    `seconds` are counted from `start`; `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each task to a
+    hash of the parameters it ended with: equal digests are equal to the last bit.
+    """
+    spec, trace, values = run.spec, run.trace, run.values
+    reported = next(
+        value for task, value in sorted(values.items(), key=lambda item: task_key(item[0])) if value.get("test_accuracy") is not None
+    )
+    return {
+        "strategy": spec.strategy,
+        "framework": spec.framework,
+        "workload": spec.workload,
+        "workers": spec.workers,
+        "steps": spec.steps,
+        "global_batch": spec.batch,
+        "parameters": reported["parameters"],
+        "final_loss": reported["final_loss"],
+        "test_accuracy": reported["test_accuracy"],
+        "parameter_digest": {task: value["digest"] for task, value in values.items()},
+        "seconds": {name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()},
+        "examples_per_second": round(measures.examples_per_second(trace, spec.batch), 1),
+        "device_ms": spec.device_ms,
+        "reality": run.plan.reality,
+        "network": run.plan.network,
+        "run_dir": str(run.run_dir),
+    }

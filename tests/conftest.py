@@ -1,0 +1,62 @@
+"""For all tests: a home of their own for runs, and at the end a look for whatever was left behind."""
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+HOME = tempfile.mkdtemp(prefix="lockstep-tests-")
+os.environ["LOCKSTEP_HOME"] = HOME  # also the mark by which our processes are known: all of them inherit it
+SHM = Path("/dev/shm")
+
+
+def processes_of(home: str) -> list[psutil.Process]:
+    """Processes other than this one that run with `home` as their LOCKSTEP_HOME, zombies excepted."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and process.environ().get("LOCKSTEP_HOME") == home:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def gone_within(home: str, seconds: float) -> list[str]:
+    """Command lines of the processes of `home` that are still there after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while (left := processes_of(home)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [f"{p.pid} {' '.join(p.cmdline())}" for p in left if p.is_running()]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_before] = set(SHM.iterdir()) if SHM.is_dir() else set()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail the session if it leaves a process, a thread of ours, shared memory or temporary files."""
+    from course_lib.cluster import nursery
+
+    nursery.close()
+    leaks = [f"process {line}" for line in gone_within(HOME, 2.0)]
+    leaks += [f"thread {t.name}" for t in threading.enumerate() if t.name.startswith("lockstep-")]
+    leaks += [f"shared memory {p}" for p in (set(SHM.iterdir()) if SHM.is_dir() else set()) - session.config.stash[_before]]
+    shutil.rmtree(HOME, ignore_errors=True)
+    if leaks:
+        session.config.get_terminal_writer().line("\nleft behind:\n  " + "\n  ".join(leaks), red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_before = pytest.StashKey[set[Path]]()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A LOCKSTEP_HOME for a process of its own, apart from that of the other tests."""
+    return tmp_path / "home"

@@ -1,0 +1,71 @@
+"""The project holds together: versions, import directions, light imports."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+LIB = ROOT / "course_lib"
+
+# A room may import the rooms named before it, in its own line or above; widgets are held to less, see below.
+ORDER = [
+    {"errors"},
+    {"spec"},
+    {"trace"},
+    {"measures", "chrome", "workloads", "collectives", "network", "hardware"},
+    {"cluster"},
+    {"strategies", "simulate"},
+    {"start", "widgets"},
+    {"progress", "course"},
+    {"__init__", "__main__"},
+]
+LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
+WIDGETS_MAY = {"spec", "trace", "errors", "measures", "chrome", "collectives", "widgets"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """The rooms of course_lib that a file imports, at any depth of its code."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("course_lib"):
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names if alias.name in LEVEL}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("course_lib.")}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(LIB.rglob("*.py")), ids=lambda p: str(p.relative_to(LIB)))
+def test_imports_run_one_way(path: Path) -> None:
+    room = path.relative_to(LIB).parts[0].removesuffix(".py")
+    for other in imports_of(path):
+        assert LEVEL[other] <= LEVEL[room], f"{room} must not import {other}"
+    if room == "widgets":
+        assert imports_of(path) <= WIDGETS_MAY
+
+
+def test_importing_the_package_loads_no_framework() -> None:
+    code = "import sys, course_lib; course_lib.start, course_lib.machine; print(sorted({'tensorflow', 'torch', 'keras'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_environment_yml_names_the_versions_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    pip = next(entry["pip"] for entry in conda if isinstance(entry, dict))
+    assert pip == project["dependencies"] + project["optional-dependencies"]["test"]
+    assert f"python{project['requires-python']}" in conda
+
+
+def test_every_dependency_has_its_reason_in_contributing() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for line in project["dependencies"] + project["optional-dependencies"]["test"]:
+        name = line.split("=")[0].split(">")[0]
+        assert f"| {name} |" in text, f"{name} has no line in CONTRIBUTING.md"

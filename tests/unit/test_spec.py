@@ -1,0 +1,60 @@
+"""RunSpec: what may be asked for, and how what may not is refused."""
+
+import pytest
+
+from course_lib.errors import SpecError
+from course_lib.spec import RunSpec, parse_slow
+
+
+def test_a_spec_goes_to_json_and_back() -> None:
+    spec = RunSpec(strategy="one_device", workers=1, slow={"worker:0": 2.0}, device_ms=5)
+    assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_tasks_are_named_as_tensorflow_names_them() -> None:
+    assert RunSpec(workers=2, ps=1, chief=True).tasks == ("chief:0", "worker:0", "worker:1", "ps:0")
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(1, 128), (2, 128), (3, 126), (4, 128), (100, 100), (200, 200)])
+def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batch: int) -> None:
+    assert RunSpec(workers=workers).batch == batch
+
+
+@pytest.mark.parametrize(
+    ("field", "fields", "says"),
+    [
+        ("workers", {"workers": 0}, "1 to 256"),
+        ("workers", {"workers": -1}, "1 to 256"),
+        ("workers", {"workers": 10_000}, "1 to 256"),
+        ("workers", {"workers": 2.5}, "whole number"),
+        ("workers", {"workers": True}, "whole number"),
+        ("workers", {"workers": "many"}, "whole number"),
+        ("framework", {"framework": "jax"}, "tensorflow"),
+        ("global_batch", {"global_batch": 100, "workers": 3}, "99 or 102"),
+        ("global_batch", {"global_batch": 2, "workers": 4}, "such as 4"),
+        ("steps", {"steps": 0}, "1 to 1000000"),
+        ("seed", {"seed": -5}, "0 to"),
+        ("device_ms", {"device_ms": -1}, "from 0"),
+        ("device_ms", {"device_ms": float("nan")}, "from 0"),
+        ("learning_rate", {"learning_rate": 0}, "above 0"),
+        ("slow", {"slow": {"worker:9": 2}}, "worker:0 to worker:3"),
+        ("slow[worker:1]", {"slow": {"worker:1": 0.5}}, "from 1"),
+        ("field", {"wrkers": 4}, "did you mean 'workers'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(field: str, fields: dict[str, object], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        RunSpec(**fields)
+    assert caught.value.field == field
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["worker:1", "worker=2", "worker:1=fast", "worker:1=", "=3", "worker:1=1.2.3"])
+def test_a_straggler_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="worker:1=3"):
+        parse_slow(text)
+
+
+def test_a_straggler_is_read() -> None:
+    assert parse_slow("worker:1=3") == ("worker:1", 3.0)

@@ -1,0 +1,126 @@
+"""The trace: written, merged, followed while it grows, saved, loaded, exported."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib import measures
+from course_lib.chrome import save_chrome
+from course_lib.trace import Event, Lifecycle, Message, Metric, Phase, Recorder, Trace, Update, from_line, to_line
+
+EVENTS: list[Event] = [
+    Lifecycle("worker:0", "running", "", 0.5),
+    Phase("worker:0", 0, "compute", 1.0, 2.0),
+    Phase("worker:1", 0, "compute", 1.0, 4.0),
+    Phase("worker:0", 0, "reduce", 2.0, 5.0),
+    Phase("worker:1", 0, "reduce", 4.0, 5.0),
+    Message("worker:0", "worker:0", "worker:1", 1024, 0, 1, 4.0, 4.5),
+    Phase("worker:0", 0, "apply", 5.0, 6.0),
+    Phase("worker:1", 0, "apply", 5.0, 6.5),
+    Update("worker:0", 0, "all", "/device:CPU:0", 0, 1, 6.0),
+    Metric("worker:0", "loss", 2.3, 0, 128, 6.1),
+]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    (tmp_path / "tasks" / "worker-0").mkdir(parents=True)
+    (tmp_path / "run.json").write_text(json.dumps({"origin": 100.0}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+def test_an_event_survives_its_line(event: Event) -> None:
+    assert from_line(to_line(event)) == event
+
+
+def test_a_line_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="gossip"):
+        from_line('["gossip", "worker:0"]')
+
+
+def test_times_are_shown_from_the_start_of_the_run() -> None:
+    line = to_line(Phase("worker:0", 0, "read", 101.0, 102.5))
+    assert from_line(line, origin=100.0) == Phase("worker:0", 0, "read", 1.0, 2.5)
+
+
+def test_save_and_load_give_the_same_trace(tmp_path: Path) -> None:
+    Trace(EVENTS).save(tmp_path / "trace.jsonl")
+    assert list(Trace.load(tmp_path / "trace.jsonl")) == list(Trace(EVENTS))
+
+
+def test_a_live_trace_sees_an_event_within_200_ms(run_dir: Path) -> None:
+    recorder = Recorder(run_dir / "tasks" / "worker-0" / "events.jsonl")
+    trace = Trace.of_run(run_dir)
+    recorder.add(Phase("worker:0", 0, "read", 100.0, 101.0))
+    deadline = time.monotonic() + 2
+    while not len(trace.refresh()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    recorder.close()
+    assert trace.all(Phase) == [Phase("worker:0", 0, "read", 0.0, 1.0)]
+
+
+def test_a_line_still_being_written_waits_for_its_end(run_dir: Path) -> None:
+    path = run_dir / "tasks" / "worker-0" / "events.jsonl"
+    whole = to_line(Phase("worker:0", 0, "read", 100.0, 101.0))
+    path.write_bytes(whole + whole[:10])
+    trace = Trace.of_run(run_dir)
+    assert len(trace) == 1
+    path.write_bytes(whole + whole)
+    assert len(trace.refresh()) == 2
+
+
+def test_a_recorder_loses_nothing_written_from_several_threads(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "events.jsonl", period=0.001)
+    work = [threading.Thread(target=lambda: [recorder.add(EVENTS[1]) for _ in range(5000)]) for _ in range(4)]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    recorder.close()
+    assert len(Trace.load(tmp_path / "events.jsonl")) == 20_000
+
+
+def test_with_tracing_off_nothing_is_written(tmp_path: Path) -> None:
+    recorder = Recorder(None)
+    recorder.add(EVENTS[0])
+    recorder.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_staleness_counts_the_updates_between_read_and_write() -> None:
+    assert Update("worker:0", 3, "all", "cpu", read=3, written=4, at=0.0).staleness == 0
+    assert Update("worker:0", 3, "all", "cpu", read=3, written=7, at=0.0).staleness == 3
+
+
+def test_a_worker_that_arrives_first_waits_for_the_last() -> None:
+    lanes = measures.lanes(Trace(EVENTS))
+    assert Phase("worker:0", 0, "wait", 2.0, 4.0) in lanes
+    assert Phase("worker:0", 0, "reduce", 4.0, 5.0) in lanes
+    assert Phase("worker:1", 0, "reduce", 4.0, 5.0) in lanes
+
+
+def test_idle_share_is_the_share_of_waiting() -> None:
+    assert measures.idle_share(Trace(EVENTS)) == {"worker:0": 2.0 / 5.0, "worker:1": 0.0}
+
+
+def test_throughput_leaves_out_the_first_step() -> None:
+    steps = [Phase("worker:0", i, "apply", end - 0.1, end) for i, end in enumerate([10.0, 11.0, 12.0])]
+    assert measures.examples_per_second(Trace(steps), batch=64) == 64.0
+
+
+def test_last_says_what_a_task_was_doing() -> None:
+    assert Trace(EVENTS).last("worker:1") == "last seen in apply of step 0"
+    assert Trace(EVENTS).last("worker:7") == "not a word yet"
+
+
+def test_the_chrome_export_names_threads_and_keeps_times(tmp_path: Path) -> None:
+    save_chrome(Trace(EVENTS), tmp_path / "trace.json")
+    entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in entries if e["name"] == "thread_name"} == {"worker:0", "worker:1"}
+    (compute,) = [e for e in entries if e.get("name") == "compute" and e["tid"] == 1]
+    assert (compute["ph"], compute["ts"], compute["dur"]) == ("X", 1e6, 3e6)
+    assert all(e["ph"] in "MXCi" and "pid" in e for e in entries)
