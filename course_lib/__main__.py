@@ -20,6 +20,8 @@ from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.progress import follow
 from course_lib.spec import RunSpec, parse_slow
 from course_lib.strategies import catalog
+from course_lib.trace import Trace
+from course_lib.widgets.still import lanes_svg
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Learn distributed training by running it.", rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
@@ -100,6 +102,24 @@ def strategies(as_json: Json = False) -> None:
         return
     shown = ("strategy", "framework", "reality", "variables", "gradients", "update", "waits")
     Console().print(_table(list(shown), [[_show(row[name]) for name in shown] for row in rows]))
+
+
+@app.command()
+def picture(
+    run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
+    out: Annotated[Path, typer.Option(help="The SVG file to write.")],
+    first: Annotated[int, typer.Option(min=0, help="The first step to show.")] = 20,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="How many steps to show.")] = 6,
+    title: Annotated[str, typer.Option(help="The title; the strategy's name if not given.")] = "",
+) -> None:
+    """Draw what each worker of a run did, from its trace, as an SVG file."""
+    try:
+        trace = Trace.of_run(run_dir)
+        spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
+        out.write_text(lanes_svg(trace, title or f"{spec.strategy}, {spec.framework}, {spec.workers} workers", first, steps))
+    except (OSError, ValueError) as error:
+        raise SpecError("picture", str(run_dir), f"cannot be drawn: {error}") from None
+    print(out)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

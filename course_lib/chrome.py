@@ -15,8 +15,12 @@ from course_lib.trace import Event, Lifecycle, Message, Metric, Phase, Trace, Up
 def save_chrome(trace: Trace, path: Path | str) -> None:
     """Write `trace` as one JSON file for Perfetto."""
     threads = {task: i for i, task in enumerate(trace.tasks)}
-    names = [{"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": task}} for task, i in threads.items()]
-    order = [{"ph": "M", "pid": 0, "tid": i, "name": "thread_sort_index", "args": {"sort_index": i}} for i in threads.values()]
+    names: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": task}} for task, i in threads.items()
+    ]
+    order: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 0, "tid": i, "name": "thread_sort_index", "args": {"sort_index": i}} for i in threads.values()
+    ]
     events = [entry for event in trace for entry in _entries(event, threads)]
     Path(path).write_text(json.dumps({"traceEvents": names + order + events, "displayTimeUnit": "ms"}))
 
@@ -39,5 +43,5 @@ def _entries(event: Event, threads: dict[str, int]) -> list[dict[str, Any]]:
             return [base | {"ph": "i", "s": "t", "cat": "lifecycle", "name": event.state, "ts": event.at * 1e6, "args": {"why": event.why}}]
 
 
-def _span(event: Phase | Message) -> dict[str, float]:
+def _span(event: Phase | Message) -> dict[str, Any]:
     return {"ts": event.start * 1e6, "dur": (event.end - event.start) * 1e6}

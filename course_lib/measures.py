@@ -54,13 +54,17 @@ def idle_share(trace: Trace) -> dict[str, float]:
     return {task: waited[task] / (end - start) if end > start else 0.0 for task, (start, end) in spans.items()}
 
 
-def step_seconds(trace: Trace) -> list[float]:
-    """Seconds from the end of each step to the end of the next, a step ending when its last worker has applied the update."""
+def step_ends(trace: Trace) -> list[float]:
+    """When each step was over, in order: a step ends when its last worker has applied the update."""
     ends: dict[int, float] = {}
     for p in trace.all(Phase, what="apply"):
         ends[p.step] = max(p.end, ends.get(p.step, 0.0))
-    times = [ends[step] for step in sorted(ends)]
-    return [b - a for a, b in itertools.pairwise(times)]
+    return [ends[step] for step in sorted(ends)]
+
+
+def step_seconds(trace: Trace) -> list[float]:
+    """Seconds from the end of each step to the end of the next."""
+    return [b - a for a, b in itertools.pairwise(step_ends(trace))]
 
 
 def examples_per_second(trace: Trace, batch: int) -> float:

@@ -19,7 +19,13 @@ def follow(run: Run, timeout: float) -> None:
     if not console.is_terminal:
         run.wait(timeout)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+    )
     deadline = time.monotonic() + timeout
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(f"{run.spec.strategy} ({run.spec.framework})", total=run.spec.steps, figures="starting")
@@ -36,7 +42,9 @@ def follow(run: Run, timeout: float) -> None:
 def steps_done(run: Run) -> int:
     """Steps that the slowest worker has applied."""
     applied = run.trace.all(Phase, what="apply")
-    return min((max((p.step + 1 for p in applied if p.task == task), default=0) for task in run.tasks if task.startswith("worker")), default=0)
+    return min(
+        (max((p.step + 1 for p in applied if p.task == task), default=0) for task in run.tasks if task.startswith("worker")), default=0
+    )
 
 
 def figures(run: Run) -> str:

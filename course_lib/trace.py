@@ -215,11 +215,10 @@ class Trace:
 
     def last(self, task: str) -> str:
         """What a task did last, in words, for error messages."""
-        ends = [e for e in (*self.all(Phase, task)[-1:], *self.all(Lifecycle, task)[-1:])]
-        if not ends:
-            return "not a word yet"
-        e = max(ends, key=end_of)
-        return f"last seen in {e.what} of step {e.step}" if isinstance(e, Phase) else f"{e.state}{': ' + e.why if e.why else ''}"
+        phase, life = self.all(Phase, task)[-1:], self.all(Lifecycle, task)[-1:]
+        if phase and not (life and life[0].at > phase[0].end):
+            return f"last seen in {phase[0].what} of step {phase[0].step}"
+        return ": ".join(filter(None, life[0][1:3])) if life else "not a word yet"
 
     def _add(self, events: Iterable[Event]) -> None:
         for event in events:

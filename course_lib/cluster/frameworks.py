@@ -8,7 +8,9 @@ import os
 import sys
 
 from course_lib.cluster.task import Task
+from course_lib.workloads.digits import images
 
+# Set when our first process is started, and inherited by all others.
 # One thread in every numerical library: a process that forks must have no others, and a task gets its threads from the plan.
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -22,17 +24,17 @@ ENVIRONMENT = {
 
 # Imported by the zygote, so that no task pays for it again. Imports only: a process that has run one operation cannot be forked.
 _MODULES = {
-    "tensorflow": ("numpy", "sklearn.datasets", "tensorflow", "keras"),
-    "torch": ("numpy", "sklearn.datasets", "torch", "torch.distributed", "torch.nn.parallel"),
-    "python": ("numpy", "sklearn.datasets"),
+    "tensorflow": ("numpy", "tensorflow", "keras"),
+    "torch": ("numpy", "torch", "torch.distributed", "torch.nn.parallel"),
+    "python": ("numpy",),
 }
 
 
 def preload(framework: str) -> None:
-    """Import a framework and nothing more."""
-    os.environ.update(ENVIRONMENT)
+    """Import a framework, and read the images that all workloads train on: every task then shares them."""
     for name in _MODULES[framework]:
         importlib.import_module(name)
+    images()
 
 
 def prepare(task: Task) -> None:
@@ -41,7 +43,6 @@ def prepare(task: Task) -> None:
     TensorFlow reads `TF_CONFIG`; torch reads `MASTER_ADDR`, `MASTER_PORT`, `RANK` and `WORLD_SIZE`. Sources: tf.distribute multi-worker guide,
     torch.distributed "environment variable initialization".
     """
-    os.environ.update(ENVIRONMENT)
     if task.spec.framework == "tensorflow":
         os.environ["TF_CONFIG"] = json.dumps({"cluster": task.addresses, "task": {"type": task.job, "index": task.index}})
         import tensorflow as tf

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import course_lib
 from course_lib.cluster.channel import Channel, pair
+from course_lib.cluster.frameworks import ENVIRONMENT
 from course_lib.errors import LockstepError, StartTimeout
 
 _lock = threading.Lock()
@@ -51,7 +52,7 @@ def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     _ours.add(channel.sock)
     with theirs:
         if start_method == "spawn":
-            _popen("course_lib.cluster.supervisor", [theirs.fileno()], Path(os.devnull))
+            _popen("course_lib.cluster.supervisor", [theirs.fileno()], _log(framework))
         else:
             warm(framework)
             _zygotes[framework].fork_onto(theirs, timeout)
@@ -63,11 +64,10 @@ class Zygote:
 
     def __init__(self, framework: str) -> None:
         self.framework = framework
-        self.log = home() / f"zygote-{framework}.log"
         self.channel, theirs = pair()
         _ours.add(self.channel.sock)
         with theirs:
-            self.process = _popen("course_lib.cluster.zygote", [framework, theirs.fileno(), lifeline()], self.log)
+            self.process = _popen("course_lib.cluster.zygote", [framework, theirs.fileno(), lifeline()], _log(framework))
         self.ready = False
         self._turn = threading.Lock()
 
@@ -100,8 +100,18 @@ class Zygote:
         self.ready = True
 
     def _broken(self, why: str) -> LockstepError:
-        tail = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
-        return LockstepError(f"the process that imports {self.framework} is of no use: {why}. The end of its log, {self.log}:\n{tail}")
+        return LockstepError(f"the process that imports {self.framework} is of no use: {why}. {last_words(self.framework)}")
+
+
+def last_words(framework: str) -> str:
+    """The end of what a framework's zygote, and the supervisors that it forked, had to say."""
+    log = _log(framework)
+    tail = log.read_text(errors="replace").strip()[-1500:] if log.exists() else ""
+    return f"The end of {log}:\n{tail}" if tail else f"{log} is empty."
+
+
+def _log(framework: str) -> Path:
+    return home() / f"zygote-{framework}.log"
 
 
 def home() -> Path:
@@ -130,7 +140,7 @@ def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Pop
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
         )
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -32,12 +33,18 @@ def task_dir(run_dir: Path, name: str) -> Path:
     return run_dir / "tasks" / name.replace(":", "-")
 
 
+def temporary_dir(run_dir: Path, name: str) -> Path:
+    """Where a task puts temporary files: the supervisor removes them with it."""
+    return task_dir(run_dir, name) / "tmp"
+
+
 def main(run_dir: Path, name: str, control: socket.socket, lifeline_fd: int) -> NoReturn:
     """Be the task `name` of the run in `run_dir`. `control` leads to the supervisor. Never returns."""
     lifeline.hold(lifeline_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell stops waiting; the tasks go on
     here = task_dir(run_dir, name)
     _redirect_output(here)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary_dir(run_dir, name))  # TensorFlow leaves its generated code there
     channel = Channel(control)
     done = False
     try:
@@ -145,5 +152,4 @@ def _exit(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":  # started as a fresh interpreter
-    os.environ.update(frameworks.ENVIRONMENT)
     main(Path(sys.argv[1]), sys.argv[2], socket.socket(fileno=int(sys.argv[3])), int(sys.argv[4]))

@@ -188,8 +188,7 @@ class Run:
         if not self._arrived.is_set() and clock() >= deadline:
             waiting = [task for task, state in self.tasks.items() if state == "starting"]
             raise StartTimeout([task for task in self.tasks if task not in waiting], waiting, self.spec.start_timeout)
-        log = nursery.home() / f"zygote-{self.spec.framework}.log"
-        raise LockstepError(f"the supervisor process of the run is gone; {log} may say why")
+        raise LockstepError(f"the supervisor process of the run is gone. {nursery.last_words(self.spec.framework)}")
 
     def _order(self, do: str, task: str = "", factor: float = 1.0) -> None:
         with self._sending:

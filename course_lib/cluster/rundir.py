@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from course_lib.cluster import nursery
-from course_lib.cluster.process import task_dir
+from course_lib.cluster.process import temporary_dir
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Plan
 from course_lib.spec import RunSpec
@@ -61,7 +61,7 @@ class RunDir:
         (self.path / "machine.json").write_text(json.dumps(machine.as_dict(), indent=1))
         (self.path / "spec.json").write_text(spec.model_dump_json(indent=1))
         for task in spec.tasks:
-            task_dir(self.path, task).mkdir(parents=True)
+            temporary_dir(self.path, task).mkdir(parents=True)
 
 
 def _make(spec: RunSpec) -> Path:

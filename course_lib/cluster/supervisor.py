@@ -12,16 +12,17 @@ import json
 import os
 import select
 import selectors
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
-from course_lib.cluster import frameworks, ports, process
+from course_lib.cluster import ports, process
 from course_lib.cluster.channel import Channel, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock
@@ -48,7 +49,8 @@ def main(kernel: socket.socket, launch: Launch) -> NoReturn:
     channel = Channel(kernel)
     orders = channel.receive()
     if orders:
-        Supervisor(channel, Path(orders[0]["start"]), launch).supervise()
+        first, *more = orders
+        Supervisor(channel, Path(first["start"]), launch).supervise(more)
     os._exit(0)
 
 
@@ -66,8 +68,8 @@ class Supervisor:
         self.ending: list[tuple[str, float]] | None = None
         self.deadline: float | None = None
 
-    def supervise(self) -> None:
-        """Start all tasks and stay until the last of them is gone."""
+    def supervise(self, orders: list[dict[str, Any]]) -> None:
+        """Start all tasks, obey the `orders` that have come already, and stay until the last task is gone."""
         woken, waker = os.pipe()
         os.set_blocking(waker, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
@@ -76,6 +78,9 @@ class Supervisor:
         self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
         try:
             self._start_tasks()
+            for order in orders:
+                self._obey(**order)
+            self._decide()
             while not self.roster.over:
                 wait = max(0.0, self.deadline - clock()) if self.deadline else None
                 for key, _ in self.selector.select(wait):
@@ -84,6 +89,8 @@ class Supervisor:
                 self._decide()
         finally:
             self._kill_everything()
+            for name in self.pids:
+                shutil.rmtree(process.temporary_dir(self.run_dir, name), ignore_errors=True)
         deaths = {task: {"at": at, "why": why} for task, (at, why) in self.roster.deaths.items()}
         self.kernel.send(over=self.roster.outcome, deaths=deaths)
 
@@ -219,7 +226,7 @@ def spawn(run_dir: Path, name: str, sock: socket.socket, lifeline: int, private:
     for fd in (sock.fileno(), lifeline):
         os.set_inheritable(fd, True)
     command = [sys.executable, "-m", "course_lib.cluster.process", str(run_dir), name, str(sock.fileno()), str(lifeline)]
-    return os.posix_spawn(sys.executable, command, {**os.environ, **frameworks.ENVIRONMENT})
+    return os.posix_spawn(sys.executable, command, os.environ)
 
 
 if __name__ == "__main__":  # where there is no zygote to fork it

@@ -1,0 +1,277 @@
+"""Real processes: functions of a learner's own on a cluster, everything that can go wrong with them, and nothing left afterwards."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from course_lib import start
+from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, TaskFailed
+from course_lib.trace import Lifecycle, Metric, Phase
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of starting tasks: from the warm zygote, and as fresh interpreters."""
+    if request.param == "spawn":
+        monkeypatch.setenv("LOCKSTEP_START", "spawn")
+    return str(request.param)
+
+
+def alive(run: Any) -> list[int]:
+    """Pids of a run's tasks that still exist."""
+    pids = [int(e.why.removeprefix("pid ")) for e in run.trace.all(Lifecycle, state="starting")]
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def failure(function: Callable[..., Any], **fields: Any) -> TaskFailed:
+    """The failure that a run of `function` on two workers ends with; all its processes must be gone."""
+    run = start(function, **{"workers": 2, **fields})
+    with pytest.raises(TaskFailed) as caught:
+        run.wait(60)
+    assert run.state == "failed"
+    assert alive(run) == []
+    return caught.value
+
+
+def test_a_function_from_a_cell_runs_on_every_worker(start_method: str) -> None:
+    secret = 42  # a closure, as in a notebook
+
+    def work(task):
+        print("hello from", task.name)
+        return task.name, secret, os.getpid()
+
+    run = start(work, workers=3)
+    result = run.wait(60).result
+    assert [result[t][:2] for t in ("worker:0", "worker:1", "worker:2")] == [(f"worker:{i}", 42) for i in range(3)]
+    assert len({pid for _, _, pid in result.values()} | {os.getpid()}) == 4
+    assert run.log("worker:1") == "hello from worker:1"
+    assert run.plan.start_method == start_method
+    assert alive(run) == []
+
+
+def test_start_returns_before_the_tasks_run() -> None:
+    begun = time.monotonic()
+    run = start(lambda: time.sleep(2), workers=2)
+    assert time.monotonic() - begun < 1
+    assert run.state in ("starting", "running")
+    assert run.stop().state == "stopped"
+
+
+def test_jobs_have_their_own_functions_and_a_parameter_server_ends_with_the_workers() -> None:
+    def serve():
+        threading.Event().wait()
+
+    def work(task):
+        return sorted(task.addresses), task.rank
+
+    result = start({"worker": work, "ps": serve}, workers=2, ps=1).wait(30).result
+    assert result == {"worker:0": (["ps", "worker"], 0), "worker:1": (["ps", "worker"], 1)}
+
+
+def test_an_exception_comes_back_with_task_step_traceback_and_log(start_method: str) -> None:
+    def work(task):
+        print("about to fail")
+        if task.index == 1:
+            with task.phase("compute", 7):
+                raise ValueError("the seventh step went wrong")
+        time.sleep(30)
+
+    error = failure(work)
+    assert (error.task, error.step, error.reason) == ("worker:1", 7, "ValueError: the seventh step went wrong")
+    assert "in work" in error.remote_traceback
+    assert "process.py" not in error.remote_traceback
+    assert "about to fail" in error.log_tail
+
+
+def test_the_first_failure_is_the_one_shown() -> None:
+    def work(task):
+        time.sleep(0.2 if task.index == 2 else 0.5)
+        raise RuntimeError(f"{task.name} gave up")
+
+    assert failure(work, workers=4).task == "worker:2"
+
+
+def test_a_long_traceback_is_capped() -> None:
+    def work():
+        raise ValueError("x" * 100_000)
+
+    assert len(str(failure(work))) < 15_000
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda: threading.Lock(), "cannot be sent back"),
+        (lambda: sys.exit(3), "sys.exit(3)"),
+        (lambda: sys.exit(), "sys.exit()"),
+        (lambda: os._exit(5), "exit code 5"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+        (lambda one, two: None, "missing 1 required positional argument"),
+    ],
+    ids=["unpicklable", "sys.exit(3)", "sys.exit()", "os._exit", "segfault", "killed", "wrong signature"],
+)
+def test_a_function_that_ends_badly_is_told_in_words(function: Callable[..., Any], says: str) -> None:
+    assert says in failure(function).reason
+
+
+def test_an_endless_function_stalls_a_wait_and_obeys_stop() -> None:
+    def work(task):
+        with task.phase("compute", 3):
+            pass
+        while True:
+            pass
+
+    run = start(work, workers=2)
+    run.wait_running(30)
+    time.sleep(0.3)
+    with pytest.raises(Stalled) as caught:
+        run.wait(0.2)
+    assert caught.value.waiting_for == {"worker:0": "last seen in compute of step 3", "worker:1": "last seen in compute of step 3"}
+    assert run.stop().state == "stopped"
+    assert alive(run) == []
+    with pytest.raises(LockstepError, match="no result"):
+        _ = run.result
+
+
+def test_stop_before_the_tasks_are_there_is_kept() -> None:
+    run = start(lambda: time.sleep(60), workers=2)
+    assert run.stop(30).state == "stopped"
+    assert alive(run) == []
+
+
+def test_a_kill_is_named_as_the_cause() -> None:
+    run = start(lambda: time.sleep(60), workers=3).wait_running(30)
+    run.kill("worker:1")
+    with pytest.raises(TaskFailed, match=r"worker:1 failed: it was killed by kill\(\)"):
+        run.wait(30)
+    assert [e.task for e in run.trace.all(Lifecycle, state="killed")] == ["worker:1"]
+
+
+def test_pause_freezes_a_task_and_resume_lets_it_go_on() -> None:
+    def count(task):
+        for step in range(2000):
+            with task.phase("compute", step):
+                time.sleep(0.005)
+
+    with start(count, workers=2).wait_running(30) as run:
+        run.pause("worker:1")
+        time.sleep(0.5)
+        before = len(run.trace.all(Phase, "worker:1"))
+        time.sleep(0.5)
+        assert len(run.trace.all(Phase, "worker:1")) == before
+        with pytest.raises(Stalled, match=r"worker:1 \(paused\)"):
+            run.wait(0.1)
+        run.resume("worker:1")
+        time.sleep(0.5)
+        assert len(run.trace.all(Phase, "worker:1")) > before
+        run.pause("worker:0")  # and a paused task can be stopped
+    assert run.state == "stopped"
+    assert alive(run) == []
+
+
+def test_slow_acts_on_a_running_task() -> None:
+    def work(task):
+        for step in range(100_000):
+            with task.phase("compute", step):
+                task.pace()
+
+    def pace(run):
+        time.sleep(0.6)
+        return [p.end - p.start for p in run.trace.all(Phase, "worker:1")][-3:]
+
+    with start(work, workers=2, device_ms=10).wait_running(30) as run:
+        full = pace(run)
+        run.slow("worker:1", 5)
+        slowed = pace(run)
+    assert min(slowed) >= 0.05 > max(full) * 0.9
+
+
+@pytest.mark.parametrize("order", ["kill", "pause", "resume"])
+def test_orders_to_a_task_that_is_not_there_are_refused(order: str) -> None:
+    with start(lambda: time.sleep(5), workers=2) as run, pytest.raises(SpecError, match="worker:0 to worker:1"):
+        getattr(run, order)("worker:9")
+
+
+def test_an_interrupt_ends_the_wait_and_not_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "cell.py"
+    script.write_text(
+        "import os, signal, threading, time\n"
+        "from course_lib import start\n"
+        "run = start(lambda: time.sleep(1.5) or 'whole', workers=2).wait_running(60)\n"
+        "threading.Timer(0.3, lambda: os.killpg(0, signal.SIGINT)).start()\n"  # as Jupyter does: to the whole group
+        "try:\n    run.wait(30)\nexcept KeyboardInterrupt:\n    print('interrupted', run.state)\n"
+        "print(run.wait(30).result)\n"
+    )
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=90, start_new_session=True)
+    assert out.stdout.splitlines() == ["interrupted running", "{'worker:0': 'whole', 'worker:1': 'whole'}"], out.stderr
+
+
+def test_what_a_task_starts_goes_with_it() -> None:
+    def work():
+        return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
+
+    pids = start(work, workers=2).wait(30).result.values()
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def test_tasks_that_never_arrive_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_START", "spawn")
+    run = start(lambda: None, workers=2, start_timeout=0.05)
+    with pytest.raises(StartTimeout) as caught:
+        run.wait(30)
+    assert caught.value.waiting_for == ("worker:0", "worker:1")
+
+
+def test_runs_side_by_side_do_not_collide() -> None:
+    def meet(task):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        numbers = [None] * dist.get_world_size()
+        dist.all_gather_object(numbers, task.rank + task.spec.seed)
+        return numbers
+
+    runs = [start(meet, framework="torch", workers=2, seed=100 * i) for i in range(4)]
+    assert [run.wait(60).result["worker:0"] for run in runs] == [[100 * i, 100 * i + 1] for i in range(4)]
+
+
+def test_metrics_of_a_cell_function_reach_the_trace() -> None:
+    def work(task):
+        task.metric("height", 1.5, step=0, samples=8)
+
+    run = start(work, workers=1).wait(30)
+    (metric,) = run.trace.all(Metric)
+    assert (metric.task, metric.name, metric.value, metric.samples) == ("worker:0", "height", 1.5, 8)
+
+
+def test_the_run_directory_is_the_record(tmp_path: Path) -> None:
+    run = start(lambda: 1, workers=2, run_dir=tmp_path / "mine").wait(30)
+    assert run.run_dir == tmp_path / "mine"
+    names = {str(p.relative_to(run.run_dir)) for p in run.run_dir.rglob("*")}
+    assert {"spec.json", "machine.json", "run.json", "result.json", "lifecycle.jsonl", "tasks/worker-1/events.jsonl"} <= names
+    with pytest.raises(SpecError, match="not empty"):
+        start(lambda: 1, run_dir=tmp_path / "mine")
+
+
+def test_a_run_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match="run_dir="):
+        start(lambda: 1, run_dir=tmp_path / "file" / "run")
+
+
+def test_the_zygote_has_one_thread_when_it_has_imported_a_framework() -> None:
+    from course_lib.cluster import nursery
+
+    for framework in ("tensorflow", "torch", "python"):
+        start(lambda: 1, workers=1, framework=framework).wait(120)
+        assert psutil.Process(nursery._zygotes[framework].process.pid).num_threads() == 1
