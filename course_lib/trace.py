@@ -216,7 +216,7 @@ class Trace:
     def last(self, task: str) -> str:
         """What a task did last, in words, for error messages."""
         phase, life = self.all(Phase, task)[-1:], self.all(Lifecycle, task)[-1:]
-        if phase and not (life and life[0].at > phase[0].end):
+        if phase and not (life and life[0].state != "running" and life[0].at > phase[0].end):
             return f"last seen in {phase[0].what} of step {phase[0].step}"
         return ": ".join(filter(None, life[0][1:3])) if life else "not a word yet"
 

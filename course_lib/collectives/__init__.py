@@ -1,0 +1,70 @@
+"""Collectives as data: an algorithm is a function that returns a `Schedule`, and everything else reads the schedule."""
+
+from course_lib.collectives.closed_form import ClosedForm, closed_form
+from course_lib.collectives.contributions import State
+from course_lib.collectives.cost import Cost, Terms, bus_bandwidth, cost
+from course_lib.collectives.direct import direct, direct_all_gather, direct_reduce_scatter
+from course_lib.collectives.double_tree import double_tree
+from course_lib.collectives.fit import Fit, Prediction, Sample, fit
+from course_lib.collectives.halving_doubling import halving_doubling
+from course_lib.collectives.hierarchical import hierarchical
+from course_lib.collectives.parameter_server import parameter_server
+from course_lib.collectives.recursive_doubling import recursive_doubling
+from course_lib.collectives.reduce_to_one import reduce_to_one
+from course_lib.collectives.registry import ALGORITHMS, HALVES, build, find
+from course_lib.collectives.ring import ring, ring_all_gather, ring_reduce_scatter
+from course_lib.collectives.schedule import Round, Rounds, Schedule, Transfer, bounds, place
+from course_lib.collectives.simulate import Simulation, simulate
+from course_lib.collectives.smallest import Failure, smallest_failure
+from course_lib.collectives.topology import Link, Topology
+from course_lib.collectives.tree import tree, tree_broadcast, tree_reduce
+from course_lib.collectives.verify import Proof, verify
+from course_lib.collectives.words import Problem
+
+__all__ = [
+    "ALGORITHMS",
+    "HALVES",
+    "ClosedForm",
+    "Cost",
+    "Failure",
+    "Fit",
+    "Link",
+    "Prediction",
+    "Problem",
+    "Proof",
+    "Round",
+    "Rounds",
+    "Sample",
+    "Schedule",
+    "Simulation",
+    "State",
+    "Terms",
+    "Topology",
+    "Transfer",
+    "bounds",
+    "build",
+    "bus_bandwidth",
+    "closed_form",
+    "cost",
+    "direct",
+    "direct_all_gather",
+    "direct_reduce_scatter",
+    "double_tree",
+    "find",
+    "fit",
+    "halving_doubling",
+    "hierarchical",
+    "parameter_server",
+    "place",
+    "recursive_doubling",
+    "reduce_to_one",
+    "ring",
+    "ring_all_gather",
+    "ring_reduce_scatter",
+    "simulate",
+    "smallest_failure",
+    "tree",
+    "tree_broadcast",
+    "tree_reduce",
+    "verify",
+]

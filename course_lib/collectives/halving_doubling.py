@@ -1,0 +1,36 @@
+"""Recursive halving and doubling: swap halves with a neighbour, quarters with one twice as far, and so on; then the way back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.collectives.fold import fold
+from course_lib.collectives.schedule import Round, Schedule
+
+
+def halving_doubling(workers: int) -> Schedule:
+    """All-reduce by Rabenseifner: vector halving with distance doubling as reduce-scatter, then all of it backwards as all-gather.
+
+    P workers, S bytes, C = the largest power of two up to P, L = lg C, e = 1 if C < P, else 0. Rounds 2L + 3e. A rank sends up to
+    2(C-1)/C S + 3e S/2. Time (2L + 3e)α + (2(C-1)/C + 2e)Sβ + ((C-1)/C + e/2)Sγ: the rounds of a tree with the bytes of a ring. The
+    largest halves go to the nearest ranks, which are the likeliest to share a host. Source: Rabenseifner 2004; Thakur, Rabenseifner &
+    Gropp 2005; gloo docs/algorithms.md ("halving_doubling").
+    """
+    core, stay, extra = fold(workers)
+    chunks, place = len(core), np.arange(len(core))
+    halving: list[Round] = []
+    doubling: list[Round] = []
+    first, span, gap = np.zeros_like(place), chunks, 1  # each rank works on `span` chunks from `first` on
+    while gap < chunks:
+        span //= 2
+        partner, upper = place ^ gap, (place & gap) > 0  # of a pair, the one with the bit set keeps the upper half
+        keep, give = first + span * upper, first + span * ~upper
+        halving.append(Round(core, core[partner], give, "reduce", span))
+        doubling.insert(0, Round(core, core[partner], keep, "copy", span))
+        first, gap = keep, 2 * gap
+    rounds = halving + doubling
+    if len(extra):  # each of a pair adds up one half for both
+        half = np.repeat([chunks // 2, 0], len(stay))
+        swap = Round(np.concatenate([stay, extra]), np.concatenate([extra, stay]), half, "reduce", chunks // 2)
+        rounds = [swap, Round(extra, stay, chunks // 2, "copy", chunks // 2), *rounds, Round(stay, extra, 0, "copy", chunks)]
+    return Schedule("halving_doubling", workers, chunks=chunks, rounds=rounds)

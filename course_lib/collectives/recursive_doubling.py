@@ -1,0 +1,23 @@
+"""Recursive doubling: in each round every rank swaps its whole sum with a partner twice as far away, and both add."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.collectives.fold import fold
+from course_lib.collectives.schedule import Round, Schedule
+
+
+def recursive_doubling(workers: int) -> Schedule:
+    """All-reduce in the fewest rounds.
+
+    P workers, S bytes, L = ⌊lg P⌋, e = 1 if P is no power of two, else 0. Rounds L + 2e. A rank sends up to (L + e) S. Time
+    (L + 2e)(α + Sβ) + (L + e)Sγ: the best for the smallest messages. In a swap a rank sends a chunk while it receives into it, so it
+    needs a second buffer. Source: Thakur, Rabenseifner & Gropp 2005.
+    """
+    core, stay, extra = fold(workers)
+    place = np.arange(len(core))
+    swaps = [Round(core, core[place ^ gap], 0, "reduce") for gap in (2**k for k in range(len(core).bit_length() - 1))]
+    if len(extra):
+        swaps = [Round(extra, stay, 0, "reduce"), *swaps, Round(stay, extra, 0, "copy")]
+    return Schedule("recursive_doubling", workers, chunks=1, rounds=swaps)

@@ -1,0 +1,69 @@
+"""What a schedule runs on, in the alpha-beta-gamma model: which rank is on which host, and what a message and an addition cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.collectives.schedule import Schedule, place
+from course_lib.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Link:
+    """Seconds for a message (`alpha`) and for each of its bytes (`beta`): n bytes take alpha + n beta."""
+
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SpecError(name, getattr(self, name), "seconds, 0 or more")
+
+    @classmethod
+    def of(cls, bandwidth: float, delay: float = 0.0) -> Link:
+        """From bytes a second and seconds of delay."""
+        return cls(delay, 1 / bandwidth)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Hosts and what lies between their ranks.
+
+    - `intra`, `inter`: the link of two ranks on one host, and of two hosts. A rank sends one message at a time and receives one at a
+      time. A host has one uplink and one downlink of bandwidth 1/inter.beta, which its ranks share.
+    - `gamma`: seconds to add one byte to what is there.
+    - `hosts`: the placement, as a number of hosts or the host of each rank; None: as the schedule says.
+    - `cores`: how many ranks of a host can work at the same time; None: all of them. Moving and adding bytes both take a core.
+
+    The numbers that stand here are only the right order of magnitude for processes on a laptop and 1 Gbit/s between hosts: `fit` finds
+    those of a machine.
+    """
+
+    intra: Link = Link(alpha=10e-6, beta=1 / 2e9)
+    inter: Link = Link(alpha=50e-6, beta=1 / 125e6)
+    gamma: float = 1 / 8e9
+    hosts: int | Sequence[int] | None = None
+    cores: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma < float("inf"):
+            raise SpecError("gamma", self.gamma, "seconds for a byte, 0 or more")
+        if self.cores is not None and self.cores < 1:
+            raise SpecError("cores", self.cores, "a number from 1 on, or None")
+
+    def place(self, schedule: Schedule) -> np.ndarray:
+        """The host of each rank of a schedule."""
+        if self.hosts is None:
+            return np.array(schedule.hosts)
+        if isinstance(self.hosts, int):
+            return np.array(schedule.placed(self.hosts).hosts)
+        return np.array(place(schedule.ranks, self.hosts))
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """The seconds that each of `Terms` is multiplied with, in that order."""
+        return np.array([self.intra.alpha, self.intra.beta, self.inter.alpha, self.inter.beta, self.gamma])

@@ -1,0 +1,38 @@
+"""Binomial tree: in each round of the reduction half of the ranks hand in their sum and are done; the broadcast runs the tape backwards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.collectives.schedule import Round, Schedule
+
+
+def tree(workers: int) -> Schedule:
+    """All-reduce as a reduction to rank 0 and a broadcast from it, each along a binomial tree.
+
+    P workers, S bytes, L = ⌈lg P⌉. Rounds 2L. Rank 0 sends L S, a leaf S. Time 2L(α + Sβ) + L Sγ: few rounds, so it is good for small
+    messages; all of S in each round, so it is bad for large ones. Source: Thakur, Rabenseifner & Gropp 2005.
+    """
+    return Schedule("tree", workers, chunks=1, rounds=[*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds])
+
+
+def tree_reduce(workers: int, root: int = 0) -> Schedule:
+    """The first half: rank `root` ends with the sum. ⌈lg P⌉ rounds, each other rank sends S once. Time ⌈lg P⌉(α + Sβ + Sγ)."""
+    rounds = []
+    for gap in _gaps(workers):
+        leaving = np.arange(gap, workers, 2 * gap)
+        rounds.append(Round((leaving + root) % workers, (leaving - gap + root) % workers, 0, "reduce"))
+    return Schedule("tree_reduce", workers, chunks=1, rounds=rounds, kind="reduce", owners=(root,))
+
+
+def tree_broadcast(workers: int, root: int = 0) -> Schedule:
+    """The second half: every rank ends with what `root` had. ⌈lg P⌉ rounds, `root` sends ⌈lg P⌉ S. Time ⌈lg P⌉(α + Sβ)."""
+    rounds = []
+    for gap in reversed(_gaps(workers)):
+        joining = np.arange(gap, workers, 2 * gap)
+        rounds.append(Round((joining - gap + root) % workers, (joining + root) % workers, 0, "copy"))
+    return Schedule("tree_broadcast", workers, chunks=1, rounds=rounds, kind="broadcast", owners=(root,))
+
+
+def _gaps(workers: int) -> list[int]:
+    return [2**k for k in range((workers - 1).bit_length())]

@@ -1,0 +1,199 @@
+"""Words for a result that is wrong: not only which rank lacks what, but where on its way it got lost or was added again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from course_lib.collectives.contributions import State, goal, members, sound, whole
+from course_lib.collectives.schedule import Schedule, Transfer
+
+ProblemKind = Literal["rank", "chunk", "self", "nothing", "conflict", "overwrite", "missing", "twice"]
+Cell = tuple[int, int]  # rank, chunk
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, in words (`text`) and for programs: what kind, and the round, rank and chunk where it comes from.
+
+    For "missing" and "twice": `ranks` are those whose result is wrong by it, `contributions` those whose data it lacks or counts twice.
+    """
+
+    kind: ProblemKind
+    text: str
+    round: int
+    rank: int
+    chunk: int
+    ranks: tuple[int, ...] = ()
+    contributions: tuple[int, ...] = ()
+
+
+class Step(NamedTuple):
+    """A transfer in a round, with the contributions (a bit set) that matter about it."""
+
+    round: int
+    transfer: Transfer
+    bits: int
+
+
+class Cause(NamedTuple):
+    round: int
+    rank: int
+    text: str
+
+
+@dataclass
+class History:
+    """What happened to the chunks, as far as it can explain a wrong end."""
+
+    schedule: Schedule
+    end: State
+    arrived: dict[Cell, Step] = field(default_factory=dict)  # the last transfer into a cell, and what it brought
+    lost: dict[int, list[Step]] = field(default_factory=lambda: defaultdict(list))  # chunk -> copies over what was nowhere else
+    added_again: dict[Cell, Step] = field(default_factory=dict)  # the reduce from which the double count in a cell comes
+    complete: dict[Cell, int] = field(default_factory=dict)  # how many rounds it took until a rank had all of a chunk
+
+    @property
+    def data(self) -> str:
+        return "data" if self.schedule.kind in ("all_gather", "broadcast") else "gradient"
+
+    def whose(self, bits: int) -> str:
+        """A bit set as "the gradients of ranks 0 and 3"."""
+        plural = self.data == "gradient" and bits & (bits - 1)
+        return f"the {self.data}{'s' if plural else ''} of {ranks_text(members(bits))}"
+
+
+def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
+    """The problems behind the `wrong` cells at the end of a schedule; cells that are wrong for the same reason share one."""
+    history = _history(schedule, {chunk for _, chunk in wrong})
+    groups: dict[tuple[ProblemKind, Cause, int, int], list[int]] = defaultdict(list)
+    for rank, chunk in wrong:
+        once, twice = history.end.once[rank][chunk], history.end.twice[rank][chunk]
+        missing = (goal(schedule, rank, chunk) or 0) & ~once
+        if twice:
+            groups["twice", _why_twice(history, rank, chunk), chunk, twice].append(rank)
+        if missing:
+            groups["missing", _why_missing(history, rank, chunk, missing), chunk, missing].append(rank)
+    problems = []
+    for (kind, cause, chunk, bits), ranks in groups.items():
+        result = f"without {history.whose(bits)}" if kind == "missing" else f"with {history.whose(bits)} counted more than once"
+        text = f"{cause.text}, so {ranks_text(ranks)} end{'s' if len(ranks) == 1 else ''} chunk {chunk} {result}."
+        problems.append(Problem(kind, text, cause.round, cause.rank, chunk, tuple(ranks), members(bits)))
+    return sorted(problems, key=lambda p: p.round)
+
+
+def _history(schedule: Schedule, chunks: set[int]) -> History:
+    """Go through the rounds once more, and take notes on some of the chunks."""
+    state = State(schedule)
+    history = History(schedule, state)
+    _note_complete(history, {(rank, chunk) for rank in range(schedule.workers) for chunk in chunks}, 0)
+    for number, transfers in enumerate(schedule.rounds):
+        usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
+        written: dict[Cell, int] = {}  # what this round has put into a cell so far
+        replaced = []
+        before = dict(history.added_again)
+        for t in usable:
+            cell = (t.dst, t.chunk)
+            had, brought = written.get(cell, state.once[t.dst][t.chunk]), state.once[t.src][t.chunk]
+            if t.op == "copy":
+                replaced.append(Step(number, t, had & ~brought))
+                history.added_again.pop(cell, None)
+            if (t.src, t.chunk) in before:  # the double count came along with the chunk
+                history.added_again.setdefault(cell, before[t.src, t.chunk])
+            elif t.op == "reduce" and had & brought:
+                history.added_again.setdefault(cell, Step(number, t, had & brought))
+            written[cell] = brought if t.op == "copy" else had | brought
+            history.arrived[cell] = Step(number, t, brought)
+        state.apply(usable)
+        _note_lost(history, [step for step in replaced if step.bits])
+        _note_complete(history, set(written), number + 1)
+    return history
+
+
+def _note_lost(history: History, replaced: list[Step]) -> None:
+    """Of what the copies of a round replaced, note what is nowhere else after that round."""
+    for number, t, bits in replaced:
+        for row in history.end.once:
+            bits &= ~row[t.chunk]
+        if bits:
+            history.lost[t.chunk].append(Step(number, t, bits))
+
+
+def _note_complete(history: History, cells: set[Cell], rounds: int) -> None:
+    for rank, chunk in cells:
+        if history.end.once[rank][chunk] == whole(history.schedule, chunk):
+            history.complete.setdefault((rank, chunk), rounds)
+        else:
+            history.complete.pop((rank, chunk), None)
+
+
+def _why_twice(history: History, rank: int, chunk: int) -> Cause:
+    number, t, again = history.added_again[rank, chunk]
+    text = (
+        f"round {number}: rank {t.src} sends chunk {chunk} with {history.whose(again)} to rank {t.dst}, "
+        "which has that already, and op 'reduce' adds it again"
+    )
+    return Cause(number, t.dst, text)
+
+
+def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause:
+    """The likeliest reason: someone had all of it but did not send it on, or it was replaced by a copy, or it never came together."""
+    holders = {r: after for (r, c), after in history.complete.items() if c == chunk}
+    if holders:
+        return _not_sent(history, rank, chunk, holders)
+    for number, t, lost in history.lost[chunk]:
+        if lost & missing:
+            copy = f"the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
+            return Cause(number, t.dst, f"round {number}: {copy} wipes out {history.whose(lost)}, which no other rank has by then")
+    has = [r for r in range(history.schedule.ranks) if history.end.once[r][chunk] & missing == missing]
+    if tuple(has) == members(missing):
+        return Cause(0, has[0], f"{history.whose(missing)} in chunk {chunk} never gets away from {ranks_text(has)}")
+    if has:
+        number = max((history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived), default=0)
+        return Cause(
+            number, has[0], f"after round {number}: chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
+        )
+    best = max(range(history.schedule.ranks), key=lambda r: history.end.once[r][chunk].bit_count())
+    lacks = whole(history.schedule, chunk) & ~history.end.once[best][chunk]
+    last = max(len(history.schedule.rounds) - 1, 0)
+    text = f"no rank ever has all of chunk {chunk} (rank {best} comes closest, and lacks {history.whose(lacks)})"
+    return Cause(last, best, text)
+
+
+def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) -> Cause:
+    """Some ranks have all of a chunk in the end: which of them should have sent it to `rank`, or to the one from which `rank` has it?"""
+    last = history.arrived.get((rank, chunk))
+    while last and last.transfer.op == "copy" and last.transfer.src not in holders:
+        before = history.arrived.get((last.transfer.src, chunk))
+        if before and before.round >= last.round:
+            break
+        rank, last = last.transfer.src, before
+    neighbours = {step.transfer.src for (dst, _), step in history.arrived.items() if dst == rank}
+    holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))  # best one that sends to it anyway, and the earliest
+    after = holders[holder]
+    since = "from the start" if after == 0 else f"after round {after - 1}"
+    since += ", the last" if after and after == len(history.schedule.rounds) else ""
+    if last is None:
+        number = min(after, max(len(history.schedule.rounds) - 1, 0))
+        return Cause(number, rank, f"rank {rank} never receives chunk {chunk} from rank {holder}, which has all of it {since}")
+    text = (
+        f"rank {rank} receives chunk {chunk} for the last time in round {last.round}, from rank {last.transfer.src}; "
+        f"rank {holder} has all of it {since}, but does not send it to rank {rank} then"
+    )
+    return Cause(last.round, rank, text)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0 and 2", "ranks 0, 1, 2 and 5"; runs of more than three become "ranks 0 to 6"."""
+    parts: list[str] = []
+    i = 0
+    while i < len(ranks):
+        j = i
+        while j + 1 < len(ranks) and ranks[j + 1] == ranks[j] + 1:
+            j += 1
+        parts += [f"{ranks[i]} to {ranks[j]}"] if j - i > 2 else [str(r) for r in ranks[i : j + 1]]
+        i = j + 1
+    listed = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}"

@@ -1,0 +1,9 @@
+"""What this machine offers, and the plan of a run on it: each choice with its reason in a sentence."""
+
+from course_lib.hardware.accelerators import Gpu
+from course_lib.hardware.capabilities import Capability
+from course_lib.hardware.limits import gigabytes
+from course_lib.hardware.machine import Machine, machine_rows, probe, versions
+from course_lib.hardware.placement import Plan, Reason, plan
+
+__all__ = ["Capability", "Gpu", "Machine", "Plan", "Reason", "gigabytes", "machine_rows", "plan", "probe", "versions"]

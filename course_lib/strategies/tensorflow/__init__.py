@@ -1,0 +1,1 @@
+"""The strategies in TensorFlow: one file each, around the training loop in `training`."""

@@ -1,0 +1,25 @@
+"""multi_worker_mirrored: every worker process holds a copy of the variables, and an all-reduce keeps the copies equal.
+
+The workers find each other through `TF_CONFIG`, an environment variable that holds the addresses of all of them and which one this is. Each runs
+this same program on its share of the batch. The all-reduce is a ring: the workers pass pieces of the gradients on from one to the next
+until all have the sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from course_lib.cluster.task import Task
+from course_lib.strategies.tensorflow.devices import use
+from course_lib.strategies.tensorflow.training import train
+
+
+def worker(task: Task) -> dict[str, Any]:
+    """Train this worker's share of each batch. Source: tf.distribute.MultiWorkerMirroredStrategy."""
+    use(task.device)
+    collective = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(implementation=collective.NCCL if task.backend == "nccl" else collective.RING)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)  # connects to the others, so it waits for them
+    return train(task, strategy)

@@ -1,0 +1,106 @@
+"""The synchronous training loop in TensorFlow, the same for every strategy that averages gradients.
+
+A step has three parts, and in which devices and processes each of them happens is all that the strategies differ in:
+
+    strategy.run                gradients of a share of the batch, on each replica
+    extended.batch_reduce_to    their mean, wherever the variables live
+    extended.update             variable -= learning_rate * mean, wherever the variables live
+
+All three are one TensorFlow graph; stamps in it tell the trace when each part was over.
+Source: tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from course_lib import workloads
+from course_lib.cluster.task import Task, clock
+from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
+from course_lib.workloads.model import digest
+from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
+
+MEAN = tf.distribute.ReduceOp.MEAN
+
+
+def train(task: Task, strategy: Any) -> dict[str, Any]:
+    """Train the run's workload under `strategy`.
+
+    Returns the task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters) and
+    parameters (how many).
+    """
+    spec, workload = task.spec, workloads.load(task.spec)
+    with strategy.scope():
+        model = build(workload, spec.seed)
+        step = make_step(strategy, model, spec.learning_rate or workload.learning_rate)
+        loss = _loop(task, strategy, workload, model, step)
+        return {
+            "final_loss": loss,
+            "test_accuracy": accuracy(model, workload),
+            "digest": digest(weights_of(model)),
+            "parameters": workload.parameters,
+        }
+
+
+def make_step(strategy: Any, model: Any, learning_rate: float) -> Callable[[Any, Any], Any]:
+    """The training step, compiled on its first call.
+
+    `step(images, labels)` gives a float64 vector [loss, computed, reduced, applied]: the mean loss over the global batch, and the wall-clock times at
+    which the gradients, their mean and the new variables were ready.
+    """
+    variables = variables_of(model)
+
+    def compute(images: Any, labels: Any) -> tuple[Any, list[Any]]:
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(images, training=True), labels)
+        values = [loss, *tape.gradient(loss, variables)]
+        computed = after(values)
+        return computed, hold(values, computed)
+
+    def apply(variable: Any, gradient: Any) -> Any:
+        return variable.assign_sub(learning_rate * gradient, read_value=False)
+
+    @tf.function(autograph=False)
+    def step(images: Any, labels: Any) -> Any:
+        computed, values = strategy.run(compute, args=(images, labels))
+        # The loss goes along with the gradients: one message, not two. It is sent to wherever the first variable lives.
+        loss, *gradients = strategy.extended.batch_reduce_to(MEAN, list(zip(values, [variables[0], *variables], strict=True)))
+        reduced = after([loss, *gradients])
+        with tf.control_dependencies([reduced]):
+            updates = [strategy.extended.update(v, apply, args=(g,)) for v, g in zip(variables, gradients, strict=True)]
+        applied = after(updates)
+        computed = tf.reduce_max(strategy.experimental_local_results(computed))  # by the last replica of this process
+        loss = strategy.experimental_local_results(loss)[0]
+        return tf.stack([tf.cast(loss, tf.float64), computed, reduced, applied])
+
+    return step
+
+
+def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, step: Callable[[Any, Any], Any]) -> float:
+    """Run all steps and write them into the trace; the last loss."""
+    spec, wall = task.spec, WallClock()
+    device = strategy.experimental_local_results(variables_of(model)[0])[0].device  # where assignments to it are executed
+    busy = deque([0.0], maxlen=5)  # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    loss = float("nan")
+    for n in range(spec.steps):
+        with task.phase("read", n):
+            indices = workload.batch(n, spec.seed, spec.batch, task.index, spec.workers)
+            images, labels = tf.constant(workload.x_train[indices]), tf.constant(workload.y_train[indices])
+        start = clock()
+        task.pace(min(busy))
+        begin = clock()
+        loss, *stamps = step(images, labels).numpy().tolist()
+        offset = wall.offset()
+        computed, reduced, applied = (stamp + offset for stamp in stamps)
+        busy.append(computed - begin)
+        task.record("compute", n, start, computed)
+        if strategy.num_replicas_in_sync > 1:
+            task.record("reduce", n, computed, reduced)
+        task.record("apply", n, reduced, applied)
+        task.update(n, "all", device, read=n, written=n + 1)
+        task.metric("loss", loss, n, (n + 1) * spec.batch)
+    return loss

@@ -1,0 +1,60 @@
+"""multi_worker_mirrored: every worker process holds a copy of the parameters, and an all-reduce keeps the copies equal.
+
+DistributedDataParallel (DDP) gathers gradients in buckets. As soon as the backward pass has filled a bucket, its all-reduce starts, while the
+backward pass goes on with the layers before: communication hides behind computing. That needs several buckets, so a model of more than 1 MiB.
+Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import workloads
+from course_lib.cluster.task import Task
+from course_lib.strategies.torch.devices import now, use
+from course_lib.strategies.torch.training import Replica, Span, train
+from course_lib.workloads.torch import build
+
+TIMEOUT = timedelta(seconds=60)
+"""For how long a worker waits for another that neither answers nor is known to be gone."""
+
+
+def worker(task: Task) -> dict[str, Any]:
+    """Train this worker's share of each batch."""
+    device = use(task.device)
+    workload = workloads.load(task.spec)
+    # The workers meet at the address in MASTER_ADDR and MASTER_PORT, which worker 0 serves.
+    dist.init_process_group("nccl" if task.backend == "nccl" else "gloo", timeout=TIMEOUT)
+    replica = Replica(build(workload, task.spec.seed)).to(device)
+    averaged = DistributedDataParallel(replica, gradient_as_bucket_view=True)  # copies rank 0's parameters to all
+    reductions = TimedAllReduce(device)
+    averaged.register_comm_hook(None, reductions.start)
+    return train(task, workload, replica, averaged, reductions.take)
+
+
+class TimedAllReduce:
+    """What DDP does with a bucket anyway, its mean over all workers, with a note of when it began and ended."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.workers = dist.get_world_size()
+        self._spans: list[Span] = []
+
+    def start(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Called by DDP when all gradients of a bucket are there: start its all-reduce and return the future of the result."""
+        begun = now(self.device)
+
+        def end(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            self._spans.append((begun, now(self.device)))
+            return future.value()[0]
+
+        share = bucket.buffer().div_(self.workers)
+        return dist.all_reduce(share, async_op=True).get_future().then(end)
+
+    def take(self) -> list[Span]:
+        """(start, end) of each reduction of the step just done, in the order in which they began."""
+        spans, self._spans = sorted(self._spans), []
+        return spans

@@ -1,0 +1,16 @@
+"""The benchmarks: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.benchmarks import kills, memory, start, steps, tracing
+from tests.benchmarks.harness import Options, Rows
+
+SUBJECTS: dict[str, Callable[[Options], Rows]] = {
+    "start": start.rows,
+    "memory": memory.rows,
+    "tracing": tracing.rows,
+    "steps": steps.rows,
+    "kills": kills.rows,
+}

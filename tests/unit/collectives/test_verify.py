@@ -1,0 +1,192 @@
+"""What is wrong with a schedule is found, and said in words: which rank, which chunk, which round."""
+
+import pytest
+
+from course_lib.collectives import Schedule, Transfer, ring, smallest_failure, tree, verify
+from course_lib.collectives.words import ranks_text
+
+from .cases import mine
+
+
+def ring_lists(P: int, gather: str = "copy", rounds: int | None = None) -> Schedule:
+    lists = [[Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)] for i in range(P - 1)]
+    lists += [[Transfer(r, (r + 1) % P, (r - i) % P, gather) for r in range(P)] for i in range(P - 1)]  # type: ignore[arg-type]
+    return mine(P, P, lists[:rounds])
+
+
+def without(schedule: Schedule, number: int, index: int) -> Schedule:
+    rounds = [list(r) for r in schedule.rounds]
+    del rounds[number][index]
+    return mine(schedule.workers, schedule.chunks, rounds)
+
+
+def test_a_right_schedule_says_so():
+    proof = verify(ring(4))
+    assert proof and proof.ok and not proof.problems and "is right" in str(proof)
+
+
+def test_dropped_in_the_gather_names_both_ends_and_all_who_suffer():
+    (problem,) = verify(without(ring(4), 4, 2)).problems
+    assert (problem.kind, problem.rank, problem.chunk) == ("missing", 3, 1)
+    assert (problem.ranks, problem.contributions) == ((0, 3), (0, 1))
+    assert "rank 2 has all of it after round 3, but does not send it to rank 3" in problem.text
+    assert "ranks 0 and 3 end chunk 1 without the gradients of ranks 0 and 1" in problem.text
+
+
+def test_never_received():
+    (problem,) = verify(without(tree(4), 3, 1)).problems
+    assert problem.text == (
+        "rank 3 never receives chunk 0 from rank 0, which has all of it after round 1, "
+        "so rank 3 ends chunk 0 without the gradients of ranks 0, 1 and 2."
+    )
+
+
+def test_dropped_in_the_reduction_names_where_it_was_lost():
+    (problem,) = verify(without(ring(4), 1, 1)).problems
+    assert problem.ranks == (0, 1, 2, 3) and problem.contributions == (0, 1)
+    assert "wipes out the gradients of ranks 0 and 1" in problem.text
+
+
+def test_reduce_where_copy_belongs_counts_twice():
+    proof = verify(ring_lists(3, gather="reduce"))
+    assert {p.kind for p in proof.problems} == {"twice"}
+    first = proof.problems[0]
+    assert first.round == 2 and first.contributions
+    assert "which has that already, and op 'reduce' adds it again" in first.text and "counted more than once" in first.text
+
+
+def test_copy_where_reduce_belongs_wipes_out():
+    rounds = [[Transfer(1, 0, 0, "copy")], [Transfer(0, 1, 0, "copy")]]
+    (problem,) = verify(mine(2, 1, rounds)).problems
+    assert problem.text == (
+        "round 0: the copy of chunk 0 from rank 1 to rank 0 wipes out the gradient of rank 0, which no other rank has by then, "
+        "so ranks 0 and 1 end chunk 0 without the gradient of rank 0."
+    )
+
+
+def test_nothing_is_sent_at_all():
+    proof = verify(mine(2, 1, []))
+    assert "the gradient of rank 1 in chunk 0 never gets away from rank 1" in str(proof)
+
+
+def test_first_problem_first():
+    rounds = [[Transfer(0, 2, 0, "reduce")], [Transfer(0, 1, 5, "copy")]]
+    proof = verify(mine(2, 1, rounds))
+    assert [p.kind for p in proof.problems[:2]] == ["rank", "chunk"]
+    assert proof.problems[0].text == "round 0: rank 2 receives chunk 0, but there are only ranks 0 to 1. Is % 2 missing?"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [
+        ("rank", [[Transfer(-1, 0, 0, "reduce")]]),
+        ("chunk", [[Transfer(0, 1, 1, "reduce")]]),
+        ("self", [[Transfer(1, 1, 0, "reduce")]]),
+        ("conflict", [[Transfer(0, 2, 0, "copy"), Transfer(1, 2, 0, "copy")]]),
+        ("conflict", [[Transfer(0, 2, 0, "reduce"), Transfer(1, 2, 0, "copy")]]),
+        ("conflict", [[Transfer(0, 2, 0, "copy"), Transfer(1, 2, 0, "reduce")]]),
+        ("overwrite", [[Transfer(0, 1, 0, "copy"), Transfer(1, 2, 0, "copy")]]),
+    ],
+)
+def test_kinds_of_problems_of_a_round(kind, rounds):
+    problem = verify(mine(3, 1, rounds)).problems[0]
+    assert problem.kind == kind and problem.text.startswith("round 0: ") and problem.round == 0
+
+
+def test_a_server_has_nothing_until_it_is_sent_something():
+    proof = verify(mine(1, 1, [[Transfer(1, 0, 0, "reduce")]], servers=1))
+    assert proof.problems[0].text == "round 0: rank 1 sends chunk 0 to rank 0, but has nothing in it yet."
+
+
+def test_words_of_the_other_kinds_speak_of_data():
+    proof = verify(mine(3, 1, [[Transfer(0, 1, 0, "copy")]], kind="broadcast", owners=(0,)))
+    assert "which has all of it from the start, so rank 2 ends chunk 0 without the data of rank 0." in str(proof)
+
+
+def test_reduce_scatter_judges_owners_only():
+    rounds = [[Transfer(0, 1, 1, "reduce"), Transfer(1, 0, 0, "reduce")]]
+    assert verify(mine(2, 2, rounds, kind="reduce_scatter")).ok
+    assert not verify(mine(2, 2, rounds, kind="reduce_scatter", owners=(1, 0))).ok
+    assert not verify(mine(2, 2, rounds)).ok
+
+
+def test_state_after_each_round():
+    proof = verify(ring(3))
+    assert proof.state(0).ranks(0, 1) == (0,)
+    assert proof.state(1).ranks(1, 2) == (0, 1)
+    assert proof.state(2).ranks(2, 2) == (0, 1, 2)
+    assert all(proof.state().ranks(rank, chunk) == (0, 1, 2) for rank in range(3) for chunk in range(3))
+    assert proof.state().counts().tolist() == [[[1] * 3] * 3] * 3
+    doubled = verify(ring_lists(3, gather="reduce")).state()
+    assert doubled.counts().max() == 2 and doubled.doubled(0, 1) == (0, 2)
+
+
+def test_problems_are_kept_within_bounds():
+    proof = verify(mine(40, 40, []))
+    assert len(proof.problems) == 20 and proof.left_out and "more" in str(proof)
+
+
+def test_ranks_in_words():
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([0, 2]) == "ranks 0 and 2"
+    assert ranks_text([0, 1, 2, 5]) == "ranks 0, 1, 2 and 5"
+    assert ranks_text(range(7)) == "ranks 0 to 6"
+
+
+def off_by_one(P: int) -> Schedule:
+    return ring_lists(P, rounds=2 * P - 3)
+
+
+def no_modulo(P: int) -> Schedule:
+    return mine(P, P, [[Transfer(r, r + 1, r, "reduce") for r in range(P)]])
+
+
+def powers_only(P: int) -> Schedule:
+    gaps = [2**k for k in range((P - 1).bit_length())]
+    return mine(P, 1, [[Transfer(r, r ^ gap, 0, "reduce") for r in range(P) if r ^ gap < P] for gap in gaps])
+
+
+def raises(P: int) -> Schedule:
+    return [][P]  # type: ignore[return-value]
+
+
+def a_list(P: int) -> list[object]:
+    return []
+
+
+def halves(P: int) -> Schedule:
+    return mine(P, 1, [[Transfer(0, P / 2, 0, "reduce")]])  # type: ignore[arg-type]
+
+
+def blind_to_hosts(P: int, hosts: object = 1) -> Schedule:
+    return ring(P) if hosts in (1, 2) else ring_lists(P, gather="reduce")
+
+
+@pytest.mark.parametrize(
+    ("function", "workers", "words"),
+    [
+        (off_by_one, 2, "rank 0 never receives chunk 1 from rank 1, which has all of it after round 0, the last"),
+        (no_modulo, 1, "Is % 1 missing?"),
+        (powers_only, 3, "right for powers of two only"),
+        (raises, 1, "raises IndexError: list index out of range (line "),
+        (a_list, 1, "must return a Schedule"),
+        (halves, 1, "divide with //, not /"),
+        (blind_to_hosts, 3, "3 workers on hosts 3"),
+    ],
+)
+def test_smallest_failure_of_a_learner(function, workers, words):
+    failure = smallest_failure(function, up_to=8)
+    assert failure is not None
+    assert failure.workers == workers
+    assert str(failure).startswith(f"{function.__name__} is wrong for {workers} worker") and words in str(failure)
+
+
+def test_no_failure_of_a_right_function():
+    assert smallest_failure("ring", up_to=9) is None
+    assert smallest_failure("hierarchical", up_to=9) is None
+    assert smallest_failure("tree_broadcast", up_to=9, kind="broadcast") is None
+
+
+def test_the_kind_asked_for_counts():
+    failure = smallest_failure("ring_reduce_scatter", up_to=4)
+    assert failure is not None and "'all_reduce' is asked for" in str(failure)
