@@ -82,14 +82,17 @@ def run(
 def doctor(as_json: Json = False) -> None:
     """Show what this machine offers, what is not available, and why."""
     machine = hardware.probe()
-    plan = hardware.plan(RunSpec(), machine)
+    try:
+        planned = [(r.what, r.choice, r.why) for r in hardware.plan(RunSpec(), machine).reasons]
+    except SpecError as too_small:
+        planned = [("memory", "too little", str(too_small))]
     if as_json:
-        reasons = [{"what": r.what, "choice": r.choice, "why": r.why} for r in plan.reasons]
+        reasons = [{"what": what, "choice": choice, "why": why} for what, choice, why in planned]
         print(json.dumps({"machine": machine.as_dict(), "versions": hardware.versions(), "plan": reasons}))
         return
     console = Console()
     console.print(_table(["this machine", "", "what it means"], hardware.machine_rows(machine)))
-    console.print(_table(["four workers here", "", "why"], [[r.what, r.choice, r.why] for r in plan.reasons]))
+    console.print(_table(["four workers here", "", "why"], planned))
     console.print(_table(["package", "version"], hardware.versions().items()))
 
 

@@ -28,6 +28,7 @@ def save_chrome(trace: Trace, path: Path | str) -> None:
 def _entries(event: Event, threads: dict[str, int]) -> list[dict[str, Any]]:
     """The entries that show one event."""
     base: dict[str, Any] = {"pid": 0, "tid": threads[event.task]}
+    args: dict[str, Any]
     match event:
         case Phase():
             return [base | {"ph": "X", "cat": "phase", "name": event.what, **_span(event), "args": {"step": event.step}}]

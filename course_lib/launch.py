@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from course_lib import hardware
+from course_lib.cluster import nursery
 from course_lib.cluster.run import Run, launch
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
@@ -34,6 +35,6 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
     else:
         spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
         programs, summary = what if isinstance(what, Mapping) else {"worker": what}, None
-    plan = hardware.plan(spec, machine)
+    plan = hardware.plan(spec, machine, warm=nursery.is_warm(spec.framework))
     directory = RunDir(spec)
     return launch(spec, plan, machine, directory, origin, programs, summary)

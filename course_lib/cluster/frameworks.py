@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",  # tasks share cores: a thread that waits must not spin
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums differ with the number of threads; without it N workers and one device agree
     "KERAS_BACKEND": "tensorflow",
@@ -25,7 +26,7 @@ ENVIRONMENT = {
 # Imported by the zygote, so that no task pays for it again. Imports only: a process that has run one operation cannot be forked.
 _MODULES = {
     "tensorflow": ("numpy", "tensorflow", "keras"),
-    "torch": ("numpy", "torch", "torch.distributed", "torch.nn.parallel"),
+    "torch": ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),  # the last is what DDP imports at its first use
     "python": ("numpy",),
 }
 

@@ -29,8 +29,13 @@ _lifeline: tuple[int, int] | None = None
 def warm(framework: str = "tensorflow") -> None:
     """Start the zygote of a framework in the background, so that the first run need not wait for its import. Returns at once."""
     with _lock:
-        if framework not in _zygotes or not _zygotes[framework].alive:
+        if not is_warm(framework):
             _zygotes[framework] = Zygote(framework)
+
+
+def is_warm(framework: str) -> bool:
+    """Whether the zygote of a framework is there already."""
+    return framework in _zygotes and _zygotes[framework].alive
 
 
 def close() -> None:

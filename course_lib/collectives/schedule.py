@@ -80,10 +80,15 @@ class Schedule:
         return bounds(length, self.chunks)
 
     def placed(self, hosts: int | Sequence[int]) -> Schedule:
-        """The same schedule on hosts: so many with equal blocks of workers (and servers dealt out in turn), or a host for each rank."""
-        if isinstance(hosts, int):
-            hosts = place(self.workers, hosts) + tuple(server % hosts for server in range(self.servers))
-        return replace(self, hosts=tuple(hosts))
+        """The same schedule on hosts: so many with equal blocks of workers, or the host of each worker or of each rank.
+
+        Servers that are not placed are dealt out over the hosts in turn.
+        """
+        placement = place(self.workers, hosts) if isinstance(hosts, int) else tuple(hosts)
+        if len(placement) == self.workers:
+            used = sorted(set(placement))
+            placement += tuple(used[server % len(used)] for server in range(self.servers))
+        return replace(self, hosts=placement)
 
     @property
     def digest(self) -> str:

@@ -64,6 +64,8 @@ def simulate(
     `{3: 0.1}`, or one for each. With `trace=True` a `Message` is kept for each transfer (a million at most), with the times of the message
     that held it. May raise SpecError.
     """
+    if trace and sum(map(len, schedule.rounds)) > MOST_TRACED:
+        raise SpecError("trace", trace, f"false for a schedule of this size: at most {MOST_TRACED} transfers are kept")
     at = _per_rank("delay", delay, schedule.ranks, 0.0)  # when each rank has done all rounds so far
     slow_by = _per_rank("slow", slow, schedule.ranks, 1.0)
     network = _Network(topology, topology.place(schedule), slow_by)
@@ -74,7 +76,7 @@ def simulate(
             at = network.round(m, at)
             count += len(m.src)
             if trace:
-                events += _events(schedule, number, m, network, chunk_ends(schedule, bytes, itemsize), MOST_TRACED - len(events))
+                events += _events(schedule, number, m, network, chunk_ends(schedule, bytes, itemsize))
     return Simulation(schedule, bytes, at, count, Trace(events) if trace else None)
 
 
@@ -140,11 +142,9 @@ class _Network:
         return over
 
 
-def _events(schedule: Schedule, number: int, m: Messages, network: _Network, ends: np.ndarray, room: int) -> list[Message]:
-    """One event for each transfer, told by the rank that receives it; SpecError if there is no room for so many."""
+def _events(schedule: Schedule, number: int, m: Messages, network: _Network, ends: np.ndarray) -> list[Message]:
+    """One event for each transfer, told by the rank that receives it."""
     r = schedule.rounds[number]
-    if len(r) > room:
-        raise SpecError("trace", True, f"false for a schedule of this size: at most {MOST_TRACED} transfers are kept")
     rows = np.arange(len(r.src)) if r.span is None else np.repeat(np.arange(len(r.src)), r.span)
     which = (rows if m.of_row is None else m.of_row[rows]).tolist()
     task = [schedule.task(rank) for rank in range(schedule.ranks)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.collectives.schedule import Schedule, place
+from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 
 
@@ -57,11 +57,7 @@ class Topology:
 
     def place(self, schedule: Schedule) -> np.ndarray:
         """The host of each rank of a schedule."""
-        if self.hosts is None:
-            return np.array(schedule.hosts)
-        if isinstance(self.hosts, int):
-            return np.array(schedule.placed(self.hosts).hosts)
-        return np.array(place(schedule.ranks, self.hosts))
+        return np.array(schedule.hosts if self.hosts is None else schedule.placed(self.hosts).hosts)
 
     @property
     def parameters(self) -> np.ndarray:

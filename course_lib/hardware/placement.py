@@ -17,17 +17,18 @@ MB = 2**20
 # (once, each): MB that a cluster takes once, for its zygote or for the library pages that its tasks share, and again for each task.
 # Measured on Linux x86-64 with /proc/<pid>/smaps_rollup: once is the zygote's Rss (spawn: file pages, Rss - Anonymous), each is Private_Clean +
 # Private_Dirty of 2 and of 4 tasks after ten steps of an MLP on digits (MultiWorkerMirroredStrategy with RING; DDP on gloo). Seen: tensorflow
-# fork 621 and 96, spawn 388 and 295; torch fork 303 and 153, spawn 115 and 271; numpy with scikit-learn 119. Rounded up.
+# fork 621 and 96, spawn 388 and 295; torch fork 371 and 16, spawn 115 and 271; numpy with scikit-learn 119. Rounded up.
 _MEMORY_MB = {
     ("tensorflow", "fork"): (650, 140),
     ("tensorflow", "spawn"): (400, 350),
-    ("torch", "fork"): (400, 180),
+    ("torch", "fork"): (450, 60),
     ("torch", "spawn"): (150, 320),
     ("python", "fork"): (150, 40),
     ("python", "spawn"): (50, 120),
 }
 # Copies of the float32 parameters that a task holds at its worst moment: weights, gradients, reduce buffers, temporaries. Same runs, the MLP grown
-# to 3, 10, 25 and 50 million parameters, from the peak (VmHWM): tensorflow 6.4 to 8.4 (the first step merges tensors for RING), torch 3.1 to 4.1.
+# to 10, 25 and 50 million parameters, 4 workers, from the peak (VmHWM): tensorflow 6.4 to 8.4 (the first step merges tensors for RING; up to 12 with
+# 2 workers), torch 3.1 to 4.1.
 _COPIES = {"tensorflow": 8, "torch": 4, "python": 5}
 
 

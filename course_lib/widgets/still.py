@@ -45,9 +45,7 @@ def _pattern(what: str) -> str:
         "reduce": '<path d="M0 8L8 0" stroke="white" stroke-width="1.6"/>',
         "wait": '<circle cx="4" cy="4" r="1.2" fill="white"/>',
     }
-    return (
-        f'<pattern id="{what}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8" fill="{color}"/>{marks.get(what, "")}</pattern>'
-    )
+    return f'<pattern id="{what}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8" fill="{color}"/>{marks.get(what, "")}</pattern>'
 
 
 def _bar(p: Phase, x: float, y: float, width: float) -> str:
@@ -63,7 +61,8 @@ def _axis(y: float, start: float, end: float, scale: float) -> list[str]:
     ticks = range(0, int(span) + 1, tick)
     last = max(ticks)
     return [
-        f'<text x="{LEFT + t / 1000 * scale:.1f}" y="{y + 18}" text-anchor="middle" font-size="12">{t}{" ms" if t == last else ""}</text>' for t in ticks
+        f'<text x="{LEFT + t / 1000 * scale:.1f}" y="{y + 18}" text-anchor="middle" font-size="12">{t}{" ms" if t == last else ""}</text>'
+        for t in ticks
     ]
 
 
@@ -71,6 +70,8 @@ def _legend(y: float) -> list[str]:
     parts, x = [], LEFT
     for what in _SHOWN:
         words = PHASE[what][2]
-        parts.append(f'<rect x="{x}" y="{y - 12}" width="14" height="14" fill="url(#{what})"/><text x="{x + 20}" y="{y}" font-size="12">{words}</text>')
+        parts.append(
+            f'<rect x="{x}" y="{y - 12}" width="14" height="14" fill="url(#{what})"/><text x="{x + 20}" y="{y}" font-size="12">{words}</text>'
+        )
         x += 36 + round(6.1 * len(words))
     return parts

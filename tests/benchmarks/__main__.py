@@ -21,7 +21,7 @@ from tests.benchmarks.harness import ENOUGH, Options, Row
 from tests.benchmarks.registry import SUBJECTS
 from tests.conftest import HOME, gone_within
 
-CONSOLE = Console()
+CONSOLE = Console(width=None if sys.stdout.isatty() else 150)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import psutil
 
 import course_lib
 from course_lib.cluster import frameworks, nursery, ports
+from course_lib.cluster.task import Task
 from tests.benchmarks.peers import first_all_reduce
 
 PEERS = Path(__file__).parent / "peers"
@@ -39,13 +40,13 @@ def ours(framework: str, workers: int) -> Iterator[Cluster]:
     """Lockstep's, from the call of `start`; the zygote must be warm."""
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
 
-        def work(task: course_lib.Task) -> None:
+        def work(task: Task) -> None:
             first_all_reduce.stamp(framework, folder, task.rank)
             time.sleep(LONGEST)
 
         began = time.monotonic()
         with course_lib.start(work, framework=framework, workers=workers) as run:
-            finished = last_stamp(Path(folder), workers, check=lambda: run.wait_running(LONGEST))
+            finished = last(arrived(Path(folder), workers, check=lambda: run.wait_running(LONGEST)))
             yield Cluster(finished - began, psutil.Process(nursery._zygotes[framework].process.pid))
 
 
@@ -56,7 +57,7 @@ def spawned(framework: str, workers: int) -> Iterator[Cluster]:
         numbers = [str(held.enter_context(sock).getsockname()[1]) for sock in ports.reserve(workers)]
         command = [sys.executable, str(PEERS / "with_spawn.py"), framework, folder, *numbers]
         with process(command) as parent:
-            finished = last_stamp(Path(folder), workers, check=lambda: still_there(parent))
+            finished = last(arrived(Path(folder), workers, check=lambda: still_there(parent)))
             yield Cluster(finished - float(Path(folder, "began").read_text()), psutil.Process(parent.pid))
 
 
@@ -70,17 +71,16 @@ def torchrun(framework: str, workers: int) -> Iterator[Cluster]:
         place = ["--master-addr=127.0.0.1", f"--master-port={port}", f"--nproc-per-node={workers}"]
         began = time.monotonic()
         with process([*module, *place, str(PEERS / "with_torchrun.py"), folder]) as parent:
-            finished = last_stamp(Path(folder), workers, check=lambda: still_there(parent))
+            finished = last(arrived(Path(folder), workers, check=lambda: still_there(parent)))
             yield Cluster(finished - began, psutil.Process(parent.pid))
 
 
 @contextlib.contextmanager
-def process(command: list[str], longest: float = LONGEST) -> Iterator[subprocess.Popen[bytes]]:
-    """A peer in the environment that our own tasks have; it is asked to leave by the end of its stdin, and made to at the end of the block."""
+def process(command: list[str], place: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A peer in the environment that our own tasks have, and its `place` in a cluster. At the end of the block it is asked to leave, then made to."""
+    environment = {**os.environ, **frameworks.ENVIRONMENT, **(place or {})}
     with tempfile.TemporaryFile() as log:
-        started = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, **frameworks.ENVIRONMENT}, start_new_session=True
-        )
+        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
             yield started
         except Unfinished as error:
@@ -114,12 +114,17 @@ def still_there(started: subprocess.Popen[bytes]) -> None:
         raise Unfinished(f"it ended with exit code {started.returncode}")
 
 
-def last_stamp(folder: Path, count: int, check: Callable[[], object]) -> float:
-    """The latest of the moments that `count` workers leave in `folder`, once all have. `check` raises if they never will."""
+def arrived(folder: Path, count: int, check: Callable[[], object]) -> list[str]:
+    """What `count` workers leave in `folder`, by rank, once all have left it. `check` raises if they never will."""
     deadline = time.monotonic() + LONGEST
-    while len(stamps := list(folder.glob("*.stamp"))) < count:
+    while len(stamps := sorted(folder.glob("*.stamp"))) < count:
         check()
         if time.monotonic() > deadline:
-            raise Unfinished(f"only {len(stamps)} of {count} workers came to their first all-reduce in {LONGEST:.0f} s")
+            raise Unfinished(f"only {len(stamps)} of {count} workers came as far as they should in {LONGEST:.0f} s")
         time.sleep(0.05)
-    return max(float(stamp.read_text()) for stamp in stamps)
+    return [stamp.read_text() for stamp in stamps]
+
+
+def last(stamps: list[str]) -> float:
+    """The latest of the moments that workers left."""
+    return max(map(float, stamps))

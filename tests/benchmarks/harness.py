@@ -22,7 +22,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a row is held to: `faster` at least so many times than the peer, `at most` so many times the peer's figure, or `none` of ours above zero."""
+    """What a row is held to: so many times `faster` than the peer, `at most` so many times its figure, or `none` of ours above zero."""
 
     kind: Literal["faster", "at most", "none"]
     bound: float = 0.0

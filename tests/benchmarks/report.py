@@ -18,7 +18,9 @@ from tests.benchmarks.harness import Aim, Row, Spread
 
 def table(rows: Sequence[Row]) -> Table:
     """All rows, each with its peer, its spread and whether it reached its aim."""
-    shown = Table("", "ours", "peer", "", "ratio", "aim", "", title="median (least to most)", title_justify="left")
+    shown = Table(title="median (least to most)", title_justify="left", show_lines=True)
+    for heading in ("", "ours", "peer", "", "ratio", "aim", ""):
+        shown.add_column(heading, no_wrap=heading in ("ours", "ratio"))
     for row in rows:
         verdict = "[green]reached[/green]" if row.reached else "[red]missed[/red]"
         if not row.enough:

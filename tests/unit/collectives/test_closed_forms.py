@@ -30,7 +30,9 @@ def test_closed_form_equals_the_schedule(name, options):
             assert form.messages >= price.messages
             assert form.bytes_per_rank >= price.bytes_per_rank
             assert form.terms.seconds(Topology()) >= price.seconds
-            assert form.terms.seconds(Topology(intra=Link(1, 0), gamma=0)) >= cost(schedule, size, Topology(intra=Link(1, 0), gamma=0)).seconds
+            assert (
+                form.terms.seconds(Topology(intra=Link(1, 0), gamma=0)) >= cost(schedule, size, Topology(intra=Link(1, 0), gamma=0)).seconds
+            )
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(1, 4), (2, 1), (2, 4), (3, 2), (4, 4), (5, 3)])

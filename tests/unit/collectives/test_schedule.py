@@ -73,7 +73,12 @@ def test_placement():
     assert build("ring", 4, hosts=(0, 1, 0, 1)).hosts == (0, 1, 0, 1)
     served = build("parameter_server", 4, hosts=2, servers=3)
     assert served.hosts == (0, 0, 1, 1, 0, 1, 0)
+    assert served.placed((0, 0, 1, 1)).hosts == served.hosts
     assert [served.task(rank) for rank in (0, 3, 4)] == ["worker:0", "worker:3", "ps:0"]
+
+
+def no_schedule(workers):
+    return []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_placement():
         (lambda: ring(3, order=[0, 1, 1]), "each rank"),
         (lambda: build("parameter_server", 2, servers=3, colocated=True), "servers"),
         (lambda: find("rong"), "did you mean 'ring'"),
-        (lambda: build(lambda p: [[]], 2), "must return a Schedule"),
+        (lambda: build(no_schedule, 2), "must return a Schedule"),
         (lambda: build(lambda p: ring(3), 2), "2 workers"),
     ],
 )

@@ -1,0 +1,55 @@
+"""A training with DistributedDataParallel on gloo as one writes it by hand: `plain_torch.py FOLDER`, with RANK and the like set.
+
+FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at which each step was over, and the last loss.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main(folder: Path, rank: int) -> None:
+    given = np.load(folder / "training.npz")
+    torch.set_num_threads(int(given["threads"]))
+    dist.init_process_group("gloo")
+    hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
+    model = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    with torch.no_grad():
+        for i, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.from_numpy(given[f"weight{i}"].T))
+    averaged = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(averaged.parameters(), lr=float(given["rate"]))
+    x, y, order = given["x"], given["y"], given["order"][rank]
+    moments, last = [], float("nan")
+    for indices in order:
+        images, labels = torch.from_numpy(x[indices]), torch.from_numpy(y[indices])
+        loss = nn.functional.cross_entropy(averaged(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        last = loss.item()
+        moments.append(time.monotonic())
+    leave(folder, rank, {"moments": moments, "loss": last})
+
+
+def leave(folder: Path, rank: int, result: dict[str, Any]) -> None:
+    """Write the result, and stay until whoever measures closes stdin."""
+    (folder / f"{rank}.part").write_text(json.dumps(result))
+    (folder / f"{rank}.part").rename(folder / f"{rank}.stamp")
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(os.environ["RANK"]))

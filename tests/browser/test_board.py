@@ -1,0 +1,95 @@
+"""The live board in a real JupyterLab: it draws, its slider slows a real worker, Stop stops, and a kernel restart leaves nothing."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from course_lib.trace import Lifecycle, Phase, Trace
+from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+from tests.conftest import HOME, processes_of
+
+if CHROMIUM is None:
+    pytest.skip("no Chromium is installed: apt install chromium", allow_module_level=True)
+
+from playwright.sync_api import Page, expect, sync_playwright
+
+CELL = """
+from course_lib import start
+from course_lib.widgets import TrainingBoard
+run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000, device_ms=20)
+board = TrainingBoard(run)
+board
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """JupyterLab with a notebook open whose one cell shows a board, run."""
+    notebook(tmp_path / "board.ipynb", CELL)
+    with jupyter(tmp_path) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page.set_default_timeout(60_000)
+        page.asked, page.errors = [], []  # type: ignore[attr-defined]
+        page.on("request", lambda request: page.asked.append(request.url))  # type: ignore[attr-defined]
+        page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)  # type: ignore[attr-defined]
+        page.goto(f"{address}/lab/tree/board.ipynb")
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+        page.locator(".jp-Notebook .jp-Cell").first.click()
+        page.keyboard.press("Shift+Enter")
+        page.locator(".jp-OutputArea .js-plotly-plot").wait_for()
+        yield page
+        browser.close()
+
+
+def newest_run() -> Path:
+    return max((Path(HOME) / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not after {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def test_a_board_draws_slows_and_stops_a_real_cluster(page: Page) -> None:
+    # It draws the lanes of all workers and says that device time is emulated.
+    expect(page.get_by_text("running")).to_be_visible()
+    expect(page.get_by_text("emulated: a step sleeps 20 ms for its device")).to_be_visible()
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .bars .point').length > 20")
+
+    # Its slider, moved by keyboard, slows the worker that is chosen, and the lane shows it.
+    handle = page.locator(".noUi-handle").first
+    handle.focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    trace = Trace.of_run(newest_run())
+    until(lambda: trace.refresh().all(Lifecycle, "worker:3", state="slowed"), "worker:3 is slowed")
+    slowed_at = trace.all(Lifecycle, "worker:3", state="slowed")[-1].at
+    until(lambda: trace.refresh().seconds > slowed_at + 1, "a second of slow steps")
+    slow = [p.end - p.start for p in trace.all(Phase, "worker:3", what="compute")][-1]
+    fast = [p.end - p.start for p in trace.all(Phase, "worker:0", what="compute")][-1]
+    assert slow > 2 * fast
+
+    # Stop ends the run, with all its tasks, while it is at full speed.
+    pids = [int(e.why.removeprefix("pid ")) for e in trace.all(Lifecycle, state="starting")]
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("stopped")).to_be_visible()
+    assert not {p.pid for p in processes_of(HOME)} & set(pids)
+    assert [url for url in page.asked if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))] == []  # type: ignore[attr-defined]
+    ours = [text for text in page.errors if any(word in text for word in ("plotly", "widget", "Widget"))]  # type: ignore[attr-defined]
+    assert ours == []
+
+
+def test_a_kernel_restart_leaves_no_process(page: Page) -> None:
+    expect(page.get_by_text("running")).to_be_visible()
+    before = [p for p in processes_of(HOME) if "course_lib.cluster" in " ".join(p.cmdline())]
+    assert len(before) >= 5
+    page.get_by_role("menuitem", name="Kernel").click()
+    page.get_by_text("Restart Kernel…", exact=True).click()
+    page.get_by_role("button", name="Confirm Kernel Restart").click()
+    until(lambda: not any(p.is_running() for p in before), "all processes of the cluster are gone", seconds=15)
+    expect(page.locator(".js-plotly-plot")).to_be_visible()

@@ -1,0 +1,154 @@
+"""Strategies in real processes: what a trace and the final weights must show, whatever the machine's speed."""
+
+import functools
+import importlib
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import RunSpec, Trace, start, workloads
+from course_lib.strategies import catalog
+from course_lib.trace import Metric, Phase, Update
+from course_lib.workloads.model import digest
+
+FRAMEWORKS = ("tensorflow", "torch")
+STEPS = 30
+SMALL = {"digits": {}, "digits_cnn": {}, "wide": {"parameters": 30_000}}
+
+# Why not equal: the mean of the workers' means adds the same numbers in another order than one device does, float32 rounds each sum at its 24th bit, and
+# training carries the differences on. The frameworks' own kernels sum in different orders too.
+SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # weights and losses are of size 0.1 to 2
+
+
+def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
+    """A role function that returns the weights themselves besides what the one at `path` returns."""
+
+    def worker(task):
+        module, _, function = path.partition(":")
+        training = importlib.import_module(module.rpartition(".")[0] + ".training")
+        kept, original = [], training.digest
+        training.digest = lambda weights: kept.extend(np.array(w) for w in weights) or original(weights)
+        return getattr(importlib.import_module(module), function)(task) | {"weights": kept}
+
+    return worker
+
+
+@functools.cache
+def trained(framework: str, workers: int, workload: str) -> tuple[dict[str, Any], Trace]:
+    """What each task returned, with its weights, and the trace of a short run on `workers` workers, or on one device."""
+    strategy = "one_device" if workers == 1 else "multi_worker_mirrored"
+    role = keeping_weights(catalog.find(strategy).programs[framework]["worker"])
+    with start(role, framework=framework, workers=workers, workload=workload, global_batch=64, steps=STEPS, **SMALL[workload]) as run:
+        return run.wait(100).result, run.trace
+
+
+def losses(trace: Trace, task: str = "worker:0") -> list[float]:
+    return [metric.value for metric in trace.all(Metric, task, name="loss")]
+
+
+def close(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for a, b in zip(first["worker:0"]["weights"], second["worker:0"]["weights"], strict=True):
+        np.testing.assert_allclose(a, b, **SUM_ORDER)
+
+
+GRID = [(framework, 2, workload) for framework in FRAMEWORKS for workload in SMALL] + [(framework, 4, "digits") for framework in FRAMEWORKS]
+
+
+@pytest.mark.parametrize(("framework", "workers", "workload"), GRID)
+def test_several_workers_learn_what_one_device_learns(framework: str, workers: int, workload: str) -> None:
+    alone, alone_trace = trained(framework, 1, workload)
+    together, trace = trained(framework, workers, workload)
+    np.testing.assert_allclose(losses(trace), losses(alone_trace), **SUM_ORDER)
+    close(together, alone)
+
+
+@pytest.mark.parametrize(("framework", "workers", "workload"), GRID)
+def test_all_replicas_end_equal_to_the_last_bit(framework: str, workers: int, workload: str) -> None:
+    together, trace = trained(framework, workers, workload)
+    assert len(together) == workers
+    assert len({value["digest"] for value in together.values()}) == 1
+    assert all(value["digest"] == digest(value["weights"]) for value in together.values())
+    assert all(losses(trace, task) == losses(trace) for task in together)  # all are told the mean over the global batch
+
+
+@pytest.mark.parametrize("workload", SMALL)
+def test_both_frameworks_learn_the_same(workload: str) -> None:
+    ours, trace = trained("tensorflow", 1, workload)
+    theirs, their_trace = trained("torch", 1, workload)
+    np.testing.assert_allclose(losses(trace), losses(their_trace), **SUM_ORDER)
+    close(ours, theirs)
+    assert losses(trace)[-1] < losses(trace)[0] / 1.5
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_phases_of_a_step_follow_each_other(framework: str) -> None:
+    slack = 1e-3  # the clock inside a TensorFlow graph is another one, converted
+    for workers in (1, 2):
+        _, trace = trained(framework, workers, "digits")
+        order = ["read", "compute", "apply"] if workers == 1 else ["read", "compute", "reduce", "apply"]
+        for task in trace.tasks:
+            phases = trace.all(Phase, task)
+            assert [(p.step, p.what) for p in phases] == [(step, what) for step in range(STEPS) for what in order]
+            assert all(p.start <= p.end for p in phases)
+            assert all(a.end <= b.start + slack for a, b in zip(phases, phases[1:], strict=False))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_replica_applies_every_update_itself_and_none_is_stale(framework: str) -> None:
+    _, trace = trained(framework, 2, "digits")
+    for task in trace.tasks:
+        updates = trace.all(Update, task)
+        assert [(u.step, u.read, u.written, u.staleness) for u in updates] == [(n, n, n + 1, 0) for n in range(STEPS)]
+        where = f"/job:worker/replica:0/task:{task[-1]}/device:CPU:0" if framework == "tensorflow" else "cpu"
+        assert {u.device for u in updates} == {where}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_straggler_computes_longer_and_the_others_wait_for_it_in_the_reduction(framework: str) -> None:
+    with start("multi_worker_mirrored", framework=framework, workers=2, steps=12, device_ms=15, slow={"worker:1": 4}) as run:
+        trace = run.wait(60).trace
+
+    def usual(task: str, what: str) -> float:
+        return statistics.median(p.end - p.start for p in trace.all(Phase, task, what=what))
+
+    assert usual("worker:1", "compute") > 2 * usual("worker:0", "compute")
+    assert usual("worker:0", "reduce") > 2 * usual("worker:1", "reduce")
+
+
+def test_ddp_reduces_the_first_bucket_while_it_computes_the_next() -> None:
+    with start("multi_worker_mirrored", framework="torch", workers=2, workload="wide", parameters=2_500_000, steps=4) as run:
+        trace = run.wait(60).trace
+    for step in (2, 3):  # DDP arranges its buckets after the first step
+        (compute,) = trace.all(Phase, "worker:0", what="compute", step=step)
+        reductions = trace.all(Phase, "worker:0", what="reduce", step=step)
+        assert len(reductions) > 1
+        assert reductions[0].start < compute.end
+        assert compute.end == reductions[-1].start
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("workload", ["digits", "digits_cnn"])
+def test_a_run_of_the_usual_length_learns_to_read(framework: str, workload: str) -> None:
+    with start("multi_worker_mirrored", framework=framework, workers=4 if workload == "digits" else 2, workload=workload, steps=200) as run:
+        result = run.wait(100).result
+    assert result["test_accuracy"] >= 0.93
+    assert result["parameters"] == workloads.load(RunSpec(workload=workload)).parameters
+    assert len(set(result["parameter_digest"].values())) == 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_models_start_from_the_shared_weights_and_give_them_back(framework: str) -> None:
+    def build(task):
+        from importlib import import_module
+
+        bridge = import_module(f"course_lib.workloads.{framework}")
+        model = bridge.build(workloads.load(task.spec), task.spec.seed)
+        return digest(bridge.weights_of(model))
+
+    for name in SMALL:
+        spec = {"workload": name, "seed": 4, **SMALL[name]}
+        with start(build, framework=framework, workers=1, **spec) as run:
+            assert run.wait(60).result["worker:0"] == digest(workloads.load(RunSpec(**spec)).initial_weights(4))

@@ -1,0 +1,92 @@
+"""Alpha, beta and gamma found again from times made with known ones, and predictions that hold what they say."""
+
+import numpy as np
+import pytest
+
+from course_lib.collectives import ALGORITHMS, Link, Sample, Schedule, Topology, build, cost, fit
+from course_lib.errors import SpecError
+
+TRUE = Topology(intra=Link(30e-6, 1 / 3e9), inter=Link(200e-6, 1 / 50e6), gamma=1 / 5e9)
+SIZES = [2**10, 2**16, 2**22]
+
+
+def measured(schedules: list[Schedule], noise: float = 0.0, repeats: int = 1, truth: Topology = TRUE, seed: int = 3) -> list[Sample]:
+    random = np.random.default_rng(seed)
+    return [
+        Sample(s, size, cost(s, size, truth).seconds * (1 + noise * random.standard_normal()))
+        for s in schedules
+        for size in SIZES
+        for _ in range(repeats)
+    ]
+
+
+def test_exact_times_give_back_the_parameters():
+    found = fit(measured([build("ring", 8), build("recursive_doubling", 8)])).topology
+    assert found.intra.alpha == pytest.approx(TRUE.intra.alpha)
+    assert found.intra.beta == pytest.approx(TRUE.intra.beta)
+    assert found.gamma == pytest.approx(TRUE.gamma)
+    assert found.inter == Topology().inter  # no sample used it
+
+
+def test_both_links_from_runs_on_two_hosts():
+    samples = measured([build("hierarchical", 8, 2), build("ring", 8, 2), build("recursive_doubling", 8, 2)])
+    found = fit(samples)
+    assert found.found == ("alpha", "beta", "alpha across", "beta across", "gamma")
+    assert found.topology.inter.beta == pytest.approx(TRUE.inter.beta, rel=1e-3)
+
+
+def test_one_algorithm_predicts_the_others_if_gamma_is_given():
+    found = fit(measured([build("ring", 4)]), gamma=TRUE.gamma)
+    assert found.found == ("alpha", "beta")
+    for name in ALGORITHMS:
+        schedule = build(name, 6)
+        for size in (5000, 2**20, 2**25):
+            assert found.predict(schedule, size).seconds == pytest.approx(cost(schedule, size, TRUE).seconds, rel=1e-6)
+
+
+def test_what_cannot_be_told_apart_is_not_made_up():
+    found = fit(measured([build("ring", 4)]))
+    assert "gamma" not in found.found and found.topology.gamma == 0
+    assert found.predict(build("tree", 8), 2**20).seconds == pytest.approx(
+        cost(build("tree", 8), 2**20, TRUE).seconds
+    )  # adds half of what it moves
+
+
+def test_intervals_hold_about_as_many_as_they_say():
+    found = fit(measured([build("ring", 4), build("recursive_doubling", 4)], noise=0.05, repeats=5))
+    assert 0.01 < found.error < 0.1
+    held, total = 0, 0
+    for sample in measured([build("halving_doubling", 6), build("direct", 5), build("tree", 7)], noise=0.05, repeats=20, seed=11):
+        low, high = found.predict(sample.schedule, sample.bytes)[1:]
+        held, total = held + (low <= sample.seconds <= high), total + 1
+    assert 0.8 < held / total <= 1.0
+
+
+def test_wider_level_wider_interval():
+    found = fit(measured([build("ring", 4), build("recursive_doubling", 4)], noise=0.05, repeats=4))
+    narrow, wide = (found.predict(build("ring", 8), 2**20, level=level) for level in (0.5, 0.95))
+    assert wide.low < narrow.low < narrow.seconds < narrow.high < wide.high
+
+
+def test_no_parameter_is_below_zero():
+    samples = [Sample(build("ring", 4), size, 1e-3 / (1 + size)) for size in (1, 10, 100, 1000)]  # the larger the faster: no machine is so
+    found = fit(samples).topology
+    assert min(found.intra.alpha, found.intra.beta, found.gamma) >= 0
+
+
+def test_crowded_hosts_are_fitted_with_their_cores():
+    crowded = Topology(intra=TRUE.intra, gamma=TRUE.gamma, cores=2)
+    samples = measured([build("ring", 8), build("recursive_doubling", 8)], truth=crowded)
+    found = fit(samples, Topology(cores=2)).topology
+    assert found.cores == 2 and found.intra.beta == pytest.approx(TRUE.intra.beta)
+
+
+def test_the_same_samples_give_the_same_fit():
+    samples = measured([build("ring", 4), build("tree", 4)], noise=0.1, repeats=3)
+    assert fit(samples).predict(build("direct", 4), 999) == fit(samples).predict(build("direct", 4), 999)
+
+
+@pytest.mark.parametrize("samples", [[], [Sample(build("ring", 4), 100, 0.0)], measured([build("ring", 4)])[:2]])
+def test_too_few_samples(samples):
+    with pytest.raises(SpecError, match="samples"):
+        fit(samples)

@@ -1,0 +1,88 @@
+"""The catalogue: bad input is refused in one line before anything starts, and every entry leads to a role function."""
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import course_lib
+from course_lib.errors import SpecError, Unavailable
+from course_lib.spec import RunSpec
+from course_lib.strategies import catalog
+from course_lib.strategies.catalog import STRATEGIES, Facts, spec_for
+
+LAPTOP: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), cores=2)
+SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), cores=64)
+
+
+def test_a_strategy_brings_its_usual_number_of_workers() -> None:
+    assert spec_for("one_device").workers == 1
+    assert spec_for("multi_worker_mirrored").workers == 4
+    assert spec_for("multi_worker_mirrored", workers=2, framework=None, run_dir=None) == RunSpec(workers=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("multi_worker_mirored", {}, "strategy='multi_worker_mirored': did you mean 'multi_worker_mirrored'? allowed: one_device, "),
+        ("one_device", {"framework": "tensorflw"}, "framework='tensorflw': did you mean 'tensorflow'? allowed: tensorflow, torch"),
+        ("one_device", {"framework": "python"}, "framework='python': "),
+        ("one_device", {"workload": "digit_cnn"}, "workload='digit_cnn': did you mean 'digits_cnn'?"),
+        ("one_device", {"workers": 3}, "workers=3: one_device has exactly 1; multi_worker_mirrored takes more"),
+        ("one_device", {"workers": 0}, "workers=0: allowed: a whole number from 1 to 256"),
+        ("multi_worker_mirrored", {"workers": -1}, "workers=-1: allowed: a whole number from 1 to 256"),
+        ("multi_worker_mirrored", {"workers": 10_000}, "workers=10000: allowed: a whole number from 1 to 256"),
+        ("multi_worker_mirrored", {"workers": "many"}, "workers='many': allowed: a whole number from 1 to 256"),
+        ("multi_worker_mirrored", {"global_batch": 30}, "global_batch=30: must divide evenly over 4 workers, such as 28 or 32"),
+        ("multi_worker_mirrored", {"slow": {"worker:9": 2.0}}, "slow='worker:9': this run has worker:0 to worker:3"),
+        ("multi_worker_mirrored", {"ps": 2}, "ps=2: multi_worker_mirrored has none: leave it out"),
+        ("multi_worker_mirrored", {"chief": True}, "chief=True: multi_worker_mirrored has none: leave it out"),
+        ("multi_worker_mirrored", {"step": 3}, "field='step': did you mean 'steps'?"),
+    ],
+)
+def test_bad_input_names_the_field_the_value_and_what_is_allowed(name: str, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec_for(name, **given)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_ready_made_spec_is_checked_too() -> None:
+    with pytest.raises(SpecError, match="one_device has exactly 1"):
+        catalog.checked(RunSpec(strategy="one_device", workers=2))
+
+
+def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unavailable, match=r"torch is unavailable here: it is not installed\. Install it: pip install torch\."):
+        spec_for("one_device", framework="torch")
+    assert {(row["reality"], row["cure"]) for row in catalog.rows(LAPTOP)} == {
+        ("unavailable", "Install it: pip install tensorflow."),
+        ("unavailable", "Install it: pip install torch."),
+    }
+
+
+def test_rows_say_what_is_real_on_this_machine() -> None:
+    laptop = {(row["strategy"], row["framework"]): row for row in catalog.rows(LAPTOP)}
+    server = {(row["strategy"], row["framework"]): row for row in catalog.rows(SERVER)}
+    assert {row["reality"] for row in laptop.values()} == {"measured"}
+    assert "gloo" in laptop["multi_worker_mirrored", "torch"]["why"]
+    assert "NCCL for up to 2 workers" in server["multi_worker_mirrored", "torch"]["why"]
+    assert "RING" in server["multi_worker_mirrored", "tensorflow"]["why"]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_entry_is_complete_and_leads_to_its_role_functions(name: str) -> None:
+    strategy = STRATEGIES[name]
+    assert strategy.name == name
+    assert all(getattr(strategy.facts, field.name) for field in fields(Facts))
+    for jobs in strategy.programs.values():
+        for job, path in jobs.items():
+            module, _, function = path.partition(":")
+            file = Path(course_lib.__file__).parent.parent.joinpath(*module.split(".")).with_suffix(".py")
+            functions = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+            assert function == job
+            assert function in functions
