@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from course_lib.cluster.nursery import warm
     from course_lib.cluster.run import Run
     from course_lib.hardware import probe as machine
-    from course_lib.spec import RunSpec
     from course_lib.launch import start
+    from course_lib.spec import RunSpec
     from course_lib.trace import Trace
 
 __all__ = ["Run", "RunSpec", "Trace", "machine", "start", "warm"]

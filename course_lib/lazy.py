@@ -10,7 +10,7 @@ from typing import Any
 def names(package: str, places: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` for a package: `places` maps each public name to its `module:name`."""
 
-    def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's
+    def __getattr__(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, attribute = places[name].partition(":")

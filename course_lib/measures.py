@@ -8,6 +8,8 @@ from collections import defaultdict
 
 from course_lib.trace import Lifecycle, Metric, Phase, Trace, task_key
 
+SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
+
 
 def lanes(trace: Trace, since: float = 0.0) -> list[Phase]:
     """All phases that end after `since`, with `reduce` split into `wait`, until the last worker has arrived, and the exchange itself.
@@ -42,6 +44,28 @@ def time_in(trace: Trace) -> dict[str, dict[str, float]]:
     for p in lanes(trace):
         total[p.task][p.what] += p.end - p.start
     return {task: dict(total[task]) for task in sorted(total, key=task_key)}
+
+
+def table(trace: Trace) -> str:
+    """Where each task's time went, as text: seconds in each phase and its share of them all."""
+    rows = [f"{'':10}" + "".join(f"{what:>16}" for what in SHOWN)]
+    for task, spent in time_in(trace).items():
+        whole = sum(spent.values()) or 1.0
+        rows.append(f"{task:10}" + "".join(f"{spent.get(what, 0):9.2f} s {spent.get(what, 0) / whole:4.0%}" for what in SHOWN))
+    return "\n".join(rows)
+
+
+def synchronous_step(trace: Trace) -> float:
+    """Seconds a synchronous step should take: the longest compute of all tasks, then the exchange, then the update (medians over the steps).
+
+    The first steps are left out: they compile. NaN without phases.
+    """
+    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for p in lanes(trace):
+        if p.step > 5:
+            times[p.what][p.task].append(p.end - p.start)
+    slowest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
+    return slowest["compute"] + slowest.get("reduce", 0.0) + slowest["apply"] if slowest else float("nan")
 
 
 def idle_share(trace: Trace) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.collectives.schedule import Round, Schedule, check_workers
+from course_lib.errors import SpecError
 
 
 def double_tree(workers: int, pieces: int = 4) -> Schedule:
@@ -17,6 +18,8 @@ def double_tree(workers: int, pieces: int = 4) -> Schedule:
     Sources: Sanders, Speck & Träff 2009 (two-tree), who also colour the edges so that a rank sends one message and receives one at a time;
     without colours a rank has up to four of each in a round. NCCL has used such trees since 2.4.
     """
+    if pieces < 1:
+        raise SpecError("pieces", pieces, "a whole number from 1 on")
     up = np.array([_parents(workers), _parents(workers, mirrored=True)])  # tree, rank -> parent, or -1 for the root
     depth = _depths(up)
     height = int(depth.max())

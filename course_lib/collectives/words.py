@@ -152,9 +152,8 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
         return Cause(0, has[0], f"{history.whose(missing)} in chunk {chunk} never gets away from {ranks_text(has)}")
     if has:
         number = max((history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived), default=0)
-        return Cause(
-            number, has[0], f"after round {number}: chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
-        )
+        text = f"after round {number}: chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
+        return Cause(number, has[0], text)
     best = max(range(history.schedule.ranks), key=lambda r: history.end.once[r][chunk].bit_count())
     lacks = whole(history.schedule, chunk) & ~history.end.once[best][chunk]
     last = max(len(history.schedule.rounds) - 1, 0)

@@ -19,9 +19,6 @@ PHASE = {
 WORKER = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 INK = "#7A7A7A"  # readable on white and on dark pages
 
-# Plotly without its cloud button and without a background of its own, so that it sits in light and dark pages.
-CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["sendDataToCloud", "lasso2d", "select2d"]}
-
 
 def layout(**more: Any) -> dict[str, Any]:
     """Settings for a figure in the common look; `more` adds to them."""

@@ -18,7 +18,6 @@ from course_lib.widgets.palette import INK, PHASE, WORKER, layout
 PERIOD = 0.25  # seconds between pictures: plotly's widget manages four or five a second
 STEPS_SHOWN = 10
 POINTS = 1000  # at most, in one line
-_PHASES = ("read", "compute", "wait", "reduce", "apply")
 
 
 class Watched(Protocol):
@@ -78,12 +77,8 @@ class TrainingBoard(w.VBox):
         super().close()
 
     def table(self) -> str:
-        """Where each worker's time went, as text: seconds and shares of its phases."""
-        rows = [f"{'':10}" + "".join(f"{what:>16}" for what in _PHASES)]
-        for task, spent in measures.time_in(self.run.trace).items():
-            whole = sum(spent.values()) or 1.0
-            rows.append(f"{task:10}" + "".join(f"{spent.get(what, 0):8.2f} s {spent.get(what, 0) / whole:4.0%}" for what in _PHASES))
-        return "\n".join(rows)
+        """The picture's facts as text: seconds and shares of each worker's phases."""
+        return measures.table(self.run.trace)
 
     # --- controls: they only pass on what the learner wants ---
 
@@ -117,7 +112,7 @@ class TrainingBoard(w.VBox):
         with self.figure.batch_update():
             self.figure.data[0].update(x=loss[:, 0], y=loss[:, 1])
             self.figure.data[1].update(x=speed[:, 0], y=speed[:, 1])
-            for line, what in zip(self.figure.data[2:], _PHASES, strict=True):
+            for line, what in zip(self.figure.data[2:], measures.SHOWN, strict=True):
                 shown = [p for p in bars if p.what == what]
                 line.update(
                     base=np.array([p.start for p in shown]),
@@ -146,7 +141,7 @@ def _empty_figure(workers: list[str]) -> go.FigureWidget:
     )
     figure.add_scatter(row=1, col=1, x=[], y=[], line={"color": WORKER[0]}, showlegend=False, name="loss")
     figure.add_scatter(row=1, col=2, x=[], y=[], line={"color": WORKER[2]}, showlegend=False, name="examples/s")
-    for what in _PHASES:
+    for what in measures.SHOWN:
         color, pattern, words = PHASE[what]
         marker = {"color": color, "pattern": {"shape": pattern, "fgcolor": "white", "size": 5, "solidity": 0.35}, "line": {"width": 0}}
         hover = f"%{{y}}, step %{{customdata[0]}}: {what} %{{customdata[1]:.1f}} ms<extra></extra>"
@@ -156,7 +151,7 @@ def _empty_figure(workers: list[str]) -> go.FigureWidget:
     figure.update_yaxes(row=1, col=2, rangemode="tozero")
     figure.update_annotations(font_size=15, font_color=INK)
     height = 380 + 34 * len(workers)
-    figure.update_layout(**layout(barmode="overlay", height=height, bargap=0.25, uirevision="board"))
+    figure.update_layout(**layout(barmode="overlay", height=height, bargap=0.25, autosize=True, uirevision="board"))
     return go.FigureWidget(figure)
 
 

@@ -6,6 +6,7 @@ Exit codes: 0 all was measured, whether or not an aim was reached, 1 something c
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -45,6 +46,7 @@ def main() -> int:
         for name, subject in SUBJECTS.items():
             print(f"{name:8} {(sys.modules[subject.__module__].__doc__ or '').splitlines()[0]}")
         return 0
+    os.environ["TMPDIR"] = HOME  # TensorFlow leaves files there when it is not let end by itself, as most processes here
     repeats = asked.repeat or (2 if asked.quick else ENOUGH)
     try:
         failures = measure(asked.names or list(SUBJECTS), Options(repeats, asked.quick, say), asked.quick, asked.out)

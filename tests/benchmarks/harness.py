@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 ENOUGH = 5  # repeats below which a figure is a try, not a result
 
@@ -43,8 +43,7 @@ class Aim:
         return {"faster": f"{self.bound:g} times faster", "at most": f"at most {self.bound:g} of it", "none": "none"}[self.kind]
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """What the repeats gave: the middle of them, and the least and the most."""
 
     median: float

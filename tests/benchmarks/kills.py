@@ -27,12 +27,15 @@ def rows(options: Options) -> Rows:
     seeds = itertools.count()
     name = f"processes that survive {AT_ONCE} of {kills} kills of the kernel"
     repeats = replace(options, repeats=kills // AT_ONCE)
-    yield compare(name, "", lambda: ours(next(seeds)), ("multiprocessing, one kill", orphans), Aim("none"), repeats)
+    yield compare(name, "", lambda: ours(next(seeds), options), ("multiprocessing, one kill", orphans), Aim("none"), repeats)
 
 
-def ours(seed: int) -> float:
+def ours(seed: int, options: Options) -> float:
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as home:
-        return len(survivors(AT_ONCE, Path(home), seed=seed))
+        left = survivors(AT_ONCE, Path(home), seed=seed)
+        for line in left:
+            options.say(f"survived with seed {seed}: {line}")
+        return len(left)
 
 
 def orphans() -> float:

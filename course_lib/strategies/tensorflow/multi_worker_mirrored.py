@@ -13,12 +13,14 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.devices import use
+from course_lib.strategies.tensorflow.patience import be_patient
 from course_lib.strategies.tensorflow.training import train
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch. Source: tf.distribute.MultiWorkerMirroredStrategy."""
     use(task.device)
+    be_patient(task)
     collective = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=collective.NCCL if task.backend == "nccl" else collective.RING)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)  # connects to the others, so it waits for them

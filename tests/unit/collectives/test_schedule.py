@@ -96,6 +96,7 @@ def no_schedule(workers):
         (lambda: place(2, 3), "hosts"),
         (lambda: ring(3, order=[0, 1, 1]), "each rank"),
         (lambda: build("parameter_server", 2, servers=3, colocated=True), "servers"),
+        (lambda: build("double_tree", 4, pieces=0), "pieces"),
         (lambda: find("rong"), "did you mean 'ring'"),
         (lambda: build(no_schedule, 2), "must return a Schedule"),
         (lambda: build(lambda p: ring(3), 2), "2 workers"),
