@@ -9,6 +9,7 @@ from course_lib.trace import Phase, Trace, task_key
 from course_lib.widgets.palette import INK, PHASE
 
 WIDTH, LEFT, LANE, TOP = 960, 90, 34, 52
+_FONT = f'font-family="system-ui, sans-serif" font-size="14" fill="{INK}"'
 _SHOWN = ("compute", "wait", "reduce", "apply")
 
 
@@ -25,7 +26,7 @@ def lanes_svg(trace: Trace, title: str, first: int = 0, steps: int = 8) -> str:
     scale = (WIDTH - LEFT - 20) / (end - start)
     height = TOP + LANE * len(workers) + 62
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif" font-size="14" fill="{INK}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {_FONT} role="img">',
         f"<title>{escape(title)}</title>",
         "<defs>" + "".join(_pattern(what) for what in _SHOWN) + "</defs>",
         f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(title)}</text>',
@@ -45,7 +46,8 @@ def _pattern(what: str) -> str:
         "reduce": '<path d="M0 8L8 0" stroke="white" stroke-width="1.6"/>',
         "wait": '<circle cx="4" cy="4" r="1.2" fill="white"/>',
     }
-    return f'<pattern id="{what}" width="8" height="8" patternUnits="userSpaceOnUse"><rect width="8" height="8" fill="{color}"/>{marks.get(what, "")}</pattern>'
+    tile = f'<rect width="8" height="8" fill="{color}"/>{marks.get(what, "")}'
+    return f'<pattern id="{what}" width="8" height="8" patternUnits="userSpaceOnUse">{tile}</pattern>'
 
 
 def _bar(p: Phase, x: float, y: float, width: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import threading
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from course_lib import measures
+from course_lib.errors import LockstepError
 from course_lib.spec import RunSpec
 from course_lib.trace import Lifecycle, Phase, Trace
 from course_lib.widgets.palette import INK, PHASE, WORKER, layout
@@ -192,4 +194,14 @@ def _status(run: Watched, trace: Trace) -> str:
         else "measured"
     )
     far = f"step {losses[-1].step + 1} of {spec.steps}, loss {losses[-1].value:.3f}" if losses else "no step yet"
+    if run.state == "failed":
+        far = html.escape(_first_line_of_failure(run))
     return f"<b>{spec.strategy}</b> in {spec.framework}, {spec.workers} workers: <b>{run.state}</b>, {far} <i>({word})</i>"
+
+
+def _first_line_of_failure(run: Watched) -> str:
+    """What a failed run's error says first: which task, in which step, why."""
+    try:
+        return str(run.result)
+    except LockstepError as error:
+        return str(error).splitlines()[0]
