@@ -17,7 +17,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",  # tasks share cores: a thread that waits must not spin
-    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # what matters comes as an exception; without a GPU the rest is alarm about CUDA
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums differ with the number of threads; without it N workers and one device agree
     "KERAS_BACKEND": "tensorflow",
     "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -109,11 +109,16 @@ Figure = Callable[[], float]
 def compare(name: str, unit: str, ours: Figure, peer: tuple[str, Figure], aim: Aim, options: Options) -> Row:
     """Measure ours and the peer (what it is, and how) in turn, `options.repeats` times."""
     what, theirs = peer
-    pairs = []
+    return turns(name, unit, lambda: [(ours(), theirs())], what, aim, options)
+
+
+def turns(name: str, unit: str, pairs: Callable[[], Iterable[tuple[float, float]]], peer: str, aim: Aim, options: Options) -> Row:
+    """The same where one repeat gives several pairs."""
+    found: list[tuple[float, float]] = []
     for i in range(options.repeats):
         options.say(f"{name}: {i + 1} of {options.repeats}")
-        pairs.append((ours(), theirs()))
-    return Row(name, what, unit, tuple(pairs), aim)
+        found += pairs()
+    return Row(name, peer, unit, tuple(found), aim)
 
 
 def _plain(spread: Spread) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""A training on digits with the moment at which each step was over: ours, whether traced or not, and the plain scripts'."""
+"""A training on digits with the moment at which each step was over: ours, and the plain scripts'."""
 
 from __future__ import annotations
 
@@ -33,18 +33,13 @@ class Training(NamedTuple):
     final_loss: float
 
 
-def mean_ms(moments: Sequence[float]) -> float:
-    """Milliseconds of a step on average, after the warm-up."""
-    return (moments[-1] - moments[WARM_UP]) / (len(moments) - 1 - WARM_UP) * 1000
-
-
 def median_ms(moments: Sequence[float]) -> float:
     """Milliseconds of the middle one of all steps after the warm-up."""
     return statistics.median(b - a for a, b in itertools.pairwise(moments[WARM_UP:])) * 1000
 
 
-def ours(framework: str, steps: int, traced: bool = True) -> Training:
-    """multi_worker_mirrored as every learner runs it, but for a look at the clock when a step reports its loss, which it does untraced too."""
+def ours(framework: str, steps: int) -> Training:
+    """multi_worker_mirrored as every learner runs it, but for a look at the clock when a step reports its loss."""
 
     def work(task: Task) -> Training:
         moments: list[float] = []
@@ -59,7 +54,7 @@ def ours(framework: str, steps: int, traced: bool = True) -> Training:
         result = importlib.import_module(f"course_lib.strategies.{framework}.multi_worker_mirrored").worker(task)
         return Training(moments, result["final_loss"])
 
-    run = course_lib.start(work, framework=framework, workers=WORKERS, steps=steps, trace=traced)
+    run = course_lib.start(work, framework=framework, workers=WORKERS, steps=steps)
     return Training(*run.wait(clusters.LONGEST).result["worker:0"])
 
 

@@ -1,68 +1,107 @@
-"""What the trace costs: the time of a step with it and without."""
+"""What the trace costs: the time of a step with it and without.
+
+Both are measured in one run that records its steps for a while, then does not, and so on: what one process does faster than the next cannot
+pass for a cost of the trace then. Each stretch is long enough for what is written behind its back to be in it.
+"""
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 import course_lib
 from course_lib.cluster.task import Task, clock
-from tests.benchmarks import clusters, timed
-from tests.benchmarks.harness import Aim, Options, Rows, compare
+from course_lib.trace import Event, Metric, Recorder
+from tests.benchmarks import clusters
+from tests.benchmarks.harness import Aim, Options, Row, Rows, turns
 
 WITHIN = Aim("at most", 1.03)
 PACE = 0.002  # seconds of an emulated step
+STRETCHES = 18  # in a run; the first two are its warm-up
 Work = Callable[[Task], object]
 
 
 def rows(options: Options) -> Rows:
     """Two loops of 2 ms a step, in which nothing else is to be seen; then the strategy itself, in both frameworks."""
-    steps = 200 if options.quick else 1000
+    length = 50 if options.quick else 200
     for name, work in (("sleeps", sleeping()), ("computes", computing())):
-        clusters.warm("python")
-        ours, peer = (loop(work, steps, traced) for traced in (True, False))
-        yield compare(f"trace of a step that {name} 2 ms, 5 events", "ms", ours, ("the same loop without events", peer), WITHIN, options)
+        yield row(f"trace of a step that {name} 2 ms, 5 events", "no events", "python", 1, loop(work, length), length, options)
     for framework in ("tensorflow", "torch"):
-        clusters.warm(framework)
-        ours, peer = (strategy(framework, steps, traced) for traced in (True, False))
-        yield compare(f"trace of multi_worker_mirrored, digits, {framework}", "ms", ours, ("trace=False", peer), WITHIN, options)
+        train = strategy(framework, length)
+        yield row(f"trace of multi_worker_mirrored, {framework}", "trace=False", framework, 2, train, length, options)
 
 
-def strategy(framework: str, steps: int, traced: bool) -> Callable[[], float]:
-    """Milliseconds of a step of multi_worker_mirrored. The mean: the trace is written now and then, which a median would not show."""
+def row(name: str, peer: str, framework: str, workers: int, work: Work, length: int, options: Options) -> Row:
+    clusters.warm(framework)
+    fields: dict[str, Any] = {"framework": framework, "workers": workers, "steps": STRETCHES * length, "device_ms": 0.0}
+    if framework == "python":
+        fields["device_ms"] = 1000 * PACE
 
-    def measure() -> float:
-        return timed.mean_ms(timed.ours(framework, steps, traced).moments)
+    def pairs() -> Iterator[tuple[float, float]]:
+        run = course_lib.start(work, **fields).wait(clusters.LONGEST)
+        return in_pairs(run.result["worker:0"], length)
 
-    return measure
+    return turns(name, "ms", pairs, peer, WITHIN, options)
 
 
-def loop(work: Work, steps: int, traced: bool) -> Callable[[], float]:
-    """Milliseconds of a step of a plain loop in one task, with all that is written behind its back."""
+def in_pairs(moments: Sequence[float], length: int) -> Iterator[tuple[float, float]]:
+    """Milliseconds of a step in each recorded stretch and in the unrecorded one after it, from the moments at which stretches ended."""
+    means = [(b - a) / length * 1000 for a, b in itertools.pairwise(moments[1:])]
+    return zip(means[::2], means[1::2], strict=True)
 
-    def run(task: Task) -> float:
-        began = clock()
-        for n in range(steps):
-            if traced:
-                step_in_phases(task, work, n)
-            else:
-                work(task)
-        task.recorder.flush()
-        return (clock() - began) / steps * 1000
 
-    def measure() -> float:
-        started = course_lib.start(run, framework="python", workers=1, device_ms=1000 * PACE).wait(clusters.LONGEST)
-        (value,) = started.result.values()
-        return float(value)
+def strategy(framework: str, length: int) -> Work:
+    """multi_worker_mirrored on digits. Without a trace it makes the same events, and they are thrown away."""
 
-    return measure
+    def work(task: Task) -> list[float]:
+        moments = take_turns(task, length)
+        importlib.import_module(f"course_lib.strategies.{framework}.multi_worker_mirrored").worker(task)
+        return moments
+
+    return work
+
+
+def take_turns(task: Task, length: int) -> list[float]:
+    """From now on record `length` steps, throw the events of the next `length` away, and so on. The list will get the moment of each turn."""
+    sinks = itertools.cycle((task.recorder.add, Recorder(None).add))
+    sink, steps, moments = next(sinks), itertools.count(1), []
+
+    def add(event: Event) -> None:
+        nonlocal sink
+        sink(event)
+        if type(event) is Metric and next(steps) % length == 0:  # the last event of a step
+            task.recorder.flush()
+            moments.append(clock())
+            sink = next(sinks)
+
+    task.recorder.add = add
+    return moments
+
+
+def loop(work: Work, length: int) -> Work:
+    """A loop that says in a recorded step what strategies say, and in the others nothing."""
+
+    def run(task: Task) -> list[float]:
+        moments = []
+        for stretch in range(STRETCHES):
+            for n in range(length):
+                if stretch % 2:
+                    work(task)
+                else:
+                    step_in_phases(task, work, n)
+            task.recorder.flush()
+            moments.append(clock())
+        return moments
+
+    return run
 
 
 def step_in_phases(task: Task, work: Work, n: int) -> None:
-    """What a strategy says in a step."""
     with task.phase("read", n):
         pass
     with task.phase("compute", n):
@@ -91,5 +130,5 @@ def computing() -> Work:
         busy(rounds)
         return time.perf_counter() - began
 
-    rounds = round(1000 * PACE / min(seconds(1000) for _ in range(10)))
+    rounds = round(100 * PACE / min(seconds(100) for _ in range(20)))
     return lambda task: busy(rounds)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.benchmarks import report, timed
+from tests.benchmarks import report, timed, tracing
 from tests.benchmarks.__main__ import arguments, measure
 from tests.benchmarks.harness import ENOUGH, Aim, Options, Row, compare
 from tests.benchmarks.registry import SUBJECTS
@@ -102,7 +102,12 @@ def test_a_step_is_timed_after_the_warm_up() -> None:
     warm = [float(n) for n in range(timed.WARM_UP)]
     moments = [*warm, *(warm[-1] + x for x in (1.0, 1.002, 1.004, 1.024))]
     assert timed.median_ms(moments) == pytest.approx(2.0)
-    assert timed.mean_ms(moments) == pytest.approx(8.0)
+
+
+def test_a_recorded_stretch_is_paired_with_the_unrecorded_one_after_it() -> None:
+    """The first two stretches are the warm-up, so the first moment that counts is the end of the second."""
+    moments = [5.0, 7.0, 7.4, 7.6, 8.4, 8.8]
+    assert [pytest.approx(pair) for pair in tracing.in_pairs(moments, 100)] == [(4.0, 2.0), (8.0, 4.0)]
 
 
 @pytest.mark.parametrize("given", [["strat"], ["--repeat", "0"], ["start", "nothing"]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorflow.core.protobuf import coordination_config_pb2
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 
 from course_lib.cluster.task import Task
