@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint unit notebooks bench format clean
+.PHONY: help lab test lint unit notebooks bench picture format clean
 
 help:
 	@echo "make lab    set up and open the course in JupyterLab"
@@ -34,6 +34,14 @@ notebooks: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
+
+# The picture in README.md, from a run that happens now.
+picture: $(VENV)/.lab
+	@rm -rf .picture-run
+	@$(BIN)/lockstep run multi_worker_mirrored --steps 60 --device-ms 20 --slow worker:3=4 --run-dir .picture-run --json >/dev/null
+	@$(BIN)/lockstep picture .picture-run --first 30 --steps 5 --out notebooks/pictures/straggler.svg \
+		--title "Four TensorFlow workers, one of them four times slower"
+	@rm -rf .picture-run
 
 format: $(VENV)/.test
 	@$(BIN)/ruff check --fix .

@@ -24,7 +24,7 @@ def lanes_svg(trace: Trace, title: str, first: int = 0, steps: int = 8) -> str:
     workers = sorted({p.task for p in phases}, key=task_key)
     start, end = min(p.start for p in phases), max(p.end for p in phases)
     scale = (WIDTH - LEFT - 20) / (end - start)
-    height = TOP + LANE * len(workers) + 62
+    height = TOP + LANE * len(workers) + 80
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {_FONT} role="img">',
         f"<title>{escape(title)}</title>",
@@ -69,11 +69,10 @@ def _axis(y: float, start: float, end: float, scale: float) -> list[str]:
 
 
 def _legend(y: float) -> list[str]:
-    parts, x = [], LEFT
-    for what in _SHOWN:
-        words = PHASE[what][2]
-        parts.append(
-            f'<rect x="{x}" y="{y - 12}" width="14" height="14" fill="url(#{what})"/><text x="{x + 20}" y="{y}" font-size="12">{words}</text>'
-        )
-        x += 36 + round(6.1 * len(words))
+    """Two rows of two: mark and words."""
+    parts = []
+    for i, what in enumerate(_SHOWN):
+        x, row = LEFT + 330 * (i // 2), y - 22 * (1 - i % 2)
+        parts.append(f'<rect x="{x}" y="{row - 12}" width="14" height="14" fill="url(#{what})"/>')
+        parts.append(f'<text x="{x + 20}" y="{row}" font-size="13">{PHASE[what][2]}</text>')
     return parts

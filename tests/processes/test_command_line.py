@@ -1,0 +1,98 @@
+"""The command line, as a person or a script uses it: exit codes, one-line errors, JSON."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import HOME, processes_of
+
+FIELDS = """strategy framework workers steps final_loss test_accuracy parameter_digest seconds examples_per_second reality network run_dir""".split()
+
+
+def lockstep(*arguments: str, seconds: float = 90) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "course_lib", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env={**os.environ, "COLUMNS": "200"})
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+def test_a_run_ends_with_one_json_object(framework: str) -> None:
+    done = lockstep("run", "multi_worker_mirrored", "--framework", framework, "--workers", "4", "--steps", "200", "--seed", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert set(FIELDS) <= set(result)
+    assert result["test_accuracy"] >= 0.93
+    assert list(result["parameter_digest"]) == ["worker:0", "worker:1", "worker:2", "worker:3"]
+    assert len(set(result["parameter_digest"].values())) == 1
+    assert 0 < result["seconds"]["start"] < result["seconds"]["first_step"] < result["seconds"]["total"]
+    assert (result["reality"], result["network"]) == ("measured", "loopback")
+    assert json.loads((Path(result["run_dir"]) / "result.json").read_text()) == result
+
+
+def test_an_imposed_straggler_makes_a_run_emulated() -> None:
+    done = lockstep("run", "--framework", "torch", "--workers", "2", "--steps", "10", "--slow", "worker:1=3", "--json")
+    assert json.loads(done.stdout)["reality"] == "emulated"
+
+
+def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> None:
+    done = lockstep("run", "one_device", "--framework", "torch", "--steps", "5")
+    assert done.returncode == 0, done.stderr
+    assert "reality measured" in done.stderr
+    assert "test_accuracy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("run multi_worker_miror", "did you mean 'multi_worker_mirrored'?"),
+        ("run --framework tenserflow", "did you mean 'tensorflow'?"),
+        ("run --workload digts", "did you mean 'digits'?"),
+        ("run --workers 0", "workers=0: allowed: a whole number from 1 to 256"),
+        ("run --workers=-1", "workers=-1: allowed"),
+        ("run --workers 10000", "workers=10000: allowed"),
+        ("run --workers many", "--workers"),
+        ("run --workers 3 --global-batch 100", "global_batch=100: must divide evenly over 3 workers, such as 99 or 102"),
+        ("run --slow worker:9=2", "this run has worker:0 to worker:3"),
+        ("run --slow worker:1=0.1", "a factor from 1"),
+        ("run --slow fast", "worker:1=3"),
+        ("run --run-dir /proc/nowhere", "cannot be written"),
+        ("run one_device --workers 4", "one_device has exactly 1"),
+        ("run --parameters 10 --workload wide", "1000 to 50000000"),
+        ("run --nonsense", "--nonsense"),
+        ("nonsense", "nonsense"),
+        ("picture /nowhere --out /tmp/x.svg", "cannot be drawn"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2_before_any_process(arguments: str, says: str) -> None:
+    done = lockstep(*arguments.split())
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
+    before = {p.pid for p in processes_of(HOME)}
+    done = lockstep("run", "--framework", "torch", "--steps", "100000", "--device-ms", "50", "--timeout", "6")
+    assert done.returncode == 1
+    assert "still waiting for: worker:0" in done.stderr.lower()
+    time.sleep(0.5)
+    assert {p.pid for p in processes_of(HOME)} <= before
+
+
+@pytest.mark.parametrize("command", ["doctor", "strategies"])
+def test_doctor_and_strategies_print_tables_and_json(command: str) -> None:
+    table, as_json = lockstep(command), lockstep(command, "--json")
+    assert table.returncode == as_json.returncode == 0
+    assert "multi_worker_mirrored" in table.stdout if command == "strategies" else "cores" in table.stdout
+    found = json.loads(as_json.stdout)
+    if command == "doctor":
+        assert found["machine"]["cores"] >= 1
+        assert all(reason["why"].endswith((".", "")) and reason["choice"] for reason in found["plan"])
+    else:
+        assert {(row["strategy"], row["framework"]) for row in found} >= {("one_device", "torch"), ("multi_worker_mirrored", "tensorflow")}
+        assert all(row["reality"] in ("measured", "emulated", "unavailable") for row in found)

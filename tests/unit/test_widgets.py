@@ -1,0 +1,92 @@
+"""Widgets without a browser: what they say, and that they say it from a trace."""
+
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from course_lib import measures
+from course_lib.spec import RunSpec
+from course_lib.trace import Phase, Trace
+from course_lib.widgets import Predict, TrainingBoard
+from course_lib.widgets.still import lanes_svg
+from tests.unit.test_trace import EVENTS
+
+
+class FinishedRun:
+    """A run as a board sees it, with no cluster behind it."""
+
+    def __init__(self, state: str = "finished") -> None:
+        self.spec, self.state, self.trace, self.result = RunSpec(workers=2, steps=1), state, Trace(EVENTS), {}
+        self.orders: list[Any] = []
+
+    def slow(self, task: str, factor: float) -> None:
+        self.orders.append((task, factor))
+
+    def stop(self) -> None:
+        self.orders.append("stop")
+
+
+def test_a_board_draws_every_phase_of_the_trace() -> None:
+    board = TrainingBoard(FinishedRun())
+    board._thread.join(10)
+    bars = {line.name.split(":")[0]: len(line.x) for line in board.figure.data[2:]}
+    assert bars == {"read": 0, "compute": 2, "wait": 1, "reduce": 2, "apply": 2}
+    assert "<b>finished</b>, step 1 of 1, loss 2.300" in board.status.value
+    assert repr(board) == "TrainingBoard(multi_worker_mirrored, tensorflow, 2 workers)"
+    board.close()
+
+
+def test_the_slider_moves_the_straggler() -> None:
+    run = FinishedRun("running")
+    board = TrainingBoard(run)
+    board.factor.value = 3.0
+    board.who.value = "worker:0"
+    assert run.orders == [("worker:1", 3.0), ("worker:1", 1.0), ("worker:0", 3.0)]
+    board.close()
+    board._thread.join(5)
+
+
+def test_the_table_has_a_row_for_each_task() -> None:
+    rows = measures.table(Trace(EVENTS)).splitlines()
+    assert rows[0].split() == list(measures.SHOWN)
+    assert rows[1].split() == "worker:0 0.00 s 0% 1.00 s 20% 2.00 s 40% 1.00 s 20% 1.00 s 20%".split()
+
+
+def test_a_guess_is_locked_and_revealed() -> None:
+    card = Predict("Which?", choices=["a", "b"])
+    card.lock()
+    assert card.guess is None  # nothing chosen yet
+    card.input.value = "a"
+    card.lock()
+    card.input.value = "b"
+    assert card.guess == "a"
+    assert card.reveal("b") == "Your guess: a. Measured: b. Not what happened."
+
+
+def test_a_number_is_shown_beside_the_measurement() -> None:
+    card = Predict("How long?", numbers=(0, 100, "ms"))
+    card.input.value = 20
+    card.lock()
+    assert card.reveal(42.0) == "Your guess: 20 ms. Measured: 42 ms."
+
+
+def test_without_a_guess_the_measurement_is_shown_all_the_same() -> None:
+    assert Predict("Which?", choices=["a", "b"]).reveal("b", "So it is.") == "You made no guess. Measured: b. So it is."
+
+
+def test_a_card_without_answers_is_refused() -> None:
+    with pytest.raises(ValueError, match="choices or numbers"):
+        Predict("Which?")
+
+
+def test_the_still_picture_has_a_bar_for_each_phase() -> None:
+    svg = ET.fromstring(lanes_svg(Trace(EVENTS), "a < b", first=0, steps=1))
+    bars = [e.text for e in svg.iter("{http://www.w3.org/2000/svg}title")][1:]
+    assert len(bars) == 7
+    assert "worker:0, step 0: wait 2000.0 ms" in bars
+
+
+def test_a_picture_of_steps_that_are_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="no phases in steps 5 to 6"):
+        lanes_svg(Trace([Phase("worker:0", 0, "compute", 0, 1)]), "", first=5, steps=2)
