@@ -16,8 +16,11 @@ import sys
 import threading
 
 
-def hold(fd: int) -> None:
-    """Tie this process to the pipe whose reading end is `fd`: it dies within milliseconds when the last writing end is closed."""
+def hold(fd: int) -> int | None:
+    """Tie this process to the pipe whose reading end is `fd`: it dies within milliseconds when the last writing end is closed.
+
+    Returns what `release` takes.
+    """
     if sys.platform == "linux":
         # The owner that gets the signal belongs to the open file, which forks share; opening it anew makes one of our own.
         mine = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
@@ -26,8 +29,15 @@ def hold(fd: int) -> None:
         fcntl.fcntl(mine, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         if select.select([mine], [], [], 0)[0]:  # closed before we asked
             os._exit(1)
-    else:
-        threading.Thread(target=_watch, args=(fd,), name="lockstep-lifeline", daemon=True).start()
+        return mine
+    threading.Thread(target=_watch, args=(fd,), name="lockstep-lifeline", daemon=True).start()
+    return None
+
+
+def release(held: int | None) -> None:
+    """Untie this process again, where that can be done (on Linux)."""
+    if held is not None:
+        os.close(held)
 
 
 def _watch(fd: int) -> None:

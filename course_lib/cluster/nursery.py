@@ -23,7 +23,7 @@ from course_lib.errors import LockstepError, StartTimeout
 _lock = threading.Lock()
 _zygotes: dict[str, Zygote] = {}
 _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # ends that must be closed in any fork of the kernel process
-_lifeline: tuple[int, int] | None = None
+_lifeline = os.pipe()  # nothing is written to it; its writing end closes with this process
 
 
 def warm(framework: str = "tensorflow") -> None:
@@ -57,7 +57,7 @@ def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     _ours.add(channel.sock)
     with theirs:
         if start_method == "spawn":
-            _popen("course_lib.cluster.supervisor", [theirs.fileno()], _log(framework))
+            _popen("supervisor", [theirs.fileno()], _log(framework))
         else:
             warm(framework)
             _zygotes[framework].fork_onto(theirs, timeout)
@@ -72,7 +72,7 @@ class Zygote:
         self.channel, theirs = pair()
         _ours.add(self.channel.sock)
         with theirs:
-            self.process = _popen("course_lib.cluster.zygote", [framework, theirs.fileno(), lifeline()], _log(framework))
+            self.process = _popen("zygote", [framework, theirs.fileno()], _log(framework))
         self.ready = False
         self._turn = threading.Lock()
 
@@ -127,20 +127,13 @@ def home() -> Path:
     return path
 
 
-def lifeline() -> int:
-    """The reading end of the pipe that closes with this process."""
-    global _lifeline
-    if _lifeline is None:
-        _lifeline = os.pipe()
-    return _lifeline[0]
-
-
 def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Popen[bytes]:
-    """Start one of our modules as a fresh interpreter that inherits the descriptors among its arguments."""
+    """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the descriptors among its arguments."""
+    arguments = [_lifeline[0], *arguments]
     path = os.pathsep.join([str(Path(course_lib.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)],
+            [sys.executable, "-m", "course_lib.cluster.entry", module, *map(str, arguments)],
             pass_fds=[a for a in arguments if isinstance(a, int)],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -154,9 +147,9 @@ def _let_go() -> None:
     global _lifeline, _zygotes, _lock
     for sock in list(_ours):
         sock.close()
-    if _lifeline:
-        os.close(_lifeline[1])
-    _lifeline, _zygotes, _lock = None, {}, threading.Lock()
+    for end in _lifeline:
+        os.close(end)
+    _lifeline, _zygotes, _lock = os.pipe(), {}, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_let_go)

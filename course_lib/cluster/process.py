@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from course_lib.cluster import frameworks, lifeline
+from course_lib.cluster import frameworks
 from course_lib.cluster.channel import Channel
 from course_lib.cluster.task import Task, clock
 from course_lib.spec import RunSpec
@@ -38,9 +38,13 @@ def temporary_dir(run_dir: Path, name: str) -> Path:
     return task_dir(run_dir, name) / "tmp"
 
 
-def main(run_dir: Path, name: str, control: socket.socket, lifeline_fd: int) -> NoReturn:
-    """Be the task `name` of the run in `run_dir`. `control` leads to the supervisor. Never returns."""
-    lifeline.hold(lifeline_fd)
+def begin(_held: int | None, run_dir: str, name: str, control: str) -> NoReturn:
+    """Start as a fresh interpreter."""
+    main(Path(run_dir), name, socket.socket(fileno=int(control)))
+
+
+def main(run_dir: Path, name: str, control: socket.socket) -> NoReturn:
+    """Be the task `name` of the run in `run_dir`. `control` leads to the supervisor, which also holds our lifeline. Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell stops waiting; the tasks go on
     here = task_dir(run_dir, name)
     _redirect_output(here)
@@ -149,7 +153,3 @@ def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":  # started as a fresh interpreter
-    main(Path(sys.argv[1]), sys.argv[2], socket.socket(fileno=int(sys.argv[3])), int(sys.argv[4]))

@@ -22,14 +22,14 @@ from typing import Any, NoReturn
 
 import psutil
 
-from course_lib.cluster import ports, process
+from course_lib.cluster import lifeline, ports, process
 from course_lib.cluster.channel import Channel, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock
 from course_lib.trace import Lifecycle, to_line
 
 Launch = Callable[[Path, str, socket.socket, int, list[int]], int]
-"""Start the process of a task and return its pid: (run directory, task, its socket, lifeline, descriptors it must not keep)."""
+"""Start the process of a task and return its pid: (run directory, task, its socket, reading end of its lifeline, descriptors it must not keep)."""
 
 # What is said to the tasks that are left once a run has that outcome, and how many seconds after the step before. After a failure the
 # others get a second to notice by themselves: what they say of it is worth reading.
@@ -39,6 +39,12 @@ ENDING = {
     "failed": (("leave", 1.0), ("kill", 0.4)),
 }
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def begin(held: int | None, kernel: str) -> NoReturn:
+    """Start as a fresh interpreter, where there is no zygote to fork us."""
+    lifeline.release(held)  # from here on the end of the socket tells us, and we clean up before we go
+    main(socket.socket(fileno=int(kernel)), spawn)
 
 
 def main(kernel: socket.socket, launch: Launch) -> NoReturn:
@@ -101,16 +107,16 @@ class Supervisor:
         for name, sock in zip(names, self.reserved, strict=True):
             addresses.setdefault(name.partition(":")[0], []).append(ports.address(sock))
         (self.run_dir / "addresses.json").write_text(json.dumps(addresses))
-        lifeline, self._holder = os.pipe()
+        holder, self._lifeline = os.pipe()
         for name in names:
             ours, theirs = pair()
-            private = [self._holder, self.kernel.fileno(), ours.fileno(), *(c.fileno() for c in self.channels.values())]
-            self.pids[name] = self.launch(self.run_dir, name, theirs, lifeline, private)
+            private = [self._lifeline, self.kernel.fileno(), ours.fileno(), *(c.fileno() for c in self.channels.values())]
+            self.pids[name] = self.launch(self.run_dir, name, theirs, holder, private)
             theirs.close()
             self.channels[name] = ours
             self.selector.register(ours, selectors.EVENT_READ, lambda name=name: self._hear_task(name))
             self._note(name, "starting", f"pid {self.pids[name]}")
-        os.close(lifeline)
+        os.close(holder)
 
     def _hear_kernel(self) -> None:
         orders = self.kernel.receive()
@@ -206,7 +212,7 @@ def _next_death() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def fork(run_dir: Path, name: str, sock: socket.socket, lifeline: int, private: list[int]) -> int:
+def fork(run_dir: Path, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
     """Start a task as a copy of this process, which has the framework loaded already."""
     pid = os.fork()
     if pid:
@@ -216,18 +222,15 @@ def fork(run_dir: Path, name: str, sock: socket.socket, lifeline: int, private: 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for fd in private:
             os.close(fd)
-        process.main(run_dir, name, sock, lifeline)
+        lifeline.hold(holder)
+        process.main(run_dir, name, sock)
     finally:
         os._exit(70)
 
 
-def spawn(run_dir: Path, name: str, sock: socket.socket, lifeline: int, private: list[int]) -> int:
+def spawn(run_dir: Path, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
     """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same everywhere."""
-    for fd in (sock.fileno(), lifeline):
+    for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
-    command = [sys.executable, "-m", "course_lib.cluster.process", str(run_dir), name, str(sock.fileno()), str(lifeline)]
+    command = [sys.executable, "-m", "course_lib.cluster.entry", "process", str(holder), str(run_dir), name, str(sock.fileno())]
     return os.posix_spawn(sys.executable, command, os.environ)
-
-
-if __name__ == "__main__":  # where there is no zygote to fork it
-    main(socket.socket(fileno=int(sys.argv[1])), spawn)

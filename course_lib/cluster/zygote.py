@@ -15,13 +15,17 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from course_lib.cluster import frameworks, lifeline, supervisor
+from course_lib.cluster import frameworks, supervisor
 from course_lib.cluster.channel import Channel
 
 
-def main(framework: str, kernel: socket.socket, lifeline_fd: int) -> NoReturn:
+def begin(_held: int | None, framework: str, kernel: str) -> NoReturn:
+    """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel process."""
+    main(framework, socket.socket(fileno=int(kernel)))
+
+
+def main(framework: str, kernel: socket.socket) -> NoReturn:
     """Import `framework`, say so, then fork a supervisor onto each socket that comes from the kernel process. Never returns."""
-    lifeline.hold(lifeline_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors: let them be buried at once
     frameworks.preload(framework)
@@ -50,7 +54,3 @@ def threads() -> int:
     """How many threads this process has, as the operating system counts them, or as Python does where that is not shown."""
     listed = Path("/proc/self/task")
     return len(list(listed.iterdir())) if listed.is_dir() else threading.active_count()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))

@@ -1,0 +1,14 @@
+"""Where every process of ours that is a fresh interpreter begins: first the lifeline, then the imports, which may take a second on a busy machine.
+
+python -m course_lib.cluster.entry MODULE LIFELINE ARGUMENTS...   calls MODULE.begin(held lifeline, *ARGUMENTS)
+"""
+
+import importlib
+import sys
+
+from course_lib.cluster import lifeline
+
+if __name__ == "__main__":
+    module, reading_end, *arguments = sys.argv[1:]
+    held = lifeline.hold(int(reading_end))
+    importlib.import_module(f"course_lib.cluster.{module}").begin(held, *arguments)
