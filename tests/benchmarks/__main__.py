@@ -40,21 +40,15 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     return asked
 
 
-def main() -> int:
-    asked = arguments()
+def main(asked: argparse.Namespace) -> int:
     if asked.list:
         for name, subject in SUBJECTS.items():
             print(f"{name:8} {(sys.modules[subject.__module__].__doc__ or '').splitlines()[0]}")
         return 0
     os.environ["TMPDIR"] = HOME  # TensorFlow leaves files there when it is not let end by itself, as most processes here
     repeats = asked.repeat or (2 if asked.quick else ENOUGH)
-    try:
-        failures = measure(asked.names or list(SUBJECTS), Options(repeats, asked.quick, say), asked.quick, asked.out)
-    finally:
-        left = clean()
-    for line in left:
-        CONSOLE.print(f"[red]left behind:[/red] {line}")
-    return 1 if failures or left else 0
+    failures = measure(asked.names or list(SUBJECTS), Options(repeats, asked.quick, say), asked.quick, asked.out)
+    return 1 if failures else 0
 
 
 def measure(names: Sequence[str], options: Options, quick: bool, out: Path) -> dict[str, str]:
@@ -81,13 +75,20 @@ def say(text: str) -> None:
     CONSOLE.print(text, style="dim", highlight=False)
 
 
-def clean() -> list[str]:
-    """End what was started and remove its files; returns the processes that would not go."""
+def clean() -> int:
+    """End what was started and remove its files; returns how many processes would not go."""
     nursery.close()
     left = gone_within(HOME, 5.0)
+    for line in left:
+        CONSOLE.print(f"[red]left behind:[/red] {line}")
     shutil.rmtree(HOME, ignore_errors=True)
-    return left
+    return len(left)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = left = 1
+    try:
+        code = main(arguments())
+    finally:  # bad input and interrupts too
+        left = clean()
+    sys.exit(code or min(left, 1))

@@ -1,7 +1,8 @@
 """multi_worker_mirrored: every worker process holds a copy of the parameters, and an all-reduce keeps the copies equal.
 
 DistributedDataParallel (DDP) gathers gradients in buckets. As soon as the backward pass has filled a bucket, its all-reduce starts, while the
-backward pass goes on with the layers before: communication hides behind computing. That needs several buckets, so a model of more than 1 MiB.
+backward pass goes on with the layers before: communication hides behind computing. That needs more than one bucket, and the first is not full
+before it holds 1 MiB of gradients: `digits` has one bucket, `wide` has two from about two million parameters on.
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
 """
 

@@ -54,6 +54,17 @@ def train(
     task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters) and parameters
     (how many).
     """
+    loss = _loop(task, workload, replica, averaged, reductions)
+    return {
+        "final_loss": loss,
+        "test_accuracy": accuracy(replica.model, workload, replica.loss.device),
+        "digest": digest(weights_of(replica.model)),
+        "parameters": workload.parameters,
+    }
+
+
+def _loop(task: Task, workload: workloads.Workload, replica: Replica, averaged: Any, reductions: Callable[[], list[Span]]) -> float:
+    """Run all steps and write them into the trace; the last loss."""
     spec, device = task.spec, replica.loss.device
     rate = spec.learning_rate or workload.learning_rate
     busy = deque([0.0], maxlen=5)  # seconds that recent steps computed; the least of them, as a busy machine only ever adds
@@ -79,12 +90,7 @@ def train(
         task.record("apply", n, reduced, applied)
         task.update(n, "all", where, read=n, written=n + 1)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
-    return {
-        "final_loss": loss,
-        "test_accuracy": accuracy(replica.model, workload, device),
-        "digest": digest(weights_of(replica.model)),
-        "parameters": workload.parameters,
-    }
+    return loss
 
 
 def apply(replica: Replica, rate: float) -> tuple[float, str]:

@@ -17,7 +17,7 @@ def tensorflow() -> float:
     ring = tf.distribute.experimental.CommunicationOptions(implementation=tf.distribute.experimental.CollectiveCommunication.RING)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
 
-    @tf.function
+    @tf.function(autograph=False)  # it has no Python loops or conditions to be made into a graph's
     def step() -> tf.Tensor:
         return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.ones(SIZE)))
 
