@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from course_lib import hardware, start
-from course_lib.errors import LockstepError, SpecError, Unavailable
+from course_lib import hardware, measures, start
+from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 from course_lib.progress import follow
 from course_lib.spec import RunSpec, parse_slow
 from course_lib.strategies import catalog
@@ -75,7 +75,8 @@ def run(
     if as_json:
         print(json.dumps(result))
     else:
-        Console().print(_table(["", ""], [[name, _show(value)] for name, value in result.items()]))
+        Console().print(_table(["result", "seconds are counted from the call"], [[name, _show(value)] for name, value in result.items()]))
+        print(measures.table(started.trace))
 
 
 @app.command()
@@ -103,7 +104,7 @@ def strategies(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(rows))
         return
-    shown = ("strategy", "framework", "reality", "variables", "gradients", "update", "waits")
+    shown = ("strategy", "framework", "reality", "update", "waits")
     Console().print(_table(list(shown), [[_show(row[name]) for name in shown] for row in rows]))
 
 
@@ -135,7 +136,11 @@ def lab(context: typer.Context) -> NoReturn:
 
 
 def _table(headers: list[str], rows: Any) -> Table:
-    table = Table(*headers)
+    first, *others = headers
+    table = Table()
+    table.add_column(first, no_wrap=True, min_width=22)  # the names that people must type
+    for header in others:
+        table.add_column(header)
     for row in rows:
         table.add_row(*row)
     return table
@@ -143,7 +148,7 @@ def _table(headers: list[str], rows: Any) -> Table:
 
 def _show(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
     if isinstance(value, dict):
         return "\n".join(f"{name} {_show(inner)}" for name, inner in value.items())
     return str(value)
@@ -155,6 +160,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(app(arguments, standalone_mode=False) or 0)
     except (SpecError, Unavailable) as error:
         _fail(error, 2)
+    except Stalled as stalled:
+        waited = "; ".join(f"{task} {last}" for task, last in stalled.waiting_for.items())
+        _fail(f"not over after {stalled.seconds:g} s (--timeout), so it was stopped. Still waiting for: {waited}", 1)
     except LockstepError as error:
         _fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):

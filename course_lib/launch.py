@@ -10,7 +10,8 @@ from course_lib.cluster import nursery
 from course_lib.cluster.run import Run, launch
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
-from course_lib.spec import RunSpec
+from course_lib.errors import SpecError
+from course_lib.spec import JOBS, RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.summary import summarize
 
@@ -33,8 +34,21 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
         spec = catalog.checked(what) if isinstance(what, RunSpec) else catalog.spec_for(what, **fields)
         programs, summary = catalog.programs(spec), summarize
     else:
+        programs, summary = _by_job(what), None
         spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
-        programs, summary = what if isinstance(what, Mapping) else {"worker": what}, None
     plan = hardware.plan(spec, machine, warm=nursery.is_warm(spec.framework))
     directory = RunDir(spec)
     return launch(spec, plan, machine, directory, origin, programs, summary)
+
+
+def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:
+    """A learner's functions by job. Raises `SpecError` for what is none."""
+    programs = what if isinstance(what, Mapping) else {"worker": what}
+    for job, function in programs.items():
+        if job not in JOBS:
+            raise SpecError.unknown("job", job, JOBS)
+        if not callable(function):
+            raise SpecError("start", function, "a strategy's name, a RunSpec, or a function that every worker runs")
+    if "worker" not in programs:
+        raise SpecError("start", what, "a function for the job 'worker' is missing")
+    return programs

@@ -217,7 +217,7 @@ class Trace:
         """What a task did last, in words, for error messages."""
         phase, life = self.all(Phase, task)[-1:], self.all(Lifecycle, task)[-1:]
         if phase and not (life and life[0].state != "running" and life[0].at > phase[0].end):
-            return f"last seen in {phase[0].what} of step {phase[0].step}"
+            return f"has finished '{phase[0].what}' of step {phase[0].step} and nothing since"
         return ": ".join(filter(None, life[0][1:3])) if life else "not a word yet"
 
     def _add(self, events: Iterable[Event]) -> None:

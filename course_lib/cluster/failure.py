@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from course_lib.trace import Phase, Trace
 _NOTICE = 0.5
 
 
-def first_failure(run_dir: Path, deaths: Mapping[str, Mapping[str, Any]], trace: Trace) -> TaskFailed:
-    """The first failure of a run, from the errors that tasks left and the deaths (task -> when, why) that the supervisor saw."""
+def first_failure(run_dir: Path, deaths: Mapping[str, Mapping[str, Any]], trace: Trace, paused: Sequence[str] = ()) -> TaskFailed:
+    """The first failure of a run, from the errors that tasks left and the deaths (task -> when, why) that the supervisor saw.
+
+    If tasks are `paused`, they are the cause of what the others say.
+    """
     found: list[tuple[float, str, int | None, str, str]] = []
     for path in run_dir.glob("tasks/*/error.json"):
         e = json.loads(path.read_text())
@@ -25,6 +28,8 @@ def first_failure(run_dir: Path, deaths: Mapping[str, Mapping[str, Any]], trace:
         steps = [phase.step for phase in trace.all(Phase, task)]
         found.append((death["at"] - _NOTICE, task, steps[-1] if steps else None, death["why"], ""))
     _, task, step, reason, text = min(found, default=(0.0, "a task", None, "it left no word of why", ""))
+    if paused and text:
+        reason = f"{' and '.join(paused)} was paused, and {task} gave up waiting. It said: {reason}"
     return TaskFailed(task, step, reason, text, log_tail(run_dir, task))
 
 

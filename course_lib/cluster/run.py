@@ -42,7 +42,7 @@ class Run:
         self._result: Any = None
         self._channel: Channel | None = None
         self._paused: set[str] = set()
-        self._wanted_stop = False
+        self._early: list[dict[str, Any]] = []  # orders given before there was a supervisor to take them
         self._arrived, self._over = threading.Event(), threading.Event()
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name=f"lockstep-{directory.path.name}", daemon=True)
@@ -76,7 +76,6 @@ class Run:
 
     def stop(self, timeout: float = 10.0) -> Run:
         """End the run now; returns when its last process is gone. Does nothing to a run that is over."""
-        self._wanted_stop = True
         self._order("stop")
         if not self._over.wait(timeout):
             raise Stalled(dict.fromkeys(self.tasks, "told to stop"), timeout)
@@ -88,13 +87,13 @@ class Run:
 
     def pause(self, task: str) -> None:
         """Freeze a task (SIGSTOP) until `resume`: a machine that hangs."""
-        self._paused.add(self.spec.check_task(task))
-        self._order("pause", task)
+        self._order("pause", self.spec.check_task(task))
+        self._paused.add(task)
 
     def resume(self, task: str) -> None:
         """Let a paused task go on (SIGCONT)."""
-        self._paused.discard(self.spec.check_task(task))
-        self._order("resume", task)
+        self._order("resume", self.spec.check_task(task))
+        self._paused.discard(task)
 
     def slow(self, task: str, factor: float) -> None:
         """Make a task take `factor` times as long over its steps from now on; 1 is full speed."""
@@ -165,8 +164,8 @@ class Run:
         with self._sending:
             self._channel = channel
             channel.send(start=str(self.run_dir))
-            if self._wanted_stop:
-                channel.send(do="stop")
+            for order in self._early:
+                channel.send(**order)
         deadline = self._origin + self.spec.start_timeout
         while True:
             channel.sock.settimeout(None if self._arrived.is_set() else max(0.01, deadline - clock()))
@@ -174,7 +173,7 @@ class Run:
             for message in messages:
                 if "over" in message:
                     if message["over"] == "failed":
-                        raise first_failure(self.run_dir, message["deaths"], self.trace)
+                        raise first_failure(self.run_dir, message["deaths"], self.trace, sorted(self._paused))
                     return str(message["over"])
                 self.tasks[message["task"]] = message["state"]
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
@@ -191,9 +190,15 @@ class Run:
         raise LockstepError(f"the supervisor process of the run is gone. {nursery.last_words(self.spec.framework)}")
 
     def _order(self, do: str, task: str = "", factor: float = 1.0) -> None:
+        order = {"do": do, "task": task, "factor": factor}
         with self._sending:
-            if self._channel and not self._over.is_set():
-                self._channel.send(do=do, task=task, factor=factor)
+            if self._over.is_set():
+                if do != "stop":
+                    raise LockstepError(f"{do}({task!r}) comes too late: the run is {self._state}. Start another")
+            elif self._channel:
+                self._channel.send(**order)
+            else:
+                self._early.append(order)
 
 
 def launch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import threading
 from typing import Any, Protocol
@@ -85,11 +86,13 @@ class TrainingBoard(w.VBox):
     # --- controls: they only pass on what the learner wants ---
 
     def _slow(self, change: dict[str, Any]) -> None:
-        self.run.slow(self.who.value, change["new"])
+        with contextlib.suppress(LockstepError):  # the run may just have ended
+            self.run.slow(self.who.value, change["new"])
 
     def _move_straggler(self, change: dict[str, Any]) -> None:
-        self.run.slow(change["old"], 1.0)
-        self.run.slow(change["new"], self.factor.value)
+        with contextlib.suppress(LockstepError):
+            self.run.slow(change["old"], 1.0)
+            self.run.slow(change["new"], self.factor.value)
 
     def _stop(self, _: w.Button) -> None:
         threading.Thread(target=self.run.stop, name="lockstep-stop", daemon=True).start()
@@ -129,7 +132,7 @@ class TrainingBoard(w.VBox):
 def _empty_figure(workers: list[str]) -> go.FigureWidget:
     titles = (
         "loss over steps",
-        "examples per second, all workers",
+        "examples per second, all workers (over seconds)",
         f"what each worker did in the last {STEPS_SHOWN} steps (seconds since start)",
     )
     figure = make_subplots(
@@ -158,9 +161,13 @@ def _empty_figure(workers: list[str]) -> go.FigureWidget:
 
 
 def _recent(phases: list[Phase]) -> list[Phase]:
-    """Phases of the last few steps."""
-    newest = max((p.step for p in phases), default=0)
-    return [p for p in phases if p.step > newest - STEPS_SHOWN]
+    """Phases of the last few steps that every worker has brought to its end: of others it is not yet known who waits for whom."""
+    newest: dict[str, int] = {}
+    for p in phases:
+        if p.what == "apply":
+            newest[p.task] = max(p.step, newest.get(p.task, 0))
+    whole = min(newest.values(), default=0)
+    return [p for p in phases if whole - STEPS_SHOWN < p.step <= whole]
 
 
 def _throughput(trace: Trace, batch: int, every: float = 0.25) -> list[tuple[float, float]]:
@@ -169,7 +176,7 @@ def _throughput(trace: Trace, batch: int, every: float = 0.25) -> list[tuple[flo
     if len(ends) < 3:
         return []
     times = np.array(ends[1:])
-    span = max(every, 3 * float(np.median(np.diff(ends))))
+    span = max(every, 8 * float(np.median(np.diff(ends))))
     edges = np.arange(times[0], times[-1], span)
     counts, _ = np.histogram(times, edges)
     return [(float(edge + span), float(batch * n / span)) for edge, n in zip(edges, counts, strict=False)]

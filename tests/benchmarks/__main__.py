@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -86,6 +87,7 @@ def clean() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that peers are ended then too
     code = left = 1
     try:
         code = main(arguments())

@@ -136,7 +136,7 @@ def test_an_endless_function_stalls_a_wait_and_obeys_stop() -> None:
     time.sleep(0.3)
     with pytest.raises(Stalled) as caught:
         run.wait(0.2)
-    assert caught.value.waiting_for == {"worker:0": "last seen in compute of step 3", "worker:1": "last seen in compute of step 3"}
+    assert caught.value.waiting_for == dict.fromkeys(("worker:0", "worker:1"), "has finished 'compute' of step 3 and nothing since")
     assert run.stop().state == "stopped"
     assert alive(run) == []
     with pytest.raises(LockstepError, match="no result"):
@@ -147,6 +147,42 @@ def test_stop_before_the_tasks_are_there_is_kept() -> None:
     run = start(lambda: time.sleep(60), workers=2)
     assert run.stop(30).state == "stopped"
     assert alive(run) == []
+
+
+def test_orders_given_before_the_tasks_are_there_are_kept() -> None:
+    def work(task):
+        for step in range(20):
+            with task.phase("compute", step):
+                task.pace()
+
+    run = start(work, workers=2, device_ms=5)
+    run.slow("worker:1", 10)
+    run.wait(60)
+    assert [p.end - p.start > 0.04 for p in run.trace.all(Phase, "worker:1")][-1]
+    assert [e.task for e in run.trace.all(Lifecycle, state="slowed")] == ["worker:1"]
+
+
+def test_an_order_to_a_run_that_is_over_is_refused() -> None:
+    run = start(lambda: 1, workers=1).wait(60)
+    with pytest.raises(LockstepError, match=r"comes too late: the run is finished"):
+        run.pause("worker:0")
+
+
+def test_when_a_task_was_paused_the_failure_of_those_that_waited_says_so() -> None:
+    def work(task):
+        time.sleep(0.5 if task.index else 60)
+        raise TimeoutError("no answer")
+
+    run = start(work, workers=2).wait_running(30)
+    run.pause("worker:0")
+    with pytest.raises(TaskFailed, match=r"worker:0 was paused, and worker:1 gave up waiting\. It said: TimeoutError: no answer"):
+        run.wait(30)
+
+
+@pytest.mark.parametrize(("what", "says"), [(4, "a strategy's name"), ({"woker": len}, "did you mean 'worker'"), ({}, "a function")])
+def test_what_cannot_be_started_is_refused(what: Any, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        start(what)
 
 
 def test_a_kill_is_named_as_the_cause() -> None:

@@ -113,7 +113,7 @@ def test_throughput_leaves_out_the_first_step() -> None:
 
 
 def test_last_says_what_a_task_was_doing() -> None:
-    assert Trace(EVENTS).last("worker:1") == "last seen in apply of step 0"
+    assert Trace(EVENTS).last("worker:1") == "has finished 'apply' of step 0 and nothing since"
     assert Trace(EVENTS).last("worker:7") == "not a word yet"
 
 
