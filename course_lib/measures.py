@@ -55,17 +55,17 @@ def table(trace: Trace) -> str:
     return "\n".join(rows)
 
 
-def synchronous_step(trace: Trace) -> float:
+def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
     """Seconds a synchronous step should take: the longest compute of all tasks, then the exchange, then the update (medians over the steps).
 
-    The first steps are left out: they compile. NaN without phases.
+    `slowest` is how many times slower the slowest task is to be thought. The first steps are left out: they compile. NaN without phases.
     """
     times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for p in lanes(trace):
         if p.step > 5:
             times[p.what][p.task].append(p.end - p.start)
-    slowest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
-    return slowest["compute"] + slowest.get("reduce", 0.0) + slowest["apply"] if slowest else float("nan")
+    longest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
+    return slowest * longest["compute"] + longest.get("reduce", 0.0) + longest["apply"] if longest else float("nan")
 
 
 def idle_share(trace: Trace) -> dict[str, float]:

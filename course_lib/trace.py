@@ -78,6 +78,7 @@ class Lifecycle(NamedTuple):
 
 Event = Phase | Message | Update | Metric | Lifecycle
 KINDS: dict[str, type[Event]] = {"phase": Phase, "message": Message, "update": Update, "metric": Metric, "lifecycle": Lifecycle}
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for every event
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _TIMES = {Phase: (3, 4), Message: (6, 7), Update: (6,), Metric: (5,), Lifecycle: (3,)}  # which fields are times
 E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle)
@@ -85,7 +86,7 @@ E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle)
 
 def to_line(event: Event) -> bytes:
     """One event as one line of JSON."""
-    return json.dumps([_NAMES[type(event)], *event], separators=(",", ":")).encode() + b"\n"
+    return _encode([_NAMES[type(event)], *event]).encode() + b"\n"
 
 
 def from_line(line: str | bytes, origin: float = 0.0) -> Event:

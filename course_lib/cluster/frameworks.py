@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1",  # TensorFlow's hundred threads would each dirty an arena: slower starts, more memory
     "OMP_WAIT_POLICY": "PASSIVE",  # tasks share cores: a thread that waits must not spin
     "TF_CPP_MIN_LOG_LEVEL": "3",  # what matters comes as an exception; without a GPU the rest is alarm about CUDA
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums differ with the number of threads; without it N workers and one device agree

@@ -49,7 +49,7 @@ class Predict(w.VBox):
         elif isinstance(self.guess, float) and isinstance(measured, (int, float)):
             text = f"Your guess: {self._show(self.guess)}. Measured: {self._show(measured)}."
         else:
-            text = f"Your guess: {self.guess}. Measured: {measured}. {'Right.' if self.guess == measured else 'Not what happened.'}"
+            text = f"You guessed: {self.guess}. {'You were right' if self.guess == measured else 'You were wrong'}; measured: {measured}."
         text = f"{text} {note}".strip()
         self.answer.value = html.escape(text)
         return text

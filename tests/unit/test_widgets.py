@@ -61,7 +61,7 @@ def test_a_guess_is_locked_and_revealed() -> None:
     card.lock()
     card.input.value = "b"
     assert card.guess == "a"
-    assert card.reveal("b") == "Your guess: a. Measured: b. Not what happened."
+    assert card.reveal("b") == "You guessed: a. You were wrong; measured: b."
 
 
 def test_a_number_is_shown_beside_the_measurement() -> None:
