@@ -32,9 +32,9 @@ def page(tmp_path: Path) -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
         page.set_default_timeout(60_000)
-        page.asked, page.errors = [], []  # type: ignore[attr-defined]
-        page.on("request", lambda request: page.asked.append(request.url))  # type: ignore[attr-defined]
-        page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)  # type: ignore[attr-defined]
+        page.asked, page.errors = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
         page.goto(f"{address}/lab/tree/board.ipynb")
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
         page.locator(".jp-Notebook .jp-Cell").first.click()
@@ -79,8 +79,8 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(page: Page) -> None:
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_text("stopped")).to_be_visible()
     assert not {p.pid for p in processes_of(HOME)} & set(pids)
-    assert [url for url in page.asked if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))] == []  # type: ignore[attr-defined]
-    ours = [text for text in page.errors if any(word in text for word in ("plotly", "widget", "Widget"))]  # type: ignore[attr-defined]
+    assert [url for url in page.asked if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))] == []
+    ours = [text for text in page.errors if any(word in text for word in ("plotly", "widget", "Widget"))]
     assert ours == []
 
 

@@ -41,7 +41,7 @@ def test_a_row_of_a_round_may_span_several_chunks():
 
 def test_lazy_rounds_are_made_when_looked_at():
     made = []
-    rounds = Rounds(1000, lambda i: made.append(i) or Round(0, 1, i, "copy"))  # type: ignore[func-returns-value]
+    rounds = Rounds(1000, lambda i: made.append(i) or Round(0, 1, i, "copy"))
     schedule = Schedule("lazy", 2, 1000, rounds)
     assert made == []
     assert schedule.rounds[7][0].chunk == 7 and made == [7]

@@ -10,7 +10,7 @@ from .cases import mine
 
 def ring_lists(P: int, gather: str = "copy", rounds: int | None = None) -> Schedule:
     lists = [[Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)] for i in range(P - 1)]
-    lists += [[Transfer(r, (r + 1) % P, (r - i) % P, gather) for r in range(P)] for i in range(P - 1)]  # type: ignore[arg-type]
+    lists += [[Transfer(r, (r + 1) % P, (r - i) % P, gather) for r in range(P)] for i in range(P - 1)]
     return mine(P, P, lists[:rounds])
 
 
@@ -155,7 +155,7 @@ def a_list(P: int) -> list[object]:
 
 
 def halves(P: int) -> Schedule:
-    return mine(P, 1, [[Transfer(0, P / 2, 0, "reduce")]])  # type: ignore[arg-type]
+    return mine(P, 1, [[Transfer(0, P / 2, 0, "reduce")]])
 
 
 def blind_to_hosts(P: int, hosts: object = 1) -> Schedule:

@@ -35,7 +35,7 @@ def broken(draw: st.DrawFn) -> Schedule:
                 st.sampled_from([r for r in range(right.ranks) if r not in (t.src, t.dst)] or [t.src if change == "src" else t.dst])
             )
             rounds[number].append(t._replace(src=other) if change == "src" else t._replace(dst=other))
-    return Schedule("broken", right.workers, right.chunks, rounds, right.kind, right.owners, right.servers)  # type: ignore[arg-type]
+    return Schedule("broken", right.workers, right.chunks, rounds, right.kind, right.owners, right.servers)
 
 
 @st.composite
@@ -48,7 +48,7 @@ def made_up(draw: st.DrawFn) -> Schedule:
     )
     rounds = draw(st.lists(st.lists(transfer, min_size=1, max_size=3), min_size=1, max_size=4))
     kind = draw(st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]))
-    return Schedule("made_up", workers, chunks, rounds, kind)  # type: ignore[arg-type]
+    return Schedule("made_up", workers, chunks, rounds, kind)
 
 
 def judge(schedule: Schedule) -> None:
@@ -85,6 +85,6 @@ def test_every_single_drop_double_and_flip_is_found():
                 for instead in ([], [t, t], [flipped]):
                     rounds = [list(r) for r in right.rounds]
                     rounds[number][index : index + 1] = instead
-                    schedule = Schedule("x", 5, right.chunks, rounds, servers=right.servers)  # type: ignore[arg-type]
+                    schedule = Schedule("x", 5, right.chunks, rounds, servers=right.servers)
                     judge(schedule)
                     assert not verify(schedule).ok, (name, number, t, instead)
