@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class LockstepError(Exception):
@@ -80,3 +80,34 @@ class TaskFailed(LockstepError):
         if log_tail:
             parts.append(f"--- end of the log of {task} ---\n{log_tail.rstrip()}")
         super().__init__("\n".join(parts))
+
+
+class RankLost(LockstepError):
+    """A rank of a collective died, failed or gave no sign of life; raised on all the others.
+
+    Fields: `rank`, `why`, `round` (the one in which it was missed).
+    """
+
+    def __init__(self, rank: int, why: str, round: int = 0) -> None:
+        self.rank, self.why, self.round = rank, why, round
+        super().__init__(f"rank {rank} was lost in round {round}: {why}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.rank, self.why, self.round)
+
+
+class Mismatch(LockstepError):
+    """Two ranks came to a collective with different things; raised on all ranks, before anything is exchanged between those two.
+
+    Fields: `ranks` (the two), `calls` (what each is about: algorithm, schedule, length, dtype).
+    """
+
+    def __init__(self, ranks: Sequence[int], calls: Sequence[Mapping[str, object]]) -> None:
+        self.ranks, self.calls = tuple(ranks), tuple(map(dict, calls))
+        one, other = self.calls
+        differ = [name for name in ("length", "dtype", "algorithm", "schedule") if one.get(name) != other.get(name)]
+        parts = ", ".join(f"{name} {one.get(name)} and {other.get(name)}" for name in differ)
+        super().__init__(f"ranks {self.ranks[0]} and {self.ranks[1]} do not agree: {parts}. All ranks must come with the same.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.ranks, self.calls)

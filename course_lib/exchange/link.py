@@ -1,0 +1,200 @@
+"""A connection to one peer: it carries the bytes to another host, and between ranks of one host only the word that they lie ready in shared memory.
+
+All that is said is a row of records, each a header and, for some, a payload. A data record to a peer on this host has no payload.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from course_lib.exchange.segment import Segment, Window
+
+HEADER = struct.Struct("<BxxxIqd")  # kind, 1 if a descriptor comes along, number, time
+CALL, DATA, READ, PULSE = range(4)  # what a rank is about; a piece of a message; so many pieces have been read; still here
+_MOST_BUFFERS = 64  # handed to the system at once
+_ROOM = 1 << 16
+
+clock = time.monotonic
+
+
+class Link:
+    """Our end of the connection to `peer`; `near` if it is on the same host. Nothing here waits.
+
+    Of the pieces that went out, `offered` were handed over and `cleared` are no longer needed in our buffer: the peer has read them (near), or
+    the system has taken them (far). `stamps` holds when each piece that can be taken was handed over by the peer.
+    """
+
+    def __init__(self, peer: int, sock: socket.socket, near: bool) -> None:
+        sock.setblocking(False)
+        self.peer, self.sock, self.near = peer, sock, near
+        self.offered = self.cleared = self.taken = 0
+        self.stamps: deque[float] = deque()
+        self.text = b""  # what the peer said last that it is about
+        self.theirs = np.empty(0)  # the peer's buffer, as its call reads it
+        self.window: Window | None = None
+        self.heard = clock()
+        self.gone = False
+        self._said: tuple[bytes, Segment | None] = (b"", None)  # what we said last, and where what we send lies
+        self._out: deque[tuple[memoryview, bool]] = deque()  # what to send, and whether a piece has left with it
+        self._in = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._held = False  # a far link reads no further than to a payload, until somebody takes that
+        self._payload = 0  # bytes
+        self._ready = select.poll()
+        self._ready.register(sock, select.POLLIN)
+
+    # --- to the peer ---
+
+    @property
+    def sending(self) -> bool:
+        return bool(self._out)
+
+    def offer(self, parts: Sequence[memoryview]) -> None:
+        """Hand over a piece of a message, to be sent as soon as there is room; to a near peer only the word that it is there."""
+        self.offered += 1
+        header = HEADER.pack(DATA, 0, sum(map(len, parts)), clock())
+        if self.near:
+            self._tell(header)
+            return
+        self._out.append((memoryview(header), False))
+        self._out += ((part, False) for part in parts[:-1])
+        self._out.append((parts[-1], True))
+        self.push()
+
+    def confirm(self) -> None:
+        """Tell the peer how many of its pieces have been read."""
+        self._tell(HEADER.pack(READ, 0, self.taken, clock()))
+
+    def pulse(self) -> None:
+        if not self._out:
+            self._tell(HEADER.pack(PULSE, 0, 0, clock()))
+
+    def say(self, text: bytes, segment: Segment) -> None:
+        """Say what the pieces that follow belong to, and hand over the segment that they lie in, if anything has changed."""
+        if self._said == (text, segment):
+            return
+        attach = self.near and segment is not self._said[1]
+        self._said = (text, segment)
+        record = HEADER.pack(CALL, attach, len(text), clock()) + text
+        if attach:  # between calls nothing waits to be sent, so there is room
+            record = record[socket.send_fds(self.sock, [record], [segment.fd]) :]
+        if record:
+            self._tell(record)
+
+    def push(self) -> None:
+        """Send what there is room for. Marks the link as gone when the peer is."""
+        try:
+            while self._out:
+                first = [view for view, _ in list(self._out)[:_MOST_BUFFERS]] if len(self._out) > 1 else [self._out[0][0]]
+                sent = self.sock.sendmsg(first)
+                while self._out and sent >= len(self._out[0][0]):
+                    view, piece = self._out.popleft()
+                    sent -= len(view)
+                    self.cleared += piece
+                if sent:
+                    view, piece = self._out[0]
+                    self._out[0] = (view[sent:], piece)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.gone = True
+
+    def _tell(self, record: bytes) -> None:
+        self._out.append((memoryview(record), False))
+        self.push()
+
+    # --- from the peer ---
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until there is something to hear."""
+        return bool(self._ready.poll(int(seconds * 1000)))
+
+    def hear(self) -> None:
+        """Take in what has come, up to the payload of a piece. Marks the link as gone when nothing more will come."""
+        try:
+            while not self._held:
+                wanted = _ROOM if self.near else self._lacking()
+                if self.near:
+                    data, ancillary, _, _ = self.sock.recvmsg(wanted, socket.CMSG_SPACE(4))
+                    for _, _, content in ancillary:
+                        self._descriptors.extend(array.array("i", content))
+                else:
+                    data = self.sock.recv(wanted)
+                if not data:
+                    self.gone = True
+                    return
+                self.heard = clock()
+                self._in += data
+                self._read_records()
+                if self.near and len(data) < wanted:
+                    return
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.gone = True
+
+    def take(self, views: list[memoryview]) -> bool:
+        """Read the payload of a far piece into `views`, as far as it has come; true when all of it has. What is filled leaves the list."""
+        try:
+            while self._payload:
+                got = self.sock.recvmsg_into(views)[0]
+                if not got:
+                    self.gone = True
+                    return False
+                self.heard = clock()
+                self._payload -= got
+                while views and got >= len(views[0]):
+                    got -= len(views.pop(0))
+                if got:
+                    views[0] = views[0][got:]
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.gone = True
+            return False
+        self._held = False
+        return True
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the peer is about, in plain values."""
+        found: dict[str, Any] = json.loads(self.text or b"{}")
+        return found
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def _lacking(self) -> int:
+        """How many bytes are missing to the next whole record: more would be of a payload that belongs elsewhere."""
+        if len(self._in) < HEADER.size:
+            return HEADER.size - len(self._in)
+        return HEADER.size + int(HEADER.unpack_from(self._in)[2]) - len(self._in)  # only a call has more than its header here
+
+    def _read_records(self) -> None:
+        at = 0
+        while len(self._in) - at >= HEADER.size:
+            kind, attached, number, stamp = HEADER.unpack_from(self._in, at)
+            if kind == CALL and len(self._in) - at < HEADER.size + number:
+                break
+            at += HEADER.size
+            if kind == DATA:
+                self.stamps.append(stamp)
+                self._payload, self._held = number, not self.near
+            elif kind == READ:
+                self.cleared = number
+            elif kind == CALL:
+                self.text = bytes(self._in[at : at + number])
+                at += number
+                if attached:
+                    self.window = Window(self._descriptors.popleft())
+        del self._in[:at]

@@ -1,0 +1,138 @@
+"""Where ranks meet: a directory in which each leaves its addresses, and the first that finds something wrong leaves word for all others.
+
+Nothing here is on the way of the data: it is looked at when ranks connect, and when one has waited for longer than usual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from course_lib.errors import Unavailable
+
+_SECRET = 16  # bytes
+
+
+class Meeting:
+    """One rank's view of the directory. `place` is the host of each rank; `address` is where other hosts reach this one.
+
+    Ranks of one host talk over AF_UNIX sockets, which can pass on shared memory; ranks of different hosts over TCP.
+    """
+
+    def __init__(self, directory: Path, rank: int, place: tuple[int, ...], address: str = "127.0.0.1") -> None:
+        self.directory, self.rank, self.place = directory, rank, place
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory_fd = os.open(directory, os.O_RDONLY)
+        self._secret = secrets.token_bytes(_SECRET)
+        self.doors: list[socket.socket] = []
+        if place.count(place[rank]) > 1:
+            self._open(socket.AF_UNIX, self._path(rank))
+        if len(set(place)) > 1:
+            door = self._open(socket.AF_INET, (address, 0))
+            host, port = door.getsockname()
+            self._leave(f"{rank}.tcp", {"host": host, "port": port, "secret": self._secret.hex()})
+
+    def near(self, peer: int) -> bool:
+        """Whether a peer is on this host."""
+        return self.place[peer] == self.place[self.rank]
+
+    def call(self, peer: int) -> socket.socket | None:
+        """A connection to a peer, or None if it is not there yet."""
+        secret = b"\0" * _SECRET
+        if self.near(peer):
+            sock, where = socket.socket(socket.AF_UNIX), self._path(peer)
+        else:
+            known = self.read(f"{peer}.tcp")
+            if known is None:
+                return None
+            sock, where = socket.socket(socket.AF_INET), (known["host"], known["port"])
+            secret = bytes.fromhex(known["secret"])
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(5)
+        try:
+            sock.connect(where)
+            sock.sendall(secret + self.rank.to_bytes(4, "little"))
+        except (FileNotFoundError, ConnectionError, TimeoutError):
+            sock.close()
+            return None
+        return sock
+
+    def answer(self, door: socket.socket) -> tuple[int, socket.socket] | None:
+        """Who is at the door, and the connection; None for one that does not belong here."""
+        sock, _ = door.accept()
+        sock.settimeout(5)
+        with contextlib.suppress(OSError):
+            said = sock.recv(_SECRET + 4, socket.MSG_WAITALL)
+            expected = self._secret if sock.family == socket.AF_INET else b"\0" * _SECRET  # the directory guards the others
+            if len(said) == _SECRET + 4 and hmac.compare_digest(said[:_SECRET], expected):
+                if sock.family == socket.AF_INET:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return int.from_bytes(said[_SECRET:], "little"), sock
+        sock.close()
+        return None
+
+    def accuse(self, verdict: dict[str, Any]) -> dict[str, Any]:
+        """Leave word of what is wrong, for all ranks; the first word counts, and is returned."""
+        self._leave("verdict", verdict, first=True)
+        return self.verdict() or verdict
+
+    def verdict(self) -> dict[str, Any] | None:
+        """What a rank has found wrong, if any has."""
+        return self.read("verdict")
+
+    def post(self, said: dict[str, Any]) -> None:
+        """Let the others see what this rank is about."""
+        self._leave(f"{self.rank}.call", said)
+
+    def posted(self, peer: int) -> dict[str, Any] | None:
+        return self.read(f"{peer}.call")
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads((self.directory / name).read_text())
+            return found
+        except FileNotFoundError:
+            return None
+
+    def close(self) -> None:
+        for door in self.doors:
+            door.close()
+        os.close(self._directory_fd)
+
+    def _leave(self, name: str, content: dict[str, Any], first: bool = False) -> None:
+        """Write a file that appears whole or not at all; with `first`, only if it is not there."""
+        draft = self.directory / f".{name}.{self.rank}"
+        draft.write_text(json.dumps(content))
+        if first:
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, self.directory / name)
+            draft.unlink()
+        else:
+            draft.rename(self.directory / name)
+
+    def _open(self, family: socket.AddressFamily, where: Any) -> socket.socket:
+        door = socket.socket(family)
+        if family == socket.AF_UNIX:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(where)
+        door.bind(where)
+        door.listen(len(self.place))
+        self.doors.append(door)
+        return door
+
+    def _path(self, rank: int) -> str:
+        """The address of a rank's AF_UNIX socket. An address has about 100 characters at most, so Linux reaches the directory in a short way."""
+        if sys.platform == "linux":
+            return f"/proc/self/fd/{self._directory_fd}/{rank}"
+        path = str(self.directory / str(rank))
+        if len(path.encode()) > 100:
+            raise Unavailable("a local socket", f"the path {path} is too long for one", "Set LOCKSTEP_HOME to a short path.")
+        return path
+
