@@ -18,7 +18,8 @@ import numpy as np
 
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError
-from course_lib.exchange.execution import Call, Execution
+from course_lib.exchange.call import Call
+from course_lib.exchange.execution import Execution
 from course_lib.exchange.group import Group
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.program import program

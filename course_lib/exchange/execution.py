@@ -2,141 +2,98 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-from course_lib.collectives.schedule import Schedule
+from course_lib.exchange.call import Call, Coming, Moves
 from course_lib.exchange.group import Group
 from course_lib.exchange.link import Link, clock
-from course_lib.exchange.program import Incoming, Outgoing, Program, Received, Step
+from course_lib.exchange.program import Received
 from course_lib.trace import Message
 
-PIECE = 1 << 20  # bytes: small enough to be in a core's cache still when the next rank reads it, large enough to be worth waking up for
+Staged = dict[int, tuple[Received, slice, np.ndarray]]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A schedule with a length and a dtype, as one rank carries it out. A message goes in pieces: piece k has the k-th part of all its chunks."""
-
-    schedule: Schedule
-    program: Program
-    length: int
-    dtype: np.dtype
-    about: dict[str, Any]
-    text: bytes
-    ends: list[int]  # of the chunks, in elements
-    piece: int  # in elements
-    pieces: list[int]  # of each chunk; one that is empty has one too
-
-    @classmethod
-    def of(cls, schedule: Schedule, program: Program, length: int, dtype: np.dtype) -> Call:
-        about = {"algorithm": schedule.name, "schedule": schedule.digest, "length": length, "dtype": dtype.str}
-        ends = schedule.bounds(length).tolist()
-        piece = max(1, PIECE // dtype.itemsize)
-        pieces = [max(1, -(-(b - a) // piece)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-        return cls(schedule, program, length, dtype, about, json.dumps(about).encode(), ends, piece, pieces)
-
-    def span(self, chunk: int, k: int) -> slice:
-        """Where piece k of a chunk is, in elements; nowhere if the chunk has no such piece."""
-        end = self.ends[chunk + 1]
-        start = min(self.ends[chunk] + k * self.piece, end)
-        return slice(start, min(start + self.piece, end))
-
-    def count(self, message: Outgoing | Incoming) -> int:
-        """How many pieces a message has."""
-        return max([self.pieces[part.chunk] for part in message.parts])
-
-    def most(self, messages: Sequence[Outgoing | Incoming]) -> int:
-        return max([self.count(m) for m in messages], default=0)
-
-
-Spot = tuple[bool, int, int]  # shared or not, chunk, piece
-
-
-@dataclass
 class Execution:
     """Carries out `call` on `mine`, the caller's array, with the help of `shared`, the buffer that ranks of this host read (it may be the same).
 
     `record` takes a `Message` for each transfer that was received; `scratch(n)` gives an array of n elements to receive into.
     """
 
-    call: Call
-    mine: np.ndarray
-    shared: np.ndarray
-    group: Group
-    record: Callable[[Message], None] | None
-    scratch: Callable[[int], np.ndarray]
-    unread: dict[Spot, list[tuple[Link, int]]] = field(default_factory=dict)  # by whom, and its how manieth piece it is
-    known: set[int] = field(default_factory=set)  # peers that are about the same
-    begun: dict[int, float] = field(default_factory=dict)  # peer -> when its message of this round was handed over
+    def __init__(
+        self,
+        call: Call,
+        mine: np.ndarray,
+        shared: np.ndarray,
+        group: Group,
+        record: Callable[[Message], None] | None,
+        scratch: Callable[[int], np.ndarray],
+    ) -> None:
+        self.call, self.group, self.links, self.record, self.scratch = call, group, group.links, record, scratch
+        self.buffers = (mine, shared)  # at index False and True of `shared`, `source` and `target`
+        self.unread: dict[tuple[bool, int, int], list[tuple[Link, int]]] = {}  # shared or not, chunk, piece -> when each reader has it
+        self.known: set[int] = set()  # peers that are about the same
+        self.begun: dict[int, float] = {}  # peer -> when its message of this round was handed over
 
     def run(self) -> None:
         """Returns when this rank has its result, and the system has all that goes to other hosts. Ranks of this host may still read."""
-        steps = self.call.program.steps
-        for k in range(self.call.most(steps[0].sends) if steps else 0):
-            self._offer(steps[0], k)
-        for number, step in enumerate(steps):
+        rounds = self.call.rounds
+        for k in range(len(rounds[0].sends) if rounds else 0):
+            self._offer(rounds[0], k)
+        for number, moves in enumerate(rounds):
             self.group.round = number
-            following = steps[number + 1] if number + 1 < len(steps) else Step((), ())
-            received = self.call.most(step.receives)
-            for k in range(max(received, self.call.most(following.sends))):
+            following = rounds[number + 1] if number + 1 < len(rounds) else Moves([], [])
+            received, sent = len(moves.receives), len(following.sends)
+            for k in range(max(received, sent)):
                 if k < received:
-                    self._receive(step, k)
-                self._offer(following, k)  # it is as it should be at the start of the next round
+                    self._receive(moves, k)
+                if k < sent:  # this piece is as it should be at the start of the next round
+                    self._offer(following, k)
         for peer in self.call.program.sent_to:
-            link = self.group.links[peer]
+            link = self.links[peer]
             while link.sending:
                 self.group.wait(link, room=True)
 
-    def _offer(self, step: Step, k: int) -> None:
+    def _offer(self, moves: Moves, k: int) -> None:
         """Hand over piece k of all messages of a round."""
-        for message in step.sends:
-            if k >= self.call.count(message):
-                continue
-            link, views = self.group.links[message.peer], []
-            for chunk, enters, shared, _ in message.parts:
-                span = self.call.span(chunk, k)
-                if enters:
-                    np.copyto(self.shared[span], self.mine[span])
-                if not link.near:
-                    views.append(_bytes((self.shared if shared else self.mine)[span]))
-            link.offer(views)
-            for chunk, _, shared, guarded in message.parts:
-                if guarded:
-                    self.unread.setdefault((shared, chunk, k), []).append((link, link.offered))
+        mine, shared = self.buffers
+        for peer, parts in moves.sends[k]:
+            link = self.links[peer]
+            for part, span in parts:
+                if part.enters:
+                    np.copyto(shared[span], mine[span])
+            link.offer([] if link.near else [_bytes(self.buffers[part.shared][span]) for part, span in parts])
+            for part, _ in parts:
+                if part.guarded:
+                    self.unread.setdefault((part.shared, part.chunk, k), []).append((link, link.offered))
 
-    def _receive(self, step: Step, k: int) -> None:
+    def _receive(self, moves: Moves, k: int) -> None:
         """Take piece k of all messages of a round. What is staged is written when all have been read, so that ranks never wait in a circle."""
-        staged: dict[int, tuple[Received, np.ndarray]] = {}
-        for message in step.receives:
-            pieces = self.call.count(message)
-            if k >= pieces:
-                continue
-            link = self.group.links[message.peer]
+        staged: Staged = {}
+        for coming in moves.receives[k]:
+            link = self.links[coming.peer]
             while not link.stamps:
                 self.group.wait(link)
-            if message.peer not in self.known:
+            if coming.peer not in self.known:
                 self._check(link)
             stamp = link.stamps.popleft()
-            if k == 0:
-                self.begun[message.peer] = stamp
+            if coming.first:
+                self.begun[coming.peer] = stamp
             if link.near:
-                for part in message.parts:
-                    self._apply(part, k, link.theirs[self.call.span(part.chunk, k)], staged)
+                theirs = link.theirs
+                for part, span in coming.parts:
+                    self._apply(part, span, k, theirs[span], staged)
             else:
-                self._read(link, message, k, staged)
+                self._read(link, coming, k, staged)
             link.taken += 1
-            if link.near and message.confirm:
+            if link.near and coming.confirm:
                 link.confirm()
-            if self.record and k == pieces - 1:
-                self._note(message)
-        for part, value in staged.values():
+            if self.record and coming.last:
+                self._note(coming)
+        for part, span, value in staged.values():
             self._until_read(part, k)
-            self._write(part, k, value)
+            self._write(part, span, value)
 
     def _check(self, link: Link) -> None:
         """Before anything of a peer is read: is it about the same?"""
@@ -146,47 +103,47 @@ class Execution:
             link.theirs = link.window.array(self.call.length, self.call.dtype)
         self.known.add(link.peer)
 
-    def _read(self, link: Link, message: Incoming, k: int, staged: dict[int, tuple[Received, np.ndarray]]) -> None:
-        """Read what comes over the network. What takes the place of something goes straight there."""
-        spans = [self.call.span(part.chunk, k) for part in message.parts]
-        room = self.scratch(sum([span.stop - span.start for span, part in zip(spans, message.parts, strict=True) if part.reduce]))
+    def _read(self, link: Link, coming: Coming, k: int, staged: Staged) -> None:
+        """Read what comes over the network: what is to be added into scratch, the rest straight to its place."""
+        room = self.scratch(sum([span.stop - span.start for part, span in coming.parts if part.reduce]))
         came = []
-        for part, span in zip(message.parts, spans, strict=True):
+        for part, span in coming.parts:
             if part.reduce:
                 came.append(room[: span.stop - span.start])
                 room = room[span.stop - span.start :]
             else:
                 self._until_read(part, k)
-                came.append((self.shared if part.target else self.mine)[span])
+                came.append(self.buffers[part.target][span])
         views = [_bytes(target) for target in came if target.size]
         while not link.take(views):
             self.group.wait(link)
-        for part, value in zip(message.parts, came, strict=True):
-            self._apply(part, k, value, staged)
+        for (part, span), value in zip(coming.parts, came, strict=True):
+            if part.reduce:
+                self._apply(part, span, k, value, staged)
+            elif part.leaves:
+                np.copyto(self.buffers[False][span], value)
 
-    def _apply(self, part: Received, k: int, came: np.ndarray, staged: dict[int, tuple[Received, np.ndarray]]) -> None:
+    def _apply(self, part: Received, span: slice, k: int, came: np.ndarray, staged: Staged) -> None:
         """Do with a piece that came what its transfer says."""
-        if not part.reduce:
-            self._until_read(part, k)
-            self._write(part, k, came)
-            return
-        span = self.call.span(part.chunk, k)
-        there = (self.shared if part.source else self.mine)[span]
         if part.staged:
-            value = staged[part.chunk][1] if part.chunk in staged else there
-            staged[part.chunk] = part, np.add(value, came)
+            there = staged[part.chunk][2] if part.chunk in staged else self.buffers[part.source][span]
+            staged[part.chunk] = part, span, np.add(there, came)
             return
-        self._until_read(part, k)
-        self._write(part, k, np.add(there, came, out=(self.shared if part.target else self.mine)[span]))
-
-    def _write(self, part: Received, k: int, value: np.ndarray) -> None:
-        """Put the result of a transfer where it belongs, if it is not there already."""
-        span = self.call.span(part.chunk, k)
-        target = (self.shared if part.target else self.mine)[span]
-        if value.ctypes.data != target.ctypes.data:
-            np.copyto(target, value)
+        if self.unread:
+            self._until_read(part, k)
+        if not part.reduce:
+            self._write(part, span, came)
+            return
+        target = self.buffers[part.target][span]
+        np.add(self.buffers[part.source][span], came, out=target)
         if part.leaves:
-            np.copyto(self.mine[span], target)
+            np.copyto(self.buffers[False][span], target)
+
+    def _write(self, part: Received, span: slice, value: np.ndarray) -> None:
+        """Put a piece where it belongs."""
+        np.copyto(self.buffers[part.target][span], value)
+        if part.leaves:
+            np.copyto(self.buffers[False][span], value)
 
     def _until_read(self, part: Received, k: int) -> None:
         """Wait until nobody needs what was where the result of a transfer goes."""
@@ -194,15 +151,13 @@ class Execution:
             while link.cleared < number:
                 self.group.wait(link, room=True)
 
-    def _note(self, message: Incoming) -> None:
+    def _note(self, coming: Coming) -> None:
         assert self.record
-        schedule, ends = self.call.schedule, self.call.ends
-        src, dst = schedule.task(message.peer), schedule.task(self.group.rank)
-        start, end = self.begun[message.peer], clock()
-        for part in message.parts:
-            size = (ends[part.chunk + 1] - ends[part.chunk]) * self.call.dtype.itemsize
-            self.record(Message(dst, src, dst, size, self.group.round, part.chunk, start, end))
+        task = self.call.schedule.task
+        src, dst, start, end = task(coming.peer), task(self.group.rank), self.begun[coming.peer], clock()
+        for chunk, size in coming.transfers:
+            self.record(Message(dst, src, dst, size, self.group.round, chunk, start, end))
 
 
 def _bytes(part: np.ndarray) -> memoryview:
-    return memoryview(part.view(np.uint8)) if part.size else memoryview(b"")
+    return part.view(np.uint8).data if part.size else memoryview(b"")

@@ -11,6 +11,7 @@ from course_lib.exchange.link import Link, clock
 from course_lib.exchange.meeting import Meeting
 
 TICK = 0.1  # seconds after which a rank that waits looks around
+_FAREWELL = 1.0  # seconds in which peers should have read the last bytes
 
 
 class Group:
@@ -92,8 +93,11 @@ class Group:
         return self._error(self.meeting.accuse({"ranks": ranks, "calls": calls}))
 
     def close(self) -> None:
+        deadline = clock() + _FAREWELL
         for link in self.links.values():
-            link.close()
+            link.leave()
+        for link in self.links.values():
+            link.close(deadline)
         self.meeting.close()
 
     def _look_around(self, link: Link | None = None) -> None:
@@ -122,4 +126,3 @@ class Group:
         if "ranks" in verdict:
             return Mismatch(verdict["ranks"], verdict["calls"])
         return RankLost(verdict["rank"], verdict["why"], verdict["round"])
-

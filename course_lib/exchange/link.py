@@ -6,7 +6,9 @@ All that is said is a row of records, each a header and, for some, a payload. A 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
+import os
 import select
 import socket
 import struct
@@ -23,6 +25,8 @@ HEADER = struct.Struct("<BxxxIqd")  # kind, 1 if a descriptor comes along, numbe
 CALL, DATA, READ, PULSE = range(4)  # what a rank is about; a piece of a message; so many pieces have been read; still here
 _MOST_BUFFERS = 64  # handed to the system at once
 _ROOM = 1 << 16
+_ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
+_AWAKE = 200e-6  # seconds
 
 clock = time.monotonic
 
@@ -110,25 +114,41 @@ class Link:
             self.gone = True
 
     def _tell(self, record: bytes) -> None:
-        self._out.append((memoryview(record), False))
-        self.push()
+        """Send a record that stands alone, at once if nothing waits before it."""
+        if not self._out:
+            try:
+                sent = self.sock.send(record)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.gone = True
+                return
+            record = record[sent:]
+        if record:
+            self._out.append((memoryview(record), False))
 
     # --- from the peer ---
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there is something to hear."""
-        return bool(self._ready.poll(int(seconds * 1000)))
+        """Wait until there is something to hear. For a moment stay awake, and let others have the core: to be woken up takes longer than most waits."""
+        awake = clock() + min(_AWAKE, seconds)
+        while not self._ready.poll(0):
+            if clock() > awake:
+                return bool(self._ready.poll(int(seconds * 1000)))
+            os.sched_yield()
+        return True
 
     def hear(self) -> None:
         """Take in what has come, up to the payload of a piece. Marks the link as gone when nothing more will come."""
         try:
             while not self._held:
-                wanted = _ROOM if self.near else self._lacking()
+                wanted = _ROOM
                 if self.near:
-                    data, ancillary, _, _ = self.sock.recvmsg(wanted, socket.CMSG_SPACE(4))
+                    data, ancillary, _, _ = self.sock.recvmsg(wanted, _ONE_DESCRIPTOR)
                     for _, _, content in ancillary:
                         self._descriptors.extend(array.array("i", content))
                 else:
+                    wanted = self._lacking()
                     data = self.sock.recv(wanted)
                 if not data:
                     self.gone = True
@@ -171,7 +191,16 @@ class Link:
         found: dict[str, Any] = json.loads(self.text or b"{}")
         return found
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Nothing more will be sent."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self, deadline: float) -> None:
+        """Close, once the peer has left as well or time is up: closed before it has read all, a far link would lose the rest."""
+        with contextlib.suppress(OSError):
+            while not self.near and self.wait(max(0.0, deadline - clock())) and self.sock.recv(_ROOM):
+                pass
         self.sock.close()
 
     def _lacking(self) -> int:

@@ -46,6 +46,7 @@ class Meeting:
     def call(self, peer: int) -> socket.socket | None:
         """A connection to a peer, or None if it is not there yet."""
         secret = b"\0" * _SECRET
+        where: str | tuple[str, int]
         if self.near(peer):
             sock, where = socket.socket(socket.AF_UNIX), self._path(peer)
         else:
@@ -120,8 +121,7 @@ class Meeting:
     def _open(self, family: socket.AddressFamily, where: Any) -> socket.socket:
         door = socket.socket(family)
         if family == socket.AF_UNIX:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(where)
+            Path(where).unlink(missing_ok=True)
         door.bind(where)
         door.listen(len(self.place))
         self.doors.append(door)
@@ -135,4 +135,3 @@ class Meeting:
         if len(path.encode()) > 100:
             raise Unavailable("a local socket", f"the path {path} is too long for one", "Set LOCKSTEP_HOME to a short path.")
         return path
-

@@ -77,12 +77,10 @@ def program(schedule: Schedule, rank: int, place: Sequence[int], private: bool =
     Without a `private` array the caller's numbers are in the shared buffer from the beginning, and stay there.
     """
     rounds = [list(r) for r in schedule.rounds]
-    written: dict[tuple[int, int], int] = {}  # rank, chunk -> the last round that writes there
-    last: dict[tuple[int, int], int] = {}  # src, dst -> the round of their last message
-    for number, transfers in enumerate(rounds):
-        for src, dst, chunk, _ in transfers:
-            written[dst, chunk] = last[src, dst] = number
+    last = {(t.src, t.dst): number for number, transfers in enumerate(rounds) for t in transfers}  # the round of the last message of a pair
     mine = [[t for t in transfers if rank in t[:2]] for transfers in rounds]
+    peers = sorted({r for transfers in mine for t in transfers for r in t[:2]} - {rank})
+    guarding = {peer: _guarded(rounds, peer, rank, place, private) for peer in peers}
     lies = _Lies(mine, rank, place, private)
     steps = []
     for number, transfers in enumerate(mine):
@@ -91,16 +89,34 @@ def program(schedule: Schedule, rank: int, place: Sequence[int], private: bool =
         for t in transfers:
             if t.src == rank:
                 out[t.dst].append(lies.sent(t, number))
-        coming = [t for src in dict.fromkeys(t.src for t in transfers) for t in transfers if t.src == src != rank]  # as they will be applied
+        coming = [
+            t for src in dict.fromkeys(t.src for t in transfers) for t in transfers if t.src == src != rank
+        ]  # as they will be applied
         for i, t in enumerate(coming):
             again = any(other.chunk == t.chunk for other in coming[i + 1 :])
             into[t.src].append(lies.received(t, number, again))
         lies.settle()
-        confirm = {p: last[p, rank] == number or any(written.get((p, r.chunk), -1) >= number for r in parts) for p, parts in into.items()}
         sends = tuple(Outgoing(peer, tuple(parts)) for peer, parts in out.items())
-        steps.append(Step(sends, tuple(Incoming(peer, tuple(parts), confirm[peer]) for peer, parts in into.items())))
+        receives = (Incoming(p, tuple(parts), last[p, rank] == number or number in guarding[p]) for p, parts in into.items())
+        steps.append(Step(sends, tuple(receives)))
     sent_to = {m.peer for step in steps for m in step.sends}
-    return Program(tuple(steps), tuple(sorted(sent_to | {m.peer for step in steps for m in step.receives})), tuple(sorted(sent_to)))
+    return Program(tuple(steps), tuple(peers), tuple(sorted(sent_to)))
+
+
+def _guarded(rounds: list[list[Transfer]], rank: int, reader: int, place: Sequence[int], private: bool) -> set[int]:
+    """The rounds in which `rank` sends `reader` something that it will write over."""
+    mine = [[t for t in transfers if rank in t[:2]] for transfers in rounds]
+    lies = _Lies(mine, rank, place, private)
+    found = set()
+    for number, transfers in enumerate(mine):
+        for t in transfers:
+            if t.src == rank and lies.sent(t, number).guarded and t.dst == reader:
+                found.add(number)
+        for t in transfers:
+            if t.dst == rank:
+                lies.received(t, number, again=False)
+        lies.settle()
+    return found
 
 
 class _Lies:

@@ -6,6 +6,7 @@ import mmap
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 
@@ -45,5 +46,5 @@ def _anonymous_file() -> int:
     if sys.platform == "linux":
         return os.memfd_create("lockstep")
     fd, path = tempfile.mkstemp(prefix="lockstep-")
-    os.unlink(path)
+    Path(path).unlink()
     return fd
