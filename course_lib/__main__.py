@@ -39,6 +39,8 @@ def run(
     strategy: Annotated[str, typer.Argument(help=about("strategy"))] = "multi_worker_mirrored",
     framework: Annotated[str | None, typer.Option(help="tensorflow or torch.")] = None,
     workers: Annotated[int | None, typer.Option(help=about("workers"))] = None,
+    all_reduce: Annotated[str | None, typer.Option(help=about("all_reduce"))] = None,
+    hosts: Annotated[int | None, typer.Option(help=about("hosts"))] = None,
     workload: Annotated[str | None, typer.Option(help="digits, digits_cnn or wide.")] = None,
     parameters: Annotated[int | None, typer.Option(help=about("parameters"))] = None,
     global_batch: Annotated[int | None, typer.Option(help=about("global_batch"))] = None,
@@ -56,6 +58,8 @@ def run(
     given: dict[str, Any] = dict(
         framework=framework,
         workers=workers,
+        all_reduce=all_reduce,
+        hosts=hosts,
         workload=workload,
         parameters=parameters,
         global_batch=global_batch,

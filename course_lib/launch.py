@@ -22,13 +22,17 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
     """Start a run on this machine and return at once.
 
     `what` is the name of a strategy, a `RunSpec`, a function of your own that every worker runs (`def work(task): ...`), or such functions by
-    job: `{"worker": work, "ps": serve}`. `fields` are those of `RunSpec`. Raises `SpecError` or `Unavailable` before any process starts.
+    job: `{"worker": work, "ps": serve}`. `fields` are those of `RunSpec`; `all_reduce` may also be a function of your own that returns a `Schedule`.
+    Raises `SpecError` or `Unavailable` before any process starts.
 
         run = start("multi_worker_mirrored", workers=4, steps=200)
         run.wait().result["test_accuracy"]
     """
     origin = clock()
     machine = hardware.probe()
+    algorithm = fields.get("all_reduce")
+    if callable(algorithm):
+        fields["all_reduce"] = getattr(algorithm, "__name__", "algorithm")
     programs: Mapping[str, str] | Mapping[str, Program]
     if isinstance(what, (str, RunSpec)):
         spec = catalog.checked(what) if isinstance(what, RunSpec) else catalog.spec_for(what, **fields)
@@ -36,9 +40,10 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
     else:
         programs, summary = _by_job(what), None
         spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
+    schedule = catalog.schedule(spec, algorithm if callable(algorithm) else None)
     plan = hardware.plan(spec, machine, warm=nursery.is_warm(spec.framework))
     directory = RunDir(spec)
-    return launch(spec, plan, machine, directory, origin, programs, summary)
+    return launch(spec, plan, machine, directory, origin, programs, summary, schedule)
 
 
 def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:

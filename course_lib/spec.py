@@ -12,6 +12,7 @@ from course_lib.errors import SpecError
 
 MAX_WORKERS = 256
 JOBS = ("chief", "worker", "ps")
+NATIVE = "native"
 Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
 
@@ -31,6 +32,10 @@ class RunSpec(BaseModel):
     workers: Count = Field(4, ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")
     ps: Count = Field(0, ge=0, le=32, description="parameter servers, a whole number from 0 to 32")
     chief: bool = Field(False, description="true if the cluster has a chief that coordinates and does not compute")
+    all_reduce: str = Field(
+        NATIVE, description=f"'{NATIVE}' for the framework's own, or an algorithm of ours, see `lockstep allreduce --all`"
+    )
+    hosts: Count = Field(1, ge=1, le=MAX_WORKERS, description="a whole number from 1 to the number of workers")
     workload: str = Field("digits", description="the name of a workload")
     parameters: Count = Field(
         1_000_000,
@@ -74,6 +79,8 @@ class RunSpec(BaseModel):
                 self.global_batch,
                 f"must divide evenly over {self.workers} workers, such as {' or '.join(near)}",
             )
+        if self.hosts > self.workers:
+            raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
         for task, factor in self.slow.items():
             self.check_task(task, "slow")
             check_factor(factor, f"slow[{task}]")

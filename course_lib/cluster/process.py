@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -22,7 +23,7 @@ import cloudpickle
 from course_lib.cluster import frameworks
 from course_lib.cluster.channel import Channel
 from course_lib.cluster.task import Task, clock
-from course_lib.spec import RunSpec
+from course_lib.spec import NATIVE, RunSpec
 from course_lib.trace import Recorder
 
 _TRACEBACK_CHARS = 6000
@@ -74,6 +75,8 @@ def _set_up(run_dir: Path, name: str) -> tuple[Task, Callable[..., Any]]:
     task = Task(
         name, spec, addresses, run_dir, recorder, backend=run["backend"], slow_factor=spec.slow.get(name, 1.0), **run["tasks"][name]
     )
+    if spec.all_reduce != NATIVE:
+        task.schedule = pickle.loads((run_dir / "schedule.pickle").read_bytes())
     sys.path[:] = run["sys_path"]
     if Path(run["cwd"]).is_dir():
         os.chdir(run["cwd"])

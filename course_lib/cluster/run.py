@@ -16,6 +16,7 @@ from course_lib.cluster.failure import first_failure, log_tail
 from course_lib.cluster.process import task_dir
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
+from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, Stalled, StartTimeout
 from course_lib.hardware import Machine, Plan
 from course_lib.spec import RunSpec, check_factor
@@ -209,7 +210,11 @@ def launch(
     origin: float,
     programs: Mapping[str, str] | Mapping[str, Callable[..., Any]],
     summarize: Callable[[Run], Any] | None = None,
+    schedule: Schedule | None = None,
 ) -> Run:
-    """Start a run whose tasks do what `programs` says for their job: `module:function`, or a function of the learner's own."""
-    directory.describe(spec, plan, machine, origin, programs)
+    """Start a run whose tasks do what `programs` says for their job: `module:function`, or a function of the learner's own.
+
+    `schedule` is its all-reduce, if that is not the framework's own.
+    """
+    directory.describe(spec, plan, machine, origin, programs, schedule)
     return Run(spec, plan, directory, origin, summarize)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import cloudpickle
 
 from course_lib.cluster import nursery
 from course_lib.cluster.process import temporary_dir
+from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Plan
 from course_lib.spec import RunSpec
@@ -39,8 +41,11 @@ class RunDir:
         machine: Machine,
         origin: float,
         programs: Mapping[str, str] | Mapping[str, Callable[..., Any]],
+        schedule: Schedule | None = None,
     ) -> None:
         """Write down all that the tasks need to know before they start."""
+        if schedule:
+            (self.path / "schedule.pickle").write_bytes(pickle.dumps(schedule))
         by_name = all(isinstance(program, str) for program in programs.values())
         if not by_name:
             (self.path / "programs.pickle").write_bytes(cloudpickle.dumps(dict(programs)))

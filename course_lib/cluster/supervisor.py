@@ -25,7 +25,7 @@ import psutil
 from course_lib.cluster import lifeline, ports, process
 from course_lib.cluster.channel import Channel, pair
 from course_lib.cluster.roster import Roster
-from course_lib.cluster.task import clock
+from course_lib.cluster.task import clock, meetings
 from course_lib.trace import Lifecycle, to_line
 
 Launch = Callable[[Path, str, socket.socket, int, list[int]], int]
@@ -97,6 +97,7 @@ class Supervisor:
             self._kill_everything()
             for name in self.pids:
                 shutil.rmtree(process.temporary_dir(self.run_dir, name), ignore_errors=True)
+            shutil.rmtree(meetings(self.run_dir), ignore_errors=True)
         deaths = {task: {"at": at, "why": why} for task, (at, why) in self.roster.deaths.items()}
         self.kernel.send(over=self.roster.outcome, deaths=deaths)
 

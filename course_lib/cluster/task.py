@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from course_lib.collectives.schedule import Schedule, place
+from course_lib.exchange import PATIENCE, Communicator
 from course_lib.spec import RunSpec
 from course_lib.trace import Metric, Phase, Recorder, Update
 
@@ -19,12 +21,18 @@ clock = time.monotonic
 """The clock of all events: one for every process of a machine."""
 
 
+def meetings(run_dir: Path) -> Path:
+    """Where the ranks of a run meet; it goes when the run is over."""
+    return run_dir / "meetings"
+
+
 @dataclass
 class Task:
     """One process of a cluster.
 
     `name` is TensorFlow's (`worker:1`); `addresses` maps each job to its `host:port` list; `threads` is how many threads the framework may use
-    here; `device` is where it computes (`cpu`, `gpu:0`); `backend` is the native collective backend that the plan chose.
+    here; `device` is where it computes (`cpu`, `gpu:0`); `backend` is the native collective backend that the plan chose; `schedule` is the
+    all-reduce of the run, if it is not the framework's own.
     """
 
     name: str
@@ -36,6 +44,7 @@ class Task:
     device: str = "cpu"
     backend: str = "none"
     slow_factor: float = 1.0
+    schedule: Schedule | None = None
     step: int | None = field(default=None, init=False)
 
     @property
@@ -50,6 +59,16 @@ class Task:
     def rank(self) -> int:
         """Position among all tasks of the run, as torch counts."""
         return self.spec.tasks.index(self.name)
+
+    def group(self, schedule: Schedule | None = None, name: str = "all", patience: float = PATIENCE) -> Communicator:
+        """This task as a rank of a group of all workers and parameter servers, on the hosts of `schedule` (default: that of the run).
+
+        All tasks of the group must make it with the same `name`. What it receives is recorded.
+        """
+        schedule = schedule or self.schedule
+        hosts = schedule.hosts if schedule else place(len(self.spec.tasks), self.spec.hosts)
+        record = self.recorder.add if self.spec.trace else None
+        return Communicator(self.rank, hosts, meetings(self.run_dir) / name, record, patience)
 
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:

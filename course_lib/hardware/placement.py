@@ -8,7 +8,7 @@ from typing import Literal
 from course_lib.errors import SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Machine, sentence
-from course_lib.spec import RunSpec
+from course_lib.spec import NATIVE, RunSpec
 
 Backend = Literal["nccl", "ring", "gloo", "none"]
 StartMethod = Literal["fork", "spawn"]
@@ -66,6 +66,8 @@ def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
     fits, memory = _fit(spec, machine, start, warm)
     gpus, device = _gpus_used(spec, machine)
     backend, reduction = _backend(spec, gpus)
+    if spec.all_reduce != NATIVE:
+        reduction = _scheduled(spec)
     cores = _cores_reason(spec, machine, gpus)
     network = Reason(
         "network", "loopback", "All tasks are on this machine, where messages travel faster than over any cable between machines."
@@ -134,6 +136,13 @@ def _backend(spec: RunSpec, gpus: int) -> tuple[Backend, Reason]:
         else "torch's gloo adds gradients up over TCP"
     )
     return native, Reason("all-reduce", native, f"NCCL works only between GPUs, one for each worker; on CPUs {how}.")
+
+
+def _scheduled(spec: RunSpec) -> Reason:
+    across = f", and over TCP between the {spec.hosts} hosts that they play" if spec.hosts > 1 else ""
+    return Reason(
+        "all-reduce", spec.all_reduce, f"Ours: the workers carry out its schedule themselves, in shared memory on a host{across}."
+    )
 
 
 def _threads(spec: RunSpec, machine: Machine) -> int:

@@ -6,13 +6,14 @@ A new strategy is a file with its role functions and one entry in `STRATEGIES`. 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from course_lib import workloads
+from course_lib.collectives import ALGORITHMS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
-from course_lib.spec import MAX_WORKERS, RunSpec
+from course_lib.spec import MAX_WORKERS, NATIVE, RunSpec
 
 if TYPE_CHECKING:
     from course_lib.hardware import Machine
@@ -39,12 +40,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy: its facts; its role functions, framework -> job -> `module:function`; how many workers it takes."""
+    """A strategy: its facts; its role functions, framework -> job -> `module:function`; how many workers it takes; whether its all-reduce
+    can be one of ours.
+    """
 
     name: str
     facts: Facts
     programs: Mapping[str, Mapping[str, str]]
     default_workers: int = 4
+    takes_schedule: bool = False
     max_workers: int = MAX_WORKERS
 
 
@@ -85,6 +89,7 @@ MULTI_WORKER_MIRRORED = Strategy(
         source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., PyTorch Distributed, VLDB 2020",
     ),
     _programs("multi_worker_mirrored", "worker"),
+    takes_schedule=True,
 )
 
 STRATEGIES: dict[str, Strategy] = {
@@ -135,6 +140,28 @@ def checked(spec: RunSpec) -> RunSpec:
 def programs(spec: RunSpec) -> dict[str, str]:
     """Job -> `module:function` of the role functions of a run."""
     return dict(find(spec.strategy).programs[spec.framework])
+
+
+def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) -> Schedule | None:
+    """The all-reduce of a run: that of `algorithm`, or of the one that the spec names; None for the framework's own.
+
+    Raises `SpecError` if it is none that is right: what a learner wrote is proved before any process starts.
+    """
+    if spec.all_reduce == NATIVE:
+        return None
+    if spec.strategy in STRATEGIES and not find(spec.strategy).takes_schedule:
+        takers = ", ".join(name for name, strategy in STRATEGIES.items() if strategy.takes_schedule)
+        raise SpecError("all_reduce", spec.all_reduce, f"{spec.strategy} has no all-reduce to replace; {takers} has")
+    if algorithm is None and spec.all_reduce not in ALGORITHMS:
+        raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS])
+    servers = {"colocated": True} if spec.all_reduce == "parameter_server" and algorithm is None else {}  # a worker is the server
+    found = build(algorithm or spec.all_reduce, spec.workers, hosts=spec.hosts, **servers)
+    if found.kind != "all_reduce" or found.servers:
+        what = f"a {found.kind}" if found.kind != "all_reduce" else "one that needs servers of its own"
+        raise SpecError("all_reduce", spec.all_reduce, f"{what}; a run needs an all-reduce between its workers")
+    if algorithm is not None and not (proof := verify(found)):
+        raise SpecError("all_reduce", spec.all_reduce, f"it is not right yet.\n{proof}")
+    return found
 
 
 def rows(machine: Machine) -> list[dict[str, str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from course_lib import measures
 from course_lib.cluster.run import Run
+from course_lib.spec import NATIVE
 from course_lib.trace import task_key
 
 
@@ -23,6 +24,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "strategy": spec.strategy,
         "framework": spec.framework,
         "workload": spec.workload,
+        "all_reduce": spec.all_reduce if spec.all_reduce != NATIVE else run.plan.backend,
+        "hosts": spec.hosts,
         "workers": spec.workers,
         "steps": spec.steps,
         "global_batch": spec.batch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.benchmarks import kills, memory, start, steps, tracing
+from tests.benchmarks import allreduce, kills, memory, simulator, start, steps, tracing
 from tests.benchmarks.harness import Options, Rows
 
 SUBJECTS: dict[str, Callable[[Options], Rows]] = {
@@ -12,5 +12,7 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "memory": memory.rows,
     "tracing": tracing.rows,
     "steps": steps.rows,
+    "allreduce": allreduce.rows,
+    "simulator": simulator.rows,
     "kills": kills.rows,
 }

@@ -18,6 +18,7 @@ ORDER = [
     {"spec"},
     {"trace"},
     {"measures", "chrome", "workloads", "collectives", "network", "hardware"},
+    {"exchange"},
     {"cluster"},
     {"strategies", "simulate"},
     {"launch", "widgets"},

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.devices import use
+from course_lib.strategies.tensorflow.exchange import scheduled_mean
 from course_lib.strategies.tensorflow.patience import be_patient
 from course_lib.strategies.tensorflow.training import train
 
@@ -24,4 +25,4 @@ def worker(task: Task) -> dict[str, Any]:
     collective = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=collective.NCCL if task.backend == "nccl" else collective.RING)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)  # connects to the others, so it waits for them
-    return train(task, strategy)
+    return train(task, strategy, scheduled_mean(task) if task.schedule else None)

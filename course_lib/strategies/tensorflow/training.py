@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.strategies.tensorflow.exchange import Reduce
 from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
 from course_lib.workloads.model import digest
 from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
@@ -27,8 +28,8 @@ from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_
 MEAN = tf.distribute.ReduceOp.MEAN
 
 
-def train(task: Task, strategy: Any) -> dict[str, Any]:
-    """Train the run's workload under `strategy`.
+def train(task: Task, strategy: Any, mean: Reduce | None = None) -> dict[str, Any]:
+    """Train the run's workload under `strategy`; `mean` averages tensors over all replicas in place of the strategy's own way.
 
     Returns the task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters) and
     parameters (how many).
@@ -36,7 +37,7 @@ def train(task: Task, strategy: Any) -> dict[str, Any]:
     spec, workload = task.spec, workloads.load(task.spec)
     with strategy.scope():
         model = build(workload, spec.seed)
-        step = make_step(strategy, model, spec.learning_rate or workload.learning_rate)
+        step = make_step(strategy, model, spec.learning_rate or workload.learning_rate, mean)
         loss = _loop(task, strategy, workload, model, step)
         return {
             "final_loss": loss,
@@ -46,7 +47,7 @@ def train(task: Task, strategy: Any) -> dict[str, Any]:
         }
 
 
-def make_step(strategy: Any, model: Any, learning_rate: float) -> Callable[[Any, Any], Any]:
+def make_step(strategy: Any, model: Any, learning_rate: float, mean: Reduce | None = None) -> Callable[[Any, Any], Any]:
     """The training step, compiled on its first call.
 
     `step(images, labels)` gives a float64 vector [loss, computed, reduced, applied]: the mean loss over the global batch, and the wall-clock times at
@@ -69,7 +70,10 @@ def make_step(strategy: Any, model: Any, learning_rate: float) -> Callable[[Any,
     def step(images: Any, labels: Any) -> Any:
         computed, values = strategy.run(compute, args=(images, labels))
         # The loss goes along with the gradients: one message, not two. It is sent to wherever the first variable lives.
-        loss, *gradients = strategy.extended.batch_reduce_to(MEAN, list(zip(values, [variables[0], *variables], strict=True)))
+        if mean:
+            loss, *gradients = mean(values)
+        else:
+            loss, *gradients = strategy.extended.batch_reduce_to(MEAN, list(zip(values, [variables[0], *variables], strict=True)))
         reduced = after([loss, *gradients])
         with tf.control_dependencies([reduced]):
             updates = [strategy.extended.update(v, apply, args=(g,)) for v, g in zip(variables, gradients, strict=True)]

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.devices import now, use
+from course_lib.strategies.torch.exchange import ScheduledAllReduce
 from course_lib.strategies.torch.training import Replica, Span, train
 from course_lib.workloads.torch import build
 
@@ -31,7 +32,7 @@ def worker(task: Task) -> dict[str, Any]:
     dist.init_process_group("nccl" if task.backend == "nccl" else "gloo", timeout=TIMEOUT)
     replica = Replica(build(workload, task.spec.seed)).to(device)
     averaged = DistributedDataParallel(replica, gradient_as_bucket_view=True)  # copies rank 0's parameters to all
-    reductions = TimedAllReduce(device)
+    reductions = ScheduledAllReduce(task, device) if task.schedule else TimedAllReduce(device)
     averaged.register_comm_hook(None, reductions.start)
     return train(task, workload, replica, averaged, reductions.take)
 
