@@ -15,16 +15,18 @@ __all__ = ["Cost", "Link", "Terms", "Topology", "bus_bandwidth", "cost"]
 
 
 class Terms(NamedTuple):
-    """What the time is made of, along the slowest way through the rounds: messages and bytes inside hosts and across, and bytes added."""
+    """What the time is made of, along the slowest way through the rounds: messages and bytes inside hosts and across, bytes added, and delays."""
 
     messages: float = 0
     bytes: float = 0
     messages_across: float = 0
     bytes_across: float = 0
     reduced: float = 0
+    delays: float = 0
+    delays_across: float = 0
 
     def seconds(self, topology: Topology) -> float:
-        """α messages + β bytes + γ reduced, with the α and β of each link."""
+        """α messages + β bytes + γ reduced + delays, with the α, β and delay of each link."""
         return float(np.dot(self, topology.parameters))
 
 
@@ -73,7 +75,7 @@ def cost(schedule: Schedule, bytes: int, topology: Topology = Topology(), itemsi
 
     The time is the sum over rounds, as if each began when the last was over. In a round a rank sends its messages one after another, and
     receives at the same time, also one after another; the bytes that cross between hosts share the uplink and the downlink of the host;
-    then what came is added. The slowest rank or link makes the round. May raise SpecError.
+    the messages are under way for the longest delay among them, together; then what came is added. The slowest rank or link makes the round. May raise SpecError.
     """
     place = topology.place(schedule)
     total = _Share.none(schedule.ranks, int(place.max()) + 1)
@@ -112,7 +114,7 @@ class _Share(NamedTuple):
 
     @classmethod
     def none(cls, ranks: int, hosts: int) -> _Share:
-        return cls(*(np.zeros(n) for n in (ranks, ranks, ranks, hosts, hosts, 5, 1)))
+        return cls(*(np.zeros(n) for n in (ranks, ranks, ranks, hosts, hosts, len(Terms._fields), 1)))
 
 
 def _share(m: Messages, place: np.ndarray, topology: Topology) -> _Share:
@@ -124,6 +126,8 @@ def _share(m: Messages, place: np.ndarray, topology: Topology) -> _Share:
     sent, received, reduced = (np.bincount(*by, ranks) for by in ((m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)))
     up, down = (np.bincount(place[end[across]], m.bytes[across], hosts) for end in (m.src, m.dst))
     candidates = [_load(m.src, m, across, ranks), _load(m.dst, m, across, ranks)]
+    if topology.fetch:
+        candidates[0][:, 1] = 0
     candidates += [np.stack([0 * n, 0 * n, n > 0, n], axis=1) for n in (up, down)]  # on a shared link the delays overlap, the bytes do not
     most_added = reduced.max()
     if topology.cores:
@@ -131,7 +135,8 @@ def _share(m: Messages, place: np.ndarray, topology: Topology) -> _Share:
         most_added = max(most_added, np.bincount(place, reduced, hosts).max() / topology.cores)
     rows = np.concatenate(candidates)
     slowest = rows[np.argmax(rows @ topology.parameters[:4])]
-    return _Share(sent, received, reduced, up, down, np.append(slowest, most_added), np.array([len(m.src)]))
+    far = bool(across.any())
+    return _Share(sent, received, reduced, up, down, np.array([*slowest, most_added, not far, far]), np.array([len(m.src)]))
 
 
 def _load(who: np.ndarray, m: Messages, across: np.ndarray, count: int) -> np.ndarray:

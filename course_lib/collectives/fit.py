@@ -14,7 +14,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.topology import Link, Topology
 from course_lib.errors import SpecError
 
-NAMES = ("alpha", "beta", "alpha across", "beta across", "gamma")
+NAMES = ("alpha", "beta", "alpha across", "beta across", "gamma", "delay", "delay across")
 ALIKE = 0.02  # a column that is a mix of others but for this part of its length cannot be told from them
 
 
@@ -68,7 +68,7 @@ def fit(
     draws: int = 200,
     seed: int = 0,
 ) -> Fit:
-    """Find alpha, beta and gamma from measured times, by least squares of the relative errors, with no parameter below 0.
+    """Find alpha, beta, gamma and the delays from measured times, by least squares of the relative errors, with no parameter below 0.
 
     `topology` gives hosts and cores; its numbers are only where the search starts, and those of links that no sample used stay. In most
     algorithms the bytes added are half the bytes moved, so that samples of one alone cannot tell beta from gamma: then gamma is 0 and its
@@ -80,7 +80,7 @@ def fit(
         raise SpecError("samples", seconds.tolist(), "measured times above 0")
     if gamma is not None:
         topology = replace(topology, gamma=gamma)
-    fixed = np.array([False] * 4 + [gamma is not None])
+    fixed = np.array([name == "gamma" and gamma is not None for name in NAMES])
     columns = free = np.zeros(0)
     for _ in range(8):  # which rank or link is the slowest depends on the parameters, so look again with those just found
         terms = _terms(samples, topology)
@@ -149,5 +149,5 @@ def _unit(columns: np.ndarray) -> np.ndarray:
 
 
 def _with(topology: Topology, parameters: np.ndarray) -> Topology:
-    a, b, a_across, b_across, gamma = parameters.tolist()
-    return replace(topology, intra=Link(a, b), inter=Link(a_across, b_across), gamma=gamma)
+    a, b, a_across, b_across, gamma, delay, delay_across = parameters.tolist()
+    return replace(topology, intra=Link(a, b, delay), inter=Link(a_across, b_across, delay_across), gamma=gamma)

@@ -1,8 +1,8 @@
 """The same schedule in simulated time: no barrier between rounds, every rank goes on when its own inputs are there.
 
 The model. A rank goes through its rounds in order. In a round it sends its messages one after another, without waiting for those who
-receive them; each takes α + nβ, and a message between hosts also waits for its turn on the two links. Meanwhile it receives its messages
-one after another as they come in, and each keeps it for α + nβ as well. When all that it sends has left and all that it expects is there,
+receive them; each takes α + nβ, and a message between hosts also waits for its turn on the two links; then it is under way for the delay of its
+link. Meanwhile a rank receives its messages one after another as they come in, and each keeps it for α + nβ as well. When all that it sends has left and all that it expects is there,
 it adds (γ a byte) and goes on. Where every rank is alike this gives the time of `cost`; with stragglers it shows who waits for whom.
 Every rank has a core of its own here: `Topology.cores` is not looked at.
 """
@@ -96,11 +96,11 @@ class _Network:
         if self.everyone:
             self.sent = (at if self.in_order else at[m.src]) + self.sending
             over = self._links(m, self.sent)
-            self.came = np.maximum(over[self.into], at + self.receiving_by_rank)
+            self.came = np.maximum((over + self.under_way)[self.into], at + self.receiving_by_rank)
             return np.maximum(self.came, over if self.in_order else over[self.out_of]) + self.adding
         self.sent = serve(m.src, at.copy(), np.full(len(m.src), -np.inf), self.sending)
         over = self._links(m, self.sent)
-        self.came = serve(m.dst, at.copy(), over, self.receiving)
+        self.came = serve(m.dst, at.copy(), over + self.under_way, self.receiving)
         after = at.copy()
         np.maximum.at(after, m.src, over)
         np.maximum.at(after, m.dst, self.came)
@@ -128,6 +128,13 @@ class _Network:
             taking = intra.alpha + intra.beta * m.bytes
             taking[self.across] = inter.alpha + inter.beta * m.bytes[self.across]
             self.sending, self.receiving = taking * self.slow[m.src], taking * self.slow[m.dst]
+            self.under_way = np.full(len(m.src), intra.delay)
+            if self.topology.fetch:  # the sender only says that it is there, the receiver reads it
+                self.under_way += intra.beta * m.bytes * self.slow[m.dst]
+                said = intra.alpha * self.slow[m.src]
+                said[self.across] = self.sending[self.across]
+                self.sending = said
+            self.under_way[self.across] = inter.delay
             self.receiving_by_rank = self.receiving[self.into]
             self.adding = self.topology.gamma * self.slow * np.bincount(m.dst, m.reduced, len(self.place))
             self.on_link = inter.beta * m.bytes[self.across]

@@ -13,20 +13,24 @@ from course_lib.errors import SpecError
 
 @dataclass(frozen=True)
 class Link:
-    """Seconds for a message (`alpha`) and for each of its bytes (`beta`): n bytes take alpha + n beta."""
+    """Seconds for a message (`alpha`) and for each of its bytes (`beta`): n bytes keep both ends busy for alpha + n beta.
+
+    `delay`: seconds for which a message is on its way besides, and keeps nobody busy (the L of LogP, Culler et al. 1993). Books leave it out.
+    """
 
     alpha: float
     beta: float
+    delay: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
+        for name in ("alpha", "beta", "delay"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise SpecError(name, getattr(self, name), "seconds, 0 or more")
 
     @classmethod
     def of(cls, bandwidth: float, delay: float = 0.0) -> Link:
         """From bytes a second and seconds of delay."""
-        return cls(delay, 1 / bandwidth)
+        return cls(0.0, 1 / bandwidth, delay)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Topology:
       time. A host has one uplink and one downlink of bandwidth 1/inter.beta, which its ranks share.
     - `gamma`: seconds to add one byte to what is there.
     - `hosts`: the placement, as a number of hosts or the host of each rank; None: as the schedule says.
+    - `fetch`: ranks of one host read from each other's memory, as ours do: the bytes keep only the receiver busy. Books have both ends busy.
     - `cores`: how many ranks of a host can work at the same time; None: all of them. Moving and adding bytes both take a core.
 
     The numbers that stand here are only the right order of magnitude for processes on a laptop and 1 Gbit/s between hosts: `fit` finds
@@ -48,6 +53,7 @@ class Topology:
     gamma: float = 1 / 8e9
     hosts: int | Sequence[int] | None = None
     cores: int | None = None
+    fetch: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma < float("inf"):
@@ -62,4 +68,5 @@ class Topology:
     @property
     def parameters(self) -> np.ndarray:
         """The seconds that each of `Terms` is multiplied with, in that order."""
-        return np.array([self.intra.alpha, self.intra.beta, self.inter.alpha, self.inter.beta, self.gamma])
+        i, x = self.intra, self.inter
+        return np.array([i.alpha, i.beta, x.alpha, x.beta, self.gamma, i.delay, x.delay])

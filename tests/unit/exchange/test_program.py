@@ -45,6 +45,7 @@ class World:
     schedule: Schedule
     place: Sequence[int]
     private: bool
+    programs: list[Program]
     turn: Callable[[list[int]], int]
     memory: dict[Spot, int] = field(default_factory=lambda: defaultdict(lambda: POISON))
     readers: dict[Spot, int] = field(default_factory=lambda: defaultdict(int))  # messages that still have to be read there
@@ -58,7 +59,7 @@ class World:
         for rank in range(s.ranks):
             for chunk in range(s.chunks):
                 self.memory[rank, not self.private, chunk] = number(start(s, rank, chunk))
-        ranks = {rank: _Rank(self, rank, program(s, rank, self.place, self.private)).run() for rank in range(s.ranks)}
+        ranks = {rank: _Rank(self, rank, self.programs[rank]).run() for rank in range(s.ranks)}
         waits: dict[int, Wait] = {rank: lambda: True for rank in ranks}
         while ranks:
             ready = [rank for rank in ranks if waits[rank]()]
@@ -174,8 +175,9 @@ class _Rank:
             self.world.write((self.rank, MINE, part.chunk), value)
 
     def _until_read(self, part: Received) -> Iterator[Wait]:
-        for peer, count in self.unread.pop((part.target, part.chunk), ()):
-            yield lambda peer=peer, count=count: self.world.cleared[self.rank, peer] >= count
+        for written in {part.target, part.target and not part.leaves}:
+            for peer, count in self.unread.pop((written, part.chunk), ()):
+                yield lambda peer=peer, count=count: self.world.cleared[self.rank, peer] >= count
 
 
 TURNS: dict[str, Callable[[list[int]], int]] = {
@@ -188,8 +190,9 @@ TURNS: dict[str, Callable[[list[int]], int]] = {
 def check(schedule: Schedule, hosts: Sequence[int]) -> None:
     """A schedule on these hosts, with and without an array of the caller's own, in all orders."""
     for private in (True, False):
+        programs = [program(schedule, rank, hosts, private) for rank in range(schedule.ranks)]
         for turn in TURNS.values():
-            world = World(schedule, hosts, private, turn)
+            world = World(schedule, hosts, private, programs, turn)
             world.run()
             world.judge()
 
