@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from course_lib import hardware, measures, start
+from course_lib.collectives import ALGORITHMS
 from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 from course_lib.progress import follow
+from course_lib.reduction.call import compare
 from course_lib.spec import RunSpec, parse_slow
 from course_lib.strategies import catalog
 from course_lib.trace import Trace
@@ -81,6 +83,38 @@ def run(
     else:
         Console().print(_table(["result", "seconds are counted from the call"], [[name, _show(value)] for name, value in result.items()]))
         print(measures.table(started.trace))
+
+
+@app.command()
+def allreduce(
+    algorithm: Annotated[str, typer.Argument(help="Its name, see --all.")] = "ring",
+    workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
+    hosts: Annotated[int, typer.Option(help="How many hosts they are on: memory is shared on a host, TCP goes between hosts.")] = 1,
+    size: Annotated[str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")] = "1MiB",
+    dtype: Annotated[str, typer.Option(help="The numpy dtype of its elements.")] = "float32",
+    simulated: Annotated[bool, typer.Option("--simulate", help="Start no process: the model's time.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All algorithms side by side.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Sum an array over workers, by an algorithm of the course, in real processes on this machine."""
+    names = list(ALGORITHMS) if everything else [algorithm]
+    found = [result.as_dict() for result in compare(size, names, workers, hosts, dtype, simulated=simulated)]
+    if as_json:
+        print(json.dumps(found if everything else found[0]))
+    elif everything:
+        shown = [
+            "algorithm",
+            "rounds",
+            "bytes_sent_per_worker",
+            "busiest_link_bytes",
+            "seconds",
+            "predicted_seconds",
+            "bus_bandwidth",
+            "exact",
+        ]
+        Console().print(_table(shown, [[_show(row[name]) for name in shown] for row in found]))
+    else:
+        Console().print(_table(["result", ""], [[name, _show(value)] for name, value in found[0].items()]))
 
 
 @app.command()

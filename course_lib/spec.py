@@ -119,6 +119,18 @@ def check_factor(factor: float, field: str = "factor") -> float:
     return float(factor)
 
 
+def parse_bytes(text: str | int, field: str = "bytes") -> int:
+    """`4MiB`, `64 KiB`, `1MB`, `100` or a number as a number of bytes: KiB is 1024 bytes, KB 1000."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg])(i)?)?b?\s*", str(text), re.IGNORECASE)
+    if not match:
+        raise SpecError(field, text, "a number of bytes, such as 4MiB, 64KiB or 1000")
+    number, unit, binary = match.groups()
+    size = float(number) * (1024 if binary else 1000) ** " kmg".index((unit or " ").lower())
+    if size != int(size):
+        raise SpecError(field, text, "a whole number of bytes")
+    return int(size)
+
+
 def parse_slow(text: str) -> tuple[str, float]:
     """`worker:1=3` as `("worker:1", 3.0)`, the way the command line writes a straggler."""
     match = re.fullmatch(r"\s*([a-z]+:\d+)\s*=\s*([0-9.]+)\s*", text)

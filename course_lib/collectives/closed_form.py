@@ -34,7 +34,9 @@ def closed_form(algorithm: str, workers: int, bytes: int, **options: Any) -> Clo
 
 
 def _reduce_to_one(P: int, S: int) -> ClosedForm:
-    return ClosedForm(2 * (P > 1), 2 * (P - 1), (P - 1) * S, 2 * (P - 1) * S, Terms(2 * (P - 1), 2 * (P - 1) * S, reduced=(P - 1) * S, delays=2 * (P > 1)))
+    return ClosedForm(
+        2 * (P > 1), 2 * (P - 1), (P - 1) * S, 2 * (P - 1) * S, Terms(2 * (P - 1), 2 * (P - 1) * S, reduced=(P - 1) * S, delays=2 * (P > 1))
+    )
 
 
 def _tree(P: int, S: int) -> ClosedForm:

@@ -75,7 +75,8 @@ def cost(schedule: Schedule, bytes: int, topology: Topology = Topology(), itemsi
 
     The time is the sum over rounds, as if each began when the last was over. In a round a rank sends its messages one after another, and
     receives at the same time, also one after another; the bytes that cross between hosts share the uplink and the downlink of the host;
-    the messages are under way for the longest delay among them, together; then what came is added. The slowest rank or link makes the round. May raise SpecError.
+    the messages are under way for the longest delay among them, together; then what came is added. The slowest rank or
+    link makes the round. May raise SpecError.
     """
     place = topology.place(schedule)
     total = _Share.none(schedule.ranks, int(place.max()) + 1)

@@ -2,8 +2,9 @@
 
 The model. A rank goes through its rounds in order. In a round it sends its messages one after another, without waiting for those who
 receive them; each takes α + nβ, and a message between hosts also waits for its turn on the two links; then it is under way for the delay of its
-link. Meanwhile a rank receives its messages one after another as they come in, and each keeps it for α + nβ as well. When all that it sends has left and all that it expects is there,
-it adds (γ a byte) and goes on. Where every rank is alike this gives the time of `cost`; with stragglers it shows who waits for whom.
+link. Meanwhile a rank receives its messages one after another as they come in, and each keeps it for α + nβ as well. When all that it sends
+has left and all that it expects is there, it adds (γ a byte) and goes on. Where every rank is alike this gives the time of `cost`; with
+stragglers it shows who waits for whom.
 Every rank has a core of its own here: `Topology.cores` is not looked at.
 """
 

@@ -49,7 +49,7 @@ class Communicator:
     ) -> None:
         self.rank, self.place = rank, tuple(place)
         self._group = Group(Meeting(Path(directory), rank, self.place, address), patience)
-        self._record = record
+        self.record = record
         self._calls: OrderedDict[tuple[int, int, str, bool], Call] = OrderedDict()
         self._segment: Segment | None = None
         self._room = np.empty(0, np.uint8)  # where what comes over the network waits to be added
@@ -75,7 +75,7 @@ class Communicator:
     def execute_buffer(self, schedule: Schedule, length: int, dtype: Any) -> None:
         """Like `execute`, on what stands in `buffer` and without copying it; what is there afterwards is to be read before the next call."""
         call = self._call(schedule, length, np.dtype(dtype), private=False)
-        shared = self._segment_for(call).array(length, call.dtype)
+        shared = self._shared(call)
         self._carry_out(call, shared, shared)
 
     def close(self) -> None:
@@ -111,16 +111,19 @@ class Communicator:
 
     def _shared(self, call: Call) -> np.ndarray:
         """The shared buffer of a call, once nobody needs what the last one left there."""
+        self._settle()
+        return self._segment_for(call).array(call.length, call.dtype)
+
+    def _settle(self) -> None:
         with self._blame():
             self._group.settle()
-        return self._segment_for(call).array(call.length, call.dtype)
 
     def _carry_out(self, call: Call, mine: np.ndarray, shared: np.ndarray) -> None:
         with self._blame():
             self._group.begin(call.about, call.program.peers)
             for peer in call.program.sent_to:
                 self._group.links[peer].say(call.text, self._segment_for(call))
-            Execution(call, mine, shared, self._group, self._record, partial(self._scratch, call.dtype)).run()
+            Execution(call, mine, shared, self._group, self.record, partial(self._scratch, call.dtype)).run()
 
     def _scratch(self, dtype: np.dtype, length: int) -> np.ndarray:
         if len(self._room) < length * dtype.itemsize:

@@ -130,7 +130,7 @@ class Link:
     # --- from the peer ---
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there is something to hear. For a moment stay awake, and let others have the core: to be woken up takes longer than most waits."""
+        """Wait until there is something to hear. At first stay awake, and let others have the core: to be woken takes longer than most waits."""
         awake = clock() + min(_AWAKE, seconds)
         while not self._ready.poll(0):
             if clock() > awake:

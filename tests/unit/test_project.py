@@ -22,7 +22,7 @@ ORDER = [
     {"cluster"},
     {"strategies", "simulate"},
     {"launch", "widgets"},
-    {"progress", "course"},
+    {"reduction", "progress", "course"},
     {"__init__", "__main__"},
 ]
 LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}

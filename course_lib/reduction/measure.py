@@ -1,0 +1,112 @@
+"""Schedules carried out in one cluster, one after the other, and what came of each."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from course_lib import hardware
+from course_lib.collectives import Fit, Sample, Schedule, Topology, direct, fit, ring
+from course_lib.errors import SpecError
+from course_lib.hardware.limits import gigabytes
+from course_lib.launch import start
+from course_lib.reduction.role import Done, Job, carry_out
+from course_lib.spec import MAX_WORKERS
+from course_lib.trace import Message, Trace
+
+REPEATS = 7
+SIZES = (4 << 10, 128 << 10, 1 << 20)  # bytes, from which the parameters of a machine are found
+_LONG = 2 << 20  # bytes that the calls of one timing move together
+_MOST_CALLS = 20
+TIMEOUT = 300.0  # seconds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A job, its times in seconds, one for each repeat; its messages; and what the check or the arrays gave."""
+
+    job: Job
+    seconds: tuple[float, ...]
+    trace: Trace
+    exact: bool | None
+    arrays: list[np.ndarray]
+
+    @property
+    def sample(self) -> Sample:
+        """For `fit`: the median of the times."""
+        itemsize = np.dtype(self.job.dtype).itemsize
+        return Sample(self.job.schedule, self.job.length * itemsize, statistics.median(self.seconds), itemsize)
+
+
+def job(schedule: Schedule, length: int, dtype: str = "float32", repeats: int = REPEATS, checked: bool = True) -> Job:
+    """A job that is timed so often, and each time so long, that its median means something."""
+    nbytes = max(1, length * np.dtype(dtype).itemsize)
+    return Job(schedule, length, dtype, repeats, max(1, min(_MOST_CALLS, _LONG // nbytes)), checked)
+
+
+def measure(jobs: Sequence[Job], timeout: float = TIMEOUT) -> list[Measured]:
+    """Carry out jobs in one cluster of real processes. All must have equally many ranks, on the same hosts.
+
+    Raises `SpecError` for jobs that do not fit on this machine.
+    """
+    first = min((j.schedule for j in jobs), key=lambda schedule: schedule.workers)  # one with servers, if there is any
+    if any(j.schedule.hosts != first.hosts for j in jobs):
+        raise SpecError("jobs", [j.schedule.name for j in jobs], "all must have the same ranks on the same hosts")
+    if first.workers > MAX_WORKERS:
+        raise SpecError("workers", first.workers, f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated")
+    _check_memory(jobs)
+    role = partial(carry_out, jobs=list(jobs))
+    programs = {"worker": role, **({"ps": role} if first.servers else {})}
+    with start(programs, framework="python", workers=first.workers, ps=first.servers) as run:
+        values = run.wait(timeout).values
+        traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
+    done = [values[first.task(rank)] for rank in range(first.ranks)]
+    return [_measured(j, [ranks[i] for ranks in done], next(traces) if j.checked else Trace()) for i, j in enumerate(jobs)]
+
+
+def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
+    """The jobs from which `parameters` are found, for the ranks and hosts of a schedule: three sizes of two algorithms.
+
+    The two send equally many messages and bytes, in many rounds and in two: that tells what a message costs from what a round costs.
+    """
+    itemsize = np.dtype(dtype).itemsize
+    schedules = [make(schedule.ranks).placed(schedule.hosts) for make in (ring, direct)]
+    return [job(s, size // itemsize, dtype, checked=False) for s in schedules for size in SIZES]
+
+
+def parameters(samples: Sequence[Sample]) -> Fit:
+    """Alpha, beta, gamma and delay of this machine, from measured samples."""
+    return fit(samples, Topology(cores=hardware.probe().cores, fetch=True))
+
+
+def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
+    spans = zip(*(rank.spans for rank in ranks), strict=True)
+    # From when the last rank has begun to when the last one is done.
+    seconds = tuple((max(end for _, end in span) - max(begin for begin, _ in span)) / job.calls for span in spans)
+    checks = [rank.exact for rank in ranks if rank.exact is not None]
+    return Measured(job, seconds, trace, all(checks) if checks else None, [rank.result for rank in ranks if rank.result is not None])
+
+
+def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
+    """The messages of each schedule: every rank has recorded as many as it receives, in the order of the schedules. Each begins at time 0."""
+    left = {task: iter(trace.all(Message, task)) for task in trace.tasks}
+    for schedule in schedules:
+        received = [schedule.task(t.dst) for r in schedule.rounds for t in r]
+        messages = [next(left[task]) for task in received]
+        origin = min((m.start for m in messages), default=0.0)
+        yield Trace(m._replace(start=m.start - origin, end=m.end - origin) for m in messages)
+
+
+def _check_memory(jobs: Sequence[Job]) -> None:
+    """Each rank has its array, the shared buffer, and room for the check."""
+    machine = hardware.probe()
+    need = max(4 * j.length * np.dtype(j.dtype).itemsize * j.schedule.ranks for j in jobs)
+    if machine.memory_total and need > machine.memory:
+        biggest = max(j.length * np.dtype(j.dtype).itemsize for j in jobs)
+        raise SpecError(
+            "bytes", biggest, f"needs {gigabytes(need)} on {jobs[0].schedule.ranks} ranks, and {gigabytes(machine.memory)} are free"
+        )

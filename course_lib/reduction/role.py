@@ -1,0 +1,92 @@
+"""What each task does in `allreduce` and `measure`: one job after the other, all ranks at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from course_lib.cluster.task import Task, clock
+from course_lib.collectives import Schedule, recursive_doubling
+from course_lib.exchange import Communicator
+
+
+@dataclass(frozen=True)
+class Job:
+    """A schedule to be carried out on `length` elements of `dtype`.
+
+    First on known numbers, to be checked and traced, or on the arrays in the files `arrays` (one for each worker), whose result is returned.
+    Then `repeats` times for the clock, each time `calls` times without a pause.
+    """
+
+    schedule: Schedule
+    length: int
+    dtype: str
+    repeats: int
+    calls: int
+    checked: bool = True
+    arrays: tuple[Path, ...] = ()
+
+
+class Done(NamedTuple):
+    """What a rank brings back from a job: whether its result was exact (None if not checked), its result (None for known numbers), and times."""
+
+    exact: bool | None
+    result: np.ndarray | None
+    spans: list[tuple[float, float]]
+
+
+def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
+    """The role function. All jobs have ranks on the same hosts."""
+    group = task.group(jobs[0].schedule)
+    traced, group.record = group.record, None
+    barrier = recursive_doubling(len(group.place))  # servers take part as well
+    done = []
+    for job in jobs:
+        _together(group, barrier)
+        exact, result = None, None
+        if job.checked:
+            group.record = traced
+            exact, result = _once(task.rank, group, job)
+            group.record = None
+        done.append(Done(exact, result, [_timed(group, barrier, job) for _ in range(job.repeats)]))
+    group.close()
+    return done
+
+
+def known(rank: int, length: int, dtype: np.dtype) -> np.ndarray:
+    """What worker `rank` brings: whole numbers, of which no two different sums over workers are alike."""
+    return (np.arange(length) % 97 + 101 * rank).astype(dtype)
+
+
+def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
+    """What comes out: the sum of what all workers brought."""
+    with np.errstate(over="ignore"):
+        return (workers * (np.arange(length) % 97) + 101 * (workers * (workers - 1) // 2)).astype(dtype)
+
+
+def _once(rank: int, group: Communicator, job: Job) -> tuple[bool | None, np.ndarray | None]:
+    dtype, worker = np.dtype(job.dtype), rank < job.schedule.workers
+    if job.arrays:
+        array = np.load(job.arrays[rank]) if worker else np.zeros(job.length, dtype)
+        group.execute(job.schedule, array)
+        return None, array if worker else None
+    array = known(rank, job.length, dtype) if worker else np.zeros(job.length, dtype)
+    group.execute(job.schedule, array)
+    return (np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype)) if worker else None), None
+
+
+def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, float]:
+    """Start and end of `calls` calls on zeros, which stay zeros, in the shared buffer itself."""
+    group.buffer(job.schedule, job.length, job.dtype)[:] = 0
+    _together(group, barrier)
+    start = clock()
+    for _ in range(job.calls):
+        group.execute_buffer(job.schedule, job.length, job.dtype)
+    return start, clock()
+
+
+def _together(group: Communicator, barrier: Schedule) -> None:
+    group.execute(barrier, np.zeros(1, np.int8))
