@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from course_lib import hardware, measures, start
@@ -102,17 +103,8 @@ def allreduce(
     if as_json:
         print(json.dumps(found if everything else found[0]))
     elif everything:
-        shown = [
-            "algorithm",
-            "rounds",
-            "bytes_sent_per_worker",
-            "busiest_link_bytes",
-            "seconds",
-            "predicted_seconds",
-            "bus_bandwidth",
-            "exact",
-        ]
-        Console().print(_table(shown, [[_show(row[name]) for name in shown] for row in found]))
+        headers = ["algorithm", "rounds", "sends", "on a link", "ms", "predicted", "GB/s", "exact"]
+        Console().print(_table(headers, [_figures(row) for row in found]))
     else:
         Console().print(_table(["result", ""], [[name, _show(value)] for name, value in found[0].items()]))
 
@@ -175,13 +167,20 @@ def lab(context: typer.Context) -> NoReturn:
 
 def _table(headers: list[str], rows: Any) -> Table:
     first, *others = headers
-    table = Table()
-    table.add_column(first, no_wrap=True, min_width=22)  # the names that people must type
+    table = Table(collapse_padding=True)
+    table.add_column(first, no_wrap=True, min_width=18)  # the names that people must type
     for header in others:
         table.add_column(header)
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    """A line of the table of all-reduces."""
+    amounts = [decimal(row[name]) for name in ("bytes_sent_per_worker", "busiest_link_bytes")]
+    times = [f"{row[name] * 1e3:.3g}" for name in ("seconds", "predicted_seconds")]
+    return [row["algorithm"], str(row["rounds"]), *amounts, *times, f"{row['bus_bandwidth'] / 1e9:.2f}", "yes" if row["exact"] else "NO"]
 
 
 def _show(value: object) -> str:

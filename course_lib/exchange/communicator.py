@@ -52,7 +52,7 @@ class Communicator:
         self.record = record
         self._calls: OrderedDict[tuple[int, int, str, bool], Call] = OrderedDict()
         self._segment: Segment | None = None
-        self._room = np.empty(0, np.uint8)  # where what comes over the network waits to be added
+        self._spare: dict[int, np.ndarray] = {}
         self._broken: Exception | None = None
 
     def execute(self, schedule: Schedule, array: np.ndarray) -> None:
@@ -123,12 +123,14 @@ class Communicator:
             self._group.begin(call.about, call.program.peers)
             for peer in call.program.sent_to:
                 self._group.links[peer].say(call.text, self._segment_for(call))
-            Execution(call, mine, shared, self._group, self.record, partial(self._scratch, call.dtype)).run()
+            Execution(call, mine, shared, self._group, self.record, partial(self._spare_array, call.dtype)).run()
 
-    def _scratch(self, dtype: np.dtype, length: int) -> np.ndarray:
-        if len(self._room) < length * dtype.itemsize:
-            self._room = np.empty(length * dtype.itemsize, np.uint8)
-        return self._room[: length * dtype.itemsize].view(dtype)
+    def _spare_array(self, dtype: np.dtype, number: int, length: int) -> np.ndarray:
+        """The same memory for every piece: new memory costs more than the work that is done in it."""
+        size = length * dtype.itemsize
+        if number not in self._spare or len(self._spare[number]) < size:
+            self._spare[number] = np.empty(size, np.uint8)
+        return self._spare[number][:size].view(dtype)
 
     @contextlib.contextmanager
     def _blame(self) -> Any:

@@ -18,7 +18,7 @@ Staged = dict[int, tuple[Received, slice, np.ndarray]]
 class Execution:
     """Carries out `call` on `mine`, the caller's array, with the help of `shared`, the buffer that ranks of this host read (it may be the same).
 
-    `record` takes a `Message` for each transfer that was received; `scratch(n)` gives an array of n elements to receive into.
+    `record` takes a `Message` for each transfer that came; `spare(i, n)` gives the i-th of some arrays of n elements, for numbers that have to wait.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class Execution:
         shared: np.ndarray,
         group: Group,
         record: Callable[[Message], None] | None,
-        scratch: Callable[[int], np.ndarray],
+        spare: Callable[[int, int], np.ndarray],
     ) -> None:
-        self.call, self.group, self.links, self.record, self.scratch = call, group, group.links, record, scratch
+        self.call, self.group, self.links, self.record, self.spare = call, group, group.links, record, spare
         self.buffers = (mine, shared)  # at index False and True of `shared`, `source` and `target`
         self.unread: dict[tuple[bool, int, int], list[tuple[Link, int]]] = {}  # shared or not, chunk, piece -> when each reader has it
         self.known: set[int] = set()  # peers that are about the same
@@ -104,8 +104,8 @@ class Execution:
         self.known.add(link.peer)
 
     def _read(self, link: Link, coming: Coming, k: int, staged: Staged) -> None:
-        """Read what comes over the network: what is to be added into scratch, the rest straight to its place."""
-        room = self.scratch(sum([span.stop - span.start for part, span in coming.parts if part.reduce]))
+        """Read what comes over the network: what is to be added into a spare array, the rest straight to its place."""
+        room = self.spare(0, sum([span.stop - span.start for part, span in coming.parts if part.reduce]))
         came = []
         for part, span in coming.parts:
             if part.reduce:
@@ -126,8 +126,11 @@ class Execution:
     def _apply(self, part: Received, span: slice, k: int, came: np.ndarray, staged: Staged) -> None:
         """Do with a piece that came what its transfer says."""
         if part.staged:
-            there = staged[part.chunk][2] if part.chunk in staged else self.buffers[part.source][span]
-            staged[part.chunk] = part, span, np.add(there, came)
+            if part.chunk in staged:
+                there = value = staged[part.chunk][2]
+            else:
+                there, value = self.buffers[part.source][span], self.spare(1 + len(staged), span.stop - span.start)
+            staged[part.chunk] = part, span, np.add(there, came, out=value)
             return
         if self.unread:
             self._until_read(part, k)

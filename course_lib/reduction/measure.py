@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from course_lib import hardware
-from course_lib.collectives import Fit, Sample, Schedule, Topology, direct, fit, ring
+from course_lib.collectives import Fit, Sample, Schedule, Topology, direct, fit, hierarchical, ring
 from course_lib.errors import SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -64,17 +64,20 @@ def measure(jobs: Sequence[Job], timeout: float = TIMEOUT) -> list[Measured]:
     with start(programs, framework="python", workers=first.workers, ps=first.servers) as run:
         values = run.wait(timeout).values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
-    done = [values[first.task(rank)] for rank in range(first.ranks)]
+    done = [values[first.task(rank)] for rank in range(first.workers)]  # servers may be told to leave before they have said anything
     return [_measured(j, [ranks[i] for ranks in done], next(traces) if j.checked else Trace()) for i, j in enumerate(jobs)]
 
 
 def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
     """The jobs from which `parameters` are found, for the ranks and hosts of a schedule: three sizes of two algorithms.
 
-    The two send equally many messages and bytes, in many rounds and in two: that tells what a message costs from what a round costs.
+    The two send equally many messages and bytes, one in many rounds and one in two: that tells what a message costs from what a round costs.
+    On several hosts a third tells what goes inside a host from what goes across.
     """
     itemsize = np.dtype(dtype).itemsize
     schedules = [make(schedule.ranks).placed(schedule.hosts) for make in (ring, direct)]
+    if len(set(schedule.hosts)) > 1:
+        schedules.append(hierarchical(schedule.ranks, schedule.hosts))
     return [job(s, size // itemsize, dtype, checked=False) for s in schedules for size in SIZES]
 
 

@@ -44,7 +44,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main(asked: argparse.Namespace) -> int:
     if asked.list:
         for name, subject in SUBJECTS.items():
-            print(f"{name:8} {(sys.modules[subject.__module__].__doc__ or '').splitlines()[0]}")
+            print(f"{name:10} {(sys.modules[subject.__module__].__doc__ or '').splitlines()[0]}")
         return 0
     os.environ["TMPDIR"] = HOME  # TensorFlow leaves files there when it is not let end by itself, as most processes here
     repeats = asked.repeat or (2 if asked.quick else ENOUGH)

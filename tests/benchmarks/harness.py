@@ -22,9 +22,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a row is held to: so many times `faster` than the peer, `at most` so many times its figure, or `none` of ours above zero."""
+    """What a row is held to: so many times `faster` than the peer, `at most` or `at least` so many times its figure, or `none` of ours above zero.
 
-    kind: Literal["faster", "at most", "none"]
+    `shown` is held to nothing.
+    """
+
+    kind: Literal["faster", "at most", "at least", "none", "shown"]
     bound: float = 0.0
 
     def ratio(self, ours: float, peer: float) -> float:
@@ -35,12 +38,14 @@ class Aim:
         return above / below
 
     def reached(self, ours: Sequence[float], ratio: float) -> bool:
-        if self.kind == "none":
-            return not any(ours)
-        return ratio >= self.bound if self.kind == "faster" else ratio <= self.bound
+        if self.kind in ("none", "shown"):
+            return self.kind == "shown" or not any(ours)
+        return ratio <= self.bound if self.kind == "at most" else ratio >= self.bound
 
     def __str__(self) -> str:
-        return {"faster": f"{self.bound:g} times faster", "at most": f"at most {self.bound:g} of it", "none": "none"}[self.kind]
+        bound = f"{self.bound:g}"
+        words = {"faster": f"{bound} times faster", "at most": f"at most {bound} of it", "at least": f"at least {bound} times as much"}
+        return words.get(self.kind, self.kind)
 
 
 class Spread(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.benchmarks import allreduce, kills, memory, simulator, start, steps, tracing
+from tests.benchmarks import allreduce, hooks, kills, memory, prediction, simulator, start, steps, tracing
 from tests.benchmarks.harness import Options, Rows
 
 SUBJECTS: dict[str, Callable[[Options], Rows]] = {
@@ -15,4 +15,6 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "allreduce": allreduce.rows,
     "simulator": simulator.rows,
     "kills": kills.rows,
+    "prediction": prediction.rows,
+    "hooks": hooks.rows,
 }

@@ -1,0 +1,69 @@
+"""How well the model predicts: parameters are found on a few calls, and tried on algorithms and sizes that were held back.
+
+All calls are made by the same four processes, in turn, so that each repeat is a machine of its own: fitted, and judged by what it did then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from course_lib.collectives import ALGORITHMS, Fit, Sample, build, ring, tree
+from course_lib.reduction.measure import calibration, job, measure, parameters
+from tests.benchmarks.harness import Aim, Options, Rows, turns
+
+WORKERS = 4
+HELD_BACK = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # bytes
+
+
+def rows(options: Options) -> Rows:
+    """The error of single predictions, as a part of the measured time; then the size from which a ring beats a tree."""
+    judged = [judge() for _ in range(options.repeats)]
+    for name, quantile, bound in (("median", 0.5, 0.10), ("95th percentile", 0.95, 0.25)):
+        pairs = iter([(float(np.quantile(errors, quantile)), 1.0) for errors, _ in judged])
+        title = f"error of a predicted time, {name} of held-out algorithms and sizes"
+        yield turns(title, "of it", lambda pairs=pairs: [next(pairs)], "the measured time", Aim("at most", bound), options)
+    crossings = iter([crossing for _, crossing in judged])
+    yield turns("size from which a ring beats a tree, predicted", "KiB", lambda: [next(crossings)], "measured", Aim("shown"), options)
+
+
+def judge() -> tuple[list[float], tuple[float, float]]:
+    """The errors of all held-out predictions, and where tree and ring cross, predicted and measured, in KiB."""
+    schedules = [build(name, WORKERS, **({"colocated": True} if name == "parameter_server" else {})) for name in ALGORITHMS]
+    tests = calibration(schedules[0])
+    known = {(j.schedule.name, j.length * 4) for j in tests}
+    jobs = [job(s, size // 4, checked=False) for s in schedules for size in HELD_BACK if (s.name, size) not in known]
+    samples = [m.sample for m in measure([*tests, *jobs])]
+    fitted = parameters(samples[: len(tests)])
+    errors = [abs(fitted.predict(s.schedule, s.bytes, s.itemsize).seconds / s.seconds - 1) for s in samples[len(tests) :]]
+    return errors, (crossing(predicted(fitted)) / 1024, crossing(measured(samples)) / 1024)
+
+
+Gap = Callable[[float], float]
+"""Of a size: how many times longer a tree takes than a ring, as a logarithm."""
+
+
+def predicted(fitted: Fit) -> Gap:
+    def gap(size: float) -> float:
+        times = [fitted.predict(make(WORKERS), int(size), 4).seconds for make in (tree, ring)]
+        return math.log(times[0] / times[1])
+
+    return lambda size: gap(int(size) // 4 * 4)
+
+
+def measured(samples: list[Sample]) -> Gap:
+    """Between the sizes that were measured: a straight line on logarithmic scales."""
+    times = {name: {s.bytes: s.seconds for s in samples if s.schedule.name == name} for name in ("tree", "ring")}
+    sizes = sorted(set(times["tree"]) & set(times["ring"]))
+    gaps = [math.log(times["tree"][size] / times["ring"][size]) for size in sizes]
+    return lambda size: float(np.interp(math.log(size), np.log(sizes), gaps))
+
+
+def crossing(gap: Gap) -> float:
+    """The first size at which the ring is quicker; infinite if that is beyond what was measured."""
+    for size in np.geomspace(HELD_BACK[0], HELD_BACK[-1], 200):
+        if gap(float(size)) > 0:
+            return float(size)
+    return math.inf
