@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.collectives.messages import Messages, messages
-from course_lib.collectives.schedule import Kind, Schedule
+from course_lib.collectives.messages import Messages, chunk_ends, messages
+from course_lib.collectives.schedule import Kind, Round, Schedule
 from course_lib.collectives.topology import Link, Topology
 
 __all__ = ["Cost", "Link", "Terms", "Topology", "bus_bandwidth", "cost"]
@@ -80,10 +80,11 @@ def cost(schedule: Schedule, bytes: int, topology: Topology = Topology(), itemsi
     """
     place = topology.place(schedule)
     total = _Share.none(schedule.ranks, int(place.max()) + 1)
+    ends = chunk_ends(schedule, bytes, itemsize)
     last, share = None, total
-    for m in messages(schedule, bytes, itemsize):
-        if last is None or any(new is not old for new, old in zip((m.src, m.dst, m.bytes, m.reduced), last, strict=True)):
-            share = _share(m, place, topology)
+    for r, m in zip(schedule.rounds, messages(schedule, bytes, itemsize), strict=True):
+        if topology.fetch or last is None or any(new is not old for new, old in zip((m.src, m.dst, m.bytes, m.reduced), last, strict=True)):
+            share = _share(m, _copied_again(r, m, ends) if topology.fetch else None, place, topology)
             last = (m.src, m.dst, m.bytes, m.reduced)
         for sum_, part in zip(total, share, strict=True):
             sum_ += part
@@ -118,22 +119,40 @@ class _Share(NamedTuple):
         return cls(*(np.zeros(n) for n in (ranks, ranks, ranks, hosts, hosts, len(Terms._fields), 1)))
 
 
-def _share(m: Messages, place: np.ndarray, topology: Topology) -> _Share:
-    """The share of one round; of its time those terms count that belong to its slowest port, link or host's cores."""
+def _copied_again(r: Round, m: Messages, ends: np.ndarray) -> np.ndarray:
+    """For each message of a round: bytes added to a chunk that its rank sends in that round. Their sum waits beside it, and is then copied."""
+    again = np.zeros(len(m.src), dtype=np.int64)
+    if not r.reduce.any():
+        return again
+    span = np.ones(len(r.src), dtype=np.int64) if r.span is None else r.span
+    row = np.repeat(np.arange(len(span)), span)
+    chunk = np.repeat(r.chunk - np.cumsum(span) + span, span) + np.arange(span.sum())
+    parts = len(ends) - 1
+    swapped = np.isin(r.dst[row] * parts + chunk, r.src[row] * parts + chunk) & r.reduce[row]
+    np.add.at(again, row if m.of_row is None else m.of_row[row], np.where(swapped, np.diff(ends)[chunk], 0))
+    return again
+
+
+def _share(m: Messages, again: np.ndarray | None, place: np.ndarray, topology: Topology) -> _Share:
+    """The share of one round; of its time those terms count that belong to its slowest port, link or the cores.
+
+    `again`: bytes of each message that its receiver copies once more, where ranks fetch.
+    """
     ranks, hosts = len(place), int(place.max()) + 1
     if not len(m.src):
         return _Share.none(ranks, hosts)
     across = place[m.src] != place[m.dst]
     sent, received, reduced = (np.bincount(*by, ranks) for by in ((m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)))
     up, down = (np.bincount(place[end[across]], m.bytes[across], hosts) for end in (m.src, m.dst))
-    candidates = [_load(m.src, m, across, ranks), _load(m.dst, m, across, ranks)]
+    work = m if again is None else replace(m, bytes=m.bytes + again)
+    candidates = [_load(m.src, m, across, ranks), _load(m.dst, work, across, ranks)]
     if topology.fetch:
         candidates[0][:, 1] = 0
     candidates += [np.stack([0 * n, 0 * n, n > 0, n], axis=1) for n in (up, down)]  # on a shared link the delays overlap, the bytes do not
     most_added = reduced.max()
     if topology.cores:
-        candidates.append(_load(place[m.src], m, across, hosts) / topology.cores)
-        most_added = max(most_added, np.bincount(place, reduced, hosts).max() / topology.cores)
+        candidates.append(_load(np.zeros_like(m.src), work, across, 1) / topology.cores)
+        most_added = max(most_added, reduced.sum() / topology.cores)
     rows = np.concatenate(candidates)
     slowest = rows[np.argmax(rows @ topology.parameters[:4])]
     far = bool(across.any())
