@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
+from typing import Any
 
-from course_lib.trace import Lifecycle, Metric, Phase, Trace, task_key
+from course_lib.trace import Lifecycle, Metric, Phase, Trace, Update, task_key
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
 
@@ -76,6 +77,14 @@ def idle_share(trace: Trace) -> dict[str, float]:
         spans[p.task] = min(start, p.start), max(end, p.end)
     waited = {task: phases.get("wait", 0.0) for task, phases in time_in(trace).items()}
     return {task: waited[task] / (end - start) if end > start else 0.0 for task, (start, end) in spans.items()}
+
+
+def staleness(trace: Trace) -> dict[str, Any]:
+    """How stale the gradients were when they were applied: `mean`, `max`, and `updates`, which counts the updates of each staleness."""
+    seen = Counter(e.staleness for e in trace.all(Update) for _ in range(e.gradients))
+    total = sum(seen.values())
+    mean = sum(stale * n for stale, n in seen.items()) / total if total else 0.0
+    return {"mean": round(mean, 4), "max": max(seen, default=0), "updates": {str(stale): seen[stale] for stale in sorted(seen)}}
 
 
 def step_ends(trace: Trace) -> list[float]:

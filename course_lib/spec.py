@@ -30,12 +30,23 @@ class RunSpec(BaseModel):
     strategy: str = Field("multi_worker_mirrored", description="the name of a strategy, see `lockstep strategies`")
     framework: Framework = Field("tensorflow", description="'tensorflow', 'torch', or 'python' for functions of your own that need neither")
     workers: Count = Field(4, ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")
+    replicas: Count = Field(
+        1, ge=1, le=64, description="devices of each worker, logical ones where there are no GPUs, a whole number from 1 to 64"
+    )
     ps: Count = Field(0, ge=0, le=32, description="parameter servers, a whole number from 0 to 32")
     chief: bool = Field(False, description="true if the cluster has a chief that coordinates and does not compute")
     all_reduce: str = Field(
         NATIVE, description=f"'{NATIVE}' for the framework's own, or an algorithm of ours, see `lockstep allreduce --all`"
     )
     hosts: Count = Field(1, ge=1, le=MAX_WORKERS, description="a whole number from 1 to the number of workers")
+    cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] = Field(
+        "hierarchical_copy", description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl"
+    )
+    staleness_bound: Count = Field(2, ge=0, le=1000, description="steps by which a worker may be ahead of the slowest, from 0 to 1000")
+    backups: Count = Field(1, ge=0, le=MAX_WORKERS, description="workers more than are waited for in a step, a whole number from 0 on")
+    microbatches: Count = Field(4, ge=1, le=256, description="parts of a batch that follow each other in a pipeline, from 1 to 256")
+    pipeline: Literal["gpipe", "1f1b"] = Field("1f1b", description="the order of work in a pipeline: gpipe or 1f1b")
+    emulate: bool = Field(False, description="true to emulate a device that is not there (tpu)")
     workload: str = Field("digits", description="the name of a workload")
     parameters: Count = Field(
         1_000_000,
@@ -69,16 +80,14 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="after")
     def _hangs_together(self) -> RunSpec:
+        shares = self.shares
         if self.global_batch is None:
-            object.__setattr__(self, "global_batch", max(self.workers, 128 // self.workers * self.workers))
-        elif self.global_batch % self.workers:
-            lower = self.global_batch // self.workers * self.workers
-            near = [str(n) for n in (lower, lower + self.workers) if n]
-            raise SpecError(
-                "global_batch",
-                self.global_batch,
-                f"must divide evenly over {self.workers} workers, such as {' or '.join(near)}",
-            )
+            object.__setattr__(self, "global_batch", max(shares, 128 // shares * shares))
+        elif self.global_batch % shares:
+            lower = self.global_batch // shares * shares
+            near = [str(n) for n in (lower, lower + shares) if n]
+            who = f"{self.workers} workers" if self.replicas == 1 else f"{shares} replicas"
+            raise SpecError("global_batch", self.global_batch, f"must divide evenly over {who}, such as {' or '.join(near)}")
         if self.hosts > self.workers:
             raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
         for task, factor in self.slow.items():
@@ -97,6 +106,11 @@ class RunSpec(BaseModel):
         """Examples in a step over all workers."""
         assert self.global_batch is not None  # filled in by the validator
         return self.global_batch
+
+    @property
+    def shares(self) -> int:
+        """Replicas over all workers: each computes an equal share of the batch."""
+        return self.workers * self.replicas
 
     @property
     def per_worker_batch(self) -> int:

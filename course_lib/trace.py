@@ -41,7 +41,10 @@ class Message(NamedTuple):
 
 
 class Update(NamedTuple):
-    """An assignment to model variables. Versions count updates: `staleness` is how many others came between read and write."""
+    """An assignment to model variables. Versions count updates: `staleness` is how many others came between read and write.
+
+    `gradients`: how many computed gradients went into it. One that goes into none is a `Metric` named "dropped".
+    """
 
     task: str
     step: int
@@ -50,6 +53,7 @@ class Update(NamedTuple):
     read: int
     written: int
     at: float
+    gradients: int = 1
 
     @property
     def staleness(self) -> int:

@@ -89,9 +89,13 @@ class Task:
         """Record a number; `samples` counts the examples that the whole run has used so far."""
         self.recorder.add(Metric(self.name, name, float(value), step, samples, clock()))
 
-    def update(self, step: int, variables: str, device: str, read: int, written: int) -> None:
-        """Record that `variables` went from version `read`, as the gradient saw them, to version `written`, on `device`."""
-        self.recorder.add(Update(self.name, step, variables, device, read, written, clock()))
+    def update(self, step: int, variables: str, device: str, read: int, written: int, gradients: int = 1) -> None:
+        """Record that `variables` went from version `read`, as the gradients saw them, to version `written`, on `device`."""
+        self.recorder.add(Update(self.name, step, variables, device, read, written, clock(), gradients))
+
+    def dropped(self, step: int, samples: int = 0) -> None:
+        """Record that a gradient computed for a step goes into no update."""
+        self.metric("dropped", 1, step, samples)
 
     def pace(self, busy: float = 0.0) -> None:
         """Sleep for the emulated device time of a step, and longer on a task that is slowed.

@@ -7,18 +7,22 @@ from typing import Any
 from course_lib import measures
 from course_lib.cluster.run import Run
 from course_lib.spec import NATIVE
-from course_lib.trace import task_key
+from course_lib.trace import Metric, Update, task_key
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run.
 
     `seconds` are counted from `start`; `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each task to a
-    hash of the parameters it ended with: equal digests are equal to the last bit.
+    hash of the parameters it ended with: equal digests are equal to the last bit. `variables_on`: bytes of parameters by the device that the
+    runtime names. `staleness`: how many updates had how many others between their read and their write. `idle_share`: the part of its time that a
+    task waited.
     """
     spec, trace, values = run.spec, run.trace, run.values
     reported = next(
-        value for task, value in sorted(values.items(), key=lambda item: task_key(item[0])) if value.get("test_accuracy") is not None
+        value
+        for task, value in sorted(values.items(), key=lambda item: task_key(item[0]))
+        if value and value.get("test_accuracy") is not None
     )
     return {
         "strategy": spec.strategy,
@@ -32,7 +36,12 @@ def summarize(run: Run) -> dict[str, Any]:
         "parameters": reported["parameters"],
         "final_loss": reported["final_loss"],
         "test_accuracy": reported["test_accuracy"],
-        "parameter_digest": {task: value["digest"] for task, value in values.items()},
+        "parameter_digest": {task: value["digest"] for task, value in values.items() if value and "digest" in value},
+        "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
+        "variables_on": {_device(task, d): n for task, value in values.items() for d, n in (value or {}).get("variables_on", {}).items()},
+        "staleness": measures.staleness(trace),
+        "dropped_gradients": len(trace.all(Metric, name="dropped")),
+        "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "seconds": {name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()},
         "examples_per_second": round(measures.examples_per_second(trace, spec.batch), 1),
         "device_ms": spec.device_ms,
@@ -40,3 +49,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "network": run.plan.network,
         "run_dir": str(run.run_dir),
     }
+
+
+def _device(task: str, device: str) -> str:
+    """A device of the whole cluster. TensorFlow's names begin with the job; torch's are the same in every process."""
+    return device if device.startswith("/job:") else f"{task}/{device}"

@@ -20,7 +20,21 @@ import numpy as np
 import pytest
 
 from course_lib import start
-from course_lib.collectives import ALGORITHMS, HALVES, Schedule, Transfer, build, closed_form, cost, place, ring, tree, tree_broadcast, verify
+from course_lib.collectives import (
+    ALGORITHMS,
+    HALVES,
+    Round,
+    Schedule,
+    Transfer,
+    build,
+    closed_form,
+    cost,
+    place,
+    ring,
+    tree,
+    tree_broadcast,
+    verify,
+)
 from course_lib.collectives.closed_form import FORMULAS
 from course_lib.collectives.contributions import goal
 from course_lib.collectives.contributions import start as contributed
@@ -34,7 +48,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks get our fun
 NAMES = [*ALGORITHMS, *HALVES]
 SIZES = (0, 1, 3, 4, 100, 1000, 2**16 + 1)
 CASES = [*itertools.product(SIZES, ["int64", "float32"])]
-FEWER = [*itertools.product(SIZES, ["int64"]), (100, "float32"), (2**16 + 1, "float32")]
+FEWER = [*itertools.product(SIZES, ["int64"]), (1000, "float32")]
+FEWEST = [(0, "int64"), (3, "float32"), (1000, "int64"), (2**16 + 1, "float32")]
 NEAR, FAR, MIXED = (0, 0, 0, 0), (0, 1, 2, 3), (0, 0, 1, 1)
 
 clock = time.monotonic
@@ -172,7 +187,7 @@ def everything(hosts: tuple[int, ...], cases: Sequence[tuple[int, str]], piece: 
 
 @pytest.mark.parametrize("workers", [*range(1, 10), 16])
 def test_exact_and_at_its_price_on_one_host(workers: int) -> None:
-    everything((0,) * workers, CASES if workers <= 4 else FEWER)
+    everything((0,) * workers, CASES if workers <= 4 else FEWER if workers <= 9 else FEWEST)
 
 
 PLACES = [(0, 1), (0, 0, 1), (0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 1, 2, 1), (2, 0, 2, 0, 2, 0, 1), (0, 0, 0, 0, 1, 1, 1, 1)]
@@ -180,7 +195,7 @@ PLACES = [(0, 1), (0, 0, 1), (0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 1, 2, 1), (2, 0,
 
 @pytest.mark.parametrize("hosts", PLACES, ids=str)
 def test_exact_and_at_its_price_between_hosts(hosts: tuple[int, ...]) -> None:
-    everything(hosts, FEWER)
+    everything(hosts, FEWEST)
 
 
 @pytest.mark.parametrize("hosts", [NEAR, FAR, (0, 0, 1, 0, 1)], ids=str)
@@ -240,11 +255,11 @@ def test_dtypes_that_are_written_alike_are_not_taken_for_each_other() -> None:
 
 def test_what_cannot_be_added_is_refused_and_the_group_goes_on() -> None:
     def work(task: Any) -> list[str]:
-        taken = []
+        taken: list[str] = []
+        refused = [np.array([None, 1]), np.array(["some", "text"]), np.array([b"some", b"bytes"])]
+        refused += [np.array(["2026-01-01"] * 2, "datetime64[s]"), np.zeros(2, "i4,f8")]
         with group_of(task, (0, 0)) as group:
-            for what in ([None, 1], ["some", "text"], [b"some", b"bytes"], ["2026-01-01"] * 2, [(1, 2.0)] * 2):
-                dtype = {"2026-01-01": "datetime64[s]", (1, 2.0): "i4,f8"}.get(what[0])  # type: ignore[call-overload]  # None too
-                array = np.array(what, dtype=dtype)
+            for array in refused:
                 try:
                     group.execute(ring(2), array)
                     taken.append(str(array.dtype))
@@ -283,7 +298,9 @@ def test_arrays_of_any_shape_and_order_are_changed_in_place(hosts: tuple[int, ..
                 group.execute(ring(3), array)
                 inside = np.zeros(24, bool)
                 view(inside)[...] = True
-                if not np.array_equal(array, want) or (name != "Fortran" and not np.array_equal(base[~inside], (whole * 10**task.rank)[~inside])):
+                if not np.array_equal(array, want) or (
+                    name != "Fortran" and not np.array_equal(base[~inside], (whole * 10**task.rank)[~inside])
+                ):
                     wrong.append(name)
         return wrong
 
@@ -336,7 +353,8 @@ def test_the_buffer_itself_is_exact_for_every_algorithm(hosts: tuple[int, ...]) 
 
 def test_float_sums_are_the_same_to_the_last_bit_in_every_run_and_on_every_placement() -> None:
     def work(task: Any) -> dict[str, list[bytes]]:
-        brings, found = np.random.default_rng(task.rank).standard_normal(1003).astype(np.float32), {}
+        brings = np.random.default_rng(task.rank).standard_normal(1003).astype(np.float32)
+        found: dict[str, list[bytes]] = {}
         for hosts in (NEAR, FAR, (0, 1, 0, 1)):
             with group_of(task, hosts, f"meeting-{hosts}") as group:
                 for name in set(ALGORITHMS) - {"hierarchical", "parameter_server"}:
@@ -361,10 +379,12 @@ def test_parameter_servers_are_tasks_of_their_own_and_all_is_in_the_trace() -> N
         with contextlib.closing(Communicator(rank, schedule.hosts, task.run_dir / "meeting", task.recorder.add)) as group:
             array = brought(schedule, rank, 1000)
             group.execute(schedule, array)
+            while task.job == "ps":
+                time.sleep(60)  # a server ends with the workers
             return is_right(schedule, rank, array)
 
     run = start({"worker": work, "ps": work}, framework="python", workers=3, ps=2).wait(60)
-    assert [run.values[f"worker:{i}"] for i in range(3)] == [True] * 3
+    assert run.values == {f"worker:{i}": True for i in range(3)}
     price, messages = cost(schedule, 8000, itemsize=8), run.trace.all(Message)
     sent = [sum(m.bytes for m in messages if m.src == schedule.task(rank)) for rank in range(5)]
     assert (tuple(sent), len(messages)) == (price.sent, price.messages)
@@ -447,9 +467,7 @@ class Rank:
         return said
 
     def end(self) -> None:
-        assert self.process.pid
-        os.kill(self.process.pid, signal.SIGCONT)
-        self.process.kill()
+        self.process.kill()  # also if it is stopped
         self.process.join()
         self._ours.close()
 
@@ -480,7 +498,14 @@ def leave() -> None:
 
 
 def calls_until_lost(
-    rank: int, hosts: tuple[int, ...], directory: Path, schedule: Schedule, victim: int, what: Callable[[], None], when: str, length: int = 1000
+    rank: int,
+    hosts: tuple[int, ...],
+    directory: Path,
+    schedule: Schedule,
+    victim: int,
+    what: Callable[[], None],
+    when: str,
+    length: int = 1000,
 ) -> None:
     """Call after call, until in the third the victim does something: before it begins, or when it has received a message of it."""
     calls = 0
@@ -519,7 +544,7 @@ def test_all_others_name_a_rank_that_died_at_once(
         for rank in (0, 1, 3):
             said = there[rank].said()
             lost(said.error, 2)
-            assert said.after < PATIENCE / 2
+            assert "its process is gone" in str(said.error) and said.after < PATIENCE
 
 
 def test_all_others_name_a_rank_that_stopped_or_never_came_when_their_patience_ends(tmp_path: Path) -> None:
@@ -577,8 +602,8 @@ def test_a_rank_that_dies_with_much_on_its_way_to_it_is_named(algorithm: Callabl
 
 
 def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(tmp_path: Path) -> None:
-    both = [[Transfer(2, 1, 1, "copy"), Transfer(0, 1, 0, "copy")], [Transfer(1, 0, 1, "copy"), Transfer(1, 2, 0, "copy")]]
-    schedule = Schedule("both", 3, 2, both, "broadcast", owners=(0, 2))
+    rounds = [Round.of([Transfer(2, 1, 0, "reduce"), Transfer(0, 1, 0, "reduce")])]
+    schedule = Schedule("to rank 1", 3, 1, rounds, "reduce", owners=(1,))
     assert verify(schedule)
 
     def work(rank: int) -> None:
@@ -587,7 +612,7 @@ def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(
         if rank == 2:
             stop()
         time.sleep(0.3 * rank * PATIENCE)  # rank 0 is first, and soon can send no more to rank 1, which waits for rank 2
-        group.execute(schedule, np.ones(6_000_000))
+        group.execute(schedule, np.ones(3_000_000))
 
     with ranks(3, work) as there:
         for rank in (0, 1):
@@ -596,9 +621,8 @@ def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a slow link is made with SO_MAX_PACING_RATE, which only Linux has")
 def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(tmp_path: Path) -> None:
-    rounds = [[Transfer(0, 1, 0, "copy")], [Transfer(1, 2, 0, "copy")], [Transfer(1, 2, 1, "copy"), Transfer(1, 0, 1, "copy")]]
     rounds = [[Transfer(0, 1, 0, "copy")], [Transfer(1, 0, 1, "copy"), Transfer(1, 2, 1, "copy")], [Transfer(1, 2, 0, "copy")]]
-    schedule = Schedule("slow", 3, 2, rounds, "broadcast", owners=(0, 1))
+    schedule = Schedule("slow", 3, 2, [Round.of(r) for r in rounds], "broadcast", owners=(0, 1))
     assert verify(schedule)
     patience = 0.8
 
@@ -639,7 +663,11 @@ def test_after_an_error_the_same_is_raised_again_at_once(tmp_path: Path) -> None
         if rank == 2:
             kill()
         said, begun = [], 0.0
-        for again in (lambda: group.execute(ring(3), np.ones(4)), lambda: group.execute(tree(3), np.ones(9)), lambda: group.buffer(ring(3), 4, "f8")):
+        for again in (
+            lambda: group.execute(ring(3), np.ones(4)),
+            lambda: group.execute(tree(3), np.ones(9)),
+            lambda: group.buffer(ring(3), 4, "f8"),
+        ):
             begun = clock()
             with pytest.raises(RankLost) as caught:
                 again()
@@ -668,7 +696,7 @@ OTHERS: dict[str, tuple[Schedule, Schedule, int, int, str, str]] = {
 @pytest.mark.parametrize("hosts", [NEAR, FAR, MIXED], ids=str)
 def test_ranks_that_do_not_agree_all_hear_who_and_about_what_and_nothing_is_mixed(hosts: tuple[int, ...]) -> None:
     def work(task: Any) -> dict[Any, Any]:
-        found = {}
+        found: dict[Any, Any] = {}
         for (differ, (one, other, n, m, dtype, dtype_2)), odd in itertools.product(OTHERS.items(), [0, 3]):
             is_odd = task.rank == odd
             array = np.full(m if is_odd else n, 256**task.rank, dtype_2 if is_odd else dtype)
@@ -703,6 +731,12 @@ def test_ranks_that_do_not_agree_all_hear_who_and_about_what_and_nothing_is_mixe
 
 
 # --- nothing is left ---
+
+
+def test_a_group_can_be_closed_twice(tmp_path: Path) -> None:
+    group = Communicator(0, (0, 0), tmp_path / "meeting")
+    group.close()
+    group.close()
 
 
 @pytest.mark.parametrize("end", ["well", "in a mismatch"])

@@ -12,7 +12,8 @@ import course_lib
 from course_lib.errors import SpecError, Unavailable
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
-from course_lib.strategies.catalog import STRATEGIES, Facts, spec_for
+from course_lib.strategies.catalog import STRATEGIES, spec_for
+from course_lib.strategies.strategy import Facts
 
 LAPTOP: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), cores=2)
 SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), cores=64)

@@ -12,7 +12,7 @@ Source: tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +32,7 @@ def train(task: Task, strategy: Any, mean: Reduce | None = None) -> dict[str, An
     """Train the run's workload under `strategy`; `mean` averages tensors over all replicas in place of the strategy's own way.
 
     Returns the task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters) and
-    parameters (how many).
+    parameters (how many) and variables_on (bytes of parameters by device).
     """
     spec, workload = task.spec, workloads.load(task.spec)
     with strategy.scope():
@@ -44,7 +44,17 @@ def train(task: Task, strategy: Any, mean: Reduce | None = None) -> dict[str, An
             "test_accuracy": accuracy(model, workload),
             "digest": digest(weights_of(model)),
             "parameters": workload.parameters,
+            "variables_on": variables_on(strategy, model),
         }
+
+
+def variables_on(strategy: Any, model: Any) -> dict[str, int]:
+    """Bytes of the model's variables on each device of this process, as the runtime reports them."""
+    found: Counter[str] = Counter()
+    for variable in variables_of(model):
+        for part in strategy.experimental_local_results(variable):
+            found[part.device] += part.dtype.size * part.shape.num_elements()
+    return dict(found)
 
 
 def make_step(strategy: Any, model: Any, learning_rate: float, mean: Reduce | None = None) -> Callable[[Any, Any], Any]:

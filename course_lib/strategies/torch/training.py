@@ -9,7 +9,7 @@ A step has three parts:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +51,8 @@ def train(
     """Train the run's workload.
 
     `averaged` is the replica itself or a wrapper that averages gradients; `reductions` tells when it did so in the step just done. Returns the
-    task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters) and parameters
-    (how many).
+    task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters), parameters
+    (how many) and variables_on (bytes of parameters by device).
     """
     loss = _loop(task, workload, replica, averaged, reductions)
     return {
@@ -60,6 +60,7 @@ def train(
         "test_accuracy": accuracy(replica.model, workload, replica.loss.device),
         "digest": digest(weights_of(replica.model)),
         "parameters": workload.parameters,
+        "variables_on": variables_on(replica.model),
     }
 
 
@@ -91,6 +92,14 @@ def _loop(task: Task, workload: workloads.Workload, replica: Replica, averaged: 
         task.update(n, "all", where, read=n, written=n + 1)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
     return loss
+
+
+def variables_on(model: torch.nn.Module) -> dict[str, int]:
+    """Bytes of a model's parameters on each device of this process."""
+    found: Counter[str] = Counter()
+    for parameter in model.parameters():
+        found[str(parameter.device)] += parameter.numel() * parameter.element_size()
+    return dict(found)
 
 
 def apply(replica: Replica, rate: float) -> tuple[float, str]:

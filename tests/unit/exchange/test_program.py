@@ -4,6 +4,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from course_lib.collectives import Schedule, Transfer, build, place, verify
 from course_lib.collectives.contributions import goal, members, start
+from course_lib.collectives.schedule import Op
 from course_lib.exchange.program import Incoming, Program, Received, Step, program
 
 from ..collectives.cases import NAMES, mine, schedules
@@ -124,7 +126,7 @@ class _Rank:
         staged: dict[int, tuple[Received, int]] = {}
         for message in step.receives:
             queue = self.world.queue[message.peer, self.rank]
-            yield lambda queue=queue: bool(queue)
+            yield partial(bool, queue)
             take = self._look if self.world.near(self.rank, message.peer) else self._read
             yield from take(message, queue.popleft(), staged)
         for part, value in staged.values():
@@ -174,10 +176,13 @@ class _Rank:
         if part.leaves:
             self.world.write((self.rank, MINE, part.chunk), value)
 
+    def _has_read(self, peer: int, count: int) -> bool:
+        return self.world.cleared[self.rank, peer] >= count
+
     def _until_read(self, part: Received) -> Iterator[Wait]:
         for written in {part.target, part.target and not part.leaves}:
             for peer, count in self.unread.pop((written, part.chunk), ()):
-                yield lambda peer=peer, count=count: self.world.cleared[self.rank, peer] >= count
+                yield partial(self._has_read, peer, count)
 
 
 TURNS: dict[str, Callable[[list[int]], int]] = {
@@ -211,7 +216,7 @@ def placements(ranks: int) -> Iterator[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_algorithm_is_right_on_every_placement_in_every_order(name):
+def test_every_algorithm_is_right_on_every_placement_in_every_order(name: str) -> None:
     for workers in range(1, 10):
         for schedule in schedules(name, workers):
             hosts = {*placements(schedule.ranks), schedule.hosts} if workers < 6 else {schedule.hosts, place(schedule.ranks, 3)}
@@ -238,8 +243,9 @@ def composed(draw: st.DrawFn) -> tuple[Schedule, tuple[int, ...]]:
 
 def _ring(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Transfer]]:
     """Once around to add up, and once more to tell."""
-    for i, op in enumerate(["reduce"] * (len(seats) - 1) + ["copy"] * (len(seats) - 1)):
-        yield [Transfer(seats[i % len(seats)], seats[(i + 1) % len(seats)], chunk, op)]
+    ops: list[Op] = ["reduce", "copy"]
+    for i in range(2 * (len(seats) - 1)):
+        yield [Transfer(seats[i % len(seats)], seats[(i + 1) % len(seats)], chunk, ops[i // (len(seats) - 1)])]
 
 
 def _tree(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Transfer]]:
@@ -277,22 +283,38 @@ def _swaps(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[T
 
 @settings(max_examples=200, deadline=None)
 @given(composed())
-def test_any_schedule_that_verify_accepts_is_right(made):
+def test_any_schedule_that_verify_accepts_is_right(made: tuple[Schedule, tuple[int, ...]]) -> None:
     schedule, hosts = made
     assert verify(schedule).ok, schedule
     check(schedule, hosts)
 
 
-def test_between_hosts_nothing_goes_through_the_shared_buffer():
+def test_a_chunk_is_shared_before_the_first_message_that_has_it_leaves() -> None:
+    """Though the round names it in a later message first."""
+    gather = [[Transfer(0, 1, 0, "copy"), Transfer(0, 2, 1, "copy"), Transfer(0, 1, 1, "copy"), Transfer(0, 2, 0, "copy")]]
+    check(mine(3, 2, gather, kind="broadcast", owners=(0, 0)), (0, 0, 0))
+
+
+def test_a_chunk_stays_in_the_own_array_until_it_has_left_for_another_host() -> None:
+    """Though what is added to it in the same round, for others of this host, lies in the shared buffer."""
+    check(
+        mine(
+            3, 1, [[Transfer(1, 0, 0, "reduce")], [Transfer(0, 2, 0, "reduce"), Transfer(2, 0, 0, "reduce")], [Transfer(0, 1, 0, "copy")]]
+        ),
+        (0, 0, 1),
+    )
+
+
+def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
     for name in NAMES:
         schedule = build(name, 5)
         for rank in range(schedule.ranks):
             for step in program(schedule, rank, range(schedule.ranks)).steps:
                 assert not any(part.enters or part.shared for m in step.sends for part in m.parts)
-                assert not any(part.source or part.target or part.staged and not part.reduce or part.leaves for m in step.receives for part in m.parts)
+                assert not any(part.source or part.target or part.leaves for m in step.receives for part in m.parts)
 
 
-def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out():
+def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
     for name in NAMES:
         schedule = build(name, 5)
         for rank in range(schedule.ranks):
@@ -301,7 +323,7 @@ def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out():
                 assert not any(part.leaves for m in step.receives for part in m.parts)
 
 
-def test_a_part_names_its_peers_and_those_it_sends_to():
+def test_a_part_names_its_peers_and_those_it_sends_to() -> None:
     up, down = program(build("tree_reduce", 4), 0, (0,) * 4), program(build("tree_broadcast", 4), 0, (0,) * 4)
     assert (up.peers, up.sent_to) == ((1, 2), ())
     assert (down.peers, down.sent_to) == ((1, 2), (1, 2))

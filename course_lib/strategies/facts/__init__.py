@@ -1,0 +1,1 @@
+"""What is true of each strategy: one file each."""

@@ -1,0 +1,81 @@
+"""What a strategy is, as data: its facts, its role functions, and what of it is real on a machine. Nothing here imports a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from course_lib.hardware import Machine
+from course_lib.spec import MAX_WORKERS, RunSpec
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a learner should be able to say about a strategy.
+
+    Where its `variables` live; who computes `gradients`, applies the `update` and `waits` for whom; what goes over the `wire` in a step (n workers,
+    S bytes of gradients); its typical `use`, its `limits` and its `source`.
+    """
+
+    summary: str
+    variables: str
+    gradients: str
+    update: str
+    waits: str
+    wire: str
+    use: str
+    limits: str
+    source: str
+
+
+class Standing(NamedTuple):
+    """How real a strategy is on a machine, `why`, and, if it is not available, the `cure`."""
+
+    reality: Literal["measured", "emulated", "unavailable"]
+    why: str
+    cure: str = ""
+
+
+Programs = Mapping[str, Mapping[str, str]]
+"""Framework -> job -> `module:function`."""
+
+
+def programs(module: str, **jobs: tuple[str, ...]) -> Programs:
+    """Role functions named after their jobs, in a module of the same name for each framework: `programs("mirrored", torch=("worker",))`."""
+    return {framework: {job: f"{__package__}.{framework}.{module}:{job}" for job in names} for framework, names in jobs.items()}
+
+
+def real_processes(framework: str, machine: Machine) -> Standing:
+    """The standing of a strategy whose workers are processes that all-reduce: GPUs where there are enough, else CPUs."""
+    if len(machine.gpus) > 1 and framework in machine.cuda_frameworks:
+        return Standing("measured", f"real processes; NCCL for up to {len(machine.gpus)} workers, a GPU each")
+    native = "TensorFlow's RING" if framework == "tensorflow" else "gloo"
+    return Standing("measured", f"real processes; {native} between CPUs, as NCCL needs a GPU for each worker")
+
+
+def anything(spec: RunSpec, machine: Machine) -> None:
+    """The check of a strategy that has no demands of its own."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A strategy: its facts and its role functions; `standing`: how real it is with a framework on a machine.
+
+    - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
+    - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief coordinates the workers.
+    - `one_process`: frameworks in which all replicas live in one process, on a device each; `workers` are then made `replicas` of it.
+    - `takes_schedule`: whether its all-reduce can be one of ours.
+    """
+
+    name: str
+    facts: Facts
+    programs: Programs
+    standing: Callable[[str, Machine], Standing] = real_processes
+    check: Callable[[RunSpec, Machine], None] = anything
+    default_workers: int = 4
+    max_workers: int = MAX_WORKERS
+    default_ps: int = 0
+    chief: tuple[str, ...] = ()
+    one_process: tuple[str, ...] = ()
+    takes_schedule: bool = False

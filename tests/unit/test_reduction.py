@@ -1,0 +1,385 @@
+"""All-reduces side by side, without processes: what is refused, what the model says of the rest, and the numbers that the check relies on."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import hardware
+from course_lib.collectives import (
+    ALGORITHMS,
+    HALVES,
+    Link,
+    Sample,
+    Schedule,
+    Topology,
+    Transfer,
+    build,
+    bus_bandwidth,
+    closed_form,
+    cost,
+    ring,
+    simulate,
+    tree,
+    verify,
+)
+from course_lib.errors import SpecError
+from course_lib.reduction import measure as measuring
+from course_lib.reduction.call import compare
+from course_lib.reduction.measure import REPEATS, SIZES, calibration, job, measure, parameters
+from course_lib.reduction.role import known, known_sum
+from course_lib.spec import MAX_WORKERS, parse_bytes
+from course_lib.trace import Message
+
+MIB = 1 << 20
+FIELDS = [
+    *("algorithm", "workers", "hosts", "bytes", "rounds", "bytes_sent_per_worker", "busiest_link_bytes"),
+    *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
+]
+
+simulated = functools.partial(compare, simulated=True)
+
+
+def forgetful(workers: int) -> Schedule:
+    """A ring that stops a round early: the mistake of an off-by-one."""
+    return replace(ring(workers), name="forgetful", rounds=ring(workers).rounds[:-1])
+
+
+def rounds(*lists: Any) -> Any:
+    """Rounds the way a learner writes them, as lists."""
+    return list(lists)
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail as soon as a process would be started."""
+
+    def start(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process would have been started")
+
+    monkeypatch.setattr(measuring, "start", start)
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
+    """Let this machine be another one."""
+    made_up = replace(hardware.probe(), **facts)
+    monkeypatch.setattr(hardware, "probe", lambda: made_up)
+
+
+# --- sizes in words -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4MiB", 4 * MIB),
+        ("4 MiB", 4 * MIB),
+        ("64KiB", 65536),
+        ("64kib", 65536),
+        ("1GiB", 2**30),
+        ("1MB", 10**6),
+        ("1mb", 10**6),
+        ("2k", 2000),
+        ("2Ki", 2048),
+        ("0.5KiB", 512),
+        ("1.5KB", 1500),
+        (" 7 b ", 7),
+        ("100", 100),
+        ("0", 0),
+        (100, 100),
+        (2**40, 2**40),
+    ],
+)
+def test_a_size_is_read_as_people_write_it(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+BAD_SIZES = ["", "MiB", "much", "-4", -4, "1.5", "1.0001KiB", "4MiB/s", "1e6", "1TiB", "4 M i B", "4MiB 2", "1,5KiB", True, "nan"]
+
+
+@pytest.mark.parametrize("text", BAD_SIZES)
+def test_what_is_no_size_is_refused_in_one_line(text: str | int) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_bytes(text)
+    assert (caught.value.field, caught.value.value) == ("bytes", text)
+    assert "number of bytes" in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
+    with pytest.raises(SpecError):
+        parse_bytes("9" * 400)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "says"),
+    [
+        ({"algorithms": ["rign"]}, "algorithm", "did you mean 'ring'?"),
+        ({"algorithms": ["ring", "hierachical"]}, "algorithm", "did you mean 'hierarchical'?"),
+        ({"algorithms": ["ring_reduce_scatter"]}, "algorithm", "allowed: reduce_to_one, "),
+        ({"algorithms": [4]}, "algorithm", "allowed: reduce_to_one, "),
+        ({"workers": 0}, "workers", "a whole number from 1 on"),
+        ({"workers": -3}, "workers", "a whole number from 1 on"),
+        ({"workers": 2.5}, "workers", "a whole number from 1 on"),
+        ({"hosts": 5}, "hosts", "a number from 1 to 4"),
+        ({"hosts": 0}, "hosts", "a number from 1 to 4"),
+        ({"algorithms": ["hierarchical"], "hosts": 9}, "hosts", "a number from 1 to 4"),
+        ({"what": 6}, "bytes", "a whole number of float32 elements of 4 bytes, such as 4 or 8"),
+        ({"what": 4, "dtype": "int64"}, "bytes", "a whole number of int64 elements of 8 bytes, such as 0 or 8"),
+        ({"what": "much"}, "bytes", "a number of bytes, such as 4MiB"),
+        ({"what": 4.5}, "bytes", ""),
+        ({"dtype": "float31"}, "dtype", "the name of a numpy dtype, such as float32"),
+        ({"dtype": ""}, "dtype", "the name of a numpy dtype"),
+        ({"dtype": "str"}, "dtype", ""),
+        ({"dtype": "object"}, "dtype", ""),
+        ({"dtype": "datetime64[s]"}, "dtype", ""),
+        ({"what": []}, "arrays", "one array for each worker"),
+        ({"what": [np.ones(3), np.ones(4)]}, "arrays[1]", "float64 of shape (4,), and arrays[0] float64 of shape (3,)"),
+        ({"what": [np.ones(3), np.ones((3, 1))]}, "arrays[1]", "the same shape and dtype"),
+        ({"what": [np.ones(3), np.ones(3), np.ones(3, "f4")]}, "arrays[2]", "float32 of shape (3,)"),
+        ({"what": [np.ones(3)] * 3, "workers": 2}, "workers", "3 arrays were given, one for each worker"),
+        ({"what": [np.array([1, None])] * 2}, "dtype", ""),
+        ({"repeats": 0, "simulated": False}, "repeats", ""),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("no_process")
+def test_bad_input_names_the_field_and_what_is_allowed_before_any_process(arguments: dict[str, Any], field: str, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        compare(**{"what": 64, "algorithms": ["ring"], "simulated": True, **arguments})
+    assert caught.value.field == field
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_an_all_reduce_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=f"algorithm='{name}': is a {HALVES[name](4).kind}, not an all_reduce"):
+        simulated(64, [HALVES[name]])
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_wrong_function_of_a_learners_own_is_refused_in_the_words_of_the_proof() -> None:
+    for is_simulated in (True, False):
+        with pytest.raises(SpecError) as caught:
+            compare(64, ["ring", forgetful], simulated=is_simulated)
+        assert str(caught.value) == f"algorithm='forgetful': it is not right yet.\n{verify(forgetful(4))}"
+        assert "rank 0 ends chunk 1 without the gradient of rank 1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda workers: None, "must return a Schedule"),
+        (lambda workers: ring(workers + 1), "a schedule for 4 workers was asked for"),
+        (lambda workers: Schedule("mine", workers, 1, rounds([Transfer(0, 9, 0, "reduce")])), "there are only ranks 0 to 3"),
+        (lambda workers: Schedule("mine", workers, 1, rounds([(0, 1)])), "each transfer is Transfer"),
+    ],
+)
+def test_a_function_that_makes_no_schedule_for_these_workers_is_told_so(function: Callable[..., Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        simulated(64, [function])
+
+
+def test_a_number_of_bytes_may_be_one_of_numpys() -> None:
+    size: Any = np.int64(4096)  # from a loop over 2 ** np.arange(10, 20), say
+    (result,) = simulated(size, ["ring"])
+    assert result.bytes == 4096
+
+
+def test_what_needs_more_memory_than_is_free_is_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch, no_process: None) -> None:
+    machine(monkeypatch, memory=4 * 2**30, memory_total=8 * 2**30)
+    with pytest.raises(SpecError) as caught:
+        compare("1GiB", ["ring", "tree"])
+    assert str(caught.value) == "bytes=1073741824: needs 16.0 GB on 4 ranks, and 4.0 GB are free"
+    with pytest.raises(AssertionError, match="would have been started"):
+        compare("256MiB", ["ring"])  # just fits
+    machine(monkeypatch, memory=0, memory_total=0)
+    with pytest.raises(AssertionError, match="would have been started"):
+        compare("1GiB", ["ring"])  # who knows
+
+
+def test_an_algorithm_that_does_not_fit_is_refused_before_the_others_are_started(monkeypatch: pytest.MonkeyPatch, no_process: None) -> None:
+    machine(monkeypatch, memory=16 * 64 * MIB, memory_total=2**40)  # four ranks fit, and a server no more
+    with pytest.raises(SpecError, match="5 ranks"):
+        compare("64MiB", ["ring", "parameter_server"])
+
+
+@pytest.mark.usefixtures("no_process")
+def test_jobs_of_one_measurement_have_the_same_ranks_and_not_too_many() -> None:
+    with pytest.raises(SpecError, match="same ranks on the same hosts"):
+        measure([job(ring(4), 8), job(ring(4).placed(2), 8)])
+    with pytest.raises(SpecError, match=f"workers={MAX_WORKERS + 1}: .*more than that can be simulated"):
+        measure([job(ring(MAX_WORKERS + 1), 8)])
+
+
+# --- simulated ------------------------------------------------------------------------------------------------------------------------------
+
+SIZE = 4 * 2520  # bytes: float32 elements that divide evenly over the chunks of all algorithms below
+PLACES = [(1, 1), (2, 1), (4, 1), (5, 1), (6, 1), (2, 2), (4, 2), (5, 3), (6, 3)]
+
+
+@pytest.mark.parametrize(("workers", "hosts"), PLACES)
+@pytest.mark.usefixtures("no_process")
+def test_simulated_figures_are_those_of_the_price_and_the_simulation(workers: int, hosts: int) -> None:
+    found = simulated(SIZE, workers=workers, hosts=hosts)
+    assert [result.algorithm for result in found] == list(ALGORITHMS)
+    for result in found:
+        schedule = build(result.algorithm, workers, hosts)
+        price, simulation = cost(schedule, SIZE, itemsize=4), simulate(schedule, SIZE, itemsize=4)
+        assert (result.workers, result.hosts, result.bytes, result.rounds) == (workers, hosts, SIZE, price.rounds)
+        assert (result.bytes_sent_per_worker, result.busiest_link_bytes) == (max(price.sent[:workers]), price.busiest_link[1])
+        assert (result.seconds, result.predicted_seconds) == (simulation.seconds, price.seconds)
+        assert result.bus_bandwidth == bus_bandwidth(SIZE, simulation.seconds, workers)
+        assert (result.exact, result.reality, result.arrays) == (True, "simulated", [])
+        assert (result.schedule.digest, result.schedule.hosts) == (schedule.digest, schedule.hosts)
+        assert {type(event) for event in result.trace} <= {Message}
+        assert len(result.trace) == sum(map(len, schedule.rounds))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+def test_simulated_figures_are_those_of_the_books(workers: int) -> None:
+    size = 4 * 3 * 8 * 8
+    for result in simulated(size, workers=workers):
+        form = closed_form(result.algorithm, workers, size)
+        assert result.rounds == form.rounds
+        if result.algorithm == "parameter_server":
+            assert result.bytes_sent_per_worker == size  # the busiest rank is the server, and no worker
+        elif form.exact:
+            assert result.bytes_sent_per_worker == form.bytes_per_rank
+        else:
+            assert 0 < result.bytes_sent_per_worker <= form.bytes_per_rank
+
+
+def test_four_workers_are_the_default_and_arrays_bring_their_own_number() -> None:
+    assert simulated(64, ["ring"])[0].workers == 4
+    (result,) = simulated([np.ones((2, 3), "int16")] * 3, ["tree"])
+    assert (result.workers, result.bytes) == (3, 12)
+
+
+def test_options_go_to_the_algorithm() -> None:
+    (server,) = simulated(64, ["parameter_server"], servers=2)
+    assert server.schedule.servers == 2
+    orderly, scattered = (simulated("4KiB", ["ring"], hosts=2, order=order)[0] for order in ([0, 1, 2, 3], [0, 2, 1, 3]))
+    assert scattered.busiest_link_bytes == 2 * orderly.busiest_link_bytes
+
+
+def test_a_function_of_a_learners_own_is_simulated_under_its_name() -> None:
+    def mine(workers: int) -> Schedule:
+        return replace(tree(workers), name="mine")
+
+    mine_result, book = simulated("1KiB", [mine, "tree"], hosts=2)
+    assert mine_result.algorithm == "mine"
+    assert mine_result.as_dict() | {"algorithm": "tree"} == book.as_dict()
+
+
+def test_more_workers_than_can_be_started_can_be_simulated() -> None:
+    (result,) = simulated("4MiB", ["ring"], workers=1024)
+    assert (result.rounds, result.bytes_sent_per_worker) == (2046, 2 * 1023 * 4096)
+
+
+def test_a_result_has_the_agreed_fields_as_plain_values_and_says_what_it_is() -> None:
+    (result,) = simulated("4KiB", ["ring"])
+    assert list(result.as_dict()) == FIELDS
+    assert all(isinstance(value, (str, int, float, bool)) for value in result.as_dict().values())
+    assert repr(result).startswith("AllReduce(ring, 4 workers, 4096 bytes: 6 rounds, ")
+    assert repr(result).endswith(" predicted, exact)")
+    assert "simulated" in repr(result)
+    assert repr(replace(result, exact=False)).endswith("NOT EXACT)")
+
+
+# --- the numbers that the check relies on ---------------------------------------------------------------------------------------------------
+
+DTYPES = ["float32", "float64", "float16", "int8", "uint8", "int64", "complex64"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("workers", [1, 2, 5, 8, 16])
+def test_the_known_numbers_sum_to_the_known_sum_in_any_order(workers: int, dtype: str) -> None:
+    for length in (0, 1, 97, 500):
+        brought = [known(rank, length, np.dtype(dtype)) for rank in range(workers)]
+        expected = known_sum(workers, length, np.dtype(dtype))
+        assert expected.dtype == dtype
+        for order in (brought, brought[::-1], brought[::2] + brought[1::2]):
+            np.testing.assert_array_equal(functools.reduce(np.add, order), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [1, 5, 1000])
+def test_a_worker_that_is_missing_or_counted_twice_changes_the_sum(length: int, dtype: str) -> None:
+    for workers in (2, 3, 6):
+        expected = known_sum(workers, length, np.dtype(dtype))
+        for rank in range(workers):
+            one = known(rank, length, np.dtype(dtype))
+            assert not np.array_equal(expected - one, expected), f"without worker {rank}"
+            assert not np.array_equal(expected + one, expected), f"worker {rank} twice"
+
+
+def test_no_two_different_sums_over_workers_are_alike() -> None:
+    some = [ranks for n in range(1, 6) for ranks in itertools.combinations(range(5), n)]
+    sums = {ranks: tuple(sum(known(rank, 200, np.dtype("int64")) for rank in ranks).tolist()) for ranks in some}  # type: ignore[union-attr]
+    same = [(a, b) for a, b in itertools.combinations(some, 2) if sums[a] == sums[b]]
+    assert same == []
+
+
+# --- what is measured, and the model that comes of it ---------------------------------------------------------------------------------------
+
+
+def test_a_job_is_so_often_called_that_its_time_means_something() -> None:
+    short, long = job(ring(4), 256), job(ring(4), 4 * MIB)
+    assert (short.repeats, long.repeats) == (REPEATS, REPEATS)
+    assert short.calls > long.calls == 1
+    assert job(ring(4), 0).calls == short.calls
+    assert job(ring(4), 256, "int64", repeats=3, checked=False) == replace(short, dtype="int64", repeats=3, checked=False)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hosts"), [(ring(4), 1), (build("parameter_server", 3, servers=2), 1), (build("tree", 5, 2), 2)], ids=str
+)
+def test_calibration_times_the_same_bytes_in_many_rounds_and_in_few_on_the_ranks_of_a_schedule(schedule: Schedule, hosts: int) -> None:
+    jobs = calibration(schedule)
+    names = ["ring", "direct", *(["hierarchical"] if hosts > 1 else [])]
+    assert [(j.schedule.name, j.length * 4) for j in jobs] == list(itertools.product(names, SIZES))
+    assert all(j.schedule.hosts == schedule.hosts and not j.checked and not j.arrays for j in jobs)
+    assert all(verify(j.schedule) for j in jobs[:: len(SIZES)])
+    for one, other in zip(jobs[: len(SIZES)], jobs[len(SIZES) :], strict=False):
+        many, few = (cost(j.schedule, 4 * schedule.ranks * 100) for j in (one, other))
+        assert (many.messages, many.sent) == (few.messages, few.sent)
+        assert many.rounds > few.rounds == 2
+    assert {j.schedule.name for j in jobs} <= set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(("workers", "hosts"), [(2, 1), (3, 1), (4, 1), (8, 1), (3, 2), (4, 2), (6, 3), (4, 4)])
+def test_from_times_that_a_model_gives_the_parameters_predict_the_other_algorithms(
+    workers: int, hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(monkeypatch, cores=2)
+    truth = Topology(Link(20e-6, 1 / 3e9, 30e-6), Link(60e-6, 1 / 1e9, 80e-6), gamma=1 / 9e9, cores=2, fetch=True)
+
+    def seconds(schedule: Schedule, size: int) -> float:
+        return cost(schedule, size, truth, 4).seconds
+
+    samples = [Sample(j.schedule, j.length * 4, seconds(j.schedule, j.length * 4), 4) for j in calibration(ring(workers).placed(hosts))]
+    model = parameters(samples)
+    assert model.error < 0.05
+    for name, size in itertools.product(ALGORITHMS, (1024, 65536, 4 * MIB)):
+        schedule = build(name, workers, hosts)
+        predicted = model.predict(schedule, size, 4).seconds
+        # Calibration cannot tell all parameters from one another, so that other mixes of them come out a little wrong.
+        assert 0.5 < predicted / seconds(schedule, size) < 2, (name, size)
+
+
+def test_the_sample_of_a_measurement_is_its_median() -> None:
+    def measured(seconds: Sequence[float]) -> Sample:
+        return measuring.Measured(job(ring(2), 8, "int64"), tuple(seconds), measuring.Trace(), True, []).sample
+
+    assert measured([5.0, 1.0, 2.0])[1:] == (64, 2.0, 8)
+    assert math.isclose(measured([1.0, 2.0]).seconds, 1.5)
