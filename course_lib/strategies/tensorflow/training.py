@@ -7,6 +7,7 @@ A step has three parts, and in which devices and processes each of them happens 
     extended.update             variable -= learning_rate * mean, wherever the variables live
 
 All three are one TensorFlow graph; stamps in it tell the trace when each part was over.
+A process may hold one replica or several, on a device each; the batch is cut into as many shares as there are replicas in all processes together.
 Source: tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 """
 
@@ -26,18 +27,21 @@ from course_lib.workloads.model import digest
 from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
 
 MEAN = tf.distribute.ReduceOp.MEAN
+Step = Callable[[Any, Any], Any]
+Gradients = Callable[[Any, Any], list[Any]]
 
 
-def train(task: Task, strategy: Any, mean: Reduce | None = None) -> dict[str, Any]:
+def train(task: Task, strategy: Any, mean: Reduce | None = None, make: Callable[..., Step] | None = None) -> dict[str, Any]:
     """Train the run's workload under `strategy`; `mean` averages tensors over all replicas in place of the strategy's own way.
 
-    Returns the task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters) and
-    parameters (how many) and variables_on (bytes of parameters by device).
+    `make` builds the step in place of `make_step`, from the same arguments. Returns the task's result: final_loss (mean over the last global batch),
+    test_accuracy, digest (of this process's own, or first, copy of the parameters), parameters (how many) and variables_on (bytes of parameters by
+    device).
     """
     spec, workload = task.spec, workloads.load(task.spec)
     with strategy.scope():
         model = build(workload, spec.seed)
-        step = make_step(strategy, model, spec.learning_rate or workload.learning_rate, mean)
+        step = (make or make_step)(strategy, model, spec.learning_rate or workload.learning_rate, mean)
         loss = _loop(task, strategy, workload, model, step)
         return {
             "final_loss": loss,
@@ -57,18 +61,33 @@ def variables_on(strategy: Any, model: Any) -> dict[str, int]:
     return dict(found)
 
 
-def make_step(strategy: Any, model: Any, learning_rate: float, mean: Reduce | None = None) -> Callable[[Any, Any], Any]:
-    """The training step, compiled on its first call.
-
-    `step(images, labels)` gives a float64 vector [loss, computed, reduced, applied]: the mean loss over the global batch, and the wall-clock times at
-    which the gradients, their mean and the new variables were ready.
-    """
+def gradients_of(model: Any) -> Gradients:
+    """A function of a replica's images and labels: the float32 loss, and after it the gradient of each variable."""
     variables = variables_of(model)
 
-    def compute(images: Any, labels: Any) -> tuple[Any, list[Any]]:
+    def gradients(images: Any, labels: Any) -> list[Any]:
         with tf.GradientTape() as tape:
-            loss = loss_of(model(images, training=True), labels)
-        values = [loss, *tape.gradient(loss, variables)]
+            logits = model(images, training=True)
+            loss = loss_of(tf.cast(logits, tf.float32), labels)  # they are float32, unless the model computes in bfloat16
+        return [loss, *tape.gradient(loss, variables)]
+
+    return gradients
+
+
+def make_step(
+    strategy: Any, model: Any, learning_rate: float, mean: Reduce | None = None, compiler: Callable[[Gradients], Gradients] | None = None
+) -> Step:
+    """The training step, compiled on its first call; `compiler` may compile the replica's part of it, `gradients_of`, in another way.
+
+    `step(images, labels)` gives a float64 vector [loss, computed, reduced, applied]: the mean loss over the global batch, and the wall-clock times at
+    which the gradients, their mean and the new variables were ready: those of the last replica of this process.
+    """
+    variables, gradients_in = variables_of(model), gradients_of(model)
+    if compiler:
+        gradients_in = compiler(gradients_in)
+
+    def compute(images: Any, labels: Any) -> tuple[Any, list[Any]]:
+        values = gradients_in(images, labels)
         computed = after(values)
         return computed, hold(values, computed)
 
@@ -95,16 +114,15 @@ def make_step(strategy: Any, model: Any, learning_rate: float, mean: Reduce | No
     return step
 
 
-def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, step: Callable[[Any, Any], Any]) -> float:
+def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, step: Step) -> float:
     """Run all steps and write them into the trace; the last loss."""
     spec, wall = task.spec, WallClock()
-    device = strategy.experimental_local_results(variables_of(model)[0])[0].device  # where assignments to it are executed
+    devices = list(variables_on(strategy, model))  # where assignments to variables are executed
     busy = deque([0.0], maxlen=5)  # seconds that recent steps computed; the least of them, as a busy machine only ever adds
     loss = float("nan")
     for n in range(spec.steps):
         with task.phase("read", n):
-            indices = workload.batch(n, spec.seed, spec.batch, task.index, spec.workers)
-            images, labels = tf.constant(workload.x_train[indices]), tf.constant(workload.y_train[indices])
+            images, labels = _read(task, strategy, workload, n)
         start = clock()
         task.pace(min(busy))
         begin = clock()
@@ -116,6 +134,21 @@ def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, s
         if strategy.num_replicas_in_sync > 1:
             task.record("reduce", n, computed, reduced)
         task.record("apply", n, reduced, applied)
-        task.update(n, "all", device, read=n, written=n + 1)
+        for device in devices:
+            task.update(n, "all", device, read=n, written=n + 1, gradients=spec.shares)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
     return loss
+
+
+def _read(task: Task, strategy: Any, workload: workloads.Workload, n: int) -> tuple[Any, Any]:
+    """Images and labels of step n for the replicas of this process: share k of the batch for replica k, as all processes count them."""
+    spec = task.spec
+
+    def share(k: int) -> tuple[Any, Any]:
+        indices = workload.batch(n, spec.seed, spec.batch, k, spec.shares)
+        return tf.constant(workload.x_train[indices]), tf.constant(workload.y_train[indices])
+
+    if spec.replicas == 1:
+        return share(task.index)
+    values: tuple[Any, Any] = strategy.experimental_distribute_values_from_function(lambda context: share(context.replica_id_in_sync_group))
+    return values
