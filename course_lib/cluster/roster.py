@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterable
 
 SERVICES = ("ps",)  # jobs that serve the others and never finish by themselves
+UNDER_A_CHIEF = ("ps", "worker")  # the same where a chief tells the workers what to do
 
 
 class Roster:
@@ -18,6 +19,7 @@ class Roster:
     def __init__(self, tasks: Iterable[str]) -> None:
         self.states = dict.fromkeys(tasks, "starting")
         self.alive = set(self.states)
+        self.services = UNDER_A_CHIEF if any(task.startswith("chief:") for task in self.states) else SERVICES
         self.outcome: str | None = None
         self.deaths: dict[str, tuple[float, str]] = {}  # task -> (when, why), for processes that left no word
 
@@ -42,7 +44,7 @@ class Roster:
             or (self.outcome and status == -signal.SIGKILL and not asked)
         ):
             return None
-        if self.outcome == "finished" and task.startswith(SERVICES):
+        if self.outcome == "finished" and task.startswith(self.services):
             return None
         why = "it was killed by kill()" if asked else death(status)
         self.deaths[task] = (at, why)
@@ -59,7 +61,7 @@ class Roster:
         return [task for task, state in self.states.items() if state == "starting"]
 
     def _conclude(self) -> None:
-        working = {task: state for task, state in self.states.items() if not task.startswith(SERVICES)} or self.states
+        working = {task: state for task, state in self.states.items() if not task.startswith(self.services)} or self.states
         if "failed" in self.states.values():
             self.outcome = self.outcome or "failed"
         elif all(state == "done" for state in working.values()):

@@ -23,6 +23,15 @@ def test_a_parameter_server_never_holds_up_the_end() -> None:
     assert roster(("worker:0", "done"), tasks=("worker:0", "ps:0")).outcome == "finished"
 
 
+def test_with_a_chief_the_run_is_finished_when_the_chief_is_done() -> None:
+    roster = Roster(["chief:0", "worker:0", "ps:0"])
+    for task in roster.states:
+        roster.said(task, "running")
+    roster.said("chief:0", "done")
+    assert roster.outcome == "finished"
+    assert roster.gone("worker:0", 0, at=1.0) is None
+
+
 def test_one_failure_is_the_failure_of_the_run() -> None:
     assert roster(("worker:0", "failed")).outcome == "failed"
 
