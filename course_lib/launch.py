@@ -11,7 +11,7 @@ from course_lib.cluster.run import Run, launch
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError
-from course_lib.spec import JOBS, RunSpec
+from course_lib.spec import JOBS, NATIVE, RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.summary import summarize
 
@@ -32,7 +32,8 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
     machine = hardware.probe()
     algorithm = fields.get("all_reduce")
     if callable(algorithm):
-        fields["all_reduce"] = getattr(algorithm, "__name__", "algorithm")
+        name = getattr(algorithm, "__name__", "algorithm")
+        fields["all_reduce"] = name if name != NATIVE else "algorithm"  # what a function is called decides nothing
     programs: Mapping[str, str] | Mapping[str, Program]
     if isinstance(what, (str, RunSpec)):
         spec = catalog.checked(what) if isinstance(what, RunSpec) else catalog.spec_for(what, **fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -139,9 +140,9 @@ def parse_bytes(text: str | int, field: str = "bytes") -> int:
     if not match:
         raise SpecError(field, text, "a number of bytes, such as 4MiB, 64KiB or 1000")
     number, unit, binary = match.groups()
-    size = float(number) * (1024 if binary else 1000) ** " kmg".index((unit or " ").lower())
-    if size != int(size):
-        raise SpecError(field, text, "a whole number of bytes")
+    size = Fraction(number) * (1024 if binary else 1000) ** " kmg".index((unit or " ").lower())
+    if size.denominator != 1 or size >= 2**63:
+        raise SpecError(field, text, "a whole number of bytes, less than 2**63")
     return int(size)
 
 

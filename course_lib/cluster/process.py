@@ -102,7 +102,9 @@ def _run(task: Task, program: Callable[..., Any], here: Path) -> bool:
         _leave_error(here, task.name, task.step, error, clock())
         return False
     try:
-        (here / "value.pickle").write_bytes(cloudpickle.dumps(value))
+        draft = here / "value.draft"  # it appears whole or not at all: a parameter server may be told to leave while it writes
+        draft.write_bytes(cloudpickle.dumps(value))
+        draft.rename(here / "value.pickle")
     except Exception as error:
         text = (
             f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); return numbers, strings, lists or arrays"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.collectives.schedule import Schedule, place
+from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
 from course_lib.spec import RunSpec
 from course_lib.trace import Metric, Phase, Recorder, Update
@@ -66,9 +67,12 @@ class Task:
         All tasks of the group must make it with the same `name`. What it receives is recorded.
         """
         schedule = schedule or self.schedule
-        hosts = schedule.hosts if schedule else place(len(self.spec.tasks), self.spec.hosts)
+        members = [task for task in self.spec.tasks if not task.startswith("chief")]
+        hosts = schedule.hosts if schedule else place(len(members), self.spec.hosts)
+        if self.name not in members[: len(hosts)]:
+            raise SpecError("group", self.name, f"{schedule.name if schedule else 'it'} is for {', '.join(members[: len(hosts)])}")
         record = self.recorder.add if self.spec.trace else None
-        return Communicator(self.rank, hosts, meetings(self.run_dir) / name, record, patience)
+        return Communicator(members.index(self.name), hosts, meetings(self.run_dir) / name, record, patience)
 
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:

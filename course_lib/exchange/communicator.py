@@ -95,7 +95,7 @@ class Communicator:
         if key not in self._calls:
             if schedule.ranks != len(self.place):
                 raise SpecError("schedule", schedule.name, f"is for {schedule.ranks} ranks, and this group has {len(self.place)}")
-            _check_dtype(dtype)
+            check_dtype(dtype)
             self._calls[key] = Call.of(schedule, program(schedule, self.rank, self.place, private), length, dtype)
             if len(self._calls) > _KEPT:
                 self._calls.popitem(last=False)
@@ -143,9 +143,10 @@ class Communicator:
             raise
 
 
-def _check_dtype(dtype: np.dtype) -> None:
+def check_dtype(dtype: np.dtype) -> None:
+    """Raise `SpecError` for a dtype that has no addition."""
     try:
-        if dtype.hasobject:
+        if dtype.hasobject or dtype.kind in "SU":  # texts can be added, too
             raise TypeError
         np.add(np.empty(0, dtype), np.empty(0, dtype), out=np.empty(0, dtype))
     except TypeError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import numbers
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -12,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from course_lib.collectives import ALGORITHMS, Fit, Schedule, build, bus_bandwidth, cost, simulate, verify
+from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
-from course_lib.reduction.measure import REPEATS, Measured, calibration, job, measure, parameters
+from course_lib.exchange.communicator import check_dtype
+from course_lib.reduction.measure import REPEATS, Measured, calibration, check, job, measure, parameters
 from course_lib.reduction.role import Job
 from course_lib.spec import parse_bytes
 from course_lib.trace import Message, Trace
@@ -91,9 +95,12 @@ def compare(
     **options: Any,
 ) -> list[AllReduce]:
     """`allreduce` with several algorithms side by side (default: all), in the same processes where they need equally many."""
-    arrays = None if isinstance(what, (int, str)) else [np.asarray(a) for a in what]
+    if repeats < 1:
+        raise SpecError("repeats", repeats, "a whole number from 1 on")
+    arrays = None if isinstance(what, (str, numbers.Number)) else [np.asarray(a) for a in what]  # type: ignore[union-attr]
     if arrays is not None:
         workers, dtype = _alike(arrays, workers), arrays[0].dtype.str
+        check_dtype(arrays[0].dtype)
     length = arrays[0].size if arrays else _length(what, dtype)  # type: ignore[arg-type]  # no arrays: a number of bytes
     schedules = [_checked(algorithm, 4 if workers is None else workers, hosts, options) for algorithm in algorithms]
     if simulated:
@@ -104,9 +111,10 @@ def compare(
         groups = defaultdict(list)
         for i, schedule in enumerate(schedules):
             groups[schedule.hosts].append(i)
+        jobs = {i: replace(job(schedules[i], length, dtype, repeats), arrays=files) for i in range(len(schedules))}
+        check(list(jobs.values()))
         for same in groups.values():
-            jobs = [replace(job(schedules[i], length, dtype, repeats), arrays=files) for i in same]
-            found.update(zip(same, _carried_out(jobs), strict=True))
+            found.update(zip(same, _carried_out([jobs[i] for i in same]), strict=True))
     shape = arrays[0].shape if arrays else ()
     return [replace(found[i], arrays=[a.reshape(shape) for a in found[i].arrays]) for i in range(len(schedules))]
 
@@ -123,7 +131,7 @@ def _result(measured: Measured, model: Fit | None) -> AllReduce:
     sample = measured.sample
     exact = bool(measured.exact)
     if measured.job.arrays:
-        total = sum(np.load(file) for file in measured.job.arrays)
+        total = functools.reduce(np.add, map(np.load, measured.job.arrays))
         exact = all(np.array_equal(array, total) for array in measured.arrays)
     predicted = model.predict(sample.schedule, sample.bytes, sample.itemsize).seconds if model else 0.0
     return _described(sample.schedule, sample.bytes, measured.trace, sample.seconds, predicted, exact, "measured", measured.arrays)
@@ -131,9 +139,12 @@ def _result(measured: Measured, model: Fit | None) -> AllReduce:
 
 def _simulated(schedule: Schedule, length: int, itemsize: int) -> AllReduce:
     nbytes = length * itemsize
-    priced, simulation = cost(schedule, nbytes, itemsize=itemsize), simulate(schedule, nbytes, itemsize=itemsize, trace=True)
+    traced = sum(map(len, schedule.rounds)) <= MOST_TRACED
+    priced, simulation = cost(schedule, nbytes, itemsize=itemsize), simulate(schedule, nbytes, itemsize=itemsize, trace=traced)
     trace = simulation.trace or Trace()
-    return _described(schedule, nbytes, trace, simulation.seconds, priced.seconds, bool(verify(schedule)), "simulated", [])
+    result = _described(schedule, nbytes, trace, simulation.seconds, priced.seconds, bool(verify(schedule)), "simulated", [])
+    sent, busiest = max(priced.sent[: schedule.workers]), priced.busiest_link[1]
+    return replace(result, rounds=priced.rounds, bytes_sent_per_worker=sent, busiest_link_bytes=busiest)
 
 
 def _described(
@@ -186,6 +197,7 @@ def _length(what: int | str, dtype: str) -> int:
     nbytes = parse_bytes(what)
     try:
         itemsize = np.dtype(dtype).itemsize
+        check_dtype(np.dtype(dtype))
     except TypeError:
         raise SpecError("dtype", dtype, "the name of a numpy dtype, such as float32 or int64") from None
     if nbytes % itemsize:

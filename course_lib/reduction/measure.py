@@ -56,9 +56,7 @@ def measure(jobs: Sequence[Job], timeout: float = TIMEOUT) -> list[Measured]:
     first = min((j.schedule for j in jobs), key=lambda schedule: schedule.workers)  # one with servers, if there is any
     if any(j.schedule.hosts != first.hosts for j in jobs):
         raise SpecError("jobs", [j.schedule.name for j in jobs], "all must have the same ranks on the same hosts")
-    if first.workers > MAX_WORKERS:
-        raise SpecError("workers", first.workers, f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated")
-    _check_memory(jobs)
+    check(jobs)
     role = partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
     with start(programs, framework="python", workers=first.workers, ps=first.servers) as run:
@@ -104,12 +102,14 @@ def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
         yield Trace(m._replace(start=m.start - origin, end=m.end - origin) for m in messages)
 
 
-def _check_memory(jobs: Sequence[Job]) -> None:
-    """Each rank has its array, the shared buffer, and room for the check."""
+def check(jobs: Sequence[Job]) -> None:
+    """Raise `SpecError` for jobs that do not fit on this machine: each rank has its array, the shared buffer, and room for the check."""
     machine = hardware.probe()
-    need = max(4 * j.length * np.dtype(j.dtype).itemsize * j.schedule.ranks for j in jobs)
-    if machine.memory_total and need > machine.memory:
-        biggest = max(j.length * np.dtype(j.dtype).itemsize for j in jobs)
-        raise SpecError(
-            "bytes", biggest, f"needs {gigabytes(need)} on {jobs[0].schedule.ranks} ranks, and {gigabytes(machine.memory)} are free"
-        )
+    for j in jobs:
+        if j.schedule.workers > MAX_WORKERS:
+            raise SpecError("workers", j.schedule.workers, f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated")
+        nbytes = j.length * np.dtype(j.dtype).itemsize
+        need = 4 * nbytes * j.schedule.ranks
+        if machine.memory_total and need > machine.memory:
+            free = gigabytes(machine.memory)
+            raise SpecError("bytes", nbytes, f"needs {gigabytes(need)} on {j.schedule.ranks} ranks, and {free} are free")

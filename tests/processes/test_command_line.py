@@ -16,6 +16,15 @@ FIELDS = {
     *("seconds", "examples_per_second", "reality", "network", "run_dir"),
 }
 
+ALL_REDUCE = [
+    *("algorithm", "workers", "hosts", "bytes", "rounds", "bytes_sent_per_worker", "busiest_link_bytes"),
+    *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
+]
+NINE = [
+    *("reduce_to_one", "tree", "double_tree", "ring", "halving_doubling"),
+    *("recursive_doubling", "hierarchical", "direct", "parameter_server"),
+]
+
 
 def lockstep(*arguments: str, seconds: float = 90) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "course_lib", *arguments]
@@ -68,6 +77,24 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
         ("run --nonsense", "--nonsense"),
         ("nonsense", "nonsense"),
         ("picture /nowhere --out /tmp/x.svg", "cannot be drawn"),
+        ("run --all-reduce rign", "all_reduce='rign': did you mean 'ring'? allowed: native, "),
+        ("run --hosts 9", "hosts=9: at most 4, one for each worker"),
+        ("run --hosts 0", "hosts=0: allowed: a whole number from 1"),
+        ("run one_device --all-reduce ring", "one_device has no all-reduce to replace"),
+        ("allreduce rign", "algorithm='rign': did you mean 'ring'? allowed: reduce_to_one, "),
+        ("allreduce ring_all_gather", "algorithm='ring_all_gather': "),
+        ("allreduce --workers 0", "workers=0: a whole number from 1"),
+        ("allreduce --workers 300", "workers=300: a whole number from 1 to 256; more than that can be simulated"),
+        ("allreduce --workers many", "--workers"),
+        ("allreduce --hosts 9", "hosts=9: a number from 1 to 4"),
+        ("allreduce --all --hosts 9 --simulate", "hosts=9: a number from 1 to 4"),
+        ("allreduce --bytes much", "bytes='much': a number of bytes, such as 4MiB"),
+        ("allreduce --bytes 6", "bytes=6: a whole number of float32 elements of 4 bytes, such as 4 or 8"),
+        ("allreduce --bytes 4000TiB", "bytes='4000TiB': "),
+        ("allreduce --bytes 4000000GiB", "bytes=4294967296000000: needs "),
+        ("allreduce --dtype float31", "dtype='float31': the name of a numpy dtype"),
+        ("allreduce --dtype str", "dtype='"),
+        ("allreduce --dtype object", "dtype='"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_before_any_process(arguments: str, says: str) -> None:
@@ -85,6 +112,56 @@ def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
     assert "not over after 6 s (--timeout), so it was stopped. Still waiting for: worker:0" in done.stderr
     time.sleep(0.5)
     assert {p.pid for p in processes_of(HOME)} <= before
+
+
+def test_an_all_reduce_is_measured_and_printed_as_a_table_or_one_json_object() -> None:
+    table, as_json = lockstep("allreduce"), lockstep("allreduce", "tree", "--workers", "3", "--hosts", "2", "--bytes", "6KB", "--json")
+    assert table.returncode == as_json.returncode == 0, table.stderr + as_json.stderr
+    for name in ALL_REDUCE:
+        assert name in table.stdout
+    assert "measured" in table.stdout
+    result = json.loads(as_json.stdout)
+    assert list(result) == ALL_REDUCE
+    figures = [result[name] for name in ALL_REDUCE[:7]]
+    assert figures == ["tree", 3, 2, 6000, 4, 12000, 6000]  # rank 0 sends twice; rank 2, alone on its host, sends its part and gets the sum
+    assert (result["exact"], result["reality"]) == (True, "measured")
+    assert all(result[name] > 0 for name in ("seconds", "predicted_seconds", "bus_bandwidth"))
+
+
+def test_all_all_reduces_come_side_by_side() -> None:
+    table, as_json = (
+        lockstep("allreduce", "--all", "--simulate"),
+        lockstep("allreduce", "--all", "--workers", "2", "--bytes", "4KiB", "--json"),
+    )
+    assert table.returncode == as_json.returncode == 0, table.stderr + as_json.stderr
+    found = json.loads(as_json.stdout)
+    assert [result["algorithm"] for result in found] == NINE
+    for result in found:
+        assert list(result) == ALL_REDUCE
+        assert (result["workers"], result["exact"], result["reality"]) == (2, True, "measured")
+    rows = [line for line in table.stdout.splitlines() if any(f" {name} " in line for name in NINE)]
+    assert len(rows) == 9
+    assert all("yes" in row for row in rows)
+
+
+def test_a_simulated_all_reduce_starts_no_process_and_says_so() -> None:
+    runs = set(Path(HOME, "runs").glob("*"))
+    done = lockstep("allreduce", "hierarchical", "--workers", "500", "--hosts", "5", "--bytes", "1GiB", "--simulate", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert list(result) == ALL_REDUCE
+    assert (result["workers"], result["hosts"], result["bytes"], result["rounds"]) == (500, 5, 2**30, 2 * 99 + 2 * 4)
+    assert (result["exact"], result["reality"]) == (True, "simulated")
+    assert set(Path(HOME, "runs").glob("*")) == runs
+
+
+def test_a_run_trains_with_an_all_reduce_of_ours() -> None:
+    options = ["--workers", "2", "--steps", "5", "--all-reduce", "direct", "--hosts", "2"]
+    done = lockstep("run", "--framework", "torch", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["all_reduce"], result["hosts"]) == ("direct", 2)
+    assert len(set(result["parameter_digest"].values())) == 1
 
 
 @pytest.mark.parametrize("command", ["doctor", "strategies"])

@@ -26,7 +26,7 @@ WORKERS = {"torch": 3, "tensorflow": 4}  # three on two hosts: every algorithm h
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
 
 # Why not equal: every algorithm adds the same numbers in an order of its own, DDP divides by the number of workers before it adds and our
-# TensorFlow step after, float32 rounds each sum at its 24th bit, and training carries the differences on. Seen: up to 3e-7 after these steps.
+# TensorFlow step after, float32 rounds each sum at its 24th bit, and training carries the differences on. Seen: up to 5e-7 after these steps.
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # losses are of size 1 to 2
 
 
@@ -193,7 +193,7 @@ def test_one_worker_and_a_run_without_a_trace_exchange_nothing_that_shows(framew
         ("multi_worker_mirrored", {"all_reduce": lambda workers: ring(2)}, "a schedule for 4 workers was asked for"),
         ("multi_worker_mirrored", {"all_reduce": "rign"}, "all_reduce='rign': did you mean 'ring'? allowed: native, "),
         ("multi_worker_mirrored", {"all_reduce": "ring_all_gather"}, "allowed: native, "),
-        ("multi_worker_mirrored", {"all_reduce": HALVES["ring_all_gather"]}, "a all_gather; a run needs an all-reduce"),
+        ("multi_worker_mirrored", {"all_reduce": HALVES["ring_all_gather"]}, "all_gather; a run needs an all-reduce between its workers"),
         ("multi_worker_mirrored", {"all_reduce": ALGORITHMS["parameter_server"]}, "needs servers of its own"),
         ("multi_worker_mirrored", {"all_reduce": 4}, "all_reduce=4: allowed: 'native'"),
         ("multi_worker_mirrored", {"all_reduce": "ring", "hosts": 5}, "hosts=5: at most 4, one for each worker"),
@@ -209,7 +209,7 @@ def test_what_is_no_all_reduce_for_a_run_is_refused_before_a_process_starts(stra
     runs = set(Path(HOME, "runs").glob("*"))
     with pytest.raises(SpecError) as caught:
         start(strategy, **({} if isinstance(strategy, RunSpec) else {"framework": "torch"}) | fields)
-    assert says.replace("a all_gather", "all_gather") in str(caught.value)
+    assert says in str(caught.value)
     assert set(Path(HOME, "runs").glob("*")) == runs
 
 
@@ -308,7 +308,7 @@ def test_the_schedule_of_a_run_is_for_its_workers_whatever_other_tasks_there_are
         group.close()
         return int(array[0])
 
-    programs = {"worker": work, next(iter(others)): lambda: None}
+    programs: dict[str, Any] = {"worker": work, next(iter(others)): lambda: None}
     with start(programs, framework="python", workers=2, all_reduce="ring", **others) as run:
         values = run.wait(60).values
     assert (values["worker:0"], values["worker:1"]) == (3, 3)

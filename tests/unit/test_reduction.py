@@ -147,6 +147,7 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
         ({"what": [np.ones(3), np.ones(3), np.ones(3, "f4")]}, "arrays[2]", "float32 of shape (3,)"),
         ({"what": [np.ones(3)] * 3, "workers": 2}, "workers", "3 arrays were given, one for each worker"),
         ({"what": [np.array([1, None])] * 2}, "dtype", ""),
+        ({"what": [np.array(["a", "b"])] * 2}, "dtype", ""),
         ({"repeats": 0, "simulated": False}, "repeats", ""),
     ],
     ids=str,

@@ -12,6 +12,18 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 
 Reduce = Callable[[list[Any]], list[Any]]
+_errors: list[Exception] = []
+
+
+def run_step(step: Callable[..., Any], *arguments: Any) -> list[float]:
+    """What `step` gives; where an exchange fails in it, its own error, and not what TensorFlow makes of it."""
+    try:
+        found: list[float] = step(*arguments).numpy().tolist()
+        return found
+    except tf.errors.OpError:
+        if _errors:
+            raise _errors[0] from None
+        raise
 
 
 def scheduled_mean(task: Task) -> Reduce:
@@ -23,9 +35,13 @@ def scheduled_mean(task: Task) -> Reduce:
     schedule, group = task.schedule, task.group()
 
     def exchange(mine: np.ndarray) -> np.ndarray:
-        shared = group.buffer(schedule, mine.size, mine.dtype)
-        np.copyto(shared, mine)
-        group.execute_buffer(schedule, mine.size, mine.dtype)
+        try:
+            shared = group.buffer(schedule, mine.size, mine.dtype)
+            np.copyto(shared, mine)
+            group.execute_buffer(schedule, mine.size, mine.dtype)
+        except Exception as error:
+            _errors.append(error)
+            raise
         return shared / np.float32(schedule.workers)
 
     def mean(values: list[Any]) -> list[Any]:

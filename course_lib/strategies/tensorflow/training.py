@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.tensorflow.exchange import Reduce
+from course_lib.strategies.tensorflow.exchange import Reduce, run_step
 from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
 from course_lib.workloads.model import digest
 from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
@@ -126,7 +126,7 @@ def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, s
         start = clock()
         task.pace(min(busy))
         begin = clock()
-        loss, *stamps = step(images, labels).numpy().tolist()
+        loss, *stamps = run_step(step, images, labels)
         offset = wall.offset()
         computed, reduced, applied = (stamp + offset for stamp in stamps)
         busy.append(computed - begin)

@@ -23,6 +23,7 @@ class ScheduledAllReduce:
         self.schedule, self.group, self.device = task.schedule, task.group(), device
         self._thread = ThreadPoolExecutor(1, "lockstep-exchange")
         self._spans: list[Span] = []
+        self._error: Exception | None = None
 
     def start(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Called by DDP when all gradients of a bucket are there: begin its exchange and return the future of the result."""
@@ -39,10 +40,13 @@ class ScheduledAllReduce:
             share.copy_(here)
             self._spans.append((begun, now(self.device)))
             future.set_result(share)
-        except Exception as error:
-            future.set_exception(error)
+        except Exception as error:  # a future would make it a RuntimeError that speaks of tensors
+            self._error = error
+            future.set_result(share)
 
     def take(self) -> list[Span]:
         """(start, end) of each reduction of the step just done, in the order in which they began."""
+        if self._error:
+            raise self._error
         spans, self._spans = sorted(self._spans), []
         return spans
