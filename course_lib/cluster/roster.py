@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterable
 
 SERVICES = ("ps",)  # jobs that serve the others and never finish by themselves
-UNDER_A_CHIEF = ("ps", "worker")  # the same where a chief tells the workers what to do
 
 
 class Roster:
@@ -16,10 +15,10 @@ class Roster:
     `outcome` is None while the run goes on, then `finished`, `failed` or `stopped`.
     """
 
-    def __init__(self, tasks: Iterable[str]) -> None:
+    def __init__(self, tasks: Iterable[str], services: Iterable[str] = SERVICES) -> None:
         self.states = dict.fromkeys(tasks, "starting")
         self.alive = set(self.states)
-        self.services = UNDER_A_CHIEF if any(task.startswith("chief:") for task in self.states) else SERVICES
+        self.services = tuple(services)
         self.outcome: str | None = None
         self.deaths: dict[str, tuple[float, str]] = {}  # task -> (when, why), for processes that left no word
 

@@ -65,7 +65,8 @@ class Supervisor:
 
     def __init__(self, kernel: Channel, run_dir: Path, launch: Launch) -> None:
         self.kernel, self.run_dir, self.launch = kernel, run_dir, launch
-        self.roster = Roster(json.loads((run_dir / "run.json").read_text())["tasks"])
+        run = json.loads((run_dir / "run.json").read_text())
+        self.roster = Roster(run["tasks"], run["services"])
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
         self.killed: set[str] = set()

@@ -23,8 +23,8 @@ def test_a_parameter_server_never_holds_up_the_end() -> None:
     assert roster(("worker:0", "done"), tasks=("worker:0", "ps:0")).outcome == "finished"
 
 
-def test_with_a_chief_the_run_is_finished_when_the_chief_is_done() -> None:
-    roster = Roster(["chief:0", "worker:0", "ps:0"])
+def test_where_workers_serve_the_run_is_finished_when_the_chief_is_done() -> None:
+    roster = Roster(["chief:0", "worker:0", "ps:0"], services=["ps", "worker"])
     for task in roster.states:
         roster.said(task, "running")
     roster.said("chief:0", "done")
