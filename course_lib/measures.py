@@ -18,25 +18,36 @@ def lanes(trace: Trace, since: float = 0.0) -> list[Phase]:
     A worker in a synchronous reduction cannot tell the two apart; on one clock with all the others, the trace can.
     """
     phases = [p for p in trace.all(Phase) if p.end > since]
-    last_arrival = _last_arrivals(phases)
+    numbers = _reductions(phases)
+    last_arrival = _last_arrivals(phases, numbers)
     split: list[Phase] = []
-    for p in phases:
-        ready = last_arrival.get(p.step, p.start) if p.what == "reduce" else p.start
-        ready = min(ready, p.end)
+    for p, number in zip(phases, numbers, strict=True):
+        ready = last_arrival.get((p.step, number), p.start) if p.what == "reduce" else p.start
+        ready = max(p.start, min(ready, p.end))
         if ready > p.start:
             split.append(p._replace(what="wait", end=ready))
         split.append(p._replace(start=ready))
     return split
 
 
-def _last_arrivals(phases: list[Phase]) -> dict[int, float]:
-    """Step -> when the last worker began to reduce, for the steps that every worker has reduced."""
-    first: dict[int, dict[str, float]] = defaultdict(dict)
+def _reductions(phases: list[Phase]) -> list[int]:
+    """For each phase, how many reductions its task has begun in its step before: in each of them workers wait for each other anew."""
+    seen: Counter[tuple[str, int]] = Counter()
+    numbers = []
     for p in phases:
+        numbers.append(seen[p.task, p.step])
+        seen[p.task, p.step] += p.what == "reduce"
+    return numbers
+
+
+def _last_arrivals(phases: list[Phase], numbers: list[int]) -> dict[tuple[int, int], float]:
+    """(Step, number of the reduction in it) -> when the last worker began it, for those that every worker has come to."""
+    begun: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    for p, number in zip(phases, numbers, strict=True):
         if p.what == "reduce":
-            first[p.step][p.task] = min(p.start, first[p.step].get(p.task, p.start))
-    everyone = max((len(tasks) for tasks in first.values()), default=0)
-    return {step: max(tasks.values()) for step, tasks in first.items() if len(tasks) == everyone > 1}
+            begun[p.step, number][p.task] = p.start
+    everyone = max((len(tasks) for tasks in begun.values()), default=0)
+    return {key: max(tasks.values()) for key, tasks in begun.items() if len(tasks) == everyone > 1}
 
 
 def time_in(trace: Trace) -> dict[str, dict[str, float]]:

@@ -40,8 +40,8 @@ class RunSpec(BaseModel):
         NATIVE, description=f"'{NATIVE}' for the framework's own, or an algorithm of ours, see `lockstep allreduce --all`"
     )
     hosts: Count = Field(1, ge=1, le=MAX_WORKERS, description="a whole number from 1 to the number of workers")
-    cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] = Field(
-        "hierarchical_copy", description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl"
+    cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = Field(
+        None, description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl"
     )
     staleness_bound: Count = Field(2, ge=0, le=1000, description="steps by which a worker may be ahead of the slowest, from 0 to 1000")
     backups: Count = Field(1, ge=0, le=MAX_WORKERS, description="workers more than are waited for in a step, a whole number from 0 on")

@@ -75,10 +75,10 @@ def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
     return Plan(
         start_method=start,
         device="gpu" if gpus else "cpu",
-        devices=dict.fromkeys(spec.tasks, "cpu") | {f"worker:{i}": f"gpu:{i}" for i in range(gpus)},
+        devices=dict.fromkeys(spec.tasks, "cpu") | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)},
         threads=_threads(spec, machine),
         backend=backend,
-        reality="emulated" if spec.device_ms > 0 or spec.slow else "measured",
+        reality="emulated" if spec.device_ms > 0 or spec.slow or spec.emulate else "measured",
         fits=fits,
         network="loopback",
         reasons=(cores, device, reduction, _start_reason(spec, machine), memory, network, _reality_reason(spec)),
@@ -89,7 +89,7 @@ def _fit(spec: RunSpec, machine: Machine, start: StartMethod, warm: bool) -> tup
     """How many tasks of this kind fit in memory. Raises `SpecError` if those of `spec` do not."""
     once, each = (mb * MB for mb in _MEMORY_MB[spec.framework, start])
     once = 0 if warm and start == "fork" else once
-    each += 4 * spec.parameters * _COPIES[spec.framework] if spec.workload == "wide" else 0
+    each += 4 * spec.parameters * _COPIES[spec.framework] * spec.replicas if spec.workload == "wide" else 0
     tasks = len(spec.tasks)
     if machine.memory_total == 0:
         return tasks, Reason("memory", "not known", "How much is free cannot be read here, so nothing is refused.")
@@ -106,7 +106,7 @@ def _fit(spec: RunSpec, machine: Machine, start: StartMethod, warm: bool) -> tup
 
 def _gpus_used(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
     """How many workers get a GPU of their own: all that need one, or none, so that workers stay alike."""
-    here, needed = len(machine.gpus), 1 if spec.strategy == "one_device" else spec.workers
+    here, needed = len(machine.gpus), 1 if spec.strategy == "one_device" else spec.shares
     if not here:
         return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
     found = f"{_n(here, 'GPU')} ({machine.gpus[0].name})"
@@ -128,6 +128,8 @@ def _backend(spec: RunSpec, gpus: int) -> tuple[Backend, Reason]:
     if gpus > 1:
         return "nccl", Reason("all-reduce", "nccl", "Every worker has an NVIDIA GPU, and NCCL moves gradients straight from GPU to GPU.")
     native: Backend = "ring" if spec.framework == "tensorflow" else "gloo"
+    if spec.replicas > 1:
+        return native, Reason("all-reduce", "in one process", f"All {spec.replicas} replicas are devices of one process.")
     if spec.workers == 1:
         return native, Reason("all-reduce", native, "One worker has nobody to reduce with, so nothing is sent.")
     how = (
@@ -175,6 +177,7 @@ def _start_reason(spec: RunSpec, machine: Machine) -> Reason:
 
 def _reality_reason(spec: RunSpec) -> Reason:
     imposed = [f"each step sleeps {spec.device_ms:g} ms to stand for a device"] if spec.device_ms > 0 else []
+    imposed += [f"{spec.strategy} is emulated by other devices"] if spec.emulate else []
     imposed += [f"{task} is made {factor:g} times slower" for task, factor in spec.slow.items()]
     if imposed:
         return Reason("reality", "emulated", f"Real processes and real bytes, but {' and '.join(imposed)}.")

@@ -16,15 +16,27 @@ from course_lib.collectives import ALGORITHMS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine
 from course_lib.spec import MAX_WORKERS, NATIVE, RunSpec
+from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
+from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
+from course_lib.strategies.facts.mirrored import MIRRORED
 from course_lib.strategies.facts.multi_worker_mirrored import MULTI_WORKER_MIRRORED
 from course_lib.strategies.facts.one_device import ONE_DEVICE
+from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
+from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
+from course_lib.strategies.facts.tpu import TPU
 from course_lib.strategies.strategy import Standing, Strategy
 
 STRATEGIES: dict[str, Strategy] = {
     strategy.name: strategy
     for strategy in (
         ONE_DEVICE,
+        MIRRORED,
+        TPU,
         MULTI_WORKER_MIRRORED,
+        CENTRAL_STORAGE,
+        TENSOR_PARALLEL,
+        PIPELINE_PARALLEL,
+        FULLY_SHARDED,
     )
 }
 

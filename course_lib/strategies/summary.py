@@ -6,7 +6,8 @@ from typing import Any
 
 from course_lib import measures
 from course_lib.cluster.run import Run
-from course_lib.spec import NATIVE
+from course_lib.spec import NATIVE, RunSpec
+from course_lib.strategies.facts.mirrored import cross_device_ops
 from course_lib.trace import Metric, Update, task_key
 
 
@@ -28,9 +29,10 @@ def summarize(run: Run) -> dict[str, Any]:
         "strategy": spec.strategy,
         "framework": spec.framework,
         "workload": spec.workload,
-        "all_reduce": spec.all_reduce if spec.all_reduce != NATIVE else run.plan.backend,
+        "all_reduce": _all_reduce(spec, run.plan.backend),
         "hosts": spec.hosts,
         "workers": spec.workers,
+        "replicas": spec.shares,
         "steps": spec.steps,
         "global_batch": spec.batch,
         "parameters": reported["parameters"],
@@ -49,6 +51,15 @@ def summarize(run: Run) -> dict[str, Any]:
         "network": run.plan.network,
         "run_dir": str(run.run_dir),
     }
+
+
+def _all_reduce(spec: RunSpec, native: str) -> str:
+    """The name of what makes all replicas' gradients one; "none" where it is no all-reduce between them."""
+    if spec.strategy == "mirrored" and spec.framework == "tensorflow":
+        return cross_device_ops(spec)
+    if spec.strategy not in ("mirrored", "multi_worker_mirrored"):
+        return "none"
+    return spec.all_reduce if spec.all_reduce != NATIVE else native
 
 
 def _device(task: str, device: str) -> str:

@@ -48,7 +48,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks get our fun
 NAMES = [*ALGORITHMS, *HALVES]
 SIZES = (0, 1, 3, 4, 100, 1000, 2**16 + 1)
 CASES = [*itertools.product(SIZES, ["int64", "float32"])]
-FEWER = [*itertools.product(SIZES, ["int64"]), (1000, "float32")]
+FEWER = [(length, ("int64", "float32")[i % 2]) for i, length in enumerate(SIZES)]
 FEWEST = [(0, "int64"), (3, "float32"), (1000, "int64"), (2**16 + 1, "float32")]
 NEAR, FAR, MIXED = (0, 0, 0, 0), (0, 1, 2, 3), (0, 0, 1, 1)
 
@@ -190,7 +190,7 @@ def test_exact_and_at_its_price_on_one_host(workers: int) -> None:
     everything((0,) * workers, CASES if workers <= 4 else FEWER if workers <= 9 else FEWEST)
 
 
-PLACES = [(0, 1), (0, 0, 1), (0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 1, 2, 1), (2, 0, 2, 0, 2, 0, 1), (0, 0, 0, 0, 1, 1, 1, 1)]
+PLACES = [(0, 1), (0, 0, 1), (0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 1, 2, 1), (2, 0, 2, 0, 2, 0, 1)]
 
 
 @pytest.mark.parametrize("hosts", PLACES, ids=str)
@@ -200,7 +200,7 @@ def test_exact_and_at_its_price_between_hosts(hosts: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("hosts", [NEAR, FAR, (0, 0, 1, 0, 1)], ids=str)
 def test_long_chunks_in_many_pieces_are_exact(hosts: tuple[int, ...]) -> None:
-    everything(hosts, [(65, "int64"), (1000, "int64"), (2003, "float32")], piece=64)
+    everything(hosts, [(65, "int64"), (1003, "float32")], piece=64)
 
 
 # --- arrays of all kinds ---
@@ -379,9 +379,9 @@ def test_parameter_servers_are_tasks_of_their_own_and_all_is_in_the_trace() -> N
         with contextlib.closing(Communicator(rank, schedule.hosts, task.run_dir / "meeting", task.recorder.add)) as group:
             array = brought(schedule, rank, 1000)
             group.execute(schedule, array)
-            while task.job == "ps":
-                time.sleep(60)  # a server ends with the workers
-            return is_right(schedule, rank, array)
+        while task.job == "ps":
+            time.sleep(60)  # a server ends with the workers
+        return is_right(schedule, rank, array)
 
     run = start({"worker": work, "ps": work}, framework="python", workers=3, ps=2).wait(60)
     assert run.values == {f"worker:{i}": True for i in range(3)}
@@ -432,7 +432,7 @@ def test_thousands_of_pieces_that_nobody_has_asked_after_stop_nothing() -> None:
 
 PATIENCE = 2.0
 _context = multiprocessing.get_context("fork")
-moment = _context.RawValue("d")  # when the thing happened that the others are to notice
+moment = _context.RawValue("d")  # when the thing happened that the others are to notice; each group of ranks has its own
 
 
 class Said(NamedTuple):
@@ -461,7 +461,7 @@ class Rank:
         pipe.send(Said(error, clock() - moment.value, value))
         time.sleep(600)
 
-    def said(self, seconds: float = 20.0) -> Said:
+    def said(self, seconds: float = 4 * PATIENCE) -> Said:
         assert self._ours.poll(seconds), "it still hangs"
         said: Said = self._ours.recv()
         return said
@@ -475,7 +475,8 @@ class Rank:
 @contextlib.contextmanager
 def ranks(count: int, function: Callable[[int], Any]) -> Iterator[list[Rank]]:
     """So many processes, forked from this one; at the end none is left, in whatever state it was."""
-    there: list[Rank] = []
+    global moment
+    moment, there = _context.RawValue("d"), list[Rank]()
     try:
         for rank in range(count):
             there.append(Rank(rank, function))
@@ -544,14 +545,18 @@ def test_all_others_name_a_rank_that_died_at_once(
         for rank in (0, 1, 3):
             said = there[rank].said()
             lost(said.error, 2)
-            assert "its process is gone" in str(said.error) and said.after < PATIENCE
+            assert ("it failed: SystemExit" if what is leave and when == "in a call" else "its process is gone") in str(said.error)
+            assert said.after < PATIENCE
 
 
 def test_all_others_name_a_rank_that_stopped_or_never_came_when_their_patience_ends(tmp_path: Path) -> None:
     cases = [
-        (hosts, schedule, what, when)
-        for hosts, schedule in [(NEAR, ring(4)), (FAR, ring(4)), (MIXED, tree(4)), ((0, 1, 1, 2, 2, 0, 0), ring(7))]
-        for what, when in [(stop, "in a call"), (stop, "between calls"), (kill, "before it connects")]
+        (NEAR, ring(4), stop, "in a call"),
+        (FAR, tree(4), stop, "in a call"),
+        (MIXED, tree(4), stop, "between calls"),
+        ((0, 1, 1, 2, 2, 0, 0), ring(7), stop, "between calls"),  # far down the chain, they wait for ranks that wait themselves
+        ((0, 0, 1), ring(3), kill, "before it connects"),
+        ((0, 1, 2), tree(3), kill, "before it connects"),
     ]
     with contextlib.ExitStack() as groups:
         at_work = []
@@ -565,7 +570,7 @@ def test_all_others_name_a_rank_that_stopped_or_never_came_when_their_patience_e
             for one in there[1:]:
                 said = one.said()
                 lost(said.error, 0)
-                assert 0.5 * PATIENCE < said.after < 2 * PATIENCE, when
+                assert said.after < 2 * PATIENCE, when
 
 
 def test_a_rank_that_dies_before_a_larger_call_is_named_and_not_the_one_that_notices(tmp_path: Path) -> None:
@@ -596,7 +601,7 @@ def test_a_rank_that_dies_with_much_on_its_way_to_it_is_named(algorithm: Callabl
 
     with ranks(4, work) as there:
         for rank in (0, 1, 3):
-            said = there[rank].said(5 * PATIENCE)
+            said = there[rank].said()
             lost(said.error, 2)
             assert said.after < PATIENCE
 
@@ -605,18 +610,19 @@ def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(
     rounds = [Round.of([Transfer(2, 1, 0, "reduce"), Transfer(0, 1, 0, "reduce")])]
     schedule = Schedule("to rank 1", 3, 1, rounds, "reduce", owners=(1,))
     assert verify(schedule)
+    patience = 1.0
 
     def work(rank: int) -> None:
-        group = Communicator(rank, (0, 1, 2), tmp_path / "meeting", patience=PATIENCE)
+        group = Communicator(rank, (0, 1, 2), tmp_path / "meeting", patience=patience)
         group.execute(schedule, np.ones(2))
         if rank == 2:
             stop()
-        time.sleep(0.3 * rank * PATIENCE)  # rank 0 is first, and soon can send no more to rank 1, which waits for rank 2
+        time.sleep(0.4 * rank * patience)  # rank 0 is first, and soon can send no more to rank 1, which waits for rank 2
         group.execute(schedule, np.ones(3_000_000))
 
     with ranks(3, work) as there:
         for rank in (0, 1):
-            lost(there[rank].said(5 * PATIENCE).error, 2)
+            lost(there[rank].said().error, 2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a slow link is made with SO_MAX_PACING_RATE, which only Linux has")
@@ -624,7 +630,7 @@ def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(tmp
     rounds = [[Transfer(0, 1, 0, "copy")], [Transfer(1, 0, 1, "copy"), Transfer(1, 2, 1, "copy")], [Transfer(1, 2, 0, "copy")]]
     schedule = Schedule("slow", 3, 2, [Round.of(r) for r in rounds], "broadcast", owners=(0, 1))
     assert verify(schedule)
-    patience = 0.8
+    patience = 1.5
 
     def work(rank: int) -> bool:
         call.PIECE = 1 << 30
@@ -632,9 +638,9 @@ def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(tmp
         group.execute(schedule, np.ones(2))
         if rank == 0:
             slow_link(group, 1, 4_000_000)
-        array = np.full(2_000_000, float(rank))
-        group.execute(schedule, array)  # 8 MB go to rank 1 first
-        return bool((array[:1_000_000] == 0).all() and (array[1_000_000:] == 1).all())
+        array = np.full(3_000_000, float(rank))
+        group.execute(schedule, array)  # 12 MB go to rank 1 first
+        return bool((array[:1_500_000] == 0).all() and (array[1_500_000:] == 1).all())
 
     with ranks(3, work) as there:
         assert [one.said()[::2] for one in there] == [(None, True)] * 3

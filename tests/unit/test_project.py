@@ -22,7 +22,7 @@ ORDER = [
     {"cluster"},
     {"strategies", "simulate"},
     {"launch", "widgets"},
-    {"reduction", "progress", "course"},
+    {"reduction", "racing", "progress", "course"},
     {"__init__", "__main__"},
 ]
 LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}

@@ -16,9 +16,9 @@ def use(device: str) -> str:
 def use_several(device: str, count: int, host_apart: bool = False) -> list[str]:
     """Devices for `count` replicas of this process, by TensorFlow's names. To be called before the first operation.
 
-    Those are the GPU `device` (`gpu:0`) and the ones after it, if there are so many. Otherwise they are logical devices: TensorFlow then takes the
-    one CPU for several devices, with variables of their own and copies between them, which share its cores. With `host_apart`, the first,
-    `/cpu:0`, is left to the host.
+    Those are the GPU `device` (`gpu:0`) and the ones after it, if there are so many. Otherwise they are logical devices: TensorFlow takes the one
+    CPU for several, each with variables of its own. They share its cores, and its memory: what one sends to another is handed over and not copied,
+    so that costs nothing, unlike between GPUs. With `host_apart`, the first, `/cpu:0`, is left to the host.
     """
     gpus = _gpus(device, count)
     _show(gpus)

@@ -1,6 +1,22 @@
-from __future__ import annotations
-import functools
+"""tpu: a copy of the variables on every core of a TPU, and a program that XLA compiled for them.
 
+A TPU runs no operation by itself, only whole compiled programs. XLA, its compiler, wants every shape fixed before it starts, so each replica gets
+equally many examples in every step, and nothing in a step may call back into Python. What is compiled here is what would be on any device:
+gradients of a share, their mean over all cores, the update on every core. No core starts the next step before all have this one.
+
+A TPU multiplies matrices in bfloat16: float32 with 8 bits of significand left of 24, and all of its exponents. Keras' policy `mixed_bfloat16`
+says so in the model: each layer rounds its inputs and its weights before it multiplies, and passes bfloat16 on, while the variables, their gradients,
+the loss and the mean stay float32.
+
+Emulated, for want of a TPU: logical devices of the CPU play the cores; the replica's part of the step, forward and backward pass, is compiled by XLA
+for each; and bfloat16 rounds as it would there. What is not emulated is the TPU's speed, nor its links: the cores' mean is formed outside of XLA.
+
+Sources: tensorflow.org/guide/tpu; tensorflow.org/guide/mixed_precision; openxla.org/xla.
+"""
+
+from __future__ import annotations
+
+import functools
 from typing import Any
 
 import keras
@@ -8,15 +24,65 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.devices import use_several
-from course_lib.strategies.tensorflow.training import make_step, train
+from course_lib.strategies.tensorflow.stamps import after
+from course_lib.strategies.tensorflow.training import MEAN, Gradients, Step, gradients_of, make_step, train
+from course_lib.workloads.tensorflow import variables_of
 
-POLICY = "mixed_bfloat16"
+POLICY = "mixed_bfloat16"  # with "float32", the losses are those of one device
+
 
 def worker(task: Task) -> dict[str, Any]:
+    """Train all replicas, on a TPU's cores or on what plays them."""
     keras.config.set_dtype_policy(POLICY)
-    devices = use_several("cpu", task.spec.replicas)
-    strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
-    return train(task, strategy, make=functools.partial(make_step, compiler=xla))
+    if task.spec.emulate:
+        return train(task, emulated(task.spec.replicas), make=functools.partial(make_step, compiler=xla))
+    return train(task, on_tpu(task.spec.replicas), make=one_program)
 
-def xla(f):
-    return tf.function(f, jit_compile=True, autograph=False)
+
+def emulated(replicas: int) -> Any:
+    """A strategy whose devices play the cores of a TPU."""
+    return tf.distribute.MirroredStrategy(use_several("cpu", replicas), tf.distribute.ReductionToOneDevice())
+
+
+def xla(gradients: Gradients) -> Gradients:
+    """The same function, compiled as a whole by XLA; TensorFlow raises an error if it cannot be."""
+    compiled: Gradients = tf.function(gradients, jit_compile=True, autograph=False)
+    return compiled
+
+
+def on_tpu(replicas: int) -> Any:
+    """The strategy for the TPU of this machine, on as many of its cores as there are replicas."""
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
+    topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+    cores = tf.tpu.experimental.DeviceAssignment.build(topology, num_replicas=replicas)
+    return tf.distribute.TPUStrategy(resolver, experimental_device_assignment=cores)
+
+
+def one_program(strategy: Any, model: Any, learning_rate: float, mean: None = None) -> Step:
+    """The step as one program on every core, as a TPU needs it; like that of `make_step`, but for its times.
+
+    A program on a TPU cannot look at a clock, so there is one time for all that it did: the trace shows it as `compute`, and nothing after it.
+    The tests run it on logical devices only; no TPU has seen it yet.
+    """
+    variables, gradients_in = variables_of(model), gradients_of(model)
+
+    def apply(variable: Any, gradient: Any) -> Any:
+        return variable.assign_sub(learning_rate * gradient, read_value=False)
+
+    def together(strategy: Any, values: list[Any]) -> Any:
+        """What the replicas do together, each with its own values."""
+        loss, *gradients = strategy.extended.batch_reduce_to(MEAN, list(zip(values, [variables[0], *variables], strict=True)))
+        for variable, gradient in zip(variables, gradients, strict=True):
+            strategy.extended.update(variable, apply, args=(gradient,))
+        return loss
+
+    def replica(images: Any, labels: Any) -> Any:
+        return tf.distribute.get_replica_context().merge_call(together, args=(gradients_in(images, labels),))
+
+    @tf.function(autograph=False)
+    def step(images: Any, labels: Any) -> Any:
+        loss = strategy.experimental_local_results(strategy.run(replica, args=(images, labels)))[0]
+        done = after([loss])
+        return tf.stack([tf.cast(loss, tf.float64), done, done, done])
+
+    return step

@@ -1,11 +1,11 @@
 """mirrored: a copy of the parameters on every device of one machine, kept equal by an all-reduce.
 
-It is multi_worker_mirrored with all devices in one machine, and in PyTorch it is the same program too: a process for each device, around
-DistributedDataParallel. What the one machine brings is a short way for the gradients: from GPU to GPU over NVLink or PCIe with NCCL, through the loopback
-interface with gloo on CPUs. What it takes away is the choice of more machines.
+It is multi_worker_mirrored with all devices in one machine, and in PyTorch it is the same program too: a process for each device, and
+DistributedDataParallel between them. What the one machine brings is a short way for the gradients: from GPU to GPU over NVLink or PCIe with NCCL,
+through the loopback interface with gloo on CPUs.
 
-TensorFlow keeps all replicas in one process, a thread for each device. PyTorch has that too, DataParallel, and advises against it: the
-threads of a Python process get in each other's way (the global interpreter lock), and in each step one device copies the parameters to all others.
+TensorFlow keeps all replicas in one process. PyTorch has that too, DataParallel, and advises against it: the threads of a Python process get in
+each other's way (the global interpreter lock), and in each step one device copies its parameters to all others.
 Source: PyTorch documentation, "CUDA semantics: Use nn.parallel.DistributedDataParallel instead of multiprocessing or nn.DataParallel".
 """
 
@@ -22,5 +22,7 @@ def worker(task: Task) -> dict[str, Any]:
     """Train this device's share of each batch. Raises `SpecError` if the workers are not all on one machine."""
     machines = {address.rpartition(":")[0] for addresses in task.addresses.values() for address in addresses}
     if len(machines) > 1:
-        raise SpecError("strategy", "mirrored", f"has the devices of one machine, and these workers are on {len(machines)}: multi_worker_mirrored")
+        raise SpecError(
+            "strategy", "mirrored", f"has the devices of one machine, and these workers are on {len(machines)}: multi_worker_mirrored"
+        )
     return multi_worker_mirrored.worker(task)

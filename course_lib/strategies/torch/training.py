@@ -89,7 +89,7 @@ def _loop(task: Task, workload: workloads.Workload, replica: Replica, averaged: 
         for span in spans:
             task.record("reduce", n, *span)
         task.record("apply", n, reduced, applied)
-        task.update(n, "all", where, read=n, written=n + 1)
+        task.update(n, "all", where, read=n, written=n + 1, gradients=spec.shares)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
     return loss
 

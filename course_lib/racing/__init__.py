@@ -1,0 +1,1 @@
+"""Strategies side by side, at the same time, on one machine and one clock."""

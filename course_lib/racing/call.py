@@ -1,0 +1,242 @@
+"""`race`: several strategies at the same time, on the same task, each with its own cluster and an equal share of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from course_lib import hardware
+from course_lib.cluster import nursery
+from course_lib.cluster.run import WAIT, Run, launch
+from course_lib.cluster.rundir import RunDir
+from course_lib.cluster.task import clock
+from course_lib.errors import SpecError, Stalled, TaskFailed
+from course_lib.hardware import Machine, Plan
+from course_lib.racing import comparison, fairness
+from course_lib.racing.comparison import Comparison, Figures
+from course_lib.racing.entrants import Entrant, line_up
+from course_lib.racing.fairness import Meter, Sample, Verdict
+from course_lib.racing.line import StartingLine, programs
+from course_lib.spec import RunSpec
+from course_lib.strategies import catalog
+from course_lib.strategies.summary import summarize
+from course_lib.trace import Lifecycle
+
+LOOK = 0.02  # seconds between looks at the starting line
+SAMPLE = 0.2  # seconds between samples of the machine's load
+ACTIVE = ("starting", "running")
+
+
+def race(*entrants: Any, target_loss: float | None = None, **fields: Any) -> Race:
+    """Run strategies against each other, at the same time, and return at once.
+
+    Each of the `entrants` is a strategy's name, `(label, name, fields)`, a dict with `strategy` in it, or a `RunSpec`; its own fields come before the
+    common `fields`, which are those of `RunSpec` and default alike for all. All learn the same workload from the same weights, with the same examples
+    in the same order; a common field that an entrant cannot take is left out for it, and a note says so. `target_loss`: what loss they race for;
+    without one, the lowest that all of them reach. Raises `SpecError` or `Unavailable` before any process starts.
+
+        with race("multi_worker_mirrored", "one_device", workers=4, steps=100, device_ms=20, slow={"worker:3": 4}) as both:
+            print(both.wait().comparison)
+    """
+    origin = clock()
+    if target_loss is not None and not (isinstance(target_loss, (int, float)) and 0 < target_loss < math.inf):
+        raise SpecError("target_loss", target_loss, "a number above 0")
+    run_dir = fields.pop("run_dir", None)
+    lined_up, notes = line_up(entrants, fields)
+    machine = hardware.probe()
+    share, cores = divide(machine, len(lined_up))
+    plans = _plans(lined_up, share)
+    notes += [_cores_note(cores, share, machine)]
+    if any(plan.device == "gpu" for plan in plans):
+        notes.append("All entrants compute on the same GPUs, and how busy those are is not measured.")
+    specs = [_placed(i, entrant, run_dir) for i, entrant in enumerate(lined_up)]
+    schedules = [catalog.schedule(entrant.spec, entrant.algorithm) for entrant in lined_up]
+    directories = [RunDir(spec) for spec in specs]
+    runs: dict[str, Run] = {}
+    with contextlib.ExitStack() as begun:
+        for i, entrant in enumerate(lined_up):
+            StartingLine.draw(directories[i].path)
+            roles = programs(catalog.programs(specs[i]), cores[i])
+            runs[entrant.label] = launch(specs[i], plans[i], machine, directories[i], origin, roles, summarize, schedules[i])
+            begun.callback(runs[entrant.label].stop)
+        begun.pop_all()  # all are there: none is to be stopped
+    return Race(runs, notes, origin, machine.cores, target_loss)
+
+
+def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
+    """An equal share of a machine, as a machine that a run can be planned for; and the cores of each entrant, none if they cannot be told apart.
+
+    Where a quota holds back some of the cores that can be seen, nobody is tied to any: others may be on them.
+    """
+    share = replace(machine, cores=max(1, machine.cores // entrants), memory=machine.memory // entrants)
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if machine.cores != len(mine) or len(mine) < entrants:
+        return share, [()] * entrants
+    return share, [tuple(mine[i * share.cores : (i + 1) * share.cores]) for i in range(entrants)]
+
+
+def _plans(entrants: Sequence[Entrant], share: Machine) -> list[Plan]:
+    """The plan of each entrant for its share. Raises `SpecError` if that has too little memory."""
+    plans, warm = [], set[str]()
+    for entrant in entrants:
+        framework = entrant.spec.framework
+        try:
+            plans.append(hardware.plan(entrant.spec, share, warm=framework in warm or nursery.is_warm(framework)))
+        except SpecError as error:
+            raise SpecError(error.field, error.value, f"{error.allowed} (for {entrant.label}, one of {len(entrants)} entrants)") from None
+        warm.add(framework)
+    return plans
+
+
+def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine) -> str:
+    each = "1 core" if share.cores == 1 else f"{share.cores} cores"
+    if cores[0]:
+        return f"Each entrant has {each} of this machine to itself."
+    return f"The entrants share {machine.cores} cores, and each plans its threads for {each}: one can take time from the other."
+
+
+def _placed(number: int, entrant: Entrant, run_dir: str | Path | None) -> RunSpec:
+    """The entrant's spec, with a directory of its own inside the one that was named for the race."""
+    if run_dir is None or entrant.spec.run_dir is not None:
+        return entrant.spec
+    name = re.sub(r"[^\w.=-]+", "-", f"{number}-{entrant.label}")
+    return entrant.spec.model_copy(update={"run_dir": Path(run_dir, name)})
+
+
+class Race:
+    """Runs against each other. `runs`: label -> `Run`; `comparison` is readable at any time. As a context manager it stops them at its end."""
+
+    def __init__(self, runs: Mapping[str, Run], notes: Sequence[str], origin: float, cores: int, target_loss: float | None = None) -> None:
+        self.runs = dict(runs)
+        self.target_loss = target_loss
+        self._notes, self._origin, self._cores = list(notes), origin, cores
+        self._line = StartingLine(self.runs)
+        self._samples: list[Sample] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="lockstep-race", daemon=True)
+        self._thread.start()
+
+    # --- what a learner does with it ---
+
+    def wait(self, timeout: float = WAIT) -> Race:
+        """Wait until all runs are over and return the race.
+
+        An entrant that fails does not stop the others. Raises, once all are over, what ended the first that failed; `Stalled` after
+        `timeout` seconds, and names who was waited for; the race goes on then.
+        """
+        deadline = clock() + timeout
+        while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
+            if clock() >= deadline:
+                raise Stalled(self._busy(), timeout)
+        for label, run in self.runs.items():
+            try:
+                run.wait(0)
+            except TaskFailed as failed:
+                task = f"{label}: {failed.task}"
+                raise TaskFailed(task, failed.step, failed.reason, failed.remote_traceback, failed.log_tail) from None
+        return self
+
+    def stop(self, timeout: float = 10.0) -> Race:
+        """End all runs now; returns when their last process is gone. Does nothing to a race that is over."""
+        with contextlib.ExitStack() as every:  # also if one of them stalls
+            for run in self.runs.values():
+                every.callback(run.stop, timeout)
+        self._thread.join(timeout)
+        return self
+
+    def slow(self, task: str, factor: float) -> None:
+        """Make a task of every entrant that has it, and still runs, take `factor` times as long over its steps from now on; 1 is full speed.
+
+        Raises `SpecError` if no entrant has such a task, `LockstepError` if it comes too late.
+        """
+        having = [run for run in self.runs.values() if task in run.spec.tasks]
+        for run in [run for run in having if run.state in ACTIVE] or having or self.runs.values():  # who cannot do it says why
+            run.slow(task, factor)
+
+    @property
+    def state(self) -> str:
+        """`starting` until the starting line opens, `running` while a run goes on, then `failed` or `stopped` if one of them is, else `finished`."""
+        states = [run.state for run in self.runs.values()]
+        if any(state in ACTIVE for state in states):
+            return "running" if self._line.opened is not None else "starting"
+        return next(state for state in ("failed", "stopped", "finished") if state in states)
+
+    @property
+    def notes(self) -> list[str]:
+        """What else to know: how the machine is divided, who goes without what, who was not at the starting line."""
+        clock_note = "The clock starts when all entrants are ready for their second step: the first one traces and compiles."
+        return [*self._notes, *self._line.notes, clock_note]
+
+    @property
+    def comparison(self) -> Comparison:
+        """What the race has shown so far."""
+        found = []
+        for label, run in self.runs.items():
+            result = run.result if run.state == "finished" else None
+            accuracy = result["test_accuracy"] if result else None
+            opened = self._line.opened if label in self._line.started else None
+            zero = None if opened is None else opened - self._origin
+            found.append(comparison.figures(label, run.spec, run.trace, run.state, run.plan.reality, accuracy, zero))
+        entrants, target = comparison.with_target(found, self.target_loss)
+        return Comparison(entrants, target, self._verdict(found), tuple(self.notes))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as plain values, with the state and the run directories, for JSON."""
+        where = {label: str(run.run_dir) for label, run in self.runs.items()}
+        return {"state": self.state, **self.comparison.as_dict(), "run_dirs": where}
+
+    def __enter__(self) -> Race:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"Race({', '.join(f'{label} {run.state}' for label, run in self.runs.items())})"
+
+    # --- the thread that watches ---
+
+    def _watch(self) -> None:
+        meter, due = Meter(self._cores), 0.0
+        try:
+            going = True
+            while going:
+                going = any(run.state in ACTIVE for run in self.runs.values())
+                self._line.look()
+                if clock() >= due or not going:
+                    self._samples.append(meter.read(clock() - self._origin, [_pids(run) for run in self.runs.values()]))
+                    due = clock() + SAMPLE
+                self._over.wait(LOOK if self._line.opened is None else SAMPLE / 2)
+        finally:
+            self._line.open()  # whatever went wrong here, nobody is to wait for it
+            self._over.set()
+
+    def _busy(self) -> dict[str, str]:
+        """Tasks of all entrants that are not done, and what each did last."""
+        busy: dict[str, str] = {}
+        for label, run in self.runs.items():
+            if run.state in ACTIVE:
+                trace = run.trace
+                busy |= {
+                    f"{label}: {task}": trace.last(task) for task, state in run.tasks.items() if state not in ("done", "failed", "killed")
+                }
+        return busy
+
+    def _verdict(self, found: Sequence[Figures]) -> Verdict:
+        specs = [run.spec for run in self.runs.values()]
+        machine = fairness.load(list(self._samples), {f.label: comparison.clock_of(f) for f in found}, self._cores)
+        steps = {f.label: self.runs[f.label].spec.batch / f.examples_per_second * 1000 for f in found if f.examples_per_second}
+        overhead = {f.label: f.overhead for f in found}
+        return fairness.judge(machine, overhead, steps, max(spec.device_ms for spec in specs), sum(spec.workers for spec in specs))
+
+
+def _pids(run: Run) -> dict[str, int]:
+    """Task -> process, for the tasks that have been started."""
+    return {e.task: int(e.why.removeprefix("pid ")) for e in run.trace.all(Lifecycle, state="starting")}

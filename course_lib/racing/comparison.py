@@ -1,0 +1,308 @@
+"""What a race has shown: figures of each entrant from its trace, side by side. Pure functions; a saved run is as good as a live one.
+
+An entrant's clock starts when the starting line opens; if it did not stop there, when the last of its workers begins its second step. The first one
+traces and compiles, which says nothing of a strategy. Nothing here needs steps that all workers take together. An asynchronous run has several
+updates for a step and losses of single workers, so progress is counted in examples, and the loss is averaged over the last `WINDOW` batches' worth
+of them, for every entrant alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from course_lib import measures
+from course_lib.racing.entrants import MODEL_PARALLEL
+from course_lib.racing.fairness import Verdict
+from course_lib.spec import RunSpec
+from course_lib.trace import Lifecycle, Metric, Phase, Trace, task_key
+
+WINDOW = 10  # batches over which a loss is averaged: that of a single one goes up and down by chance
+POINTS = 500  # at most, in a curve written as JSON
+SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
+
+
+class Point(NamedTuple):
+    """The loss after `seconds` and `examples`: `loss` as recorded, `mean` over the last `WINDOW` batches' worth of examples."""
+
+    seconds: float
+    examples: int
+    loss: float
+    mean: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One entrant's figures. Seconds are counted from its second step on; None is what is not known (yet).
+
+    `began`: when that was, in seconds since the race was called. `seconds`: until its last loss. `examples`: seen by then, first step included.
+    `loss`: the last mean. `overhead`: see `overhead`. `staleness`: as `measures.staleness`. `curve`: the loss over time and examples.
+    """
+
+    label: str
+    strategy: str
+    framework: str
+    workers: int
+    state: str
+    reality: str
+    began: float | None
+    seconds: float
+    examples: int
+    examples_per_second: float | None
+    loss: float | None
+    test_accuracy: float | None
+    seconds_to_target: float | None
+    examples_to_target: int | None
+    overhead: float | None
+    dropped_gradients: int
+    idle_share: dict[str, float]
+    staleness: dict[str, Any]
+    curve: tuple[Point, ...] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain values; of a long curve only some points, the last among them."""
+        points = self.curve
+        if len(points) > POINTS:
+            points = tuple(points[round(i * (len(points) - 1) / (POINTS - 1))] for i in range(POINTS))
+        return asdict(self) | {"curve": {name: [getattr(p, name) for p in points] for name in Point._fields}}
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """A race so far: the entrants' figures by label, the loss that is the target, whether it was fair, and notes on what else to know."""
+
+    entrants: dict[str, Figures]
+    target_loss: float | None
+    verdict: Verdict
+    notes: tuple[str, ...]
+
+    @property
+    def first(self) -> str | None:
+        """The entrant that reached the target loss in the shortest time; None if nobody has."""
+        times = {label: f.seconds_to_target for label, f in self.entrants.items() if f.seconds_to_target is not None}
+        return min(times, key=lambda label: times[label]) if times else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        return {
+            "first": self.first,
+            "target_loss": self.target_loss,
+            "fair": self.verdict.fair,
+            "fairness": self.verdict.as_dict(),
+            "notes": list(self.notes),
+            "entrants": {label: f.as_dict() for label, f in self.entrants.items()},
+        }
+
+    def headers(self) -> list[str]:
+        """The first line of the table."""
+        return ["race", *self.entrants]
+
+    def rows(self) -> list[list[str]]:
+        """The lines of the table: what is compared, then a text for each entrant."""
+        target = f" to loss {self.target_loss:.3f}" if self.target_loss is not None else " to the target loss"
+        lines = {
+            "strategy": lambda f: f"{f.strategy}, {f.framework}, {f.workers} workers" if f.workers > 1 else f"{f.strategy}, {f.framework}",
+            "state": lambda f: f.state,
+            f"seconds{target}": lambda f: _text(f.seconds_to_target, "{:.2f}"),
+            f"examples{target}": lambda f: _text(f.examples_to_target, "{:,}"),
+            "examples per second": lambda f: _text(f.examples_per_second, "{:,.0f}"),
+            f"loss, mean of {WINDOW} batches": lambda f: _text(f.loss, "{:.4f}"),
+            "test accuracy": lambda f: _text(f.test_accuracy, "{:.3f}"),
+            "seconds": lambda f: f"{f.seconds:.2f}",
+            "examples": lambda f: f"{f.examples:,}",
+            "idle": lambda f: "\n".join(f"{task} {share:.0%}" for task, share in f.idle_share.items()) or "-",
+            "updates by staleness": lambda f: _histogram(f.staleness["updates"]),
+            "gradients dropped": lambda f: str(f.dropped_gradients),
+            "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
+            "reality": lambda f: f.reality,
+        }
+        return [[name, *(text(f) for f in self.entrants.values())] for name, text in lines.items()]
+
+    def words(self) -> list[str]:
+        """What to know beside the table: fairness first, then the notes."""
+        return [*filter(None, (self.verdict.why, self.verdict.advice)), *self.notes]
+
+    def __repr__(self) -> str:
+        return "\n".join([text_table([self.headers(), *self.rows()]), *self.words()])
+
+
+def text_table(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as aligned text; a cell may hold several lines."""
+    widths = [max(len(part) for cell in column for part in cell.split("\n")) for column in zip(*lines, strict=True)]
+    out = []
+    for line in lines:
+        cells = [cell.split("\n") for cell in line]
+        for i in range(max(map(len, cells))):
+            parts = (cell[i] if i < len(cell) else "" for cell in cells)
+            out.append("  ".join(f"{part:{width}}" for part, width in zip(parts, widths, strict=True)).rstrip())
+    return "\n".join(out)
+
+
+def figures(
+    label: str, spec: RunSpec, trace: Trace, state: str, reality: str, test_accuracy: float | None = None, zero: float | None = None
+) -> Figures:
+    """The figures of one entrant, without a target (see `with_target`); its clock starts at `zero`, if it is known when the line opened."""
+    zero = start_of_clock(trace) if zero is None else zero
+    curve = loss_curve(trace, spec.batch, zero)
+    last = curve[-1] if curve else None
+    return Figures(
+        label=label,
+        strategy=spec.strategy,
+        framework=spec.framework,
+        workers=spec.shares,
+        state=state,
+        reality=reality,
+        began=zero if math.isfinite(zero) else None,
+        seconds=last.seconds if last else 0.0,
+        examples=max((p.examples for p in curve), default=0),
+        examples_per_second=throughput(curve),
+        loss=last.mean if last else None,
+        test_accuracy=test_accuracy,
+        seconds_to_target=None,
+        examples_to_target=None,
+        overhead=overhead(trace, spec, zero),
+        dropped_gradients=len(trace.all(Metric, name="dropped")),
+        idle_share=idle_share(trace, zero),
+        staleness=measures.staleness(trace),
+        curve=tuple(curve),
+    )
+
+
+def with_target(entrants: Sequence[Figures], target_loss: float | None = None) -> tuple[dict[str, Figures], float | None]:
+    """The entrants by label, with the time and the examples that each needed to a target loss, and the target.
+
+    Without one it is the lowest mean loss of the entrant whose lowest is the highest: what all of them have reached.
+    """
+    lowest = [min(p.mean for p in f.curve) for f in entrants if f.curve]
+    target = target_loss if target_loss is not None else max(lowest, default=None)
+    found = {}
+    for f in entrants:
+        reached = next((p for p in f.curve if target is not None and p.mean <= target), None)
+        known = {"seconds_to_target": reached.seconds, "examples_to_target": reached.examples} if reached else {}
+        found[f.label] = Figures(**{name: getattr(f, name) for name in f.__dataclass_fields__} | known)
+    return found, target
+
+
+def start_of_clock(trace: Trace) -> float:
+    """When the last worker began its second step; infinity while nobody has. Without workers' phases, those of any task but a server count."""
+    steps: dict[str, dict[int, float]] = defaultdict(dict)
+    for p in trace.all(Phase):
+        steps[p.task][p.step] = min(p.start, steps[p.task].get(p.step, p.start))
+    racers = {task: starts for task, starts in steps.items() if task.startswith("worker:")}
+    racers = racers or {task: starts for task, starts in steps.items() if not task.startswith("ps:")}
+    return max((sorted(starts.values())[1] for starts in racers.values() if len(starts) > 1), default=math.inf)
+
+
+def loss_curve(trace: Trace, batch: int, zero: float) -> list[Point]:
+    """The losses in order of time, seconds from `zero`, each with its mean over the last examples.
+
+    What was computed before is at 0, even if it is recorded later: a chief may have had it lying there. Workers that report one and the same loss,
+    the mean over the global batch, give one point. Workers that go their own ways give one each.
+    """
+    computed: dict[int, float] = {}
+    for p in trace.all(Phase, what="compute"):
+        computed[p.step] = max(p.end, computed.get(p.step, p.end))
+    seen: dict[tuple[int, int, float], Metric] = {}
+    for m in trace.all(Metric, name="loss"):
+        key = (m.step, m.samples, m.value)
+        if key not in seen or m.at < seen[key].at:
+            seen[key] = m
+    points: list[Point] = []
+    examples, oldest, total = 0, 0, 0.0
+    losses = sorted(seen.values(), key=lambda m: m.at)
+    counts: list[int] = []
+    for i, m in enumerate(losses):
+        examples = max(examples, m.samples)  # workers that count together may write down their counts in another order
+        counts.append(examples)
+        total += m.value
+        while counts[oldest] <= examples - WINDOW * batch:
+            total -= losses[oldest].value
+            oldest += 1
+        seconds = max(0.0, m.at - zero) if computed.get(m.step, m.at) > zero else 0.0
+        points.append(Point(seconds, examples, m.value, total / (i + 1 - oldest)))
+    return points
+
+
+def throughput(curve: Sequence[Point]) -> float | None:
+    """Examples a second from the start of the clock to the last loss; None without a loss since."""
+    if not curve or curve[-1].seconds <= 0:
+        return None
+    before = max((p.examples for p in curve if p.seconds <= 0), default=0)
+    return (curve[-1].examples - before) / curve[-1].seconds
+
+
+def idle_share(trace: Trace, zero: float) -> dict[str, float]:
+    """Task -> share of its time since `zero`, until its last phase, that it waited for others.
+
+    Workers in a collective wait for the last to arrive, which the trace tells from the exchange. In an asynchronous run nobody waits but
+    where the strategy says so, with a phase `wait`.
+    """
+    phases = measures.lanes(trace) if in_lockstep(trace) else trace.all(Phase)
+    waited: dict[str, float] = defaultdict(float)
+    spans: dict[str, tuple[float, float]] = {}
+    for p in phases:
+        if p.end > zero:
+            start = max(p.start, zero)
+            first, last = spans.get(p.task, (start, p.end))
+            spans[p.task] = min(first, start), max(last, p.end)
+            waited[p.task] += p.end - start if p.what == "wait" else 0.0
+    return {task: waited[task] / (end - start) for task, (start, end) in sorted(spans.items(), key=lambda s: task_key(s[0])) if end > start}
+
+
+def in_lockstep(trace: Trace) -> bool:
+    """Whether the workers' reductions are collectives: nobody is done with that of a step before everybody has come to it."""
+    begun: dict[int, dict[str, float]] = defaultdict(dict)
+    done: dict[int, dict[str, float]] = defaultdict(dict)
+    for p in trace.all(Phase, what="reduce"):
+        begun[p.step][p.task] = min(p.start, begun[p.step].get(p.task, p.start))
+        done[p.step][p.task] = max(p.end, done[p.step].get(p.task, p.end))
+    everyone = max(map(len, begun.values()), default=0)
+    return all(min(done[step].values()) >= max(tasks.values()) - SLACK for step, tasks in begun.items() if len(tasks) == everyone)
+
+
+def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
+    """Share of an entrant's time since `zero` that was neither emulated device time nor waiting for others: the machine's own work, and its queues.
+
+    In lockstep a step lasts as long as its slowest worker, so that worker's device time counts against the time of all, and whatever else
+    happens to anybody is overhead. Otherwise each worker has its own time; that with the most overhead counts. None without emulated devices, and for
+    strategies in which a compute phase is less than a step.
+    """
+    if not spec.device_ms or spec.strategy in MODEL_PARALLEL:
+        return None
+    device: dict[str, float] = defaultdict(float)
+    spans: dict[str, tuple[float, float]] = {}
+    for p in trace.all(Phase):
+        if p.start >= zero and p.task.startswith("worker:"):
+            first, last = spans.get(p.task, (p.start, p.end))
+            spans[p.task] = min(first, p.start), max(last, p.end)
+            if p.what == "compute":
+                device[p.task] += min(p.end - p.start, slow_factor(trace, spec, p.task, p.start) * spec.device_ms / 1000)
+    if not device:
+        return None
+    if in_lockstep(trace):
+        begin, end = min(a for a, _ in spans.values()), max(b for _, b in spans.values())
+        return 1 - max(device.values()) / (end - begin)
+    idle = idle_share(trace, zero)
+    return max(1 - idle.get(task, 0.0) - seconds / (spans[task][1] - spans[task][0]) for task, seconds in device.items())
+
+
+def slow_factor(trace: Trace, spec: RunSpec, task: str, at: float) -> float:
+    """How many times slower a task was made, at a time: as its spec says, or as was ordered last."""
+    orders = [e for e in trace.all(Lifecycle, task, state="slowed") if e.at <= at]
+    return float(orders[-1].why.split()[1]) if orders else spec.slow.get(task, 1.0)  # "to 4 times its time"
+
+
+def clock_of(f: Figures) -> tuple[float, float]:
+    """From when to when an entrant was at it, in seconds since the race was called."""
+    return (math.inf, -math.inf) if f.began is None else (f.began, f.began + f.seconds)
+
+
+def _text(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _histogram(updates: Mapping[str, int]) -> str:
+    return "\n".join(f"{stale}: {count:,}" for stale, count in updates.items()) or "-"

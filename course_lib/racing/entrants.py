@@ -1,0 +1,188 @@
+"""Who takes part in a race: specs of the same task, from names, dicts, triples or `RunSpec`s. No process, no clock."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_lib.collectives import Schedule
+from course_lib.errors import SpecError
+from course_lib.spec import RunSpec, parse_slow
+from course_lib.strategies import catalog
+
+SAME = ("workload", "parameters", "seed", "global_batch")  # what is learnt, from which start and in which order: else it is no race
+OPTIONAL = (  # not every strategy can take these: such an entrant goes without, and a note says so
+    *("workers", "replicas", "ps", "chief", "slow", "all_reduce", "hosts"),
+    *("cross_device_ops", "staleness_bound", "backups", "microbatches", "pipeline", "emulate"),
+)
+MODEL_PARALLEL = ("pipeline_parallel", "tensor_parallel")  # they divide the work on each example, and its device time, not the examples
+FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One side of a race. `algorithm` is its all-reduce, where a learner wrote that; `own` the fields that it set for itself."""
+
+    label: str
+    spec: RunSpec
+    algorithm: Callable[..., Schedule] | None = None
+    own: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_entrant(text: str) -> dict[str, Any]:
+    """`multi_worker_mirrored,all_reduce=ring,workers=2` as a dict, the way the command line writes an entrant with fields of its own."""
+    name, *settings = text.split(",")
+    fields: dict[str, Any] = {"strategy": name.strip()}
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise SpecError("race", text, "a strategy, then field=value for each field of its own, such as one_device,framework=torch")
+        if key == "slow":
+            fields.setdefault("slow", {}).update([parse_slow(value)])
+        else:
+            fields[key] = _value(value)
+    return fields
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[Entrant], list[str]]:
+    """The entrants, each with the `common` fields and its own, and notes on what some of them go without and where they differ.
+
+    Raises `SpecError` for fewer than two, for what differs in `SAME`, and for a common field that no entrant can take.
+    """
+    if len(entrants) < 2:
+        raise SpecError("race", list(entrants), "two entrants or more")
+    parsed = [_parsed(entrant) for entrant in entrants]
+    labels = _labels(parsed)
+    given = {name: value for name, value in common.items() if value is not None}
+    batch = given.get("global_batch") or next((own["global_batch"] for _, _, own in parsed if own.get("global_batch")), None)
+    if batch is None:
+        shares = math.lcm(*(_fit(name, given, own)[0].shares for _, name, own in parsed))
+        batch = max(shares, 128 // shares * shares)
+    given["global_batch"] = batch
+
+    found, refusals = [], []
+    for label, (_, name, own) in zip(labels, parsed, strict=True):
+        spec, algorithm, refused = _fit(name, given, own)
+        found.append(Entrant(label, spec, algorithm, own))
+        refusals.append(refused)
+    _refused_by_all(refusals, [own for _, _, own in parsed])
+    _check_same(found)
+    notes = [_without(entrant, error) for entrant, refused in zip(found, refusals, strict=True) for error in refused]
+    return found, [*notes, *_device_notes(found)]
+
+
+def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
+    """(label, strategy, fields of its own) of an entrant in any of its forms."""
+    match entrant:
+        case str():
+            return None, entrant, {}
+        case RunSpec():
+            return None, entrant.strategy, {name: getattr(entrant, name) for name in entrant.model_fields_set - {"strategy"}}
+        case Mapping() if isinstance(entrant.get("strategy"), str):
+            own = {name: value for name, value in entrant.items() if name not in ("strategy", "label")}
+            return str(entrant["label"]) if "label" in entrant else None, entrant["strategy"], own
+        case (str(label), str(name)):
+            return label, name, {}
+        case (str(label), str(name), Mapping() as fields):
+            return label, name, dict(fields)
+    raise SpecError("race", entrant, FORMS)
+
+
+def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[str]:
+    """A label for each entrant: its own, else its strategy's name, with its own fields where another has the same name."""
+    names = Counter(name for _, name, _ in parsed)
+    labels: list[str] = []
+    for label, name, own in parsed:
+        text = label or name
+        if not label and names[name] > 1 and own:
+            text = " ".join([name, *(f"{key}={getattr(value, '__name__', value)}" for key, value in own.items())])
+        if text in labels and label:
+            raise SpecError("label", label, "each entrant has one of its own")
+        count = 1 + sum(other == text or other.startswith(text + " #") for other in labels)
+        labels.append(text if count == 1 else f"{text} #{count}")
+    return labels
+
+
+def _fit(name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[RunSpec, Callable[..., Schedule] | None, list[SpecError]]:
+    """The spec of an entrant, its algorithm, and the refusals of those common fields that it cannot take and so goes without."""
+    fields = {**common, **own}
+    if isinstance(fields.get("slow"), Mapping):
+        fields["slow"] = dict(fields["slow"])  # a copy: stragglers that this entrant does not have are taken out of it
+    refused: list[SpecError] = []
+    while True:
+        algorithm = fields.get("all_reduce")
+        algorithm = algorithm if callable(algorithm) else None
+        named = fields | ({"all_reduce": getattr(algorithm, "__name__", "algorithm")} if algorithm else {})
+        try:
+            spec = catalog.spec_for(name, **named)
+            if not spec.trace:
+                raise SpecError("trace", False, "a race is judged by its traces")
+            catalog.schedule(spec, algorithm)
+            return spec, algorithm, refused
+        except SpecError as error:
+            if error.field not in OPTIONAL or error.field in own or error.field not in fields:
+                raise SpecError(
+                    error.field, error.value, error.allowed if name in error.allowed else f"{error.allowed} (for {name})"
+                ) from None
+            if error.field == "slow" and error.value in fields["slow"]:
+                del fields["slow"][error.value]
+            else:
+                del fields[error.field]
+            refused.append(error)
+
+
+def _refused_by_all(refusals: Sequence[Sequence[SpecError]], own: Sequence[Mapping[str, Any]]) -> None:
+    """Raise the refusal of a common field that not one entrant has taken: it is wrong, rather than not for everybody."""
+    for error in (error for refused in refusals for error in refused):
+        asked = [refused for refused, mine in zip(refusals, own, strict=True) if error.field not in mine]
+        if all(any(_what(other) == _what(error) for other in refused) for refused in asked):
+            raise error
+
+
+def _what(error: SpecError) -> tuple[str, str]:
+    """What was refused: a field, or one straggler of several."""
+    return error.field, str(error.value) if error.field == "slow" else ""
+
+
+def _without(entrant: Entrant, error: SpecError) -> str:
+    what = f"the straggler {error.value}" if error.field == "slow" else f"{error.field}={error.value}"
+    return f"{entrant.label} goes without {what}: {error.allowed}."
+
+
+def _check_same(entrants: Sequence[Entrant]) -> None:
+    first = entrants[0]
+    for other in entrants[1:]:
+        for name in SAME:
+            mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
+            if mine != theirs:
+                raise SpecError(name, theirs, f"the same for all entrants of a race, and {first.label} has {mine}")
+
+
+def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
+    """What to know where an emulated step of some devices is for more examples than one of others, or lasts longer."""
+    specs = [entrant.spec for entrant in entrants]
+    if len({spec.device_ms for spec in specs}) > 1:
+        each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
+        return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
+    alike = [entrant for entrant in entrants if entrant.spec.strategy not in MODEL_PARALLEL]
+    most = max(alike, key=lambda entrant: entrant.spec.shares, default=None)
+    fewest = min(alike, key=lambda entrant: entrant.spec.shares, default=None)
+    if not specs[0].device_ms or most is None or fewest is None or most.spec.shares == fewest.spec.shares:
+        return []
+    device_ms = specs[0].device_ms
+    return [
+        f"A device computes its share of a step in {device_ms:g} ms, however large: {fewest.spec.batch // fewest.spec.shares} examples "
+        f"for {fewest.label}, {most.spec.batch // most.spec.shares} for {most.label}. "
+        f"If devices are to be equally fast, give {fewest.label} a device_ms of its own: {device_ms * most.spec.shares / fewest.spec.shares:g}."
+    ]

@@ -1,0 +1,144 @@
+"""The starting line: every worker takes its first step, which traces and compiles, and then waits for all entrants before it takes its second.
+
+Without it the entrant that compiles fastest would run on an idle machine and be done before the others begin. A strategy knows nothing of it: the
+task that it is given stops once the loss of its first step is recorded, or when a phase of its second step begins. So no phase contains the wait.
+Where a chief hands out the steps, the chief stops. A task leaves a file in its run's directory when it is at the line; the race leaves one there
+when the line opens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from course_lib.cluster.run import Run
+from course_lib.cluster.task import Task, clock
+from course_lib.errors import LockstepError
+from course_lib.trace import Phase
+
+PATIENCE = 45.0  # seconds from the first arrival until the line opens for whoever is there: tasks wait 60 for each other
+BOUND = 2 * PATIENCE  # seconds that a task waits at most: only a race that is gone lets it come to this
+POLL = 0.002
+RACERS = ("worker", "chief")  # jobs that take steps; parameter servers only answer
+STEPS = 3  # a task that records so many while the line is closed does not stop at it
+
+
+def programs(roles: Mapping[str, str], cores: Sequence[int]) -> dict[str, Callable[..., Any]]:
+    """The role functions `module:function` of a strategy, by job, as functions that start from the line; `cores` as for `from_the_line`."""
+    return {job: functools.partial(from_the_line, path, tuple(cores)) for job, path in roles.items()}
+
+
+def from_the_line(path: str, cores: tuple[int, ...], task: Task) -> Any:
+    """Run the role function `module:function` on `cores` (none: all), and hold it at the line before its second step."""
+    if cores:
+        os.sched_setaffinity(0, cores)  # threads made from here on inherit it
+    if task.job in RACERS:
+        _hold(task)
+    module, _, function = path.partition(":")
+    return getattr(importlib.import_module(module), function)(task)
+
+
+def _hold(task: Task) -> None:
+    """Make the task wait at the line, once, when its first step is done."""
+    phase, metric = task.phase, task.metric
+    first, there = None, False
+
+    def wait() -> None:
+        nonlocal there
+        if not there:
+            there = True
+            _wait(task)
+
+    def phase_of_second_step(what: str, step: int) -> contextlib.AbstractContextManager[None]:
+        nonlocal first
+        first = step if first is None else first
+        if step != first:
+            wait()
+        return phase(what, step)
+
+    def metric_of_first_step(name: str, value: float, step: int, samples: int) -> None:
+        metric(name, value, step, samples)
+        if name in ("loss", "dropped"):  # what became of a step's gradient
+            wait()
+
+    task.phase = phase_of_second_step  # type: ignore[method-assign, assignment]  # for this task alone
+    task.metric = metric_of_first_step  # type: ignore[method-assign]
+
+
+def _wait(task: Task) -> None:
+    (_place(task.run_dir) / task.name.replace(":", "-")).touch()
+    opened, deadline = _place(task.run_dir) / "open", clock() + BOUND
+    while not opened.exists():
+        if clock() > deadline:
+            raise LockstepError(f"{task.name} waited {BOUND:g} s at the starting line of a race, and nobody opened it")
+        time.sleep(POLL)
+
+
+def _place(run_dir: Path) -> Path:
+    return run_dir / "line"
+
+
+class StartingLine:
+    """The line as the race sees it.
+
+    `opened`: when it was, on the machine's clock, or None; `started`: the entrants that stood there then; `notes` say who did not.
+    """
+
+    def __init__(self, runs: Mapping[str, Run]) -> None:
+        self.runs = runs
+        self.opened: float | None = None
+        self.started: list[str] = []
+        self.notes: list[str] = []
+        self._first: float | None = None  # when the first task was there
+
+    @staticmethod
+    def draw(run_dir: Path) -> None:
+        """Make a place to meet in a run's directory, before its tasks start."""
+        _place(run_dir).mkdir()
+
+    def look(self) -> None:
+        """Open the line if all entrants are at it, or if those who are have waited long enough."""
+        if self.opened is not None:
+            return
+        arrived = {label: _arrived(run.run_dir) for label, run in self.runs.items()}
+        standing = {label: _standing(run, arrived[label]) for label, run in self.runs.items()}
+        if self._first is None and any(arrived.values()):
+            self._first = clock()
+        late = self._first is not None and clock() > self._first + PATIENCE
+        if late or "coming" not in standing.values():
+            words = {"coming": f"was not at the starting line after {PATIENCE:g} s", "gone": "did not stop at the starting line"}
+            self.notes += [f"{label} {words[how]}: it began at another time." for label, how in standing.items() if how in words]
+            self.started = [label for label, how in standing.items() if how == "here"]
+            self.open()
+
+    def open(self) -> None:
+        """Let everybody go."""
+        if self.opened is None:
+            for run in self.runs.values():
+                (_place(run.run_dir) / "open").touch()
+            self.opened = clock()
+
+
+def _arrived(run_dir: Path) -> set[str]:
+    """Tasks of a run that are at the line."""
+    return {path.name.replace("-", ":") for path in _place(run_dir).iterdir()}
+
+
+def _standing(run: Run, arrived: set[str]) -> str:
+    """Where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` past a line at which it does not stop."""
+    if run.state not in ("starting", "running"):
+        return "over"
+    if run.spec.chief:
+        return "here" if "chief:0" in arrived else "coming"
+    if arrived.issuperset(task for task in run.spec.tasks if task.startswith("worker:")):
+        return "here"
+    steps: dict[str, set[int]] = {}
+    for p in run.trace.all(Phase):
+        steps.setdefault(p.task, set()).add(p.step)
+    return "gone" if any(len(seen) >= STEPS for task, seen in steps.items() if task.startswith("worker:")) else "coming"

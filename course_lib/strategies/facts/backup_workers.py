@@ -1,0 +1,35 @@
+"""backup_workers."""
+
+from __future__ import annotations
+
+from course_lib.errors import SpecError
+from course_lib.hardware import Machine
+from course_lib.spec import RunSpec
+from course_lib.strategies.facts.stale_synchronous import over_rpc
+from course_lib.strategies.strategy import Facts, Strategy, programs
+
+
+def check(spec: RunSpec, machine: Machine) -> None:
+    """Some gradients must count."""
+    if spec.backups >= spec.workers:
+        raise SpecError("backups", spec.backups, f"at most {spec.workers - 1} of {spec.workers} workers")
+
+
+BACKUP_WORKERS = Strategy(
+    "backup_workers",
+    Facts(
+        summary="Synchronous training with spare workers: the first gradients of a step make the update, those of stragglers are dropped.",
+        variables="on the parameter servers, cut into equal pieces; workers pull copies",
+        gradients="each worker, from a share of the batch that only n - backups of them make up",
+        update="the parameter server, with the mean of the first n - backups gradients of a step",
+        waits="every worker for all but the slowest backups, in each step",
+        wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
+        use="synchronous training on many machines, of which some are slow at any time",
+        limits="what the backups compute is thrown away; the parameter servers' network carries everything",
+        source="Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)",
+    ),
+    programs("backup_workers", torch=("worker", "ps")),
+    over_rpc,
+    check,
+    default_ps=1,
+)

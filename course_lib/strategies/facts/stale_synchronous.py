@@ -1,0 +1,30 @@
+"""stale_synchronous."""
+
+from __future__ import annotations
+
+from course_lib.hardware import Machine
+from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
+
+
+def over_rpc(framework: str, machine: Machine) -> Standing:
+    """The standing of a strategy whose workers talk to parameter servers over torch.distributed.rpc."""
+    return Standing("measured", "real processes; torch RPC over TCP between workers and parameter servers")
+
+
+STALE_SYNCHRONOUS = Strategy(
+    "stale_synchronous",
+    Facts(
+        summary="Parameter servers apply gradients as they come, but no worker gets more than a few steps ahead of the slowest.",
+        variables="on the parameter servers, cut into equal pieces; workers pull copies",
+        gradients="each worker, from its share of the batch",
+        update="the parameter server, with each gradient as it comes",
+        waits="a worker that is staleness_bound steps ahead, for the slowest",
+        wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
+        use="clusters whose workers have hiccups at different times",
+        limits="a worker that is always slow sets the pace of all; staleness up to (n-1)(2 staleness_bound + 1)",
+        source="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013",
+    ),
+    programs("stale_synchronous", torch=("worker", "ps")),
+    over_rpc,
+    default_ps=1,
+)

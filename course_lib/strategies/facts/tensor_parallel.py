@@ -1,0 +1,54 @@
+"""tensor_parallel."""
+
+from __future__ import annotations
+
+from course_lib import workloads
+from course_lib.errors import SpecError
+from course_lib.hardware import Machine
+from course_lib.spec import RunSpec
+from course_lib.strategies.strategy import Facts, Standing, Strategy, programs, real_processes
+from course_lib.workloads.model import Dense
+from course_lib.workloads.wide import CLASSES, PER_UNIT
+
+
+def standing(framework: str, machine: Machine) -> Standing:
+    if framework == "tensorflow":
+        return Standing("measured", "one real process; DTensor on a mesh of logical CPU devices, which share its cores")
+    return real_processes(framework, machine)
+
+
+def check(spec: RunSpec, machine: Machine) -> None:
+    """Dense layers in pairs can be cut, and no further than there are hidden units; TensorFlow's DTensor wants pieces of equal size."""
+    layers = workloads.load(spec).layers
+    dense = [layer for layer in layers if isinstance(layer, Dense)]
+    if len(dense) < len(layers) or len(dense) % 2:
+        raise SpecError("workload", spec.workload, "tensor_parallel cuts dense layers, two at a time: digits and wide have them")
+    field, shards = ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
+    for units in (layer.units for layer in dense[::2]):
+        if shards > units:
+            raise SpecError(field, shards, f"at most {units}, one for each hidden unit of {spec.workload}")
+        if spec.framework == "tensorflow" and units % shards:
+            cure = "such as 2, 4 or 8" if spec.workload == "digits" else f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
+            raise SpecError(field, shards, f"must divide the {units} hidden units of {spec.workload}, {cure}")
+
+
+TENSOR_PARALLEL = Strategy(
+    "tensor_parallel",
+    Facts(
+        summary="Every layer is cut into pieces, one on each worker; all compute the same batch, and add up what their pieces make of it.",
+        variables="a piece of every layer on each worker",
+        gradients="each worker those of its own pieces, from the whole batch",
+        update="each worker, to its own pieces",
+        waits="every worker for all others, in each pair of layers",
+        wire="activations: 2(n-1)/n A bytes sent by each worker in an all-reduce of A bytes, one forward for each pair of layers and one back for "
+        "each but the first; no gradients of parameters",
+        use="layers that are too large for one device; inside a machine, where the wires are fast",
+        limits="it exchanges in the middle of every step, so slow wires stall it; a layer has only so many units to share out",
+        source="Shoeybi et al., Megatron-LM, 2019; https://www.tensorflow.org/guide/dtensor_overview",
+    ),
+    programs("tensor_parallel", tensorflow=("worker",), torch=("worker",)),
+    standing,
+    check,
+    default_workers=2,
+    one_process=("tensorflow",),
+)

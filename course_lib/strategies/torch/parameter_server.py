@@ -1,0 +1,41 @@
+"""parameter_server: workers train at their own pace, and the parameter servers apply every gradient as soon as it comes (asynchronous SGD).
+
+Nobody waits for anybody, so a slow worker slows nobody. The price is staleness: between a worker's pull and its push the others push too, and its
+gradient is applied to parameters that it never saw. With w workers of equal speed that is w - 1 updates on average. A straggler's gradients are the
+most stale.
+
+The data is cut as for synchronous training: a step is a global batch, cut into a piece for each worker. But here pieces are not bound to workers:
+whoever has pushed takes the next piece that nobody has, so a fast worker does more of them.
+Source: Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
+"""
+
+from typing import Any
+
+from course_lib.cluster.task import Task
+from course_lib.strategies.torch.server import Answer, Gradient, Shard, Worker, serve
+
+
+def worker(task: Task) -> dict[str, Any]:
+    """Pull, compute, push, until no piece is left."""
+    me, workers = Worker(task), task.spec.workers
+    pieces = task.spec.steps * workers
+    piece = task.index  # each begins with the piece of its own number
+    while piece < pieces:
+        step, share = divmod(piece, workers)
+        me.pull()
+        me.load(step, share)
+        me.compute(step)
+        answer, *_ = me.push(step, push)
+        piece = answer.version - 1 + workers  # every push makes a version of its own, so versions can number the pieces too
+    return me.result(updates=pieces)
+
+
+def ps(task: Task) -> None:
+    """Hold a piece of the parameters."""
+    serve(task)
+
+
+def push(shard: Shard, gradient: Gradient) -> Answer:
+    """On a ps: apply the gradient at once, whatever has happened since its worker pulled."""
+    shard.apply([gradient])
+    return shard.answer()

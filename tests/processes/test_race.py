@@ -1,0 +1,210 @@
+"""Races between real clusters: everybody starts together, learns the same, and is compared by what its own trace says."""
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from course_lib import hardware
+from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
+from course_lib.racing.call import Race, divide, race
+from course_lib.strategies import catalog
+from course_lib.strategies.strategy import Strategy
+from course_lib.trace import Lifecycle, Metric, Phase, Trace, Update
+
+SUM_ORDER: dict[str, Any] = {
+    "rtol": 0,
+    "atol": 2e-6,
+}  # workers add the same float32 numbers in another order than one device, see test_strategies
+STEPS = 25
+
+
+@functools.cache
+def with_straggler() -> Race:
+    """A race that is over: synchronous workers, one of them slow, against one device."""
+    with race(
+        "multi_worker_mirrored", "one_device", workers=2, steps=STEPS, device_ms=20, slow={"worker:1": 4}, framework="torch"
+    ) as found:
+        return found.wait(120)
+
+
+def losses(trace: Trace) -> list[float]:
+    return [m.value for m in trace.all(Metric, "worker:0", name="loss")]
+
+
+def starts_together(*traces: Trace) -> bool:
+    """Nobody begins its second step before everybody has done the first. All traces of a race have one clock."""
+    phases = [p for trace in traces for p in trace.all(Phase)]
+    return max(p.end for p in phases if p.step == 0) <= min(p.start for p in phases if p.step > 0)
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_all_entrants_start_their_second_step_together_after_all_have_done_their_first() -> None:
+    assert starts_together(*(run.trace for run in with_straggler().runs.values()))
+
+
+def test_all_entrants_learn_the_same_from_the_same_examples() -> None:
+    first, second = (run.trace for run in with_straggler().runs.values())
+    np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
+    shown = with_straggler().comparison.entrants.values()
+    assert {f.examples for f in shown} == {STEPS * 128}
+    assert len({f.test_accuracy for f in shown}) == 1
+    assert len({f.examples_to_target for f in shown}) == 1  # the same loss after the same examples, whoever is faster
+
+
+def test_a_straggler_costs_the_synchronous_entrant_time_and_its_other_workers_idle() -> None:
+    comparison = with_straggler().comparison
+    slowed, alone = comparison.entrants["multi_worker_mirrored"], comparison.entrants["one_device"]
+    assert alone.examples_per_second > 2 * slowed.examples_per_second  # type: ignore[operator]  # four times the device time for a step
+    assert alone.seconds_to_target < slowed.seconds_to_target  # type: ignore[operator]
+    assert comparison.first == "one_device"
+    assert slowed.idle_share["worker:0"] > 0.5 > slowed.idle_share["worker:1"]
+    assert slowed.staleness["updates"] == {"0": 2 * STEPS}
+
+
+def test_a_race_says_who_goes_without_what_how_the_machine_is_divided_and_whether_it_was_fair() -> None:
+    found = with_straggler()
+    words = " ".join(found.comparison.words())
+    for part in (
+        "one_device goes without workers=2",
+        "one_device goes without the straggler worker:1",
+        "a device_ms of its own: 40",
+        "second step",
+    ):
+        assert part in words
+    assert "to itself" in words or "share" in words
+    verdict = found.comparison.verdict
+    assert verdict.fair is (max(verdict.lost.values()) <= 0.2)  # type: ignore[type-var]  # with emulated devices it can be told on every system
+    assert verdict.why in words
+    assert bool(verdict.advice) is not verdict.fair
+
+
+def test_a_race_is_plain_json_and_a_table() -> None:
+    found = with_straggler()
+    told = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert told["state"] == "finished"
+    assert list(told["entrants"]) == list(told["run_dirs"]) == ["multi_worker_mirrored", "one_device"]
+    assert all(Path(path, "result.json").exists() for path in told["run_dirs"].values())
+    assert told["entrants"]["one_device"]["curve"]["examples"] == [128 * (n + 1) for n in range(STEPS)]
+    assert "examples per second" in str(found.comparison)
+
+
+def test_frameworks_race_each_other_and_the_one_that_compiles_longer_is_waited_for() -> None:
+    other = {"strategy": "one_device", "framework": "torch", "label": "torch"}
+    with race(("tensorflow", "one_device"), other, steps=8, device_ms=5) as found:
+        first, second = (run.trace for run in found.wait(120).runs.values())
+    assert starts_together(first, second)
+    np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
+
+
+# --- strategies of this file's own ---
+
+
+def independent(task: Any) -> dict[str, Any]:
+    """Two workers, each at its own pace on a model of its own, that count each other's updates as if they were made to the same."""
+    for n in range(8 if task.index else 16):
+        start = time.monotonic()
+        task.pace()
+        task.record("compute", n, start, time.monotonic())
+        task.update(n, "all", "cpu", read=n, written=n + 1 + task.index)
+        task.metric("loss", 1 / (n + 1), n, (2 * n + task.index) * 64)
+    return {"final_loss": 0.1, "test_accuracy": 0.5, "parameters": 1}
+
+
+def unstoppable(task: Any) -> dict[str, Any]:
+    """Tells its losses at the end, and uses no phase that a starting line could hold."""
+    for n in range(30):
+        start = time.monotonic()
+        time.sleep(0.02)
+        task.record("compute", n, start, time.monotonic())
+    task.metric("loss", 0.5, 29, 30 * 128)
+    return {"final_loss": 0.5, "test_accuracy": 0.5, "parameters": 1}
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    facts = catalog.find("one_device").facts
+    for role in (independent, unstoppable):
+        strategy = Strategy(role.__name__, facts, {"torch": {"worker": f"{__name__}:{role.__name__}"}}, default_workers=2)
+        monkeypatch.setitem(catalog.STRATEGIES, role.__name__, strategy)
+    yield
+
+
+def test_workers_that_wait_for_nobody_are_compared_by_examples_and_show_their_staleness(ours: None) -> None:
+    with race("independent", "one_device", steps=8, device_ms=15, slow={"worker:1": 3}, framework="torch") as found:
+        shown = found.wait(60).comparison.entrants["independent"]
+    trace = found.runs["independent"].trace
+    assert starts_together(trace, found.runs["one_device"].trace)
+    assert (
+        shown.staleness["updates"] == {"0": 16, "1": 8} == {str(n): len([u for u in trace.all(Update) if u.staleness == n]) for n in (0, 1)}
+    )
+    assert len(shown.curve) == 24
+    assert shown.examples == 30 * 64
+    assert shown.idle_share == {"worker:0": 0.0, "worker:1": 0.0}
+
+
+def test_an_entrant_that_does_not_stop_at_the_line_is_said_to_have_begun_at_another_time(ours: None) -> None:
+    with race("unstoppable", "one_device", steps=4, framework="torch") as found:
+        shown = found.wait(60).comparison
+    assert "unstoppable did not stop at the starting line: it began at another time." in shown.notes
+    assert shown.entrants["unstoppable"].began is not None
+    assert shown.entrants["one_device"].examples == 4 * 128
+
+
+# --- while it goes on ---
+
+
+def test_the_others_go_on_when_an_entrant_fails_before_the_line_and_wait_says_which_one_did(tmp_path: Path) -> None:
+    two = {"strategy": "multi_worker_mirrored", "workers": 2, "label": "two workers"}
+    with race(two, "one_device", steps=10, device_ms=2, framework="torch", run_dir=tmp_path / "race") as found:
+        found.runs["two workers"].wait_running(60).kill("worker:1")
+        with pytest.raises(TaskFailed, match=r"two workers: worker:1 failed.*killed by kill\(\)"):
+            found.wait(60)
+    assert (found.state, found.comparison.entrants["two workers"].state) == ("failed", "failed")
+    assert found.comparison.entrants["one_device"].examples == 1280
+    assert sorted(path.name for path in (tmp_path / "race").iterdir()) == ["0-two-workers", "1-one_device"]
+
+
+def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:
+    found = race("one_device", ("another", "one_device"), steps=100_000, device_ms=2, framework="torch")
+    with found:
+        assert found.state == "starting"
+        until(lambda: found.state == "running")
+        until(lambda: all(f.examples > 128 * 20 for f in found.comparison.entrants.values()))
+        assert found.comparison.target_loss < 2  # type: ignore[operator]
+        found.slow("worker:0", 3)
+        until(lambda: all(run.trace.all(Lifecycle, state="slowed") for run in found.runs.values()))
+        with pytest.raises(SpecError, match="worker:5"):
+            found.slow("worker:5", 3)
+        with pytest.raises(Stalled, match=r"another: worker:0"):
+            found.wait(0.1)
+        _each_has_its_cores(found)
+    assert found.state == "stopped"
+    assert {run.state for run in found.runs.values()} == {"stopped"}
+    assert found.stop() is found
+    with pytest.raises(LockstepError, match="too late"):
+        found.slow("worker:0", 1)
+
+
+def _each_has_its_cores(found: Race) -> None:
+    """The tasks of an entrant are on the cores that were handed out to it, all of their threads."""
+    if sys.platform != "linux":
+        return
+    for cores, run in zip(divide(hardware.probe(), 2)[1], found.runs.values(), strict=True):
+        (started,) = run.trace.all(Lifecycle, state="starting")
+        allowed = psutil.Process(int(started.why.removeprefix("pid "))).cpu_affinity()
+        assert sorted(allowed) == sorted(cores or os.sched_getaffinity(0))

@@ -1,0 +1,134 @@
+"""mirrored and central_storage in PyTorch: copies that stay equal, and one copy that all replicas read, as the traces and the weights show."""
+
+import functools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import Trace, start
+from course_lib.errors import TaskFailed
+from course_lib.strategies import catalog
+from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
+from course_lib.strategies.facts.mirrored import MIRRORED
+from course_lib.trace import Metric, Phase, Update
+
+NAMES = ("mirrored", "central_storage")
+STEPS = 50
+# The mean of the workers' means adds the same numbers in another order than one device does, and float32 rounds each sum at its 24th bit.
+SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    """All of them can be started by their names."""
+    with pytest.MonkeyPatch.context() as patch:
+        for strategy in (MIRRORED, CENTRAL_STORAGE):
+            patch.setitem(catalog.STRATEGIES, strategy.name, strategy)
+        yield
+
+
+@functools.cache
+def trained(name: str, workers: int = 2) -> tuple[dict[str, Any], dict[str, Any], Trace, bool]:
+    """Summary, what each task returned, and trace of a short run; and whether it left shared memory behind."""
+    with start(name, framework="torch", workers=workers, global_batch=64, steps=STEPS) as run:
+        run.wait(100)
+        return run.result, run.values, run.trace, (run.run_dir / "meetings").exists()
+
+
+def losses(trace: Trace, task: str = "worker:0") -> list[float]:
+    return [metric.value for metric in trace.all(Metric, task, name="loss")]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_replicas_learn_what_one_device_learns(name: str, workers: int) -> None:
+    result, _, trace, _ = trained(name, workers)
+    alone, _, alone_trace, _ = trained("one_device", 1)
+    np.testing.assert_allclose(losses(trace), losses(alone_trace), **SUM_ORDER)
+    assert len(losses(trace)) == STEPS
+    assert losses(trace)[-1] < losses(trace)[0] / 2
+    assert result["test_accuracy"] == pytest.approx(alone["test_accuracy"], abs=0.01)
+
+
+def test_mirrored_every_device_applies_the_update_to_a_copy_of_its_own() -> None:
+    result, values, trace, _ = trained("mirrored")
+    assert len({value["digest"] for value in values.values()}) == 1
+    assert result["variables_on"] == {"worker:0/cpu": 4 * 4810, "worker:1/cpu": 4 * 4810}
+    for task in values:
+        assert [(u.read, u.written, u.device, u.variables) for u in trace.all(Update, task)] == [
+            (n, n + 1, "cpu", "all") for n in range(STEPS)
+        ]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_central_storage_one_process_applies_the_mean_of_all_gradients_to_the_only_copy(workers: int) -> None:
+    result, values, trace, _ = trained("central_storage", workers)
+    assert result["update_applied_by"] == ["worker:0/cpu"]
+    assert result["variables_on"] == {"worker:0/cpu": 4 * 4810}
+    assert [(u.step, u.read, u.written, u.gradients) for u in trace.all(Update)] == [(n, n, n + 1, workers) for n in range(STEPS)]
+    assert result["staleness"] == {"mean": 0.0, "max": 0, "updates": {"0": workers * STEPS}}
+    assert len({value["digest"] for value in values.values()}) == 1  # what each finds in the shared memory when all is over
+
+
+def test_central_storage_nobody_computes_before_the_update_of_the_step_before_is_made() -> None:
+    _, values, trace, _ = trained("central_storage", 4)
+    for task in values:
+        for begun, applied in zip(trace.all(Phase, task, what="compute")[1:], trace.all(Phase, "worker:0", what="apply"), strict=False):
+            assert begun.step == applied.step + 1
+            assert begun.start >= applied.end
+    for step, applied in enumerate(trace.all(Phase, "worker:0", what="apply")):
+        waits = [wait for wait in trace.all(Phase, what="wait") if wait.step == step]
+        assert [wait.task for wait in sorted(waits)] == ["worker:1", "worker:2", "worker:3"]
+        assert all(wait.end >= applied.end for wait in waits)
+
+
+def test_central_storage_the_order_of_arrival_changes_no_bit() -> None:
+    with start("central_storage", framework="torch", workers=2, global_batch=64, steps=STEPS, slow={"worker:0": 1.5}, device_ms=1) as run:
+        slowed = run.wait(100).result
+    assert slowed["parameter_digest"] == trained("central_storage")[0]["parameter_digest"]
+
+
+def test_what_one_process_writes_into_the_shared_parameters_the_others_read() -> None:
+    def work(task):
+        import torch.distributed as dist
+
+        from course_lib import workloads
+        from course_lib.strategies.torch import central_storage as page
+        from course_lib.workloads.torch import build
+
+        dist.init_process_group("gloo")
+        workload = workloads.load(task.spec)
+        model = build(workload, task.index)  # another seed for each
+        page.move(model, page.shared(task, "parameters", workload.parameters), fill=task.index == 0)
+        page.meet("all")
+        before = float(next(model.parameters())[0, 0])
+        page.meet("all")
+        if task.index == 1:
+            next(model.parameters()).data[0, 0] = 7
+        page.meet("worker:1")
+        return before, float(next(model.parameters())[0, 0])
+
+    with start(work, framework="torch", workers=3) as run:
+        seen = run.wait(60).result
+    assert len(set(seen.values())) == 1
+    assert seen["worker:0"][1] == 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_worker_ends_the_run_with_its_name(name: str) -> None:
+    with start(name, framework="torch", workers=2, steps=100_000) as run:
+        while len(run.trace.all(Update)) < 10:
+            run.wait_running(60)
+            time.sleep(0.02)
+        run.kill("worker:1")
+        with pytest.raises(TaskFailed) as caught:
+            run.wait(30)
+        assert caught.value.task == "worker:1"
+        assert not (run.run_dir / "meetings").exists()
+
+
+def test_nothing_is_left_of_the_shared_memory() -> None:
+    assert not trained("central_storage")[3]

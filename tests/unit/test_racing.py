@@ -1,0 +1,491 @@
+"""A race without processes: who lines up with what, what traces say side by side, and when a race was fair. All traces here are made up."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_lib import RunSpec, hardware
+from course_lib.errors import SpecError
+from course_lib.racing import comparison, fairness
+from course_lib.racing.call import divide, race
+from course_lib.racing.comparison import Comparison, Figures, figures, with_target
+from course_lib.racing.entrants import line_up, parse_entrant
+from course_lib.racing.fairness import BUSY, LOST, NAN, SHORTEST, Load, Meter, Sample, Verdict, judge
+from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update
+
+BATCH = 64
+SPEC = RunSpec(workers=2, global_batch=BATCH, steps=10, device_ms=100)
+
+
+def lockstep(steps: int = 10, compute: tuple[float, ...] = (0.1, 0.4), compile_time: float = 5.0, begin: float = 2.0) -> Trace:
+    """A synchronous run: the workers compute, the all-reduce takes 0.05 s once the last has come, the update 0.01 s; losses are 1/(step + 1)."""
+    events: list[Event] = []
+    now = begin
+    for step in range(steps):
+        ready = [now + seconds + (compile_time if step == 0 else 0.0) for seconds in compute]
+        reduced = max(ready) + 0.05
+        for k, arrived in enumerate(ready):
+            task = f"worker:{k}"
+            events += [
+                Phase(task, step, "compute", now, arrived),
+                Phase(task, step, "reduce", arrived, reduced),
+                Phase(task, step, "apply", reduced, reduced + 0.01),
+                Update(task, step, "all", "cpu", step, step + 1, reduced + 0.01),
+                Metric(task, "loss", 1 / (step + 1), step, (step + 1) * BATCH, reduced + 0.01 + k * 1e-4),
+            ]
+        now = reduced + 0.01
+    return Trace(events)
+
+
+def asynchronous(seconds: tuple[float, ...] = (0.1, 0.4), until: float = 6.0, begin: float = 2.0, compile_time: float = 1.0) -> Trace:
+    """A run with a parameter server: every worker computes and pushes (0.02 s) at its own pace; each push is an update on the server at once.
+
+    The workers number their steps themselves, so two of them are seldom at the same step. Losses are 1/(updates so far + 1).
+    """
+    pushes = []
+    for k, each in enumerate(seconds):
+        now, step = begin, 0
+        while now < until:
+            computed = now + each + (compile_time if step == 0 else 0.0)
+            pushes.append((computed + 0.02, f"worker:{k}", step, now, computed))
+            now, step = computed + 0.02, step + 1
+    events: list[Event] = []
+    applied: list[float] = []
+    for version, (end, task, step, start, computed) in enumerate(sorted(pushes)):
+        read = sum(at <= start for at in applied)
+        applied.append(end)
+        events += [
+            Phase(task, step, "compute", start, computed),
+            Phase(task, step, "reduce", computed, end),
+            Phase("ps:0", step, "apply", end - 0.001, end),
+            Update("ps:0", step, "all", "cpu", read, version + 1, end),
+            Metric(task, "loss", 1 / (version + 1), step, (version + 1) * BATCH // len(seconds), end),
+        ]
+    return Trace(events)
+
+
+def of(trace: Trace, spec: RunSpec = SPEC, label: str = "it", **more: Any) -> Figures:
+    return figures(label, spec, trace, "finished", "emulated", **more)
+
+
+# --- what a trace says ---
+
+
+def test_a_synchronous_run_is_timed_from_its_second_step() -> None:
+    found = of(lockstep())
+    assert found.began == pytest.approx(2.0 + 0.4 + 5.0 + 0.06)
+    assert found.seconds == pytest.approx(9 * 0.46)
+    assert found.examples == 10 * BATCH
+    assert found.examples_per_second == pytest.approx(BATCH / 0.46)
+
+
+def test_workers_that_report_one_loss_give_one_point_a_step() -> None:
+    assert [(p.examples, p.loss) for p in of(lockstep()).curve] == [((n + 1) * BATCH, 1 / (n + 1)) for n in range(10)]
+
+
+def test_in_lockstep_whoever_is_early_idles_until_the_last_has_come() -> None:
+    idle = of(lockstep()).idle_share
+    assert idle == {"worker:0": pytest.approx(0.3 / 0.46), "worker:1": 0.0}
+
+
+def test_the_first_step_counts_neither_as_idle_nor_as_busy() -> None:
+    assert of(lockstep(compile_time=0.0)).idle_share == pytest.approx(of(lockstep(compile_time=50.0)).idle_share)
+
+
+def test_a_clock_that_starts_when_the_line_opens_leaves_out_the_wait_at_the_line() -> None:
+    first, rest = lockstep(steps=1), [e for e in lockstep(begin=20 - 5.46) if e.step > 0]  # type: ignore[union-attr]
+    found = of(Trace([*first, *rest]), zero=20.0)
+    assert (found.began, found.seconds) == (20.0, pytest.approx(9 * 0.46))
+    assert found.examples_per_second == pytest.approx(BATCH / 0.46)
+    assert found.idle_share["worker:0"] == pytest.approx(0.3 / 0.46)
+
+
+def test_an_asynchronous_run_has_one_point_for_every_gradient_and_its_updates_by_staleness() -> None:
+    trace = asynchronous()
+    found = of(trace)
+    updates = trace.all(Update)
+    assert len(found.curve) == len(updates) > 30
+    assert sum(found.staleness["updates"].values()) == len(updates)
+    assert found.staleness["max"] == max(u.staleness for u in updates) >= 3  # the slow worker's: the fast one pushed meanwhile
+    assert "0" in found.staleness["updates"]
+
+
+def test_nobody_idles_in_an_asynchronous_run_however_unequal_its_workers_are() -> None:
+    assert not comparison.in_lockstep(asynchronous())
+    assert comparison.in_lockstep(lockstep())
+    assert of(asynchronous()).idle_share == {"ps:0": 0.0, "worker:0": 0.0, "worker:1": 0.0}
+
+
+def test_waits_that_a_strategy_records_itself_are_idle_time() -> None:
+    """As with bounded staleness: the fast worker is let go now and then."""
+    events: list[Event] = list(asynchronous((0.1,), until=3.2))
+    last = max(p.end for p in Trace(events).all(Phase))
+    events += [Phase("worker:0", 90, "wait", last, last + 1.0), Phase("worker:0", 90, "compute", last + 1.0, last + 1.1)]
+    spent = last + 1.1 - comparison.start_of_clock(Trace(events))
+    assert of(Trace(events)).idle_share["worker:0"] == pytest.approx(1.0 / spent)
+
+
+def test_throughput_of_an_asynchronous_run_is_that_of_all_its_workers() -> None:
+    found = of(asynchronous(until=40.0))
+    share = BATCH / 2
+    assert found.examples_per_second == pytest.approx(share / 0.12 + share / 0.42, rel=0.02)
+
+
+def test_an_asynchronous_run_does_not_lose_to_a_synchronous_one_for_having_a_straggler() -> None:
+    sync, alone = of(lockstep(steps=40)), of(asynchronous(until=25.0))
+    assert alone.examples_per_second > 2 * sync.examples_per_second  # type: ignore[operator]
+
+
+def test_the_clock_starts_with_the_second_step_of_the_last_worker_and_forgets_those_who_never_come_to_it() -> None:
+    trace = asynchronous((0.1, 0.4))
+    assert comparison.start_of_clock(trace) == pytest.approx(2.0 + 1.0 + 0.4 + 0.02)
+    killed = Trace([*trace, Phase("worker:2", 0, "compute", 2.0, 5.0)])
+    assert comparison.start_of_clock(killed) == comparison.start_of_clock(trace)
+    assert comparison.start_of_clock(Trace()) == math.inf
+
+
+def test_what_was_computed_before_the_clock_started_is_not_counted_in_its_time_even_if_recorded_later() -> None:
+    """A chief that waits at the line has answers lying there: they come in the moment it opens."""
+    before = [Phase("worker:0", n, "compute", 1.0 + n, 2.0 + n) for n in range(3)]
+    after = [Phase("worker:0", n, "compute", 10.0 + n, 11.0 + n) for n in range(3, 7)]
+    losses = [Metric("chief:0", "loss", 1.0, n, (n + 1) * BATCH, 10.0 if n < 3 else 8.0 + n) for n in range(7)]
+    found = of(Trace([*before, *after, *losses]), zero=10.0)  # type: ignore[list-item]
+    assert [p.seconds for p in found.curve] == [0, 0, 0, 1, 2, 3, 4]
+    assert found.examples_per_second == pytest.approx(BATCH)
+
+
+def test_a_run_without_events_has_figures_that_are_not_known() -> None:
+    found = of(Trace())
+    assert (found.began, found.examples_per_second, found.loss, found.overhead) == (None, None, None, None)
+    both, target = with_target([found, of(lockstep(), label="other")])
+    assert target == both["other"].loss
+    json.dumps(Comparison(both, target, Verdict(None, ""), ()).as_dict(), allow_nan=False)
+
+
+def test_dropped_gradients_are_counted() -> None:
+    dropped = [Metric("worker:1", "dropped", 1, n, 0, 9.0) for n in range(3)]
+    assert of(Trace([*lockstep(), *dropped])).dropped_gradients == 3
+
+
+# --- the target ---
+
+
+def noisy(losses: list[float], parts: int = 1) -> Trace:
+    """A loss a second, each of a `parts`-th of a batch."""
+    return Trace(
+        [Phase("worker:0", n, "compute", n, n + 0.9) for n in range(len(losses))]
+        + [Metric("worker:0", "loss", loss, n, (n + 1) * BATCH // parts, n + 1.0) for n, loss in enumerate(losses)]  # type: ignore[operator]
+    )
+
+
+def test_one_lucky_batch_does_not_reach_the_target() -> None:
+    losses = [1.0] * 30 + [0.1] + [1.0] * 29 + [0.1] * 20
+    both, _ = with_target([of(noisy(losses))], 0.5)
+    reached = both["it"]
+    assert 60 < reached.examples_to_target / BATCH <= 60 + comparison.WINDOW  # type: ignore[operator]
+    assert reached.seconds_to_target == reached.examples_to_target / BATCH - 1  # type: ignore[operator]  # a step a second, the first left out
+
+
+def test_the_mean_is_over_as_many_examples_whatever_a_gradient_is_made_of() -> None:
+    whole = of(noisy([1.0] * 20 + [0.0] * 20)).curve
+    halves = of(noisy([1.0] * 40 + [0.0] * 40, parts=2)).curve
+    assert {p.examples: p.mean for p in whole}.items() <= {p.examples: p.mean for p in halves}.items()
+
+
+def test_without_a_target_they_race_for_the_lowest_loss_that_all_have_reached() -> None:
+    good, bad = of(noisy([1.0] * 10 + [0.2] * 30), label="good"), of(noisy([1.0] * 10 + [0.6] * 30), label="bad")
+    both, target = with_target([good, bad])
+    assert target == pytest.approx(0.6)
+    assert all(f.seconds_to_target is not None for f in both.values())
+    assert both["good"].seconds_to_target < both["bad"].seconds_to_target  # type: ignore[operator]
+    assert Comparison(both, target, Verdict(True, ""), ()).first == "good"
+
+
+def test_a_target_that_nobody_reaches_is_reached_by_nobody() -> None:
+    both, target = with_target([of(lockstep())], 1e-6)
+    assert (both["it"].seconds_to_target, both["it"].examples_to_target) == (None, None)
+    assert Comparison(both, target, Verdict(True, ""), ()).first is None
+
+
+@given(
+    seconds=st.lists(st.floats(0.01, 2.0), min_size=1, max_size=4),
+    targets=st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 1.0)),
+)
+def test_figures_of_any_asynchronous_run_hang_together(seconds: list[float], targets: tuple[float, float]) -> None:
+    found = of(asynchronous(tuple(seconds), until=8.0))
+    assert all(0 <= share <= 1 for share in found.idle_share.values())
+    assert [p.examples for p in found.curve] == sorted(p.examples for p in found.curve)
+    assert [p.seconds for p in found.curve] == sorted(p.seconds for p in found.curve)
+    easy, hard = (with_target([found], target)[0]["it"].seconds_to_target for target in sorted(targets, reverse=True))
+    assert hard is None or (easy is not None and easy <= hard)
+
+
+# --- how it is shown ---
+
+
+def comparing(*found: Figures, verdict: Verdict | None = None) -> Comparison:
+    return Comparison(*with_target(found), verdict or Verdict(True, "Fair: nobody waited."), ("a note",))
+
+
+def test_the_table_has_a_column_for_each_entrant_and_says_what_to_know() -> None:
+    shown = comparing(of(lockstep(), label="sync"), of(asynchronous(), label="async"))
+    assert shown.headers() == ["race", "sync", "async"]
+    assert all(len(row) == 3 for row in shown.rows())
+    text = str(shown)
+    assert "worker:0 65%" in text and "Fair: nobody waited." in text and "a note" in text
+    assert {row[0]: row[1] for row in shown.rows()}["updates by staleness"] == "0: 20"
+
+
+def test_a_comparison_is_plain_json_and_a_long_curve_is_thinned_with_its_last_point_kept() -> None:
+    long = of(noisy([1.0 / (n + 1) for n in range(3000)]))
+    found = json.loads(json.dumps(comparing(long).as_dict(), allow_nan=False))
+    curve = found["entrants"]["it"]["curve"]
+    assert {len(values) for values in curve.values()} == {comparison.POINTS}
+    assert curve["examples"][-1] == long.examples
+    assert curve["seconds"] == sorted(curve["seconds"])
+
+
+# --- fairness ---
+
+
+def machine(seconds: float = 10.0, busy: float = 0.4, ours: float = 0.3, **waited: float) -> Load:
+    return Load(seconds, 2, busy, ours, waited)
+
+
+def verdict(found: Load | None, device_ms: float = 20.0, overhead: dict[str, float | None] | None = None, workers: int = 5) -> Verdict:
+    return judge(found, overhead or {}, dict.fromkeys(found.waited if found else (), device_ms or 5.0), device_ms, workers)
+
+
+@pytest.mark.parametrize(("share", "fair"), [(0.0, True), (LOST, True), (LOST + 0.01, False), (1.0, False)])
+def test_a_race_is_fair_as_long_as_no_entrant_waits_too_long_for_a_core(share: float, fair: bool) -> None:
+    found = verdict(machine(a=0.01, b=share))
+    assert found.fair is fair
+    assert f"b lost up to {share:.0%}" in found.why or share == 0.0
+    assert bool(found.advice) is not fair
+
+
+def test_of_two_upper_bounds_on_what_was_lost_the_lower_one_counts() -> None:
+    assert verdict(machine(a=0.9), overhead={"a": 0.1}).lost == {"a": 0.1}  # many threads of a task can wait at the same time
+    assert verdict(machine(a=0.1), overhead={"a": 0.9}).lost == {"a": 0.1}  # it computes for long, on a core of its own
+    assert verdict(machine(a=0.9), overhead={"a": 0.9}).fair is False
+
+
+def test_without_a_count_of_waiting_the_emulated_devices_tell_and_without_them_how_busy_the_cores_were() -> None:
+    assert verdict(machine(a=NAN, b=NAN, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair is True
+    assert verdict(machine(a=NAN, b=NAN), overhead={"a": 0.1, "b": 0.5}).fair is False
+    assert verdict(machine(a=NAN, b=NAN, busy=BUSY)).fair is True
+    saturated = verdict(machine(a=NAN, b=NAN, busy=BUSY + 0.1))
+    assert saturated.fair is False
+    assert "busy 80%" in saturated.why
+
+
+def test_a_race_that_was_too_short_is_neither_fair_nor_unfair() -> None:
+    assert verdict(machine(seconds=SHORTEST / 2, a=0.9)).fair is None
+    assert verdict(None).fair is None
+    assert "more steps" in verdict(None).advice
+
+
+def test_the_advice_is_longer_device_times_fewer_workers_and_no_other_programs_as_the_case_may_be() -> None:
+    crowded = verdict(machine(a=0.5, busy=0.9, ours=0.85)).advice
+    assert "Raise device_ms from 20 to about 100" in crowded and "fewer workers: 5 share 2 cores" in crowded and "programs" not in crowded
+    assert "fewer workers" not in verdict(machine(a=0.5), workers=2).advice
+    assert "Emulate devices: device_ms=" in verdict(machine(a=0.5), device_ms=0.0).advice
+    assert verdict(machine(a=0.5, busy=1.0, ours=0.2)).advice.startswith("Close other programs: they kept 1.6 of 2 cores busy.")
+
+
+@given(share=st.floats(LOST + 0.01, 1.0), device_ms=st.floats(1.0, 500.0))
+def test_with_the_advised_device_time_the_same_work_would_be_a_fair_share(share: float, device_ms: float) -> None:
+    step = device_ms * 1.5
+    advice = judge(machine(a=share), {}, {"a": step}, device_ms, 2).advice
+    advised = float(advice.split(" to about ")[1].split(".")[0])
+    assert share * step / (step + advised - device_ms) <= LOST + 1e-9
+
+
+def test_the_load_is_that_of_each_entrants_own_time_and_of_the_time_that_all_ran() -> None:
+    samples = [Sample(t, busy=1.0 * t if t < 10 else 10 + 2.0 * (t - 10), ours=0.5 * t, waited=(0.1 * t, 0.3 * t)) for t in range(21)]
+    found = fairness.load(samples, {"a": (0.0, 8.0), "b": (4.0, 20.0)}, cores=2)
+    assert found == Load(4.0, 2, pytest.approx(0.5), pytest.approx(0.25), {"a": pytest.approx(0.1), "b": pytest.approx(0.3)})
+    assert fairness.load(samples, {"a": (0.0, 4.0), "b": (4.0, 8.0)}, cores=2) is None
+
+
+def test_where_the_system_does_not_tell_the_load_is_that_of_our_own_tasks() -> None:
+    samples = [Sample(float(t), NAN, 0.5 * t, (NAN,)) for t in range(11)]
+    found = fairness.load(samples, {"a": (0.0, 8.0)}, cores=2)
+    assert found is not None
+    assert found.busy == found.ours == pytest.approx(0.25)
+    assert math.isnan(found.waited["a"])
+
+
+def test_the_meter_counts_on_and_keeps_what_a_process_that_is_gone_has_used() -> None:
+    meter = Meter(cores=1)
+    me = [{"worker:0": os.getpid()}]
+    first = meter.read(0.0, me)
+    sum(i * i for i in range(300_000))
+    second = meter.read(1.0, me)
+    assert second.ours > first.ours
+    assert not second.waited[0] < first.waited[0]
+    meter._used[2**22 + 1] = 5.0  # a pid that no process can have
+    assert meter.read(2.0, [*me, {"worker:0": 2**22 + 1}]).ours >= second.ours + 5.0
+
+
+def test_overhead_in_lockstep_is_all_that_the_slowest_devices_do_not_explain() -> None:
+    spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
+    assert comparison.overhead(lockstep(), spec, comparison.start_of_clock(lockstep())) == pytest.approx(0.06 / 0.46)
+    late = lockstep(compute=(0.1, 0.6))  # worker 1 should take 0.4 s and takes 0.6
+    assert comparison.overhead(late, spec, comparison.start_of_clock(late)) == pytest.approx(0.26 / 0.66)
+    assert comparison.overhead(lockstep(), spec.model_copy(update={"device_ms": 0.0}), 7.46) is None
+
+
+def test_overhead_in_an_asynchronous_run_is_that_of_the_worker_with_the_most() -> None:
+    spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
+    assert comparison.overhead(asynchronous(until=60.0), spec, 3.42) == pytest.approx(0.02 / 0.12, rel=0.01)
+
+
+def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_on() -> None:
+    trace = Trace(
+        [Lifecycle("worker:0", "slowed", "to 3 times its time", 5.0), Lifecycle("worker:0", "slowed", "to 1 times its time", 8.0)]
+    )
+    spec = SPEC.model_copy(update={"slow": {"worker:0": 2.0}})
+    assert [comparison.slow_factor(trace, spec, "worker:0", at) for at in (4.0, 6.0, 9.0)] == [2.0, 3.0, 1.0]
+    assert comparison.slow_factor(trace, spec, "worker:1", 6.0) == 1.0
+
+
+# --- who lines up ---
+
+
+def specs(*entrants: Any, **common: Any) -> dict[str, RunSpec]:
+    return {entrant.label: entrant.spec for entrant in line_up(entrants, {"framework": "torch", **common})[0]}
+
+
+def notes(*entrants: Any, **common: Any) -> str:
+    return " ".join(line_up(entrants, {"framework": "torch", **common})[1])
+
+
+def test_an_entrant_may_be_a_name_a_triple_a_dict_or_a_spec() -> None:
+    found = specs(
+        "one_device",
+        ("ring", "multi_worker_mirrored", {"all_reduce": "ring"}),
+        {"strategy": "multi_worker_mirrored", "label": "tree", "all_reduce": "tree", "workers": 2},
+        RunSpec(framework="tensorflow", workers=4, seed=3),
+        seed=3,
+        workers=4,
+    )
+    assert list(found)[:3] == ["one_device", "ring", "tree"]
+    assert [(s.strategy, s.framework, s.workers, s.all_reduce) for s in found.values()] == [
+        ("one_device", "torch", 1, "native"),
+        ("multi_worker_mirrored", "torch", 4, "ring"),
+        ("multi_worker_mirrored", "torch", 2, "tree"),
+        ("multi_worker_mirrored", "tensorflow", 4, "native"),
+    ]
+    assert {s.seed for s in found.values()} == {3}
+
+
+def test_entrants_of_one_strategy_are_told_apart_by_their_own_fields() -> None:
+    ring, tree = ({"strategy": "multi_worker_mirrored", "all_reduce": name} for name in ("ring", "tree"))
+    assert list(specs(ring, tree)) == ["multi_worker_mirrored all_reduce=ring", "multi_worker_mirrored all_reduce=tree"]
+    assert list(specs("one_device", "one_device")) == ["one_device", "one_device #2"]
+
+
+def test_an_all_reduce_may_be_a_function_of_the_learners_own() -> None:
+    from course_lib.collectives.ring import ring
+
+    (mine, _), _ = line_up([{"strategy": "multi_worker_mirrored", "all_reduce": ring}, "one_device"], {"framework": "torch"})
+    assert (mine.algorithm, mine.spec.all_reduce) == (ring, "ring")
+
+
+def test_all_entrants_get_the_same_batches_that_all_can_share_out() -> None:
+    found = specs({"strategy": "multi_worker_mirrored", "workers": 3}, {"strategy": "multi_worker_mirrored", "workers": 5}, "one_device")
+    assert {spec.batch for spec in found.values()} == {120}
+    with pytest.raises(SpecError, match="divide evenly"):
+        specs("one_device", "multi_worker_mirrored", workers=3, global_batch=64)
+
+
+def test_an_entrant_goes_without_what_it_cannot_take_and_a_note_says_so() -> None:
+    common = {"workers": 4, "all_reduce": "ring", "slow": {"worker:0": 2, "worker:3": 4}}
+    found = specs("multi_worker_mirrored", "one_device", **common)
+    assert found["multi_worker_mirrored"].slow == common["slow"]
+    assert (found["one_device"].slow, found["one_device"].workers, found["one_device"].all_reduce) == ({"worker:0": 2}, 1, "native")
+    text = notes("multi_worker_mirrored", "one_device", **common)
+    assert all(f"one_device goes without {what}" in text for what in ("workers=4", "all_reduce=ring", "the straggler worker:3"))
+    assert "multi_worker_mirrored goes without" not in text
+    assert common["slow"] == {"worker:0": 2, "worker:3": 4}  # what was given is left alone
+
+
+@pytest.mark.parametrize(
+    ("entrants", "common", "field"),
+    [
+        (("one_device",), {}, "race"),
+        (("one_device", 7), {}, "race"),
+        (("one_device", "two_devices"), {}, "strategy"),
+        (("one_device", {"strategy": "one_device", "workers": 2}), {}, "workers"),  # its own wish: not left out
+        (("one_device", "multi_worker_mirrored"), {"workers": -1}, "workers"),  # wrong for everybody
+        (("one_device", "multi_worker_mirrored"), {"slow": {"worker:9": 2}}, "slow"),
+        (("one_device", "multi_worker_mirrored"), {"slow": {"worker:0": 0.5}}, "slow[worker:0]"),
+        (("one_device", "multi_worker_mirrored"), {"all_reduce": "rong"}, "all_reduce"),
+        (("one_device", "multi_worker_mirrored"), {"steps": 0}, "steps"),
+        (("one_device", "multi_worker_mirrored"), {"trace": False}, "trace"),
+        (("one_device", "multi_worker_mirrored"), {"colour": "red"}, "colour"),
+        (("one_device", {"strategy": "one_device", "seed": 1}), {}, "seed"),
+        (("one_device", {"strategy": "one_device", "workload": "wide"}), {}, "workload"),
+        (("one_device", {"strategy": "one_device", "global_batch": 32}), {"global_batch": 64}, "global_batch"),
+        ((("a", "one_device"), ("a", "one_device")), {}, "label"),
+    ],
+)
+def test_what_cannot_race_is_refused_before_any_process_starts(entrants: tuple[Any, ...], common: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        race(*entrants, framework="torch", **common)
+    assert refused.value.field == field or (field in ("colour", "strategy") and refused.value.field in ("field", "strategy"))
+
+
+@pytest.mark.parametrize("target", [0, -1, math.inf, "low"])
+def test_a_target_that_is_no_loss_is_refused(target: Any) -> None:
+    with pytest.raises(SpecError, match="target_loss"):
+        race("one_device", "one_device", target_loss=target)
+
+
+def test_a_note_says_what_equally_long_steps_mean_where_the_shares_of_a_batch_are_not_equal() -> None:
+    text = notes("multi_worker_mirrored", "one_device", workers=4, device_ms=20)
+    assert "128 examples for one_device, 32 for multi_worker_mirrored" in text and "a device_ms of its own: 80" in text
+    assert "20 ms" not in notes("multi_worker_mirrored", "one_device", workers=4)
+    own = notes("multi_worker_mirrored", {"strategy": "one_device", "device_ms": 80}, workers=4, device_ms=20)
+    assert "multi_worker_mirrored 20 ms, one_device 80 ms" in own and "of its own:" not in own
+
+
+def test_an_entrant_on_the_command_line_is_a_name_with_fields_of_its_own() -> None:
+    assert parse_entrant("one_device") == {"strategy": "one_device"}
+    text = "multi_worker_mirrored, all_reduce=ring, workers=2, device_ms=2.5, slow=worker:1=3, label=mine"
+    assert parse_entrant(text) == {
+        "strategy": "multi_worker_mirrored",
+        "all_reduce": "ring",
+        "workers": 2,
+        "device_ms": 2.5,
+        "slow": {"worker:1": 3.0},
+        "label": "mine",
+    }
+    with pytest.raises(SpecError, match="field=value"):
+        parse_entrant("one_device,fast")
+
+
+# --- the share of the machine ---
+
+
+def test_every_entrant_plans_for_an_equal_share_of_cores_and_memory() -> None:
+    whole = replace(hardware.probe(), cores=9, memory=12_000)
+    share, _ = divide(whole, 4)
+    assert (share.cores, share.memory) == (2, 3_000)
+    assert divide(whole, 16)[0].cores == 1
+
+
+def test_cores_are_handed_out_only_where_none_is_held_back_and_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 5}, raising=False)
+    whole = hardware.probe()
+    assert divide(replace(whole, cores=4), 2)[1] == [(0, 1), (2, 5)]
+    assert divide(replace(whole, cores=4), 3)[1] == [(0,), (1,), (2,)]
+    assert divide(replace(whole, cores=4), 5)[1] == [()] * 5
+    assert divide(replace(whole, cores=2), 2)[1] == [(), ()]  # a quota of two cores on four: not said which
