@@ -15,8 +15,8 @@ from course_lib.strategies import catalog
 from course_lib.strategies.catalog import STRATEGIES, spec_for
 from course_lib.strategies.strategy import Facts
 
-LAPTOP: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), cores=2)
-SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), cores=64)
+LAPTOP: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), tpu=False, cores=2)
+SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), tpu=False, cores=64)
 
 
 def test_a_strategy_brings_its_usual_number_of_workers() -> None:
@@ -69,7 +69,9 @@ def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(monkeypa
 def test_rows_say_what_is_real_on_this_machine() -> None:
     laptop = {(row["strategy"], row["framework"]): row for row in catalog.rows(LAPTOP)}
     server = {(row["strategy"], row["framework"]): row for row in catalog.rows(SERVER)}
-    assert {row["reality"] for row in laptop.values()} == {"measured"}
+    assert {row["reality"] for (name, _), row in laptop.items() if name != "tpu"} == {"measured"}
+    assert laptop["tpu", "tensorflow"]["reality"] == "unavailable"
+    assert "--emulate" in laptop["tpu", "tensorflow"]["cure"]
     assert "gloo" in laptop["multi_worker_mirrored", "torch"]["why"]
     assert "NCCL for up to 2 workers" in server["multi_worker_mirrored", "torch"]["why"]
     assert "RING" in server["multi_worker_mirrored", "tensorflow"]["why"]

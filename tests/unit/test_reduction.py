@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -378,9 +377,8 @@ def test_from_times_that_a_model_gives_the_parameters_predict_the_other_algorith
         assert 0.5 < predicted / seconds(schedule, size) < 2, (name, size)
 
 
-def test_the_sample_of_a_measurement_is_its_median() -> None:
+def test_the_sample_of_a_measurement_is_its_quickest_time() -> None:
     def measured(seconds: Sequence[float]) -> Sample:
         return measuring.Measured(job(ring(2), 8, "int64"), tuple(seconds), measuring.Trace(), True, []).sample
 
-    assert measured([5.0, 1.0, 2.0])[1:] == (64, 2.0, 8)
-    assert math.isclose(measured([1.0, 2.0]).seconds, 1.5)
+    assert measured([5.0, 1.0, 2.0])[1:] == (64, 1.0, 8)
