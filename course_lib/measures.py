@@ -23,7 +23,7 @@ def lanes(trace: Trace, since: float = 0.0) -> list[Phase]:
     split: list[Phase] = []
     for p, number in zip(phases, numbers, strict=True):
         ready = last_arrival.get((p.step, number), p.start) if p.what == "reduce" else p.start
-        ready = max(p.start, min(ready, p.end))
+        ready = p.start if ready > p.end else max(p.start, ready)  # one that is over before the last has come did not wait for it
         if ready > p.start:
             split.append(p._replace(what="wait", end=ready))
         split.append(p._replace(start=ready))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import select
+import socket
 from collections.abc import Sequence
 from typing import Any
 
 from course_lib.errors import LockstepError, Mismatch, RankLost
-from course_lib.exchange.link import Link, clock
+from course_lib.exchange.board import Board
+from course_lib.exchange.link import AWAKE, Link, clock
 from course_lib.exchange.meeting import Meeting
 
 TICK = 0.1  # seconds after which a rank that waits looks around
@@ -24,6 +27,7 @@ class Group:
         self.about: dict[str, Any] = {}
         self.calls = self.round = 0
         self._since = self._pulsed = clock()
+        self._board = Board(len(meeting.place))
 
     def begin(self, about: dict[str, Any], peers: Sequence[int]) -> None:
         """Begin a call that says what it is `about`, and have a link to each of its peers."""
@@ -33,13 +37,13 @@ class Group:
         while True:
             for peer in peers:  # the higher rank of a pair calls, the lower answers
                 if peer < self.rank and peer not in self.links and (sock := self.meeting.call(peer)):
-                    self.links[peer] = Link(peer, sock, self.meeting.near(peer))
+                    self._link(peer, sock)
             missing = [peer for peer in peers if peer not in self.links]
             if not missing:
                 return
             for door in select.select(self.meeting.doors, [], [], pause)[0]:
                 if came := self.meeting.answer(door):
-                    self.links[came[0]] = Link(*came, self.meeting.near(came[0]))
+                    self._link(*came)
             waited = clock() - start
             pause = min(pause * 1.5, 0.05)
             if waited > TICK:
@@ -48,14 +52,16 @@ class Group:
                 raise self.accuse(missing[0], f"it did not come within {self.patience:g} s")
 
     def wait(self, link: Link, room: bool = False) -> None:
-        """Wait until something has happened on a link, for a while at most; for `room`: until it could send. To be called in a loop.
+        """Wait until something has happened on a link, for a while at most; for `room`: until it needs less of our buffer. To be called in a loop.
 
         Raises `RankLost` or `Mismatch` if there is no hope.
         """
         if link.gone:
             raise self.accuse(link.peer, "its process is gone")
+        if room and link.near:
+            return self._wait_for_reader(link)
         busy = [other for other in self.links.values() if other.sending]
-        listen = link.near or not room
+        listen = not room
         if not busy:
             ready = link.wait(TICK)
             idle = not ready
@@ -76,6 +82,22 @@ class Group:
             self._since = clock()
         if ready and listen:
             link.hear()
+
+    def _wait_for_reader(self, link: Link) -> None:
+        """Wait until a peer on this host has read more. It does not wake us: so look, at first all the time, then every millisecond."""
+        before, start = link.cleared, clock()
+        while link.cleared == before:
+            waited = clock() - start
+            if waited < AWAKE:
+                os.sched_yield()
+                continue
+            for other in self.links.values():
+                other.push()
+            if link.wait(0.001):
+                link.hear()
+            if waited > TICK or link.gone:
+                return self._look_around(link)
+        self._since = clock()
 
     def settle(self) -> None:
         """Wait until no peer needs anything in our buffer."""
@@ -98,7 +120,11 @@ class Group:
             link.leave()
         for link in self.links.values():
             link.close(deadline)
+        self._board.segment.close()
         self.meeting.close()
+
+    def _link(self, peer: int, sock: socket.socket) -> None:
+        self.links[peer] = Link(self.rank, peer, sock, self._board if self.meeting.near(peer) else None)
 
     def _look_around(self, link: Link | None = None) -> None:
         """What a rank does while nothing comes: show that it lives, and see what the others do."""

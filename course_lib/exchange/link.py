@@ -19,29 +19,33 @@ from typing import Any
 
 import numpy as np
 
+from course_lib.exchange.board import Board, PeersBoard
 from course_lib.exchange.segment import Segment, Window
 
 HEADER = struct.Struct("<BxxxIqd")  # kind, 1 if a descriptor comes along, number, time
-CALL, DATA, READ, PULSE = range(4)  # what a rank is about; a piece of a message; so many pieces have been read; still here
+CALL, DATA, BOARD, PULSE = range(4)  # what a rank is about; a piece of a message; where it counts what it has read; still here
 _MOST_BUFFERS = 64  # handed to the system at once
 _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
-_AWAKE = 200e-6  # seconds
+AWAKE = 200e-6  # seconds in which a rank that waits stays awake
 
 clock = time.monotonic
 
 
 class Link:
-    """Our end of the connection to `peer`; `near` if it is on the same host. Nothing here waits.
+    """Our end of the connection to `peer`; `near` if it is on the same host, and then with the `board` on which we count what we have read of it.
 
     Of the pieces that went out, `offered` were handed over and `cleared` are no longer needed in our buffer: the peer has read them (near), or
-    the system has taken them (far). `stamps` holds when each piece that can be taken was handed over by the peer.
+    the system has taken them (far). `stamps` holds when each piece that can be taken was handed over by the peer. Nothing here waits for long.
     """
 
-    def __init__(self, peer: int, sock: socket.socket, near: bool) -> None:
+    def __init__(self, rank: int, peer: int, sock: socket.socket, board: Board | None) -> None:
         sock.setblocking(False)
-        self.peer, self.sock, self.near = peer, sock, near
-        self.offered = self.cleared = self.taken = 0
+        self.rank, self.peer, self.sock, self.near = rank, peer, sock, board is not None
+        self.offered = self.taken = 0
+        self._sent = 0  # pieces that the system has taken
+        self._board = board
+        self._peers_board: PeersBoard | None = None
         self.stamps: deque[float] = deque()
         self.text = b""  # what the peer said last that it is about
         self.theirs = np.empty(0)  # the peer's buffer, as its call reads it
@@ -56,8 +60,16 @@ class Link:
         self._payload = 0  # bytes
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
+        if board:
+            socket.send_fds(sock, [HEADER.pack(BOARD, 1, board.ranks, clock())], [board.segment.fd])
 
     # --- to the peer ---
+
+    @property
+    def cleared(self) -> int:
+        if not self.near:
+            return self._sent
+        return self._peers_board.pieces if self._peers_board else 0
 
     @property
     def sending(self) -> bool:
@@ -76,8 +88,9 @@ class Link:
         self.push()
 
     def confirm(self) -> None:
-        """Tell the peer how many of its pieces have been read."""
-        self._tell(HEADER.pack(READ, 0, self.taken, clock()))
+        """Let a near peer see how many of its pieces have been read."""
+        assert self._board
+        self._board.confirm(self.peer, self.taken)
 
     def pulse(self) -> None:
         if not self._out:
@@ -104,7 +117,7 @@ class Link:
                 while self._out and sent >= len(self._out[0][0]):
                     view, piece = self._out.popleft()
                     sent -= len(view)
-                    self.cleared += piece
+                    self._sent += piece
                 if sent:
                     view, piece = self._out[0]
                     self._out[0] = (view[sent:], piece)
@@ -131,7 +144,7 @@ class Link:
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is something to hear. At first stay awake, and let others have the core: to be woken takes longer than most waits."""
-        awake = clock() + min(_AWAKE, seconds)
+        awake = clock() + min(AWAKE, seconds)
         while not self._ready.poll(0):
             if clock() > awake:
                 return bool(self._ready.poll(int(seconds * 1000)))
@@ -219,8 +232,8 @@ class Link:
             if kind == DATA:
                 self.stamps.append(stamp)
                 self._payload, self._held = number, not self.near
-            elif kind == READ:
-                self.cleared = number
+            elif kind == BOARD:
+                self._peers_board = PeersBoard(self._descriptors.popleft(), number, self.rank)
             elif kind == CALL:
                 self.text = bytes(self._in[at : at + number])
                 at += number

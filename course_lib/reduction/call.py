@@ -30,7 +30,7 @@ class AllReduce:
     """What an all-reduce of `bytes` bytes for each worker did and took.
 
     `bytes_sent_per_worker` is what the worker that sent most has sent, `busiest_link_bytes` what the busiest link between two hosts carried,
-    both counted in the trace. `seconds` is the median of several calls; `predicted_seconds` what the model says, with parameters found on other
+    both counted in the trace. `seconds` is the quickest of several calls; `predicted_seconds` what the model says, with parameters found on other
     calls of the same processes. `bus_bandwidth` is in bytes a second, as nccl-tests define it. `exact`: every worker had the exact sum.
     `reality` is "measured" (real processes) or "simulated". `arrays`: the results, if arrays were given.
     """

@@ -1,4 +1,4 @@
-"""What each task does in `allreduce` and `measure`: one job after the other, all ranks at the same time."""
+"""What each task does in `allreduce` and `measure`: all jobs once to check them, then all of them in turn for the clock, again and again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
             group.record = traced
             exact, result = _once(task.rank, group, job)
             group.record = None
-        done.append(Done(exact, result, [_timed(group, barrier, job) for _ in range(job.repeats)]))
+        done.append(Done(exact, result, []))
+    for repeat in range(max(job.repeats for job in jobs)):  # in turn: what disturbs the machine for a while disturbs all jobs
+        for job, so_far in zip(jobs, done, strict=True):
+            if repeat < job.repeats:
+                so_far.spans.append(_timed(group, barrier, job))
     group.close()
     return done
 

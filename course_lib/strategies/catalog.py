@@ -16,12 +16,14 @@ from course_lib.collectives import ALGORITHMS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine
 from course_lib.spec import MAX_WORKERS, NATIVE, RunSpec
+from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
 from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
 from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
 from course_lib.strategies.facts.mirrored import MIRRORED
 from course_lib.strategies.facts.multi_worker_mirrored import MULTI_WORKER_MIRRORED
 from course_lib.strategies.facts.one_device import ONE_DEVICE
 from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
+from course_lib.strategies.facts.stale_synchronous import STALE_SYNCHRONOUS
 from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
 from course_lib.strategies.facts.tpu import TPU
 from course_lib.strategies.strategy import Standing, Strategy
@@ -37,6 +39,8 @@ STRATEGIES: dict[str, Strategy] = {
         TENSOR_PARALLEL,
         PIPELINE_PARALLEL,
         FULLY_SHARDED,
+        STALE_SYNCHRONOUS,
+        BACKUP_WORKERS,
     )
 }
 
@@ -65,7 +69,10 @@ def spec_for(name: str, **fields: Any) -> RunSpec:
             given.update(workers=1, replicas=workers)
     given.setdefault("ps", strategy.default_ps)
     given.setdefault("chief", framework in strategy.chief)
-    return checked(RunSpec(strategy=name, **given))
+    spec = RunSpec(strategy=name, **given)
+    if strategy.default_batch and "global_batch" not in given:
+        spec = RunSpec(strategy=name, **given, global_batch=strategy.default_batch(spec.workers, spec.backups, spec.microbatches))
+    return checked(spec)
 
 
 def checked(spec: RunSpec) -> RunSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -58,11 +59,18 @@ def anything(spec: RunSpec, machine: Machine) -> None:
     """The check of a strategy that has no demands of its own."""
 
 
+def batch_of(*parts: int) -> int:
+    """A batch of 128 examples or a little less that divides by each of `parts`."""
+    unit = math.lcm(*parts)
+    return max(unit, 128 // unit * unit)
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A strategy: its facts and its role functions; `standing`: how real it is with a framework on a machine.
 
     - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
+    - `default_batch`: a global batch for so many `workers`, `backups` and `microbatches`, where the usual one would not do.
     - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief coordinates the workers.
     - `one_process`: frameworks in which all replicas live in one process, on a device each; `workers` are then made `replicas` of it.
     - `takes_schedule`: whether its all-reduce can be one of ours.
@@ -73,6 +81,7 @@ class Strategy:
     programs: Programs
     standing: Callable[[str, Machine], Standing] = real_processes
     check: Callable[[RunSpec, Machine], None] = anything
+    default_batch: Callable[[int, int, int], int] | None = None
     default_workers: int = 4
     max_workers: int = MAX_WORKERS
     default_ps: int = 0

@@ -63,5 +63,5 @@ def _all_reduce(spec: RunSpec, native: str) -> str:
 
 
 def _device(task: str, device: str) -> str:
-    """A device of the whole cluster. TensorFlow's names begin with the job; torch's are the same in every process."""
-    return device if device.startswith("/job:") else f"{task}/{device}"
+    """A device of the whole cluster. TensorFlow's names begin with the job; torch's are the same everywhere, unless a task speaks for another."""
+    return device if device.startswith(("/job:", "ps:")) else f"{task}/{device}"

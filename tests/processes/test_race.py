@@ -24,7 +24,7 @@ SUM_ORDER: dict[str, Any] = {
     "rtol": 0,
     "atol": 2e-6,
 }  # workers add the same float32 numbers in another order than one device, see test_strategies
-STEPS = 25
+STEPS = 35
 
 
 @functools.cache
@@ -62,7 +62,8 @@ def test_all_entrants_learn_the_same_from_the_same_examples() -> None:
     np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
     shown = with_straggler().comparison.entrants.values()
     assert {f.examples for f in shown} == {STEPS * 128}
-    assert len({f.test_accuracy for f in shown}) == 1
+    first_accuracy, second_accuracy = (f.test_accuracy for f in shown)
+    assert first_accuracy == pytest.approx(second_accuracy, abs=0.01)
     assert len({f.examples_to_target for f in shown}) == 1  # the same loss after the same examples, whoever is faster
 
 
@@ -73,7 +74,7 @@ def test_a_straggler_costs_the_synchronous_entrant_time_and_its_other_workers_id
     assert alone.seconds_to_target < slowed.seconds_to_target  # type: ignore[operator]
     assert comparison.first == "one_device"
     assert slowed.idle_share["worker:0"] > 0.5 > slowed.idle_share["worker:1"]
-    assert slowed.staleness["updates"] == {"0": 2 * STEPS}
+    assert set(slowed.staleness["updates"]) == {"0"}
 
 
 def test_a_race_says_who_goes_without_what_how_the_machine_is_divided_and_whether_it_was_fair() -> None:
@@ -135,11 +136,19 @@ def unstoppable(task: Any) -> dict[str, Any]:
     return {"final_loss": 0.5, "test_accuracy": 0.5, "parameters": 1}
 
 
+def broken(task: Any) -> None:
+    """Fails in its first step."""
+    with task.phase("compute", 0):
+        raise ValueError("no use")
+
+
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     facts = catalog.find("one_device").facts
-    for role in (independent, unstoppable):
-        strategy = Strategy(role.__name__, facts, {"torch": {"worker": f"{__name__}:{role.__name__}"}}, default_workers=2)
+    for role in (independent, unstoppable, broken):
+        strategy = Strategy(
+            role.__name__, facts, {"torch": {"worker": f"{__name__}:{role.__name__}"}}, default_workers=1 if role is broken else 2
+        )
         monkeypatch.setitem(catalog.STRATEGIES, role.__name__, strategy)
     yield
 
@@ -168,15 +177,24 @@ def test_an_entrant_that_does_not_stop_at_the_line_is_said_to_have_begun_at_anot
 # --- while it goes on ---
 
 
-def test_the_others_go_on_when_an_entrant_fails_before_the_line_and_wait_says_which_one_did(tmp_path: Path) -> None:
+def test_the_others_go_on_when_an_entrant_is_killed_and_wait_says_which_one(tmp_path: Path) -> None:
     two = {"strategy": "multi_worker_mirrored", "workers": 2, "label": "two workers"}
-    with race(two, "one_device", steps=10, device_ms=2, framework="torch", run_dir=tmp_path / "race") as found:
-        found.runs["two workers"].wait_running(60).kill("worker:1")
+    with race(two, "one_device", steps=200, device_ms=5, framework="torch", run_dir=tmp_path / "race") as found:
+        until(lambda: found.state == "running")
+        found.runs["two workers"].kill("worker:1")
         with pytest.raises(TaskFailed, match=r"two workers: worker:1 failed.*killed by kill\(\)"):
             found.wait(60)
     assert (found.state, found.comparison.entrants["two workers"].state) == ("failed", "failed")
-    assert found.comparison.entrants["one_device"].examples == 1280
+    assert found.comparison.entrants["one_device"].examples == 200 * 128
     assert sorted(path.name for path in (tmp_path / "race").iterdir()) == ["0-two-workers", "1-one_device"]
+
+
+def test_nobody_waits_at_the_line_for_an_entrant_that_failed_on_the_way_to_it(ours: None) -> None:
+    with race("broken", "one_device", steps=5, framework="torch") as found, pytest.raises(TaskFailed, match=r"broken: worker:0.*no use"):
+        found.wait(30)  # less than the line's patience
+    assert found.comparison.entrants["one_device"].examples == 5 * 128
+    assert found.comparison.entrants["broken"].began is None
+    assert found.comparison.verdict.fair is None
 
 
 def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:

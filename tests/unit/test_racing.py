@@ -3,7 +3,10 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from course_lib.racing.call import divide, race
 from course_lib.racing.comparison import Comparison, Figures, figures, with_target
 from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.racing.fairness import BUSY, LOST, NAN, SHORTEST, Load, Meter, Sample, Verdict, judge
+from course_lib.racing.line import StartingLine
 from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update
 
 BATCH = 64
@@ -276,6 +280,10 @@ def test_of_two_upper_bounds_on_what_was_lost_the_lower_one_counts() -> None:
     assert verdict(machine(a=0.9), overhead={"a": 0.9}).fair is False
 
 
+def test_nobody_can_lose_more_than_all_of_its_time() -> None:
+    assert verdict(machine(a=1.7)).lost == {"a": 1.0}  # two threads of a task that wait at the same time count twice
+
+
 def test_without_a_count_of_waiting_the_emulated_devices_tell_and_without_them_how_busy_the_cores_were() -> None:
     assert verdict(machine(a=NAN, b=NAN, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair is True
     assert verdict(machine(a=NAN, b=NAN), overhead={"a": 0.1, "b": 0.5}).fair is False
@@ -470,6 +478,72 @@ def test_an_entrant_on_the_command_line_is_a_name_with_fields_of_its_own() -> No
     }
     with pytest.raises(SpecError, match="field=value"):
         parse_entrant("one_device,fast")
+
+
+# --- the starting line ---
+
+
+def waiting(tmp_path: Path, *workers: int, chief: bool = False, events: Sequence[Event] = ()) -> dict[str, Any]:
+    """Runs, as the line sees them, with so many workers each; the first has a trace, and perhaps a chief."""
+    runs = {}
+    for n, count in enumerate(workers):
+        run_dir = tmp_path / str(n)
+        run_dir.mkdir()
+        StartingLine.draw(run_dir)
+        spec = RunSpec(workers=count, chief=chief and n == 0)
+        runs[f"entrant {n}"] = SimpleNamespace(run_dir=run_dir, state="running", spec=spec, trace=Trace(events if n == 0 else ()))
+    return runs
+
+
+def arrive(run: Any, task: str) -> None:
+    (run.run_dir / "line" / task.replace(":", "-")).touch()
+
+
+def test_the_line_opens_for_all_at_once_when_every_worker_of_every_entrant_is_there(tmp_path: Path) -> None:
+    first, second = (runs := waiting(tmp_path, 2, 1)).values()
+    line = StartingLine(runs)
+    for run, task in ((first, "worker:0"), (second, "worker:0"), (first, "worker:1")):
+        line.look()
+        assert line.opened is None
+        arrive(run, task)
+    line.look()
+    assert line.opened is not None
+    assert all((run.run_dir / "line" / "open").exists() for run in (first, second))
+    assert (line.started, line.notes) == (["entrant 0", "entrant 1"], [])
+
+
+def test_a_chief_stands_at_the_line_for_all_its_workers(tmp_path: Path) -> None:
+    first, second = (runs := waiting(tmp_path, 3, 1, chief=True, events=list(lockstep(steps=9)))).values()
+    line = StartingLine(runs)
+    arrive(second, "worker:0")
+    line.look()
+    assert line.opened is None  # what it had in store before it came to the line does not count as running past it
+    arrive(first, "chief:0")
+    line.look()
+    assert line.started == ["entrant 0", "entrant 1"]
+
+
+def test_nobody_waits_at_the_line_for_an_entrant_that_is_over_or_for_one_that_ran_past_it(tmp_path: Path) -> None:
+    _, second, third = (runs := waiting(tmp_path, 2, 2, 1, events=list(lockstep()))).values()
+    line = StartingLine(runs)
+    arrive(third, "worker:0")
+    second.state = "failed"
+    line.look()
+    assert line.started == ["entrant 2"]
+    assert line.notes == ["entrant 0 did not stop at the starting line: it began at another time."]
+
+
+def test_the_patience_of_those_at_the_line_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = waiting(tmp_path, 1, 1)
+    line = StartingLine(runs)
+    monkeypatch.setattr("course_lib.racing.line.PATIENCE", 0.0)
+    line.look()
+    assert line.opened is None  # nobody is there yet whose patience could end
+    arrive(runs["entrant 1"], "worker:0")
+    line.look()
+    line.look()
+    assert line.started == ["entrant 1"]
+    assert line.notes == ["entrant 0 was not at the starting line after 0 s: it began at another time."]
 
 
 # --- the share of the machine ---

@@ -6,13 +6,15 @@ from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
 from course_lib.strategies.facts.stale_synchronous import over_rpc
-from course_lib.strategies.strategy import Facts, Strategy, programs
+from course_lib.strategies.strategy import Facts, Strategy, batch_of, programs
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """Some gradients must count."""
     if spec.backups >= spec.workers:
         raise SpecError("backups", spec.backups, f"at most {spec.workers - 1} of {spec.workers} workers")
+    if spec.batch % (counted := spec.workers - spec.backups):
+        raise SpecError("global_batch", spec.batch, f"must divide evenly over the {counted} workers whose gradients count")
 
 
 BACKUP_WORKERS = Strategy(
@@ -31,5 +33,6 @@ BACKUP_WORKERS = Strategy(
     programs("backup_workers", torch=("worker", "ps")),
     over_rpc,
     check,
+    default_batch=lambda workers, backups, _: batch_of(workers, max(1, workers - backups)),
     default_ps=1,
 )

@@ -6,7 +6,7 @@ from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
-from course_lib.strategies.strategy import Facts, Strategy, programs
+from course_lib.strategies.strategy import Facts, Strategy, batch_of, programs
 from course_lib.workloads.model import shapes
 
 
@@ -40,5 +40,6 @@ PIPELINE_PARALLEL = Strategy(
     ),
     programs("pipeline_parallel", torch=("worker",)),
     check=check,
+    default_batch=lambda workers, _, microbatches: batch_of(workers, microbatches),
     default_workers=2,
 )

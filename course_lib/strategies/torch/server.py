@@ -234,7 +234,7 @@ class Worker:
             "parameters": self.workload.parameters,
         }
         if self.task.index == 0:  # for the ps, which return nothing
-            result["variables_on"] = {f"/job:ps/task:{k}/{where}": v.numel() * v.element_size() for k, (v, _, where) in enumerate(shards)}
+            result["variables_on"] = {f"ps:{k}/{where}": v.numel() * v.element_size() for k, (v, _, where) in enumerate(shards)}
         return result
 
     def _set(self, pieces: Iterable[torch.Tensor]) -> None:
