@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,7 @@ class Task:
     slow_factor: float = 1.0
     schedule: Schedule | None = None
     step: int | None = field(default=None, init=False)
+    _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     @property
     def job(self) -> str:
@@ -64,7 +66,7 @@ class Task:
     def group(self, schedule: Schedule | None = None, name: str = "all", patience: float = PATIENCE) -> Communicator:
         """This task as a rank of a group of all workers and parameter servers, on the hosts of `schedule` (default: that of the run).
 
-        All tasks of the group must make it with the same `name`. What it receives is recorded.
+        All tasks of the group must make it, and those that make several of one name in the same order. What it receives is recorded.
         """
         schedule = schedule or self.schedule
         members = [task for task in self.spec.tasks if not task.startswith("chief")]
@@ -72,7 +74,8 @@ class Task:
         if self.name not in members[: len(hosts)]:
             raise SpecError("group", self.name, f"{schedule.name if schedule else 'it'} is for {', '.join(members[: len(hosts)])}")
         record = self.recorder.add if self.spec.trace else None
-        return Communicator(members.index(self.name), hosts, meetings(self.run_dir) / name, record, patience)
+        self._groups[name] += 1
+        return Communicator(members.index(self.name), hosts, meetings(self.run_dir) / f"{name}-{self._groups[name]}", record, patience)
 
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:

@@ -20,6 +20,11 @@ class Board:
         self._read = self.segment.array(ranks, _INT64)
         self._fence = threading.Lock()
 
+    def close(self) -> None:
+        """Give it up; the peers keep theirs."""
+        self.segment.close()
+        self._read = np.empty(0)
+
     def confirm(self, peer: int, pieces: int) -> None:
         """So many pieces of `peer` have been read."""
         with self._fence:  # whatever was read before has been read by now, also on processors that change the order of reads and writes

@@ -54,7 +54,12 @@ class Call:
 
     @classmethod
     def of(cls, schedule: Schedule, program: Program, length: int, dtype: np.dtype) -> Call:
-        about = {"algorithm": schedule.name, "schedule": schedule.digest, "length": length, "dtype": dtype.str}
+        about = {
+            "algorithm": schedule.name,
+            "schedule": schedule.digest,
+            "length": length,
+            "dtype": dtype.name if dtype.kind == "V" else dtype.str,
+        }
         cut = _Cut(schedule.bounds(length).tolist(), dtype.itemsize)
         rounds = [Moves(cut.all(cut.going(m) for m in step.sends), cut.all(cut.coming(m) for m in step.receives)) for step in program.steps]
         return cls(schedule, program, length, dtype, about, json.dumps(about).encode(), rounds)

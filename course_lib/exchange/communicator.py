@@ -8,6 +8,7 @@ goes on to the next round as soon as it is there, while those behind it are stil
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,10 +51,11 @@ class Communicator:
         self.rank, self.place = rank, tuple(place)
         self._group = Group(Meeting(Path(directory), rank, self.place, address), patience)
         self.record = record
-        self._calls: OrderedDict[tuple[int, int, str, bool], Call] = OrderedDict()
+        self._calls: OrderedDict[tuple[int, int, np.dtype, bool], Call] = OrderedDict()
         self._segment: Segment | None = None
         self._spare: dict[int, np.ndarray] = {}
         self._broken: Exception | None = None
+        self._closed = False
 
     def execute(self, schedule: Schedule, array: np.ndarray) -> None:
         """Carry out a schedule that `verify` accepts, in place: `array` is what this rank brings, and then what it has at the end.
@@ -62,6 +64,8 @@ class Communicator:
         an addition. A server brings zeros. Raises `SpecError`; `Mismatch` on all ranks where they do not agree; `RankLost` where a rank dies
         or gives no sign of life. After one of the last two the group is of no further use.
         """
+        if not array.flags.writeable:
+            raise SpecError("array", "read-only", "an array that can be written: it holds the result in the end")
         flat = np.ascontiguousarray(array).reshape(-1)
         call = self._call(schedule, flat.size, flat.dtype, private=True)
         self._carry_out(call, flat, self._shared(call))
@@ -80,23 +84,29 @@ class Communicator:
 
     def close(self) -> None:
         """Leave the group, once the peers have read what they need from here."""
+        if self._closed:
+            return
+        self._closed = True
         if not self._broken:
             with contextlib.suppress(LockstepError):  # what befalls the others now is not our trouble
                 self._group.settle()
         self._group.close()
         if self._segment:
             self._segment.close()
+            self._segment = None
 
     def _call(self, schedule: Schedule, length: int, dtype: np.dtype, private: bool) -> Call:
         """All that is known of a call before it begins; kept, since training makes the same calls in every step."""
         if self._broken:
             raise self._broken
-        key = (id(schedule), length, dtype.str, private)
+        key = (id(schedule), length, dtype, private)
         if key not in self._calls:
             if schedule.ranks != len(self.place):
                 raise SpecError("schedule", schedule.name, f"is for {schedule.ranks} ranks, and this group has {len(self.place)}")
             check_dtype(dtype)
-            self._calls[key] = Call.of(schedule, program(schedule, self.rank, self.place, private), length, dtype)
+            alike = next((c for (kept, *_, how), c in self._calls.items() if (kept, how) == (id(schedule), private)), None)
+            part = alike.program if alike else program(schedule, self.rank, self.place, private)
+            self._calls[key] = Call.of(schedule, part, length, dtype)
             if len(self._calls) > _KEPT:
                 self._calls.popitem(last=False)
         return self._calls[key]
@@ -139,7 +149,9 @@ class Communicator:
             yield
         except BaseException as error:
             self._group.accuse(self.rank, f"it failed: {type(error).__name__}: {error}"[:500])
-            self._broken = error if isinstance(error, LockstepError) else LockstepError(f"this group has failed before: {error!r}")
+            self._broken = (
+                copy.copy(error) if isinstance(error, LockstepError) else LockstepError(f"this group has failed before: {error!r}")
+            )
             raise
 
 

@@ -150,9 +150,10 @@ class Execution:
 
     def _until_read(self, part: Received, k: int) -> None:
         """Wait until nobody needs what was where the result of a transfer goes."""
-        for link, number in self.unread.pop((part.target, part.chunk, k), ()):
-            while link.cleared < number:
-                self.group.wait(link, room=True)
+        for shared in {part.target, part.target and not part.leaves}:
+            for link, number in self.unread.pop((shared, part.chunk, k), ()):
+                while link.cleared < number:
+                    self.group.wait(link, room=True)
 
     def _note(self, coming: Coming) -> None:
         assert self.record

@@ -56,11 +56,12 @@ class Group:
 
         Raises `RankLost` or `Mismatch` if there is no hope.
         """
-        if link.gone:
-            raise self.accuse(link.peer, "its process is gone")
+        busy = [other for other in self.links.values() if other.sending]
+        for other in (link, *busy):
+            if other.gone:
+                raise self.accuse(other.peer, "its process is gone")
         if room and link.near:
             return self._wait_for_reader(link)
-        busy = [other for other in self.links.values() if other.sending]
         listen = not room
         if not busy:
             ready = link.wait(TICK)
@@ -76,7 +77,7 @@ class Group:
                 if happened.get(other.sock.fileno(), 0) & ~select.POLLIN:
                     other.push()
             ready, idle = link.sock.fileno() in happened, not happened
-        if idle:
+        if idle or clock() - self._pulsed > self.patience / 4:  # also one that always has something to do shows that it lives
             self._look_around(link)
         if ready:
             self._since = clock()
@@ -120,7 +121,8 @@ class Group:
             link.leave()
         for link in self.links.values():
             link.close(deadline)
-        self._board.segment.close()
+        self.links.clear()
+        self._board.close()
         self.meeting.close()
 
     def _link(self, peer: int, sock: socket.socket) -> None:
@@ -137,12 +139,12 @@ class Group:
                 other.pulse()
             self._compare()
         silent = now - max(link.heard, self._since) if link else 0
-        if link and silent > self.patience:
+        if link and silent > self.patience and now - (self.meeting.posted(link.peer) or {"at": 0})["at"] > self.patience:
             raise self.accuse(link.peer, f"it has given no sign of life for {silent:.1f} s: stopped, or busy with something else")
 
     def _compare(self) -> None:
         """Say what this call is about, and see whether any rank is about something else: it may wait for ranks that wait for others."""
-        self.meeting.post({"calls": self.calls, "about": self.about})
+        self.meeting.post({"calls": self.calls, "about": self.about, "at": clock()})
         for peer in range(len(self.meeting.place)):
             posted = self.meeting.posted(peer)
             if posted and posted["calls"] == self.calls and posted["about"] != self.about:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -15,7 +16,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +30,17 @@ _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds in which a rank that waits stays awake
 
+NO_DESCRIPTOR = -1
+
 clock = time.monotonic
+
+
+class Waiting(NamedTuple):
+    """Bytes that wait to be sent, a descriptor that goes with them, and whether they are the last of a piece."""
+
+    view: memoryview
+    ends_piece: bool = False
+    fd: int = NO_DESCRIPTOR
 
 
 class Link:
@@ -53,7 +64,7 @@ class Link:
         self.heard = clock()
         self.gone = False
         self._said: tuple[bytes, Segment | None] = (b"", None)  # what we said last, and where what we send lies
-        self._out: deque[tuple[memoryview, bool]] = deque()  # what to send, and whether a piece has left with it
+        self._out: deque[Waiting] = deque()
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
         self._held = False  # a far link reads no further than to a payload, until somebody takes that
@@ -61,7 +72,7 @@ class Link:
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
         if board:
-            socket.send_fds(sock, [HEADER.pack(BOARD, 1, board.ranks, clock())], [board.segment.fd])
+            self._queue(HEADER.pack(BOARD, 1, board.ranks, clock()), board.segment.fd)
 
     # --- to the peer ---
 
@@ -82,9 +93,9 @@ class Link:
         if self.near:
             self._tell(header)
             return
-        self._out.append((memoryview(header), False))
-        self._out += ((part, False) for part in parts[:-1])
-        self._out.append((parts[-1], True))
+        self._out.append(Waiting(memoryview(header)))
+        self._out += (Waiting(part) for part in parts[:-1])
+        self._out.append(Waiting(parts[-1], ends_piece=True))
         self.push()
 
     def confirm(self) -> None:
@@ -103,28 +114,36 @@ class Link:
         attach = self.near and segment is not self._said[1]
         self._said = (text, segment)
         record = HEADER.pack(CALL, attach, len(text), clock()) + text
-        if attach:  # between calls nothing waits to be sent, so there is room
-            record = record[socket.send_fds(self.sock, [record], [segment.fd]) :]
-        if record:
-            self._tell(record)
+        self._queue(record, segment.fd if attach else NO_DESCRIPTOR)
 
     def push(self) -> None:
         """Send what there is room for. Marks the link as gone when the peer is."""
         try:
             while self._out:
-                first = [view for view, _ in list(self._out)[:_MOST_BUFFERS]] if len(self._out) > 1 else [self._out[0][0]]
-                sent = self.sock.sendmsg(first)
-                while self._out and sent >= len(self._out[0][0]):
-                    view, piece = self._out.popleft()
-                    sent -= len(view)
-                    self._sent += piece
-                if sent:
-                    view, piece = self._out[0]
-                    self._out[0] = (view[sent:], piece)
+                if self._out[0].fd != NO_DESCRIPTOR:
+                    sent = socket.send_fds(self.sock, [self._out[0].view], [self._out[0].fd])
+                    self._out[0] = self._out[0]._replace(fd=NO_DESCRIPTOR)
+                else:
+                    plain = itertools.takewhile(lambda one: one.fd == NO_DESCRIPTOR, itertools.islice(self._out, _MOST_BUFFERS))
+                    sent = self.sock.sendmsg([one.view for one in plain])
+                self._leave_out(sent)
         except BlockingIOError:
             pass
         except OSError:
             self.gone = True
+
+    def _leave_out(self, sent: int) -> None:
+        """Of what was to be sent, the first `sent` bytes are."""
+        while self._out and sent >= len(self._out[0].view) and self._out[0].fd == NO_DESCRIPTOR:
+            done = self._out.popleft()
+            sent -= len(done.view)
+            self._sent += done.ends_piece
+        if sent:
+            self._out[0] = self._out[0]._replace(view=self._out[0].view[sent:])
+
+    def _queue(self, record: bytes, fd: int) -> None:
+        self._out.append(Waiting(memoryview(record), False, fd))
+        self.push()
 
     def _tell(self, record: bytes) -> None:
         """Send a record that stands alone, at once if nothing waits before it."""
@@ -138,7 +157,7 @@ class Link:
                 return
             record = record[sent:]
         if record:
-            self._out.append((memoryview(record), False))
+            self._out.append(Waiting(memoryview(record)))
 
     # --- from the peer ---
 
@@ -215,6 +234,8 @@ class Link:
             while not self.near and self.wait(max(0.0, deadline - clock())) and self.sock.recv(_ROOM):
                 pass
         self.sock.close()
+        self.window, self.theirs = None, np.empty(0)  # each mapping holds a descriptor
+        self._said, self._peers_board = (b"", None), None
 
     def _lacking(self) -> int:
         """How many bytes are missing to the next whole record: more would be of a payload that belongs elsewhere."""

@@ -86,9 +86,8 @@ def program(schedule: Schedule, rank: int, place: Sequence[int], private: bool =
     for number, transfers in enumerate(mine):
         out: dict[int, list[Sent]] = defaultdict(list)
         into: dict[int, list[Received]] = defaultdict(list)
-        for t in transfers:
-            if t.src == rank:
-                out[t.dst].append(lies.sent(t, number))
+        for t in _by_peer([t for t in transfers if t.src == rank], 1):  # message by message, as they leave
+            out[t.dst].append(lies.sent(t, number))
         coming = [
             t for src in dict.fromkeys(t.src for t in transfers) for t in transfers if t.src == src != rank
         ]  # as they will be applied
@@ -101,6 +100,11 @@ def program(schedule: Schedule, rank: int, place: Sequence[int], private: bool =
         steps.append(Step(sends, tuple(receives)))
     sent_to = {m.peer for step in steps for m in step.sends}
     return Program(tuple(steps), tuple(peers), tuple(sorted(sent_to)))
+
+
+def _by_peer(transfers: list[Transfer], end: int) -> list[Transfer]:
+    """Sorted into messages, in the order in which the round first names them."""
+    return [t for peer in dict.fromkeys(t[end] for t in transfers) for t in transfers if t[end] == peer]
 
 
 def _guarded(rounds: list[list[Transfer]], rank: int, reader: int, place: Sequence[int], private: bool) -> set[int]:
@@ -144,7 +148,8 @@ class _Lies:
             self.entered.add(t.chunk)
         where = shared or self.near[t.dst]
         self.going[t.chunk].add(where)
-        guarded = any(w >= number and self._target(t.chunk, w) == where for w in self.write[t.chunk])
+        last = max(self.write[t.chunk], default=-1)
+        guarded = any(w >= number and (self._target(t.chunk, w) == where or (w == last and not where)) for w in self.write[t.chunk])
         return Sent(t.chunk, enters, where, guarded)
 
     def received(self, t: Transfer, number: int, again: bool) -> Received:
@@ -152,7 +157,8 @@ class _Lies:
         source, target = self.next.get(t.chunk, self.shared[t.chunk]), self._target(t.chunk, number)
         self.next[t.chunk] = target
         leaves = self.private and target and not again and number == self.write[t.chunk][-1]
-        return Received(t.chunk, t.op == "reduce", source, target, target in self.going[t.chunk], leaves)
+        staged = target in self.going[t.chunk] or (leaves and False in self.going[t.chunk])
+        return Received(t.chunk, t.op == "reduce", source, target, staged, leaves)
 
     def settle(self) -> None:
         """The end of a round."""

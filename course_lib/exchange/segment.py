@@ -20,15 +20,17 @@ class Segment:
         self.fd = _anonymous_file()
         os.ftruncate(self.fd, size)
         self.size = size
-        self._memory = mmap.mmap(self.fd, size, _FLAGS)
+        self._memory: mmap.mmap | None = mmap.mmap(self.fd, size, _FLAGS)
 
     def array(self, length: int, dtype: np.dtype) -> np.ndarray:
         """Its first bytes as an array of shape (length,)."""
+        assert self._memory, "closed"
         return np.frombuffer(self._memory, dtype, length)
 
     def close(self) -> None:
-        """Give up the descriptor. The memory goes with the last array on it."""
+        """Give up the descriptors, ours and that of the mapping. The memory goes with the last array on it."""
         os.close(self.fd)
+        self._memory = None
 
 
 class Window:

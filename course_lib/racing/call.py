@@ -23,7 +23,7 @@ from course_lib.racing import comparison, fairness
 from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Meter, Sample, Verdict
-from course_lib.racing.line import StartingLine, programs
+from course_lib.racing.line import StartingLine, draw
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.summary import summarize
@@ -62,8 +62,7 @@ def race(*entrants: Any, target_loss: float | None = None, **fields: Any) -> Rac
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
         for i, entrant in enumerate(lined_up):
-            StartingLine.draw(directories[i].path)
-            roles = programs(catalog.programs(specs[i]), cores[i])
+            roles = draw(directories[i].path, catalog.programs(specs[i]), cores[i])
             runs[entrant.label] = launch(specs[i], plans[i], machine, directories[i], origin, roles, summarize, schedules[i])
             begun.callback(runs[entrant.label].stop)
         begun.pop_all()  # all are there: none is to be stopped

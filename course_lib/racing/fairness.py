@@ -111,14 +111,14 @@ def judge(
     if len(known) == len(lost):
         worst = max(known, key=lambda label: known[label])
         share, limit, step = known[worst], LOST, step_ms.get(worst, device_ms)
-        why = f"{worst} lost up to {share:.0%} of its time waiting for a core, and no other more (up to {limit:.0%} is called fair)"
+        why = f"{worst}, which lost most by waiting for a core, lost up to {share:.0%} of its time (up to {limit:.0%} is called fair)"
     else:
         share, limit, step = found.busy, BUSY, min(step_ms.values(), default=device_ms)
         why = f"the {found.cores} cores were busy {share:.0%} of the time (up to {limit:.0%} is called fair)"
     if share <= limit:
         return Verdict(True, f"Fair: {why}.", "", lost, found.busy, found.ours)
     why = f"NOT FAIR: the machine was saturated, so these times are those of its {found.cores} cores more than of the strategies: {why}."
-    return Verdict(False, why, _advice(found, share / limit, device_ms, step, workers), lost, found.busy, found.ours)
+    return Verdict(False, why, _advice(found, share, limit, device_ms, step, workers), lost, found.busy, found.ours)
 
 
 def _least(*bounds: float | None) -> float | None:
@@ -126,9 +126,10 @@ def _least(*bounds: float | None) -> float | None:
     return min(1.0, *known) if known else None  # several threads of a task may wait at once
 
 
-def _advice(found: Load, excess: float, device_ms: float, step_ms: float, workers: int) -> str:
-    """What would make the race fair. Longer steps leave the cores as much to do in more time: so the share falls."""
-    enough = _round_up(max(2 * device_ms, device_ms + step_ms * (1.3 * excess - 1), 10.0))
+def _advice(found: Load, share: float, limit: float, device_ms: float, step_ms: float, workers: int) -> str:
+    """What would make the race fair. With longer steps, what is not device time stays as it is, and so becomes a smaller share."""
+    longer = step_ms * (1.3 * share / limit - 1)  # by so much a step is to grow, with some room
+    enough = _round_up(device_ms + (min(longer, longer * device_ms / (step_ms * (1 - share))) if device_ms and share < 1 else longer))
     advice = [f"Raise device_ms from {device_ms:g} to about {enough:g}." if device_ms else f"Emulate devices: device_ms={enough:g} or so."]
     if workers > found.cores:
         advice.append(f"Or take fewer workers: {workers} share {found.cores} cores.")
@@ -141,9 +142,9 @@ def _advice(found: Load, excess: float, device_ms: float, step_ms: float, worker
 
 
 def _round_up(value: float) -> float:
-    """The next of 10, 20, 50, 100, 200, ..."""
+    """The next number of one digit, or 15, 150 and so on."""
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
+    return next(step * power for step in (1, 1.5, *range(2, 11)) if step * power >= value * (1 - 1e-9))
 
 
 class Meter:

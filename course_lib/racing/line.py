@@ -9,11 +9,11 @@ when the line opens.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
+import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,24 @@ RACERS = ("worker", "chief")  # jobs that take steps; parameter servers only ans
 STEPS = 3  # a task that records so many while the line is closed does not stop at it
 
 
-def programs(roles: Mapping[str, str], cores: Sequence[int]) -> dict[str, Callable[..., Any]]:
-    """The role functions `module:function` of a strategy, by job, as functions that start from the line; `cores` as for `from_the_line`."""
-    return {job: functools.partial(from_the_line, path, tuple(cores)) for job, path in roles.items()}
+def draw(run_dir: Path, roles: Mapping[str, str], cores: Sequence[int]) -> dict[str, str]:
+    """Prepare a run's directory, before its tasks start: a place to meet at, and what they read there. Returns what they are to run, by job.
+
+    `roles`: job -> `module:function`, as a strategy has them; `cores`: as for `take_part`.
+    """
+    _place(run_dir).mkdir()
+    _race(run_dir).write_text(json.dumps({"programs": dict(roles), "cores": list(cores)}))
+    return dict.fromkeys(roles, f"{__name__}:{take_part.__name__}")
 
 
-def from_the_line(path: str, cores: tuple[int, ...], task: Task) -> Any:
-    """Run the role function `module:function` on `cores` (none: all), and hold it at the line before its second step."""
-    if cores:
-        os.sched_setaffinity(0, cores)  # threads made from here on inherit it
+def take_part(task: Task) -> Any:
+    """The role function of all jobs: run the one that the strategy has for this job, on the entrant's cores (none: all), from the line."""
+    told = json.loads(_race(task.run_dir).read_text())
+    if told["cores"]:
+        os.sched_setaffinity(0, told["cores"])  # threads made from here on inherit it
     if task.job in RACERS:
         _hold(task)
-    module, _, function = path.partition(":")
+    module, _, function = told["programs"][task.job].partition(":")
     return getattr(importlib.import_module(module), function)(task)
 
 
@@ -84,6 +90,10 @@ def _place(run_dir: Path) -> Path:
     return run_dir / "line"
 
 
+def _race(run_dir: Path) -> Path:
+    return run_dir / "race.json"
+
+
 class StartingLine:
     """The line as the race sees it.
 
@@ -96,11 +106,6 @@ class StartingLine:
         self.started: list[str] = []
         self.notes: list[str] = []
         self._first: float | None = None  # when the first task was there
-
-    @staticmethod
-    def draw(run_dir: Path) -> None:
-        """Make a place to meet in a run's directory, before its tasks start."""
-        _place(run_dir).mkdir()
 
     def look(self) -> None:
         """Open the line if all entrants are at it, or if those who are have waited long enough."""

@@ -297,20 +297,29 @@ def hand_out(task: Task, coordinator: Any, model: Model, step: Any, beside: Sequ
     spec, workload, wall = task.spec, workloads.load(task.spec), WallClock()
     shares = ((n, share) for n in range(spec.steps) for share in range(spec.workers))
     ahead = 2 * spec.workers  # for each worker one under way, and one to go on with
-    pool = ThreadPoolExecutor(ahead, "lockstep-fetch")
+    line, pool = (
+        ThreadPoolExecutor(1, "lockstep-line"),
+        ThreadPoolExecutor(ahead, "lockstep-fetch"),
+    )  # one line, so that steps keep their order
     pending: dict[Future[Any], int] = {}
     try:
         while True:
             for _, (n, share) in zip(range(len(pending), ahead), shares, strict=False):
                 indices = workload.batch(n, spec.seed, spec.batch, share, spec.workers)
-                value = coordinator.schedule(step, args=(tf.constant([n, *indices], tf.int64),))  # one tensor: one message
-                pending[pool.submit(value.fetch)] = n
+                work = tf.constant([n, *indices], tf.int64)  # one tensor: one message
+                value = line.submit(coordinator.schedule, step, args=(work,))
+                pending[pool.submit(_fetch, value)] = n
             if not pending:
                 return
             for future in _finished(task, pending, beside):
                 yield _answer(pending.pop(future), future.result().tolist(), len(model.shards), wall.offset())
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for threads in (line, pool):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _fetch(value: Future[Any]) -> Any:
+    return value.result().fetch()
 
 
 def _finished(task: Task, pending: dict[Future[Any], int], beside: Sequence[Future[Any]]) -> list[Future[Any]]:
