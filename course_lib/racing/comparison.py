@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from course_lib import measures
@@ -104,7 +104,8 @@ class Comparison:
         """The lines of the table: what is compared, then a text for each entrant."""
         target = f" to loss {self.target_loss:.3f}" if self.target_loss is not None else " to the target loss"
         lines = {
-            "strategy": lambda f: f"{f.strategy}, {f.framework}, {f.workers} workers" if f.workers > 1 else f"{f.strategy}, {f.framework}",
+            "strategy": lambda f: f.strategy,
+            "framework, workers": lambda f: f"{f.framework}, {f.workers}",
             "state": lambda f: f.state,
             f"seconds{target}": lambda f: _text(f.seconds_to_target, "{:.2f}"),
             f"examples{target}": lambda f: _text(f.examples_to_target, "{:,}"),
@@ -181,8 +182,7 @@ def with_target(entrants: Sequence[Figures], target_loss: float | None = None) -
     found = {}
     for f in entrants:
         reached = next((p for p in f.curve if target is not None and p.mean <= target), None)
-        known = {"seconds_to_target": reached.seconds, "examples_to_target": reached.examples} if reached else {}
-        found[f.label] = Figures(**{name: getattr(f, name) for name in f.__dataclass_fields__} | known)
+        found[f.label] = replace(f, seconds_to_target=reached.seconds, examples_to_target=reached.examples) if reached else f
     return found, target
 
 
