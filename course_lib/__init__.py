@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from course_lib.cluster.run import Run
     from course_lib.hardware import probe as machine
     from course_lib.launch import start
+    from course_lib.racing.call import Race, race
     from course_lib.reduction.call import allreduce
     from course_lib.spec import RunSpec
     from course_lib.trace import Trace
 
-__all__ = ["Run", "RunSpec", "Trace", "allreduce", "machine", "start", "warm"]
+__all__ = ["Race", "Run", "RunSpec", "Trace", "allreduce", "machine", "race", "start", "warm"]
 
 __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "start": "course_lib.launch:start",
         "allreduce": "course_lib.reduction.call:allreduce",
+        "race": "course_lib.racing.call:race",
+        "Race": "course_lib.racing.call:Race",
         "warm": "course_lib.cluster.nursery:warm",
         "machine": "course_lib.hardware:probe",
         "Run": "course_lib.cluster.run:Run",

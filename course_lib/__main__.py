@@ -20,6 +20,8 @@ from course_lib import hardware, measures, start
 from course_lib.collectives import ALGORITHMS
 from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 from course_lib.progress import follow
+from course_lib.racing.call import race
+from course_lib.racing.entrants import parse_entrant
 from course_lib.reduction.call import compare
 from course_lib.spec import RunSpec, parse_slow
 from course_lib.strategies import catalog
@@ -98,6 +100,53 @@ def run(
     else:
         Console().print(_table(["result", "seconds are counted from the call"], [[name, _show(value)] for name, value in result.items()]))
         print(measures.table(started.trace))
+
+
+@app.command("race")
+def run_race(
+    entrants: Annotated[
+        list[str], typer.Argument(help="Two strategies or more. Fields of its own follow a comma: one_device,device_ms=80.")
+    ],
+    framework: Annotated[str | None, typer.Option(help="tensorflow or torch.")] = None,
+    workers: Annotated[int | None, typer.Option(help=about("workers"))] = None,
+    all_reduce: Annotated[str | None, typer.Option(help=about("all_reduce"))] = None,
+    ps: Annotated[int | None, typer.Option(help=about("ps"))] = None,
+    workload: Annotated[str | None, typer.Option(help="digits, digits_cnn or wide.")] = None,
+    parameters: Annotated[int | None, typer.Option(help=about("parameters"))] = None,
+    global_batch: Annotated[int | None, typer.Option(help=about("global_batch"))] = None,
+    steps: Annotated[int | None, typer.Option(help=about("steps"))] = None,
+    seed: Annotated[int | None, typer.Option(help=about("seed"))] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=about("learning_rate"))] = None,
+    device_ms: Annotated[float | None, typer.Option(help=about("device_ms"))] = None,
+    slow: Annotated[list[str] | None, typer.Option(help="A straggler: task=factor, such as worker:1=3. May be repeated.")] = None,
+    target_loss: Annotated[float | None, typer.Option(help="The loss they race for; if not given, the lowest that all reach.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="A directory for the entrants' run directories.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the race.")] = 600.0,
+    as_json: Json = False,
+) -> None:
+    """Run strategies at the same time, each in its own processes with an equal share of this machine, and compare them."""
+    fields: dict[str, Any] = dict(
+        framework=framework,
+        workers=workers,
+        all_reduce=all_reduce,
+        ps=ps,
+        workload=workload,
+        parameters=parameters,
+        global_batch=global_batch,
+        steps=steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        device_ms=device_ms,
+        run_dir=run_dir,
+    )  # those that are None are left out by race
+    with race(*map(parse_entrant, entrants), target_loss=target_loss, slow=dict(map(parse_slow, slow or [])), **fields) as started:
+        started.wait(timeout)
+    if as_json:
+        print(json.dumps(started.as_dict()))
+    else:
+        shown = started.comparison
+        Console().print(_table(shown.headers(), shown.rows()))
+        print("\n".join(shown.words()))
 
 
 @app.command()

@@ -92,7 +92,7 @@ def idle_share(trace: Trace) -> dict[str, float]:
 
 def staleness(trace: Trace) -> dict[str, Any]:
     """How stale the gradients were when they were applied: `mean`, `max`, and `updates`, which counts the updates of each staleness."""
-    seen = Counter(e.staleness for e in trace.all(Update) for _ in range(e.gradients))
+    seen = Counter(e.staleness for e in trace.all(Update))
     total = sum(seen.values())
     mean = sum(stale * n for stale, n in seen.items()) / total if total else 0.0
     return {"mean": round(mean, 4), "max": max(seen, default=0), "updates": {str(stale): seen[stale] for stale in sorted(seen)}}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -272,6 +272,7 @@ def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
     """
     if not spec.device_ms or spec.strategy in MODEL_PARALLEL:
         return None
+    factor = slow_factors(trace, spec)
     device: dict[str, float] = defaultdict(float)
     spans: dict[str, tuple[float, float]] = {}
     for p in trace.all(Phase):
@@ -279,7 +280,7 @@ def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
             first, last = spans.get(p.task, (p.start, p.end))
             spans[p.task] = min(first, p.start), max(last, p.end)
             if p.what == "compute":
-                device[p.task] += min(p.end - p.start, slow_factor(trace, spec, p.task, p.start) * spec.device_ms / 1000)
+                device[p.task] += min(p.end - p.start, factor(p.task, p.start) * spec.device_ms / 1000)
     if not device:
         return None
     if in_lockstep(trace):
@@ -289,10 +290,15 @@ def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
     return max(1 - idle.get(task, 0.0) - seconds / (spans[task][1] - spans[task][0]) for task, seconds in device.items())
 
 
-def slow_factor(trace: Trace, spec: RunSpec, task: str, at: float) -> float:
+def slow_factors(trace: Trace, spec: RunSpec) -> Callable[[str, float], float]:
     """How many times slower a task was made, at a time: as its spec says, or as was ordered last."""
-    orders = [e for e in trace.all(Lifecycle, task, state="slowed") if e.at <= at]
-    return float(orders[-1].why.split()[1]) if orders else spec.slow.get(task, 1.0)  # "to 4 times its time"
+    orders = [(e.task, e.at, float(e.why.split()[1])) for e in trace.all(Lifecycle, state="slowed")]  # "to 4 times its time"
+
+    def factor(task: str, at: float) -> float:
+        ordered = [times for who, when, times in orders if who == task and when <= at]
+        return ordered[-1] if ordered else spec.slow.get(task, 1.0)
+
+    return factor
 
 
 def clock_of(f: Figures) -> tuple[float, float]:

@@ -125,9 +125,9 @@ class StartingLine:
     def open(self) -> None:
         """Let everybody go."""
         if self.opened is None:
+            self.opened = clock()  # before the first can go
             for run in self.runs.values():
                 (_place(run.run_dir) / "open").touch()
-            self.opened = clock()
 
 
 def _arrived(run_dir: Path) -> set[str]:

@@ -363,8 +363,9 @@ def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_o
         [Lifecycle("worker:0", "slowed", "to 3 times its time", 5.0), Lifecycle("worker:0", "slowed", "to 1 times its time", 8.0)]
     )
     spec = SPEC.model_copy(update={"slow": {"worker:0": 2.0}})
-    assert [comparison.slow_factor(trace, spec, "worker:0", at) for at in (4.0, 6.0, 9.0)] == [2.0, 3.0, 1.0]
-    assert comparison.slow_factor(trace, spec, "worker:1", 6.0) == 1.0
+    factor = comparison.slow_factors(trace, spec)
+    assert [factor("worker:0", at) for at in (4.0, 6.0, 9.0)] == [2.0, 3.0, 1.0]
+    assert factor("worker:1", 6.0) == 1.0
 
 
 # --- who lines up ---
