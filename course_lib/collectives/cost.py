@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -136,7 +136,8 @@ def _copied_again(r: Round, m: Messages, ends: np.ndarray) -> np.ndarray:
 def _share(m: Messages, again: np.ndarray | None, place: np.ndarray, topology: Topology) -> _Share:
     """The share of one round; of its time those terms count that belong to its slowest port, link or the cores.
 
-    `again`: bytes of each message that its receiver copies once more, where ranks fetch.
+    `again`: bytes of each message that its receiver copies once more, where ranks fetch. It has to hear first that the old ones have been read,
+    which costs as much as another message.
     """
     ranks, hosts = len(place), int(place.max()) + 1
     if not len(m.src):
@@ -144,26 +145,29 @@ def _share(m: Messages, again: np.ndarray | None, place: np.ndarray, topology: T
     across = place[m.src] != place[m.dst]
     sent, received, reduced = (np.bincount(*by, ranks) for by in ((m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)))
     up, down = (np.bincount(place[end[across]], m.bytes[across], hosts) for end in (m.src, m.dst))
-    work = m if again is None else replace(m, bytes=m.bytes + again)
-    candidates = [_load(m.src, m, across, ranks), _load(m.dst, work, across, ranks)]
+    again = np.zeros(len(m.src), dtype=np.int64) if again is None else again
+    candidates = [_load(m.src, m.bytes, across, ranks), _load(m.dst, m.bytes + again, across, ranks, 1 + (again > 0))]
     if topology.fetch:
         candidates[0][:, 1] = 0
     candidates += [np.stack([0 * n, 0 * n, n > 0, n], axis=1) for n in (up, down)]  # on a shared link the delays overlap, the bytes do not
     most_added = reduced.max()
     if topology.cores:
-        candidates.append(_load(np.zeros_like(m.src), work, across, 1) / topology.cores)
+        candidates.append(_load(np.zeros_like(m.src), m.bytes + again, across, 1, 1 + (again > 0)) / topology.cores)
         most_added = max(most_added, reduced.sum() / topology.cores)
     rows = np.concatenate(candidates)
     slowest = rows[np.argmax(rows @ topology.parameters[:4])]
     far = bool(across.any())
-    return _Share(sent, received, reduced, up, down, np.array([*slowest, most_added, not far, far]), np.array([len(m.src)]))
+    delays = 2 if again.any() else 1
+    return _Share(
+        sent, received, reduced, up, down, np.array([*slowest, most_added, delays * (not far), delays * far]), np.array([len(m.src)])
+    )
 
 
-def _load(who: np.ndarray, m: Messages, across: np.ndarray, count: int) -> np.ndarray:
-    """For each of `count` ranks or hosts: messages and bytes inside hosts, messages and bytes across."""
+def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, count: int, times: np.ndarray | None = None) -> np.ndarray:
+    """For each of `count` ranks or hosts: messages and bytes inside hosts, messages and bytes across. `times`: as how many each message counts."""
     load = np.zeros((count, 4))
     for column, chosen in ((0, ~across), (2, across)):
         if chosen.any():
-            load[:, column] = np.bincount(who[chosen], minlength=count)
-            load[:, column + 1] = np.bincount(who[chosen], m.bytes[chosen], count)
+            load[:, column] = np.bincount(who[chosen], None if times is None else times[chosen], count)
+            load[:, column + 1] = np.bincount(who[chosen], nbytes[chosen], count)
     return load

@@ -198,7 +198,7 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
         scalars = [worker, loss, begun, pulled, computed, after(updates), *versions]
         return tf.concat([tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars]), *updates], 0)
 
-    return step
+    return step.get_concrete_function(tf.TensorSpec([1 + task.spec.per_worker_batch], tf.int64))
 
 
 def pull(model: Model) -> tuple[list[Any], list[Any]]:

@@ -54,10 +54,12 @@ def chief(task: Task) -> dict[str, Any]:
     def push(shard: Shard, step: Any, gradients: Any) -> Any:
         return barriers[shard.task].push(step, gradients)
 
-    loops = ThreadPoolExecutor(len(barriers), "lockstep-loop")
-    running = [loops.submit(barrier.loop(spec.steps, model.learning_rate)) for barrier in barriers.values()]
+    step = make_step(task, model, push)
+    loops = [barrier.loop(spec.steps, model.learning_rate) for barrier in barriers.values()]
+    threads = ThreadPoolExecutor(len(loops), "lockstep-loop")
+    running = [threads.submit(loop) for loop in loops]
     loss = float("nan")
-    for loss, shares in by_step(task, hand_out(task, coordinator, model, make_step(task, model, push), running)):
+    for loss, shares in by_step(task, hand_out(task, coordinator, model, step, running)):
         for share in shares:
             tell_worker(task, share, "reduce")
         oldest = [min(versions) for versions in zip(*(share.read for share in shares), strict=True)]
@@ -116,7 +118,7 @@ class Barrier:
             with tf.device(self.shard.device):
                 return tf.while_loop(lambda step: step < steps, one, [tf.constant(0, tf.int64)], parallel_iterations=1)
 
-        return all_steps
+        return all_steps.get_concrete_function()
 
     def _in_turn(self, step: Any, use: Callable[[Any], Any]) -> Any:
         even, odd = self.tokens
