@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +42,7 @@ class Done(NamedTuple):
 
 def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
     """The role function. All jobs have ranks on the same hosts."""
+    _bind(task.rank)
     group = task.group(jobs[0].schedule)
     traced, group.record = group.record, None
     barrier = recursive_doubling(len(group.place))  # servers take part as well
@@ -93,6 +95,13 @@ def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, flo
     for _ in range(job.calls):
         group.execute_buffer(job.schedule, job.length, job.dtype)
     return start, clock()
+
+
+def _bind(rank: int) -> None:
+    """Stay on one core, and have the ranks spread evenly over all, as `mpirun --bind-to core` does: where they land by chance, times vary twofold."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
 def _together(group: Communicator, barrier: Schedule) -> None:

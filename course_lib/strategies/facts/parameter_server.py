@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from course_lib.strategies.strategy import Facts, Strategy, programs
+from course_lib.errors import SpecError
+from course_lib.hardware import Machine
+from course_lib.spec import RunSpec
+from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
+
+
+def over_tcp(framework: str, machine: Machine) -> Standing:
+    """The standing of a strategy whose workers talk to parameter servers, in either framework."""
+    how = "gRPC between TensorFlow's servers" if framework == "tensorflow" else "torch RPC over TCP"
+    return Standing("measured", f"real processes; {how} between workers and parameter servers")
+
+
+def only_workers_are_slow(spec: RunSpec, machine: Machine) -> None:
+    """In TensorFlow, chief and ps run no steps that could take longer."""
+    for task, factor in spec.slow.items():
+        if spec.framework == "tensorflow" and not task.startswith("worker"):
+            raise SpecError("slow", f"{task}={factor:g}", "with tensorflow only workers can be slowed, such as worker:0=3")
+
 
 PARAMETER_SERVER = Strategy(
     "parameter_server",
-    Facts(*"123456789"),
+    Facts(
+        summary="Workers pull the variables from parameter servers and push gradients back, which are applied as they come (asynchronous SGD).",
+        variables="on the parameter servers, cut into equal parts; workers pull copies",
+        gradients="each worker, from a share of a batch: whoever is free takes the next one",
+        update="the parameter server, with each gradient as it comes",
+        waits="nobody",
+        wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
+        use="models too large for one machine's memory, such as big embeddings; workers of unequal speed",
+        limits="gradients are n-1 updates stale on average; the parameter servers' network carries everything; Keras' fit does not support it",
+        source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014",
+    ),
     programs("parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
+    over_tcp,
+    only_workers_are_slow,
     default_workers=3,
     default_ps=1,
     chief=("tensorflow",),

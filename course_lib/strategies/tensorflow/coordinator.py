@@ -1,9 +1,8 @@
-"""What both kinds of training with parameter servers (ps) are made of: servers, a model in shards, a step as one graph, a chief that hands out steps.
+"""Steps for the workers of a cluster with parameter servers (ps), and the chief that hands them out.
 
-Only the chief runs a program. Workers and ps run TensorFlow's server, which carries out whatever part of a graph is placed on it. A step is one
-graph, and TensorFlow cuts it where it goes from one task to another:
+Only the chief runs a program. A step is one graph, and TensorFlow cuts it where it goes from one task to another:
 
-    pull       ps -> worker    version and values of the variables
+    pull       ps -> worker    versions and values of the variables
     compute    worker          gradients of a share of a batch
     push       worker -> ps    what becomes of them there is all that the strategies differ in
 
@@ -16,161 +15,19 @@ Server", OSDI 2014.
 
 from __future__ import annotations
 
-import os
-import time
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, clock, meetings
-from course_lib.strategies.tensorflow.devices import use
+from course_lib.cluster.task import Task
+from course_lib.strategies.tensorflow.server import PATIENCE, Model, Shard, factor_of, serving
 from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
 from course_lib.trace import Phase, Update
-from course_lib.workloads.model import digest
-from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of
-
-PATIENCE = 60.0  # seconds without a word from anybody after which the chief gives up
-POLL = 0.05  # seconds between two looks at what others have to say
-
-# --- workers and parameter servers ---
-
-
-def serve(task: Task) -> None:
-    """Be a server of the cluster until the chief is done."""
-    os.environ["GRPC_FAIL_FAST"] = "use_caller"  # a peer that is gone is an error at once
-    kind, _, index = task.device.partition(":")
-    options = tf.compat.v1.ConfigProto(
-        device_count={} if kind == "gpu" else {"GPU": 0},
-        gpu_options=tf.compat.v1.GPUOptions(allow_growth=True, visible_device_list=index),
-        intra_op_parallelism_threads=task.threads,
-        inter_op_parallelism_threads=task.spec.workers + 1,  # with fewer, steps that wait could take all threads from those they wait for
-    )
-    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
-    server = tf.distribute.Server(cluster, job_name=task.job, task_index=task.index, config=options)
-    said = None
-    while not _over(task).exists():
-        if said != task.slow_factor:
-            said = _say(task, task.slow_factor)
-        time.sleep(POLL)
-    del server  # it serves for as long as it is held
-
-
-def dismiss(task: Task) -> None:
-    """The chief's word to all servers that it is done."""
-    _over(task).touch()
-
-
-def _over(task: Task) -> Path:
-    return meetings(task.run_dir) / "over"
-
-
-def _serving(task: Task, name: str) -> Path:
-    """The file by which a server is known to be up. It holds the task's slow factor: orders reach the process, but only files reach a graph."""
-    return meetings(task.run_dir) / f"serving-{name.replace(':', '-')}"
-
-
-def _say(task: Task, factor: float) -> float:
-    file = _serving(task, task.name)
-    file.parent.mkdir(exist_ok=True)
-    draft = file.with_suffix(".new")
-    draft.write_text(str(factor))
-    draft.replace(file)  # in one piece, as somebody may be reading
-    return factor
-
-
-# --- the model, in shards ---
-
-
-@dataclass(frozen=True)
-class Shard:
-    """What one ps holds: some of the `parts` that the model's variables are cut into, and a `version` that counts their updates.
-
-    `places` says of each part which variable it is of, and which rows. `name` is what the trace calls all parts together.
-    """
-
-    task: str
-    device: str
-    name: str
-    parts: list[Any]
-    places: list[tuple[int, slice]]
-    version: Any
-
-    def cut(self, whole: Sequence[Any]) -> list[Any]:
-        """Of tensors of the shapes of the model's variables, what belongs to the parts here."""
-        return [whole[variable][rows] for variable, rows in self.places]
-
-
-@dataclass(frozen=True)
-class Model:
-    """A Keras model whose variables lie in shards on the parameter servers."""
-
-    keras: Any
-    shards: list[Shard]
-    learning_rate: float
-
-
-def connect(task: Task) -> tuple[Any, Model]:
-    """Join the cluster as its chief: the coordinator, and the run's model, with every variable cut into a part for each ps.
-
-    TensorFlow deals parts out to the ps in turn, whatever their size. As many equal parts of each variable as there are ps make the bytes equal too.
-    """
-    os.environ["GRPC_FAIL_FAST"] = "use_caller"
-    use("cpu")
-    spec, workload = task.spec, workloads.load(task.spec)
-    _await_servers(task)
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(spec.ps)
-    strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        keras = build(workload, spec.seed)
-    return coordinator, Model(keras, _shards(variables_of(keras)), spec.learning_rate or workload.learning_rate)
-
-
-def _await_servers(task: Task) -> None:
-    deadline = clock() + PATIENCE
-    servers = [name for name in task.spec.tasks if name != task.name]
-    while missing := [name for name in servers if not _serving(task, name).exists()]:
-        if clock() > deadline:
-            raise TimeoutError(f"no server after {PATIENCE:g} s on {', '.join(missing)}")
-        time.sleep(POLL / 10)
-
-
-def _shards(variables: list[Any]) -> list[Shard]:
-    """The parts of all variables by the device that they lie on."""
-    found: dict[str, list[tuple[Any, tuple[int, slice]]]] = {}
-    for index, variable in enumerate(variables):
-        first = 0
-        for part in getattr(variable, "variables", [variable]):  # one that was not cut is its own only part
-            found.setdefault(part.device, []).append((part, (index, slice(first, first + part.shape[0]))))
-            first += part.shape[0]
-    shards = []
-    for device in sorted(found):
-        parts, places = zip(*found[device], strict=True)
-        where = tf.DeviceSpec.from_string(device)
-        name = "all" if len(found) == 1 else f"shard {where.task} of {len(found)}"
-        with tf.device(device):
-            version = tf.Variable(0, dtype=tf.int64, trainable=False)
-        shards.append(Shard(f"{where.job}:{where.task}", device, name, list(parts), list(places), version))
-    return shards
-
-
-def result(task: Task, model: Model, loss: float) -> dict[str, Any]:
-    """The chief's result: final_loss, test_accuracy, digest, parameters and variables_on (bytes by device)."""
-    workload = workloads.load(task.spec)
-    return {
-        "final_loss": loss,
-        "test_accuracy": accuracy(model.keras, workload),
-        "digest": digest([tf.convert_to_tensor(variable).numpy() for variable in variables_of(model.keras)]),
-        "parameters": workload.parameters,
-        "variables_on": {shard.device: sum(part.dtype.size * part.shape.num_elements() for part in shard.parts) for shard in model.shards},
-    }
-
+from course_lib.workloads.tensorflow import loss_of
 
 # --- a step, as one graph ---
 
@@ -239,10 +96,10 @@ def compute(model: Model, values: list[Any], images: Any, labels: Any) -> tuple[
 def nap(task: Task, worker: Any, since: Any, until: Any) -> Any:
     """Sleep for the emulated device time of a step that computed from `since` to `until`, longer on a worker that is slowed; the time after it.
 
-    TensorFlow has no operation that sleeps, but a dataset that does so before each of its elements.
+    What `Task.pace` is elsewhere, in a graph. TensorFlow has no operation that sleeps, but a dataset that does so before each of its elements.
     """
     with tf.control_dependencies([until]):
-        factor = tf.io.read_file(tf.strings.join([str(_serving(task, "worker:")), tf.strings.as_string(worker)]))
+        factor = tf.io.read_file(tf.strings.join([str(serving(task, "worker:")), tf.strings.as_string(worker)]))
     factor = tf.strings.to_number(factor, tf.float64)
     seconds = factor * task.spec.device_ms / 1000 + (factor - 1) * (until - since)
 
@@ -284,9 +141,11 @@ class Answer(NamedTuple):
 
 def _answer(step: int, values: list[float], shards: int, offset: float) -> Answer:
     """Take a vector of `make_step` apart; `offset` leads from its wall-clock times to the trace's clock."""
-    (worker, loss), times, read, updates = values[:2], values[2:6], values[6 : 6 + shards], values[6 + shards :]
+    worker, loss, *times = values[:6]
+    begun, pulled, computed, pushed = (time + offset for time in times)
+    read, updates = [int(version) for version in values[6 : 6 + shards]], values[6 + shards :]
     applied = [Applied(int(a), int(b), c + offset, d + offset) for a, b, c, d in zip(*(updates[i::4] for i in range(4)), strict=True)]
-    return Answer(step, f"worker:{worker:.0f}", loss, *(t + offset for t in times), [int(v) for v in read], applied)  # type: ignore[call-arg]
+    return Answer(step, f"worker:{worker:.0f}", loss, begun, pulled, computed, pushed, read, applied)
 
 
 def hand_out(task: Task, coordinator: Any, model: Model, step: Any, beside: Sequence[Future[Any]] = ()) -> Iterator[Answer]:
@@ -297,10 +156,8 @@ def hand_out(task: Task, coordinator: Any, model: Model, step: Any, beside: Sequ
     spec, workload, wall = task.spec, workloads.load(task.spec), WallClock()
     shares = ((n, share) for n in range(spec.steps) for share in range(spec.workers))
     ahead = 2 * spec.workers  # for each worker one under way, and one to go on with
-    line, pool = (
-        ThreadPoolExecutor(1, "lockstep-line"),
-        ThreadPoolExecutor(ahead, "lockstep-fetch"),
-    )  # one line, so that steps keep their order
+    pool = ThreadPoolExecutor(ahead, "lockstep-fetch")
+    line = ThreadPoolExecutor(1, "lockstep-line")  # one thread, so that steps are put in line in their order
     pending: dict[Future[Any], int] = {}
     try:
         while True:
@@ -325,16 +182,16 @@ def _fetch(value: Future[Any]) -> Any:
 def _finished(task: Task, pending: dict[Future[Any], int], beside: Sequence[Future[Any]]) -> list[Future[Any]]:
     """Wait for any of the pending shares; those that are done."""
     task.step = min(pending.values())
-    slowest = max(float(_serving(task, name).read_text()) for name in task.spec.tasks if name.startswith("worker"))
-    patience = PATIENCE + slowest * task.spec.device_ms / 1000
-    done, _ = wait([*pending, *(other for other in beside if not other.done())], patience, FIRST_COMPLETED)
+    futures = [*pending, *(other for other in beside if not other.done())]
+    done, _ = wait(futures, PATIENCE, FIRST_COMPLETED)
+    if not done:  # nothing wrong if devices are emulated that take so long
+        longest = max(factor_of(task, name) for name in task.spec.tasks if name.startswith("worker")) * task.spec.device_ms / 1000
+        done, _ = wait(futures, longest, FIRST_COMPLETED)
+        if not done:
+            raise TimeoutError(f"no worker has finished its share of a step for {PATIENCE + longest:g} s; step {task.step} is not complete")
     for other in beside:
         if other.done():
             other.result()
-    if not done:
-        raise TimeoutError(
-            f"no worker has finished its share of a step for {patience:g} s; the first that is missing is of step {task.step}"
-        )
     return [future for future in done if future in pending]
 
 
@@ -350,15 +207,16 @@ def by_step(task: Task, answers: Iterable[Answer]) -> Iterator[tuple[float, list
             yield loss, whole
 
 
-def tell_worker(task: Task, answer: Answer, push: str) -> None:
-    """Write into the trace what a worker did; `push` is what to call the time from its gradients to the update."""
+def tell_worker(task: Task, answer: Answer) -> None:
+    """Write into the trace what a worker did: it pulled, computed, and pushed until its gradients were applied."""
     times = [answer.begun, answer.pulled, answer.computed, answer.pushed]
-    for what, start, end in zip(("read", "compute", push), times, times[1:], strict=False):
+    for what, (start, end) in zip(("read", "compute", "reduce"), itertools.pairwise(times), strict=True):
         task.recorder.add(Phase(answer.worker, answer.step, what, start, end))
 
 
 def tell_ps(task: Task, model: Model, step: int, read: Sequence[int], applied: Sequence[Applied]) -> None:
     """Write into the trace what the ps did with gradients for which these versions were read."""
     for shard, version, a in zip(model.shards, read, applied, strict=True):
+        name = f"shard {shard.task.partition(':')[2]}"
         task.recorder.add(Phase(shard.task, step, "apply", a.begun, a.ended))
-        task.recorder.add(Update(shard.task, step, shard.name, shard.device, version, a.written, a.ended, a.gradients))
+        task.recorder.add(Update(shard.task, step, name, shard.device, version, a.written, a.ended, a.gradients))

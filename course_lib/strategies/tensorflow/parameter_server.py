@@ -17,21 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import (
-    Answer,
-    Model,
-    Shard,
-    by_step,
-    connect,
-    dismiss,
-    hand_out,
-    make_step,
-    result,
-    serve,
-    tell_ps,
-    tell_worker,
-    unpack,
-)
+from course_lib.strategies.tensorflow.coordinator import Answer, by_step, hand_out, make_step, tell_ps, tell_worker, unpack
+from course_lib.strategies.tensorflow.server import Model, Shard, connect, dismiss, result, serve
 from course_lib.strategies.tensorflow.stamps import after
 
 
@@ -78,8 +65,8 @@ def apply(shard: Shard, gradients: Any, learning_rate: float) -> Any:
 
 
 def _told(task: Task, model: Model, answers: Iterator[Answer]) -> Iterator[Answer]:
-    """The answers, once they are in the trace: a worker waits for the ps to take its gradients, and each of them is an update."""
+    """The answers, once they are in the trace."""
     for answer in answers:
-        tell_worker(task, answer, "wait")
+        tell_worker(task, answer)
         tell_ps(task, model, answer.step, answer.read, answer.applied)
         yield answer

@@ -1,0 +1,267 @@
+"""TensorFlow's parameter servers: who applies what, who waits for whom and how stale gradients are, from the traces of runs."""
+
+import functools
+import importlib
+import itertools
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import Trace, measures, start
+from course_lib.errors import SpecError, TaskFailed
+from course_lib.strategies import catalog
+from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
+from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
+from course_lib.trace import Metric, Phase, Update
+
+ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
+PACKAGE = "course_lib.strategies.tensorflow"
+SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # as in test_strategies: the same sums in another order
+SLACK = 1e-3  # the clock inside a graph is another one, converted
+
+WORKERS, STEPS, DEVICE_MS = 3, 14, 60  # long enough beside what TensorFlow takes to hand out a step
+STRAGGLER = "worker:1"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for strategy in (PARAMETER_SERVER, SYNC_PARAMETER_SERVER):
+            patch.setitem(catalog.STRATEGIES, strategy.name, strategy)
+        yield
+
+
+@functools.cache
+def learned(name: str) -> tuple[dict[str, Any], Trace]:
+    """Summary and trace of a short run of two workers and two parameter servers as fast as they can."""
+    with start(name, framework="tensorflow", workers=2, ps=2, steps=50, global_batch=128) as run:
+        return run.wait(60).result, run.trace
+
+
+@functools.cache
+def paced(name: str, slow: bool = False) -> tuple[dict[str, Any], Trace]:
+    """Summary and trace of a run of three workers with emulated devices, one of them four times slower or not."""
+    usual: dict[str, Any] = {"workers": WORKERS, "steps": STEPS, "global_batch": 48, "device_ms": DEVICE_MS}
+    with start(name, framework="tensorflow", slow={STRAGGLER: 4.0} if slow else {}, **usual) as run:
+        return run.wait(60).result, run.trace
+
+
+def roles(name: str, change: Callable[[Any], None]) -> dict[str, Any]:
+    """The programs of a strategy; the chief calls `change(server)` first, with the module of what all tasks have in common."""
+
+    def chief(task):
+        change(importlib.import_module(f"{PACKAGE}.server"))
+        return importlib.import_module(f"{PACKAGE}.{name}").chief(task)
+
+    def serve(task):
+        importlib.import_module(f"{PACKAGE}.server").serve(task)
+
+    return {"chief": chief, "worker": serve, "ps": serve}
+
+
+def updates(trace: Trace, ps: str = "ps:0") -> list[Update]:
+    return sorted(trace.all(Update, ps), key=lambda u: u.written)
+
+
+def usual(trace: Trace, task: str, what: str) -> float:
+    """Seconds that a phase usually takes a task."""
+    return statistics.median(p.end - p.start for p in trace.all(Phase, task, what=what))
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- what both do ---
+
+
+@pytest.mark.parametrize("name", [ASYNC, SYNC])
+def test_two_workers_learn_in_fifty_steps(name: str) -> None:
+    result, trace = learned(name)
+    losses = [m.value for m in measures.curve(trace)]
+    assert len(losses) == 50
+    assert losses[-1] == result["final_loss"] < losses[0] / 2
+    assert result["test_accuracy"] > 0.8
+    assert max(m.samples for m in trace.all(Metric, name="loss")) == 50 * 128
+
+
+@pytest.mark.parametrize("name", [ASYNC, SYNC])
+def test_every_gradient_goes_into_one_update_of_every_shard(name: str) -> None:
+    for result, trace in (learned(name), paced(name, slow=True)):
+        steps, workers = result["steps"], result["workers"]
+        assert Counter(p.step for p in trace.all(Phase, what="compute")) == dict.fromkeys(range(steps), workers)
+        for ps in (task for task in trace.tasks if task.startswith("ps:")):
+            made = updates(trace, ps)
+            assert [u.written for u in made] == list(range(1, len(made) + 1))  # each version once, none left out
+            per_step = Counter[int]()
+            for u in made:
+                per_step[u.step] += u.gradients
+            assert per_step == dict.fromkeys(range(steps), workers)
+
+
+@pytest.mark.parametrize("name", [ASYNC, SYNC])
+def test_the_servers_apply_the_updates_and_hold_equal_bytes(name: str) -> None:
+    result, trace = learned(name)
+    devices = [f"/job:ps/replica:0/task:{k}/device:CPU:0" for k in (0, 1)]
+    assert result["update_applied_by"] == devices
+    assert {(u.task, u.variables, u.device) for u in trace.all(Update)} == {(f"ps:{k}", f"shard {k}", devices[k]) for k in (0, 1)}
+    assert result["variables_on"] == dict.fromkeys(devices, 4 * result["parameters"] // 2)
+    assert set(result["parameter_digest"]) == {"chief:0"}
+
+
+@pytest.mark.parametrize("name", [ASYNC, SYNC])
+def test_a_worker_pulls_computes_and_pushes_and_the_servers_apply_before_its_push_is_over(name: str) -> None:
+    _, trace = learned(name)
+    pushes = []
+    for task in ("worker:0", "worker:1"):
+        phases = trace.all(Phase, task)
+        assert [p.what for p in phases] == ["read", "compute", "reduce"] * (len(phases) // 3)
+        assert all(p.start <= p.end for p in phases)
+        assert all(a.end <= b.start + SLACK for a, b in itertools.pairwise(phases))
+        pushes += phases[2::3]
+    for u in trace.all(Update):
+        assert any(p.step == u.step and p.start - SLACK <= u.at <= p.end + SLACK for p in pushes)
+    assert trace.tasks == ["chief:0", "ps:0", "ps:1", "worker:0", "worker:1"]
+    assert not trace.all(Phase, "chief:0")  # it neither computes nor applies anything
+
+
+# --- the synchronous one ---
+
+
+@functools.cache
+def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[list[np.ndarray], Trace]:
+    """The weights that a run ended with, and its trace."""
+
+    def keep(module: Any) -> None:
+        original = module.digest
+        module.digest = lambda weights: ([np.array(w) for w in weights], original(weights))
+
+    def alone(task):
+        keep(importlib.import_module(f"{PACKAGE}.training"))
+        return importlib.import_module(f"{PACKAGE}.{name}").worker(task)
+
+    programs: Any = roles(name, keep) if ps else alone
+    fields: dict[str, Any] = {"workers": workers, "ps": ps, "chief": ps > 0, "workload": workload, "global_batch": 96, "steps": 30}
+    with start(programs, framework="tensorflow", **fields) as run:
+        (result,) = (value for value in run.wait(60).result.values() if value)
+        return result["digest"][0], run.trace
+
+
+def same(one: tuple[list[np.ndarray], Trace], other: tuple[list[np.ndarray], Trace]) -> None:
+    np.testing.assert_allclose(*([m.value for m in measures.curve(trace)] for _, trace in (one, other)), **SUM_ORDER)
+    for ours, theirs in zip(one[0], other[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, **SUM_ORDER)
+
+
+def test_synchronous_servers_learn_what_one_device_learns() -> None:
+    same(with_weights(SYNC, 3, 2, "digits_cnn"), with_weights("one_device", 1, 0, "digits_cnn"))
+
+
+def test_a_synchronous_server_makes_one_update_a_step_from_the_gradients_of_all_and_none_is_stale() -> None:
+    _, trace = with_weights(SYNC, 3, 2, "digits_cnn")
+    for ps in ("ps:0", "ps:1"):
+        made = [(u.step, u.read, u.written, u.staleness, u.gradients) for u in updates(trace, ps)]
+        assert made == [(n, n, n + 1, 0, 3) for n in range(30)]
+    for task in ("worker:0", "worker:1", "worker:2"):
+        assert [p.step for p in trace.all(Phase, task, what="compute")] == list(range(30))  # one share of each step
+
+
+def test_synchronous_workers_wait_for_the_straggler() -> None:
+    _, trace = paced(SYNC, slow=True)
+    assert usual(trace, STRAGGLER, "compute") > 3 * usual(trace, "worker:0", "compute")
+    between = statistics.median(b.at - a.at for a, b in itertools.pairwise(updates(trace)))
+    assert between > usual(trace, STRAGGLER, "compute")  # it sets the pace
+    idle = measures.idle_share(trace)
+    assert min(idle["worker:0"], idle["worker:2"]) > 0.5 > 0.1 > idle[STRAGGLER]
+
+
+# --- the asynchronous one ---
+
+
+def test_one_asynchronous_worker_learns_what_one_device_learns() -> None:
+    same(with_weights(ASYNC, 1, 2, "digits"), with_weights("one_device", 1, 0, "digits"))
+    assert {u.staleness for u in updates(with_weights(ASYNC, 1, 2, "digits")[1])} == {0}
+
+
+def test_asynchronous_gradients_are_as_stale_as_there_are_other_workers() -> None:
+    result, trace = paced(ASYNC)
+    mean = statistics.mean(u.staleness for u in updates(trace))
+    assert (WORKERS - 1) / 2 < mean <= WORKERS - 1  # what lies between a push and the next pull is in neither
+    assert result["staleness"]["mean"] == pytest.approx(mean, abs=1e-4)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_staleness_by_versions_is_staleness_by_the_clock(slow: bool) -> None:
+    _, trace = paced(ASYNC, slow)
+    phases = sorted(trace.all(Phase, what="read"), key=lambda p: p.task), sorted(trace.all(Phase, what="reduce"), key=lambda p: p.task)
+    under_way = [(read.start, read.end, push.end) for read, push in zip(*phases, strict=True)]
+    # An update makes every gradient stale that is under way meanwhile, except its own.
+    made = updates(trace)
+    most, least = (sum(span[i] <= u.at <= span[2] for u in made for span in under_way) / len(made) - 1 for i in (0, 1))
+    assert least - 0.2 <= statistics.mean(u.staleness for u in made) <= most + 0.2
+
+
+def test_the_stale_gradients_are_those_of_the_straggler() -> None:
+    _, trace = paced(ASYNC, slow=True)
+    spans = trace.all(Phase, what="reduce")
+    stale: dict[str, list[int]] = {f"worker:{k}": [] for k in range(WORKERS)}
+    for u in updates(trace):
+        who = {p.task for p in spans if p.step == u.step and p.start <= u.at <= p.end}
+        if len(who) == 1:
+            stale[who.pop()].append(u.staleness)
+    others = stale["worker:0"] + stale["worker:2"]
+    assert statistics.median(stale[STRAGGLER]) > max(2 * statistics.median(others), WORKERS - 1)
+
+
+def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_throughput() -> None:
+    _, trace = paced(ASYNC, slow=True)
+    done = Counter(p.task for p in trace.all(Phase, what="compute"))
+    others = (done["worker:0"] + done["worker:2"]) / 2
+    assert done.total() / (WORKERS * others) == pytest.approx((WORKERS - 1 + 1 / 4) / WORKERS, abs=0.08)  # 1: all as fast as the others
+    for task in ("worker:0", "worker:2"):
+        assert usual(trace, task, "reduce") < usual(trace, task, "compute") / 2  # nobody waits
+
+
+# --- faults ---
+
+
+def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_is_named() -> None:
+    with start(ASYNC, framework="tensorflow", workers=2, steps=100_000, device_ms=20) as run:
+        until(lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > 8)
+        run.slow("worker:1", 5)
+        slowed = len(run.trace.all(Phase, "worker:1", what="compute"))
+        until(lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > slowed + 8)
+        run.kill("worker:0")
+        with pytest.raises(TaskFailed) as caught:
+            run.wait(30)
+    assert (caught.value.task, caught.value.reason) == ("worker:0", "it was killed by kill()")
+    seconds = [p.end - p.start for p in run.trace.all(Phase, "worker:1", what="compute")]
+    assert statistics.median(seconds[-4:]) > 3 * statistics.median(seconds[2:slowed])
+
+
+def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
+    def impatient(server: Any) -> None:
+        server.PATIENCE = 2.0
+
+    with start(roles(SYNC, impatient), framework="tensorflow", workers=2, ps=1, chief=True, steps=100_000) as run:
+        until(lambda: len(run.trace.all(Update)) > 8)
+        run.pause("worker:1")
+        with pytest.raises(
+            TaskFailed, match=r"worker:1 was paused.*no worker has finished its share of a step for 2 s; step \d+ is not complete"
+        ):
+            run.wait(30)
+
+
+def test_what_cannot_be_is_refused_before_it_starts() -> None:
+    with pytest.raises(SpecError, match="ps=0: parameter_server with tensorflow needs at least one"):
+        catalog.spec_for(ASYNC, framework="tensorflow", ps=0)
+    with pytest.raises(SpecError, match="only workers can be slowed"):
+        catalog.spec_for(SYNC, framework="tensorflow", slow={"ps:0": 2.0})
