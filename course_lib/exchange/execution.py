@@ -152,8 +152,7 @@ class Execution:
         """Wait until nobody needs what was where the result of a transfer goes."""
         for shared in {part.target, part.target and not part.leaves}:
             for link, number in self.unread.pop((shared, part.chunk, k), ()):
-                while link.cleared < number:
-                    self.group.wait(link, room=True)
+                self.group.wait_until_clear(link, number)
 
     def _note(self, coming: Coming) -> None:
         assert self.record

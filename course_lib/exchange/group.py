@@ -60,8 +60,6 @@ class Group:
         for other in (link, *busy):
             if other.gone:
                 raise self.accuse(other.peer, "its process is gone")
-        if room and link.near:
-            return self._wait_for_reader(link)
         listen = not room
         if not busy:
             ready = link.wait(TICK)
@@ -84,27 +82,32 @@ class Group:
         if ready and listen:
             link.hear()
 
-    def _wait_for_reader(self, link: Link) -> None:
-        """Wait until a peer on this host has read more. It does not wake us: so look, at first all the time, then every millisecond."""
-        before, start = link.cleared, clock()
-        while link.cleared == before:
-            waited = clock() - start
-            if waited < AWAKE:
+    def wait_until_clear(self, link: Link, pieces: int) -> None:
+        """Wait until so many of all pieces that went to a peer are no longer needed in our buffer.
+
+        A peer on this host does not wake us when it has read one. So look: at first all the time, then every millisecond.
+        """
+        start = self._since = looked = clock()
+        while link.cleared < pieces:
+            if not link.near:
+                self.wait(link, room=True)
+            elif clock() - start < AWAKE:
                 os.sched_yield()
-                continue
-            for other in self.links.values():
-                other.push()
-            if link.wait(0.001):
-                link.hear()
-            if waited > TICK or link.gone:
-                return self._look_around(link)
-        self._since = clock()
+            elif link.gone:
+                raise self.accuse(link.peer, "its process is gone")
+            else:
+                for other in self.links.values():
+                    other.push()
+                if link.wait(0.001):
+                    link.hear()
+                if clock() - looked > TICK:
+                    looked = clock()
+                    self._look_around(link)
 
     def settle(self) -> None:
         """Wait until no peer needs anything in our buffer."""
         for link in self.links.values():
-            while link.cleared < link.offered:
-                self.wait(link, room=True)
+            self.wait_until_clear(link, link.offered)
 
     def accuse(self, rank: int, why: str) -> LockstepError:
         """The error for a rank that is lost: all others get the same, unless somebody has found another cause before."""

@@ -73,10 +73,10 @@ def usual(trace: Trace, task: str, what: str) -> float:
     return statistics.median(p.end - p.start for p in trace.all(Phase, task, what=what))
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(run: Any, true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not true():
-        assert time.monotonic() < deadline
+        assert run.state in ("starting", "running") and time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -235,10 +235,10 @@ def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_throughput() ->
 
 def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_is_named() -> None:
     with start(ASYNC, framework="tensorflow", workers=2, steps=100_000, device_ms=20) as run:
-        until(lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > 8)
+        until(run, lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > 8)
         run.slow("worker:1", 5)
         slowed = len(run.trace.all(Phase, "worker:1", what="compute"))
-        until(lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > slowed + 8)
+        until(run, lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > slowed + 8)
         run.kill("worker:0")
         with pytest.raises(TaskFailed) as caught:
             run.wait(30)
@@ -252,7 +252,7 @@ def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
         server.PATIENCE = 2.0
 
     with start(roles(SYNC, impatient), framework="tensorflow", workers=2, ps=1, chief=True, steps=100_000) as run:
-        until(lambda: len(run.trace.all(Update)) > 8)
+        until(run, lambda: len(run.trace.all(Update)) > 8)
         run.pause("worker:1")
         with pytest.raises(
             TaskFailed, match=r"worker:1 was paused.*no worker has finished its share of a step for 2 s; step \d+ is not complete"

@@ -4,9 +4,9 @@ The workers push their gradients and wait. A ps adds up what comes in; when it h
 worker a token, with which that goes on to pull the new values. No gradient is stale, so this computes what one device computes; the price is
 that all wait for the slowest.
 
-TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of: accumulators, which lie on a ps, sum up what comes in
-and let nobody take it before there is enough. The loop that takes gradients and gives tokens is a graph that the chief starts once, and that
-then goes on by itself on the ps.
+TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of: accumulators, which lie on a ps, sum up what
+comes in and let nobody take it before there is enough. The loop that takes gradients and gives tokens is a graph that the chief starts once, and
+that then goes on by itself on the ps.
 Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016; tf.compat.v1.train.SyncReplicasOptimizer.
 """
 
@@ -79,7 +79,7 @@ class Barrier:
         with tf.device(self.shard.device):
             added = _add(self.sums, step, tf.concat([gradients, [1.0]], 0))
             with tf.control_dependencies([added]):
-                return tf.switch_case(worker, [partial(_take, token, 1, tf.float64) for token in self.tokens])
+                return tf.switch_case(tf.cast(worker, tf.int32), [partial(_take, token, 1, tf.float64) for token in self.tokens])
 
     def loop(self, steps: int, learning_rate: float) -> Callable[[], Any]:
         """The ps's part, to be called once: for each step wait for all gradients, apply their mean, give out tokens."""
