@@ -149,23 +149,24 @@ def _share(m: Messages, again: np.ndarray | None, place: np.ndarray, topology: T
     candidates = [_load(m.src, m.bytes, across, ranks), _load(m.dst, m.bytes + again, across, ranks, 1 + (again > 0))]
     if topology.fetch:
         candidates[0][:, 1] = 0
-    candidates += [np.stack([0 * n, 0 * n, n > 0, n], axis=1) for n in (up, down)]  # on a shared link the delays overlap, the bytes do not
+    for load in candidates:
+        load[:, 5] = load[:, 2] > 0
+        load[:, 4] = (load[:, 0] > 0) * (load[:, 5] == 0)
+        load[:, 4:] *= 1 + again.any()
+    # On a shared link the delays overlap, the bytes do not; and while a message is on its way, cores work for other ranks.
+    candidates += [np.stack([0 * n, 0 * n, n > 0, n, 0 * n, n > 0], axis=1) for n in (up, down)]
     most_added = reduced.max()
     if topology.cores:
         candidates.append(_load(np.zeros_like(m.src), m.bytes + again, across, 1, 1 + (again > 0)) / topology.cores)
         most_added = max(most_added, reduced.sum() / topology.cores)
     rows = np.concatenate(candidates)
-    slowest = rows[np.argmax(rows @ topology.parameters[:4])]
-    far = bool(across.any())
-    delays = 2 if again.any() else 1
-    return _Share(
-        sent, received, reduced, up, down, np.array([*slowest, most_added, delays * (not far), delays * far]), np.array([len(m.src)])
-    )
+    slowest = rows[np.argmax(rows @ np.delete(topology.parameters, 4))]
+    return _Share(sent, received, reduced, up, down, np.insert(slowest, 4, most_added), np.array([len(m.src)]))
 
 
 def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, count: int, times: np.ndarray | None = None) -> np.ndarray:
-    """For each of `count` ranks or hosts: messages and bytes inside hosts, messages and bytes across. `times`: as how many each message counts."""
-    load = np.zeros((count, 4))
+    """For each of `count` ranks or hosts: messages and bytes inside hosts, the same across, and no delays. `times`: as how many each counts."""
+    load = np.zeros((count, 6))
     for column, chosen in ((0, ~across), (2, across)):
         if chosen.any():
             load[:, column] = np.bincount(who[chosen], None if times is None else times[chosen], count)
