@@ -148,7 +148,7 @@ def _share(m: Messages, again: np.ndarray | None, place: np.ndarray, topology: T
     again = np.zeros(len(m.src), dtype=np.int64) if again is None else again
     candidates = [_load(m.src, m.bytes, across, ranks), _load(m.dst, m.bytes + again, across, ranks, 1 + (again > 0))]
     if topology.fetch:
-        candidates[0][:, 1] = 0
+        candidates[0][:, :2] = 0
     for load in candidates:
         load[:, 5] = load[:, 2] > 0
         load[:, 4] = (load[:, 0] > 0) * (load[:, 5] == 0)

@@ -41,7 +41,7 @@ class Topology:
       time. A host has one uplink and one downlink of bandwidth 1/inter.beta, which its ranks share.
     - `gamma`: seconds to add one byte to what is there.
     - `hosts`: the placement, as a number of hosts or the host of each rank; None: as the schedule says.
-    - `fetch`: ranks of one host read from each other's memory, as ours do: the bytes keep only the receiver busy, and what is added to a
+    - `fetch`: ranks of one host read from each other's memory, as ours do: a message keeps only the receiver busy, and what is added to a
       chunk that is being read meanwhile is copied once more. Books have both ends busy.
     - `cores`: how many ranks can work at the same time, on all hosts together, as when one machine plays them all; None: all of them.
       Moving and adding bytes both take a core.

@@ -16,17 +16,21 @@ PIECE = 1 << 20  # bytes: small enough to be in a core's cache still when the ne
 
 
 class Going(NamedTuple):
-    """A piece of a message that goes out: its parts, and where each is in the array."""
+    """A piece of a message that goes out: its parts, and where each is in the array; `guards`: chunks of it that are guarded, shared or not."""
 
     peer: int
     parts: list[tuple[Sent, slice]]
+    guards: list[tuple[bool, int]]
 
 
 class Coming(NamedTuple):
-    """A piece of a message that comes; the `first`, the `last`. `transfers`: chunk and bytes of what has come in the whole message."""
+    """A piece of a message that comes; the `first`, the `last`. Each part has the chunks that are in it.
+
+    `transfers`: chunk and bytes of what has come in the whole message.
+    """
 
     peer: int
-    parts: list[tuple[Received, slice]]
+    parts: list[tuple[Received, slice, tuple[int, ...]]]
     confirm: bool
     first: bool
     last: bool
@@ -72,7 +76,8 @@ class _Cut:
         self.ends, self.itemsize, self.size = ends, itemsize, max(1, PIECE // itemsize)
 
     def going(self, message: Outgoing) -> list[Any]:
-        return [Going(message.peer, parts) for parts in self._pieces(message.parts)]
+        guards = [(part.shared, part.chunk) for part in message.parts if part.guarded]
+        return [Going(message.peer, [(part, span) for part, span, _ in parts], guards) for parts in self._pieces(message.parts)]
 
     def coming(self, message: Incoming) -> list[Any]:
         pieces = self._pieces(message.parts)
@@ -85,11 +90,28 @@ class _Cut:
         listed = list(messages)
         return [[pieces[k] for pieces in listed if k < len(pieces)] for k in range(max(map(len, listed), default=0))]
 
-    def _pieces(self, parts: Sequence[Any]) -> list[list[tuple[Any, slice]]]:
+    def _pieces(self, parts: Sequence[Any]) -> list[list[tuple[Any, slice, tuple[int, ...]]]]:
         most = max(self.ends[p.chunk + 1] - self.ends[p.chunk] for p in parts)
-        return [[(p, self._span(p.chunk, k)) for p in parts] for k in range(max(1, -(-most // self.size)))]
+        count = max(1, -(-most // self.size))
+        pieces: list[list[tuple[Any, slice, tuple[int, ...]]]] = [
+            [(p, self._span(p.chunk, k), (p.chunk,)) for p in parts] for k in range(count)
+        ]
+        return pieces if len(pieces) > 1 else [_joined(pieces[0])]
 
     def _span(self, chunk: int, k: int) -> slice:
         end = self.ends[chunk + 1]
         start = min(self.ends[chunk] + k * self.size, end)
         return slice(start, min(start + self.size, end))
+
+
+def _joined(parts: Sequence[tuple[Any, slice, tuple[int, ...]]]) -> list[tuple[Any, slice, tuple[int, ...]]]:
+    """Neighbouring chunks of a message with which the same is done, as one part: so much less to do for small ones."""
+    found: list[tuple[Any, slice, tuple[int, ...]]] = []
+    for part, span, chunks in parts:
+        if found:
+            last, before, some = found[-1]
+            if before.stop == span.start and last._replace(chunk=0) == part._replace(chunk=0) and not getattr(part, "staged", False):
+                found[-1] = last, slice(before.start, span.stop), some + chunks
+                continue
+        found.append((part, span, chunks))
+    return found

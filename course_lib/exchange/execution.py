@@ -58,15 +58,14 @@ class Execution:
     def _offer(self, moves: Moves, k: int) -> None:
         """Hand over piece k of all messages of a round."""
         mine, shared = self.buffers
-        for peer, parts in moves.sends[k]:
+        for peer, parts, guards in moves.sends[k]:
             link = self.links[peer]
             for part, span in parts:
                 if part.enters:
                     np.copyto(shared[span], mine[span])
             link.offer([] if link.near else [_bytes(self.buffers[part.shared][span]) for part, span in parts])
-            for part, _ in parts:
-                if part.guarded:
-                    self.unread.setdefault((part.shared, part.chunk, k), []).append((link, link.offered))
+            for where, chunk in guards:
+                self.unread.setdefault((where, chunk, k), []).append((link, link.offered))
 
     def _receive(self, moves: Moves, k: int) -> None:
         """Take piece k of all messages of a round. What is staged is written when all have been read, so that ranks never wait in a circle."""
@@ -82,8 +81,8 @@ class Execution:
                 self.begun[coming.peer] = stamp
             if link.near:
                 theirs = link.theirs
-                for part, span in coming.parts:
-                    self._apply(part, span, k, theirs[span], staged)
+                for part, span, chunks in coming.parts:
+                    self._apply(part, span, chunks, k, theirs[span], staged)
             else:
                 self._read(link, coming, k, staged)
             link.taken += 1
@@ -92,7 +91,7 @@ class Execution:
             if self.record and coming.last:
                 self._note(coming)
         for part, span, value in staged.values():
-            self._until_read(part, k)
+            self._until_read(part, (part.chunk,), k)
             self._write(part, span, value)
 
     def _check(self, link: Link) -> None:
@@ -105,25 +104,25 @@ class Execution:
 
     def _read(self, link: Link, coming: Coming, k: int, staged: Staged) -> None:
         """Read what comes over the network: what is to be added into a spare array, the rest straight to its place."""
-        room = self.spare(0, sum([span.stop - span.start for part, span in coming.parts if part.reduce]))
+        room = self.spare(0, sum([span.stop - span.start for part, span, _ in coming.parts if part.reduce]))
         came = []
-        for part, span in coming.parts:
+        for part, span, chunks in coming.parts:
             if part.reduce:
                 came.append(room[: span.stop - span.start])
                 room = room[span.stop - span.start :]
             else:
-                self._until_read(part, k)
+                self._until_read(part, chunks, k)
                 came.append(self.buffers[part.target][span])
         views = [_bytes(target) for target in came if target.size]
         while not link.take(views):
             self.group.wait(link)
-        for (part, span), value in zip(coming.parts, came, strict=True):
+        for (part, span, chunks), value in zip(coming.parts, came, strict=True):
             if part.reduce:
-                self._apply(part, span, k, value, staged)
+                self._apply(part, span, chunks, k, value, staged)
             elif part.leaves:
                 np.copyto(self.buffers[False][span], value)
 
-    def _apply(self, part: Received, span: slice, k: int, came: np.ndarray, staged: Staged) -> None:
+    def _apply(self, part: Received, span: slice, chunks: tuple[int, ...], k: int, came: np.ndarray, staged: Staged) -> None:
         """Do with a piece that came what its transfer says."""
         if part.staged:
             if part.chunk in staged:
@@ -133,7 +132,7 @@ class Execution:
             staged[part.chunk] = part, span, np.add(there, came, out=value)
             return
         if self.unread:
-            self._until_read(part, k)
+            self._until_read(part, chunks, k)
         if not part.reduce:
             self._write(part, span, came)
             return
@@ -148,11 +147,12 @@ class Execution:
         if part.leaves:
             np.copyto(self.buffers[False][span], value)
 
-    def _until_read(self, part: Received, k: int) -> None:
+    def _until_read(self, part: Received, chunks: tuple[int, ...], k: int) -> None:
         """Wait until nobody needs what was where the result of a transfer goes."""
         for shared in {part.target, part.target and not part.leaves}:
-            for link, number in self.unread.pop((shared, part.chunk, k), ()):
-                self.group.wait_until_clear(link, number)
+            for chunk in chunks:
+                for link, number in self.unread.pop((shared, chunk, k), ()):
+                    self.group.wait_until_clear(link, number)
 
     def _note(self, coming: Coming) -> None:
         assert self.record
