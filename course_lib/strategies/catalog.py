@@ -22,8 +22,10 @@ from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
 from course_lib.strategies.facts.mirrored import MIRRORED
 from course_lib.strategies.facts.multi_worker_mirrored import MULTI_WORKER_MIRRORED
 from course_lib.strategies.facts.one_device import ONE_DEVICE
+from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
 from course_lib.strategies.facts.stale_synchronous import STALE_SYNCHRONOUS
+from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
 from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
 from course_lib.strategies.facts.tpu import TPU
 from course_lib.strategies.strategy import Standing, Strategy
@@ -39,6 +41,8 @@ STRATEGIES: dict[str, Strategy] = {
         TENSOR_PARALLEL,
         PIPELINE_PARALLEL,
         FULLY_SHARDED,
+        PARAMETER_SERVER,
+        SYNC_PARAMETER_SERVER,
         STALE_SYNCHRONOUS,
         BACKUP_WORKERS,
     )

@@ -117,6 +117,7 @@ def connect(task: Task) -> tuple[Any, Model]:
     partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(spec.ps)
     strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    _copy_once_from_each(spec.workers)
     with strategy.scope():
         keras = build(workload, spec.seed)
     return coordinator, Model(keras, _shards(variables_of(keras)), spec.learning_rate or workload.learning_rate)
@@ -129,6 +130,19 @@ def _await_servers(task: Task) -> None:
         if clock() > deadline:
             raise TimeoutError(f"no server after {PATIENCE:g} s on {', '.join(missing)}")
         time.sleep(POLL / 10)
+
+
+def _copy_once_from_each(workers: int) -> None:
+    """Copy something from each worker, one after the other.
+
+    The first copy from a task sets up a function for it, and enters that in a table which other copies read without its lock (TensorFlow 2.21,
+    `EagerClusterFunctionLibraryRuntime::Run`). When results of several workers come in at once, the chief may crash. Later copies only read.
+    """
+    for worker in range(workers):
+        with tf.device(f"/job:worker/replica:0/task:{worker}"):
+            there = tf.zeros([1], tf.float64)
+        with tf.device("/job:chief"):
+            tf.identity(there)
 
 
 def _shards(variables: list[Any]) -> list[Shard]:
