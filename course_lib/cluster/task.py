@@ -104,13 +104,14 @@ class Task:
         """Record that a gradient computed for a step goes into no update."""
         self.metric("dropped", 1, step, samples)
 
-    def pace(self, busy: float = 0.0) -> None:
+    def pace(self, busy: float = 0.0, share: float = 1.0) -> None:
         """Sleep for the emulated device time of a step, and longer on a task that is slowed.
 
         `busy` is how many seconds the step really computes (the last step's figure will do): a task with slow factor f takes f times
-        as long over device time and computing together.
+        as long over device time and computing together. `share`: of a step's work, where a task does only a part of it at a time, as stages of a
+        pipeline and shards of a layer do.
         """
         factor = self.slow_factor
-        seconds = factor * self.spec.device_ms / 1000 + (factor - 1) * busy
+        seconds = factor * share * self.spec.device_ms / 1000 + (factor - 1) * busy
         if seconds > 0:
             time.sleep(seconds)

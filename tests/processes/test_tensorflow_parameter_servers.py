@@ -51,11 +51,11 @@ def paced(name: str, slow: bool = False) -> tuple[dict[str, Any], Trace]:
         return run.wait(60).result, run.trace
 
 
-def roles(name: str, change: Callable[[Any], None]) -> dict[str, Any]:
-    """The programs of a strategy; the chief calls `change(server)` first, with the module of what all tasks have in common."""
+def roles(name: str, module: str, change: Callable[[Any], None]) -> dict[str, Any]:
+    """The programs of a strategy; the chief changes a module first."""
 
     def chief(task):
-        change(importlib.import_module(f"{PACKAGE}.server"))
+        change(importlib.import_module(f"{PACKAGE}.{module}"))
         return importlib.import_module(f"{PACKAGE}.{name}").chief(task)
 
     def serve(task):
@@ -148,8 +148,16 @@ def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[list[
         keep(importlib.import_module(f"{PACKAGE}.training"))
         return importlib.import_module(f"{PACKAGE}.{name}").worker(task)
 
-    programs: Any = roles(name, keep) if ps else alone
-    fields: dict[str, Any] = {"workers": workers, "ps": ps, "chief": ps > 0, "workload": workload, "global_batch": 96, "steps": 30}
+    programs: Any = roles(name, "server", keep) if ps else alone
+    fields: dict[str, Any] = {
+        "workers": workers,
+        "ps": ps,
+        "chief": ps > 0,
+        "workload": workload,
+        "global_batch": 96,
+        "steps": 30,
+        "learning_rate": 0.1,
+    }
     with start(programs, framework="tensorflow", **fields) as run:
         (result,) = (value for value in run.wait(60).result.values() if value)
         return result["digest"][0], run.trace
@@ -248,14 +256,14 @@ def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_
 
 
 def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
-    def impatient(server: Any) -> None:
-        server.PATIENCE = 2.0
+    def impatient(coordinator: Any) -> None:
+        coordinator.PATIENCE = 4.0
 
-    with start(roles(SYNC, impatient), framework="tensorflow", workers=2, ps=1, chief=True, steps=100_000) as run:
+    with start(roles(SYNC, "coordinator", impatient), framework="tensorflow", workers=2, ps=1, chief=True, steps=100_000) as run:
         until(run, lambda: len(run.trace.all(Update)) > 8)
         run.pause("worker:1")
         with pytest.raises(
-            TaskFailed, match=r"worker:1 was paused.*no worker has finished its share of a step for 2 s; step \d+ is not complete"
+            TaskFailed, match=r"worker:1 was paused.*no worker has finished its share of a step for 4 s; step \d+ is not complete"
         ):
             run.wait(30)
 

@@ -148,7 +148,7 @@ def _answer(step: int, values: list[float], shards: int, offset: float) -> Answe
     return Answer(step, f"worker:{worker:.0f}", loss, begun, pulled, computed, pushed, read, applied)
 
 
-def hand_out(task: Task, coordinator: Any, model: Model, step: Any, beside: Sequence[Future[Any]] = ()) -> Iterator[Answer]:
+def hand_out(task: Task, coordinator: Any, model: Model, step: Any, beside: Future[Any] | None = None) -> Iterator[Answer]:
     """Have each step done once for every share of its batch, by whichever worker is free; the answers as they come.
 
     Raises TimeoutError if none comes for `PATIENCE`, and what goes wrong in a step or in what goes on `beside` them.
@@ -179,19 +179,18 @@ def _fetch(value: Future[Any]) -> Any:
     return value.result().fetch()
 
 
-def _finished(task: Task, pending: dict[Future[Any], int], beside: Sequence[Future[Any]]) -> list[Future[Any]]:
+def _finished(task: Task, pending: dict[Future[Any], int], beside: Future[Any] | None) -> list[Future[Any]]:
     """Wait for any of the pending shares; those that are done."""
     task.step = min(pending.values())
-    futures = [*pending, *(other for other in beside if not other.done())]
+    futures = [*pending, *([beside] if beside and not beside.done() else [])]
     done, _ = wait(futures, PATIENCE, FIRST_COMPLETED)
     if not done:  # nothing wrong if devices are emulated that take so long
         longest = max(factor_of(task, name) for name in task.spec.tasks if name.startswith("worker")) * task.spec.device_ms / 1000
         done, _ = wait(futures, longest, FIRST_COMPLETED)
         if not done:
             raise TimeoutError(f"no worker has finished its share of a step for {PATIENCE + longest:g} s; step {task.step} is not complete")
-    for other in beside:
-        if other.done():
-            other.result()
+    if beside and beside.done():
+        beside.result()
     return [future for future in done if future in pending]
 
 

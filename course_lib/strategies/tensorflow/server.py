@@ -107,7 +107,8 @@ class Model:
 def connect(task: Task) -> tuple[Any, Model]:
     """Join the cluster as its chief: the coordinator, and the run's model, with every variable cut into a part for each ps.
 
-    TensorFlow deals parts out to the ps in turn, whatever their size. As many equal parts of each variable as there are ps make the bytes equal too.
+    TensorFlow deals parts out to the ps in turn, whatever their size. As many equal parts of each variable as there are ps make the bytes equal
+    too, as far as rows divide.
     """
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     use("cpu")

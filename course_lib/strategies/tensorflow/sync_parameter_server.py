@@ -12,7 +12,6 @@ Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016; tf.compat.v
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -36,17 +35,19 @@ def ps(task: Task) -> None:
 
 
 def chief(task: Task) -> dict[str, Any]:
-    """Start the loop of each ps, hand out all steps, and write down what became of them."""
+    """Start the loops of all ps, hand out all steps, and write down what became of them."""
     spec, (coordinator, model) = task.spec, connect(task)
     barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
 
     def push(shard: Shard, step: Any, gradients: Any) -> Any:
         return barriers[shard.task].push(step, gradients)
 
+    @tf.function(autograph=False)
+    def loops() -> list[Any]:
+        return [barrier.loop(spec.steps, model.learning_rate) for barrier in barriers.values()]
+
     step = make_step(task, model, push)
-    loops = [barrier.loop(spec.steps, model.learning_rate) for barrier in barriers.values()]
-    threads = ThreadPoolExecutor(len(loops), "lockstep-loop")
-    running = [threads.submit(loop) for loop in loops]
+    running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
     losses = []
     for loss, shares in by_step(task, hand_out(task, coordinator, model, step, running)):
         for share in shares:
@@ -54,8 +55,7 @@ def chief(task: Task) -> dict[str, Any]:
         oldest = [min(versions) for versions in zip(*(share.read for share in shares), strict=True)]
         tell_ps(task, model, shares[0].step, oldest, shares[0].applied)  # all have the same token
         losses.append(loss)
-    for future in running:
-        future.result(PATIENCE)
+    running.result(PATIENCE)
     outcome = result(task, model, losses[-1])
     dismiss(task)
     return outcome
@@ -81,8 +81,8 @@ class Barrier:
             with tf.control_dependencies([added]):
                 return tf.switch_case(tf.cast(worker, tf.int32), [partial(_take, token, 1, tf.float64) for token in self.tokens])
 
-    def loop(self, steps: int, learning_rate: float) -> Callable[[], Any]:
-        """The ps's part, to be called once: for each step wait for all gradients, apply their mean, give out tokens."""
+    def loop(self, steps: int, learning_rate: float) -> Any:
+        """The ps's part: for each step wait for all gradients, apply their mean, give out tokens."""
 
         def one(step: Any) -> Any:
             sums = _take(self.sums, self.workers, tf.float32)
@@ -96,12 +96,8 @@ class Barrier:
             with tf.control_dependencies([_add(accumulator, step, token) for accumulator in self.tokens]):
                 return step + 1
 
-        @tf.function(autograph=False)
-        def all_steps() -> Any:
-            with tf.device(self.shard.device):
-                return tf.while_loop(lambda step: step < steps, one, [tf.constant(0, tf.int64)], parallel_iterations=1)
-
-        return all_steps.get_concrete_function()
+        with tf.device(self.shard.device):
+            return tf.while_loop(lambda step: step < steps, one, [tf.constant(0, tf.int64)], parallel_iterations=1)
 
 
 def _accumulator(name: str, kind: Any, size: int) -> Any:

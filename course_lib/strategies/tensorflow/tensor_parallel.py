@@ -27,7 +27,6 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.pace import pace
 from course_lib.strategies.tensorflow.devices import use_several
 from course_lib.workloads.model import digest
 from course_lib.workloads.tensorflow import loss_of
@@ -113,7 +112,7 @@ def _loop(task: Task, workload: workloads.Workload, variables: list[Any], mesh: 
             indices = workload.batch(n, spec.seed, spec.batch)
             images, labels = on_all(workload.x_train[indices], mesh), on_all(workload.y_train[indices], mesh)
         start = clock()
-        pace(task, 1 / spec.replicas, min(busy))
+        task.pace(min(busy), share=1 / spec.replicas)
         begin = clock()
         value, gradients = compute(images, labels)
         loss = float(dtensor.unpack(value)[0].numpy())

@@ -15,7 +15,6 @@ import torch
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.pace import pace
 from course_lib.strategies.torch.devices import now
 from course_lib.strategies.torch.training import Span
 from course_lib.workloads.model import digest
@@ -79,7 +78,7 @@ def _loop(task: Task, workload: Any, model: Any, gradients: Any, exchanges: Exch
             images = torch.from_numpy(workload.x_train[indices]).to(device)
             labels = torch.from_numpy(workload.y_train[indices]).to(device)
         start = clock()
-        pace(task, work, min(busy))
+        task.pace(min(busy), share=work)
         begin = clock()
         loss = gradients(images, labels)
         computed = now(device)

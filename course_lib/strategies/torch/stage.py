@@ -10,7 +10,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining import PipelineStage
 
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.pace import pace
 from course_lib.strategies.torch.devices import now
 
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the emulated device time of a microbatch
@@ -58,7 +57,7 @@ class Stage(PipelineStage):
         self.wait()
         start = clock()
         yield
-        pace(self.task, part * self.share, now(self.device) - start)
+        self.task.pace(now(self.device) - start, share=part * self.share)
         self.idle_since = clock()
         self.task.record("compute", self.step, start, self.idle_since)
 
