@@ -162,7 +162,7 @@ def test_convolutions_on_many_replicas_too() -> None:
 
 def test_hierarchical_copy_between_an_odd_number_of_devices_loses_a_gradient() -> None:
     """When this fails, TensorFlow has mended it, and the check in the facts of `mirrored` can go."""
-    first, whole = ran("mirrored", 3, steps=1), ran("one_device")
+    first, whole = ran("mirrored", 3, steps=1, cross_device_ops="hierarchical_copy"), ran("one_device")
     workload = workloads.load(RunSpec())
     shares = [workload.batch(0, 0, BATCH, k, 3) for k in range(3)]
     losses = [softmax_cross_entropy(workload, share) for share in shares]
