@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from course_lib import hardware
-from course_lib.collectives import Fit, Sample, Schedule, Topology, direct, fit, hierarchical, ring
+from course_lib.collectives import Fit, Sample, Schedule, Topology, direct, fit, hierarchical, ring, tree
 from course_lib.errors import SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -66,13 +66,13 @@ def measure(jobs: Sequence[Job], timeout: float = TIMEOUT) -> list[Measured]:
 
 
 def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
-    """The jobs from which `parameters` are found, for the ranks and hosts of a schedule: three sizes of two algorithms.
+    """The jobs from which `parameters` are found, for the ranks and hosts of a schedule: three sizes of three algorithms.
 
-    The two send equally many messages and bytes, one in many rounds and one in two: that tells what a message costs from what a round costs.
-    On several hosts a third tells what goes inside a host from what goes across.
+    Ring and direct send equally many messages and bytes, one in many rounds and one in two; a tree keeps few ranks busy, so that its messages'
+    delays are not hidden behind other ranks' work. On several hosts a fourth tells what goes inside a host from what goes across.
     """
     itemsize = np.dtype(dtype).itemsize
-    schedules = [make(schedule.ranks).placed(schedule.hosts) for make in (ring, direct)]
+    schedules = [make(schedule.ranks).placed(schedule.hosts) for make in (ring, direct, tree)]
     if len(set(schedule.hosts)) > 1:
         schedules.append(hierarchical(schedule.ranks, schedule.hosts))
     return [job(s, size // itemsize, dtype, checked=False) for s in schedules for size in SIZES]

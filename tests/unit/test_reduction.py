@@ -346,7 +346,7 @@ def test_a_job_is_so_often_called_that_its_time_means_something() -> None:
 )
 def test_calibration_times_the_same_bytes_in_many_rounds_and_in_few_on_the_ranks_of_a_schedule(schedule: Schedule, hosts: int) -> None:
     jobs = calibration(schedule)
-    names = ["ring", "direct", *(["hierarchical"] if hosts > 1 else [])]
+    names = ["ring", "direct", "tree", *(["hierarchical"] if hosts > 1 else [])]
     assert [(j.schedule.name, j.length * 4) for j in jobs] == list(itertools.product(names, SIZES))
     assert all(j.schedule.hosts == schedule.hosts and not j.checked and not j.arrays for j in jobs)
     assert all(verify(j.schedule) for j in jobs[:: len(SIZES)])
