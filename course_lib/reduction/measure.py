@@ -18,7 +18,7 @@ from course_lib.spec import MAX_WORKERS
 from course_lib.trace import Message, Trace
 
 REPEATS = 7
-SIZES = (4 << 10, 128 << 10, 1 << 20)  # bytes, from which the parameters of a machine are found
+SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes, from which the parameters of a machine are found
 _LONG = 2 << 20  # bytes that the calls of one timing move together
 _MOST_CALLS = 20
 TIMEOUT = 300.0  # seconds
