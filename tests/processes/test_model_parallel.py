@@ -240,7 +240,11 @@ def test_one_worker_is_enough(name: str) -> None:
     ("name", "given", "says"),
     [
         ("pipeline_parallel", {"workers": 3}, "workers=3: digits has 2 layers with weights, so at most 2 stages"),
-        ("pipeline_parallel", {"workers": 2, "microbatches": 3, "global_batch": 128}, "microbatches=3: must divide the batch of 128, such as 2"),
+        (
+            "pipeline_parallel",
+            {"workers": 2, "microbatches": 3, "global_batch": 128},
+            "microbatches=3: must divide the batch of 128, such as 2",
+        ),
         ("pipeline_parallel", {"workers": 2, "microbatches": 1}, "microbatches=1: 1f1b needs one for each of the 2 stages at least"),
         ("pipeline_parallel", {"framework": "tensorflow"}, "framework='tensorflow': "),
         ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': "),

@@ -271,7 +271,11 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
 @pytest.mark.parametrize(
     ("name", "fields", "says"),
     [
-        ("mirrored", {"workers": 3, "cross_device_ops": "hierarchical_copy"}, "cross_device_ops='hierarchical_copy': TensorFlow's would lose the gradient of one of 3 replicas"),
+        (
+            "mirrored",
+            {"workers": 3, "cross_device_ops": "hierarchical_copy"},
+            "cross_device_ops='hierarchical_copy': TensorFlow's would lose the gradient of one of 3 replicas",
+        ),
         ("central_storage", {"cross_device_ops": "nccl"}, "cross_device_ops='nccl': central_storage averages on the host"),
         ("tpu", {"cross_device_ops": "nccl", "emulate": True}, "cross_device_ops='nccl': a TPU's cores average over links of their own"),
     ],
