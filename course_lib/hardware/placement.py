@@ -128,6 +128,8 @@ def _backend(spec: RunSpec, gpus: int) -> tuple[Backend, Reason]:
     if gpus > 1:
         return "nccl", Reason("all-reduce", "nccl", "Every worker has an NVIDIA GPU, and NCCL moves gradients straight from GPU to GPU.")
     native: Backend = "ring" if spec.framework == "tensorflow" else "gloo"
+    if spec.ps:
+        return native, Reason("all-reduce", "none", "Gradients go to the parameter servers and parameters come back; nobody all-reduces.")
     if spec.replicas > 1:
         return native, Reason("all-reduce", "in one process", f"All {spec.replicas} replicas are devices of one process.")
     if spec.workers == 1:
