@@ -22,9 +22,9 @@ def table(rows: Sequence[Row]) -> Table:
     for heading in ("", "ours", "peer", "", "ratio", "aim", ""):
         shown.add_column(heading, no_wrap=heading in ("ours", "ratio"))
     for row in rows:
-        verdict = "[green]reached[/green]" if row.reached else "[red]missed[/red]"
+        verdict = "" if row.aim.kind == "shown" else "[green]reached[/green]" if row.reached else "[red]missed[/red]"
         if not row.enough:
-            verdict += f", but only {len(row.pairs)} repeats"
+            verdict += f"{', but ' if verdict else ''}only {len(row.pairs)} repeats"
         shown.add_row(row.name, _figure(row.ours, row.unit), row.peer, _figure(row.theirs, row.unit), _ratio(row), str(row.aim), verdict)
     return shown
 
