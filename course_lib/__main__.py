@@ -30,7 +30,6 @@ from course_lib.widgets.still import lanes_svg
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Learn distributed training by running it.", rich_markup_mode=None)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Number = Annotated[int | None, typer.Option()]
 
 
 def about(field: str) -> str:
@@ -39,13 +38,28 @@ def about(field: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
+# Options of several commands.
+Framework = Annotated[str | None, typer.Option(help="tensorflow or torch.")]
+Workload = Annotated[str | None, typer.Option(help="digits, digits_cnn or wide.")]
+Slow = Annotated[list[str] | None, typer.Option(help="A straggler: task=factor, such as worker:1=3. May be repeated.")]
+Workers = Annotated[int | None, typer.Option(help=about("workers"))]
+Ps = Annotated[int | None, typer.Option(help=about("ps"))]
+AllReduce = Annotated[str | None, typer.Option(help=about("all_reduce"))]
+Parameters = Annotated[int | None, typer.Option(help=about("parameters"))]
+GlobalBatch = Annotated[int | None, typer.Option(help=about("global_batch"))]
+Steps = Annotated[int | None, typer.Option(help=about("steps"))]
+Seed = Annotated[int | None, typer.Option(help=about("seed"))]
+LearningRate = Annotated[float | None, typer.Option(help=about("learning_rate"))]
+DeviceMs = Annotated[float | None, typer.Option(help=about("device_ms"))]
+
+
 @app.command()
 def run(
     strategy: Annotated[str, typer.Argument(help=about("strategy"))] = "multi_worker_mirrored",
-    framework: Annotated[str | None, typer.Option(help="tensorflow or torch.")] = None,
-    workers: Annotated[int | None, typer.Option(help=about("workers"))] = None,
-    ps: Annotated[int | None, typer.Option(help=about("ps"))] = None,
-    all_reduce: Annotated[str | None, typer.Option(help=about("all_reduce"))] = None,
+    framework: Framework = None,
+    workers: Workers = None,
+    ps: Ps = None,
+    all_reduce: AllReduce = None,
     cross_device_ops: Annotated[str | None, typer.Option(help=about("cross_device_ops"))] = None,
     staleness_bound: Annotated[int | None, typer.Option(help=about("staleness_bound"))] = None,
     backups: Annotated[int | None, typer.Option(help=about("backups"))] = None,
@@ -53,14 +67,14 @@ def run(
     pipeline: Annotated[str | None, typer.Option(help=about("pipeline"))] = None,
     emulate: Annotated[bool | None, typer.Option("--emulate", help=about("emulate"))] = None,
     hosts: Annotated[int | None, typer.Option(help=about("hosts"))] = None,
-    workload: Annotated[str | None, typer.Option(help="digits, digits_cnn or wide.")] = None,
-    parameters: Annotated[int | None, typer.Option(help=about("parameters"))] = None,
-    global_batch: Annotated[int | None, typer.Option(help=about("global_batch"))] = None,
-    steps: Annotated[int | None, typer.Option(help=about("steps"))] = None,
-    seed: Annotated[int | None, typer.Option(help=about("seed"))] = None,
-    learning_rate: Annotated[float | None, typer.Option(help=about("learning_rate"))] = None,
-    device_ms: Annotated[float | None, typer.Option(help=about("device_ms"))] = None,
-    slow: Annotated[list[str] | None, typer.Option(help="A straggler: task=factor, such as worker:1=3. May be repeated.")] = None,
+    workload: Workload = None,
+    parameters: Parameters = None,
+    global_batch: GlobalBatch = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    learning_rate: LearningRate = None,
+    device_ms: DeviceMs = None,
+    slow: Slow = None,
     run_dir: Annotated[Path | None, typer.Option(help=about("run_dir"))] = None,
     no_trace: Annotated[bool, typer.Option("--no-trace", help="Record no events.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the run.")] = 600.0,
@@ -107,18 +121,18 @@ def run_race(
     entrants: Annotated[
         list[str], typer.Argument(help="Two strategies or more. Fields of its own follow a comma: one_device,device_ms=80.")
     ],
-    framework: Annotated[str | None, typer.Option(help="tensorflow or torch.")] = None,
-    workers: Annotated[int | None, typer.Option(help=about("workers"))] = None,
-    all_reduce: Annotated[str | None, typer.Option(help=about("all_reduce"))] = None,
-    ps: Annotated[int | None, typer.Option(help=about("ps"))] = None,
-    workload: Annotated[str | None, typer.Option(help="digits, digits_cnn or wide.")] = None,
-    parameters: Annotated[int | None, typer.Option(help=about("parameters"))] = None,
-    global_batch: Annotated[int | None, typer.Option(help=about("global_batch"))] = None,
-    steps: Annotated[int | None, typer.Option(help=about("steps"))] = None,
-    seed: Annotated[int | None, typer.Option(help=about("seed"))] = None,
-    learning_rate: Annotated[float | None, typer.Option(help=about("learning_rate"))] = None,
-    device_ms: Annotated[float | None, typer.Option(help=about("device_ms"))] = None,
-    slow: Annotated[list[str] | None, typer.Option(help="A straggler: task=factor, such as worker:1=3. May be repeated.")] = None,
+    framework: Framework = None,
+    workers: Workers = None,
+    all_reduce: AllReduce = None,
+    ps: Ps = None,
+    workload: Workload = None,
+    parameters: Parameters = None,
+    global_batch: GlobalBatch = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    learning_rate: LearningRate = None,
+    device_ms: DeviceMs = None,
+    slow: Slow = None,
     target_loss: Annotated[float | None, typer.Option(help="The loss they race for; if not given, the lowest that all reach.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="A directory for the entrants' run directories.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the race.")] = 600.0,

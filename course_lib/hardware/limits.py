@@ -21,7 +21,7 @@ def safely(look: Callable[[], T], otherwise: T) -> T:
     """A machine that hides a fact is no reason to fail: take the cautious answer."""
     try:
         return look()
-    except Exception:
+    except Exception:  # whatever it was: psutil, NVML and /proc each have their own
         return otherwise
 
 

@@ -74,7 +74,7 @@ def _hold(task: Task) -> None:
             wait()
 
     task.phase = phase_of_second_step  # type: ignore[method-assign, assignment]  # for this task alone
-    task.metric = metric_of_first_step  # type: ignore[method-assign]
+    task.metric = metric_of_first_step  # type: ignore[method-assign]  # likewise
 
 
 def _wait(task: Task) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import numbers
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,17 +97,18 @@ def compare(
     """`allreduce` with several algorithms side by side (default: all), in the same processes where they need equally many."""
     if repeats < 1:
         raise SpecError("repeats", repeats, "a whole number from 1 on")
-    arrays = None if isinstance(what, (str, numbers.Number)) else [np.asarray(a) for a in what]  # type: ignore[union-attr]
-    if arrays is not None:
-        workers, dtype = _alike(arrays, workers), arrays[0].dtype.str
+    arrays: list[np.ndarray] = []
+    if isinstance(what, (list, tuple, np.ndarray)):
+        arrays = [np.asarray(a) for a in what]
+        workers, dtype, length = _alike(arrays, workers), arrays[0].dtype.str, arrays[0].size
         check_dtype(arrays[0].dtype)
-    length = arrays[0].size if arrays else _length(what, dtype)  # type: ignore[arg-type]  # no arrays: a number of bytes
+    else:
+        length = _length(what, dtype)
     schedules = [_checked(algorithm, 4 if workers is None else workers, hosts, options) for algorithm in algorithms]
     if simulated:
         return [_simulated(schedule, length, np.dtype(dtype).itemsize) for schedule in schedules]
     found: dict[int, AllReduce] = {}
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as directory:
-        files = _save(Path(directory), arrays or [])
+    with _saved(arrays) as files:
         groups = defaultdict(list)
         for i, schedule in enumerate(schedules):
             groups[schedule.hosts].append(i)
@@ -192,9 +193,9 @@ def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
     return len(arrays)
 
 
-def _length(what: int | str, dtype: str) -> int:
+def _length(what: object, dtype: str) -> int:
     """How many elements of a dtype so many bytes are."""
-    nbytes = parse_bytes(what)
+    nbytes = parse_bytes(str(what))
     try:
         itemsize = np.dtype(dtype).itemsize
         check_dtype(np.dtype(dtype))
@@ -218,9 +219,14 @@ def _checked(algorithm: Algorithm, workers: int, hosts: int, options: dict[str, 
     return schedule
 
 
-def _save(directory: Path, arrays: list[np.ndarray]) -> tuple[Path, ...]:
-    """Each worker's array in a file of its own."""
-    files = tuple(directory / f"{i}.npy" for i in range(len(arrays)))
-    for file, array in zip(files, arrays, strict=True):
-        np.save(file, array)
-    return files
+@contextlib.contextmanager
+def _saved(arrays: list[np.ndarray]) -> Iterator[tuple[Path, ...]]:
+    """Each worker's array in a file of its own; no files without arrays."""
+    if not arrays:
+        yield ()
+        return
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as directory:
+        files = tuple(Path(directory) / f"{i}.npy" for i in range(len(arrays)))
+        for file, array in zip(files, arrays, strict=True):
+            np.save(file, array)
+        yield files

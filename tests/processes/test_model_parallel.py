@@ -5,7 +5,7 @@ import importlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,6 @@ RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("pipeline_parallel", "torch", 3, {"workload": "digits_cnn", "microbatches": 6}),
 ]
 BATCH = 60  # for 2 and 3 workers, for 4 and 6 microbatches
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
-    """All of them can be started by their names."""
-    with pytest.MonkeyPatch.context() as patch:
-        for strategy in (TENSOR_PARALLEL, PIPELINE_PARALLEL, FULLY_SHARDED):
-            patch.setitem(catalog.STRATEGIES, strategy.name, strategy)
-        yield
 
 
 def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:

@@ -7,7 +7,7 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from course_lib import RunSpec, Trace, start, workloads
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import probe
-from course_lib.strategies.catalog import STRATEGIES, spec_for
+from course_lib.strategies.catalog import spec_for
 from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
 from course_lib.strategies.facts.mirrored import MIRRORED
 from course_lib.strategies.facts.one_device import ONE_DEVICE
@@ -45,15 +45,6 @@ SYNCHRONOUS = [
 ]
 IDS = [f"{name}-{replicas}" for name, replicas, _ in SYNCHRONOUS]
 FACTS = {strategy.name: strategy for strategy in (ONE_DEVICE, MIRRORED, CENTRAL_STORAGE, TPU)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
-    """All of them can be started by their names."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, strategy in FACTS.items():
-            patch.setitem(STRATEGIES, name, strategy)
-        yield
 
 
 def watched(path: str, policy: str | None = None, slow_replica: float = 0.0, make: str = "") -> Callable[[Any], dict[str, Any]]:

@@ -6,7 +6,7 @@ import itertools
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,6 @@ SLACK = 1e-3  # the clock inside a graph is another one, converted
 
 WORKERS, STEPS, DEVICE_MS = 3, 14, 60  # long enough beside what TensorFlow takes to hand out a step
 STRAGGLER = "worker:1"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for strategy in (PARAMETER_SERVER, SYNC_PARAMETER_SERVER):
-            patch.setitem(catalog.STRATEGIES, strategy.name, strategy)
-        yield
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 import functools
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,24 +9,12 @@ import pytest
 
 from course_lib import Trace, start
 from course_lib.errors import TaskFailed
-from course_lib.strategies import catalog
-from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
-from course_lib.strategies.facts.mirrored import MIRRORED
 from course_lib.trace import Metric, Phase, Update
 
 NAMES = ("mirrored", "central_storage")
 STEPS = 50
 # The mean of the workers' means adds the same numbers in another order than one device does, and float32 rounds each sum at its 24th bit.
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
-    """All of them can be started by their names."""
-    with pytest.MonkeyPatch.context() as patch:
-        for strategy in (MIRRORED, CENTRAL_STORAGE):
-            patch.setitem(catalog.STRATEGIES, strategy.name, strategy)
-        yield
 
 
 @functools.cache

@@ -6,7 +6,6 @@ import itertools
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,14 +27,6 @@ SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # as in test_strategies: 
 
 WORKERS, STEPS, BATCH, DEVICE_MS = 4, 16, 120, 40  # long enough beside what two cores compute for four workers
 STRAGGLER = {"worker:3": 4.0}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for strategy in ALL:
-            patch.setitem(catalog.STRATEGIES, strategy.name, strategy)
-        yield
 
 
 @functools.cache
