@@ -23,6 +23,7 @@ ORDER = [
     {"strategies", "simulate"},
     {"launch", "widgets"},
     {"reduction", "racing", "progress", "course"},
+    {"commands"},
     {"__init__", "__main__"},
 ]
 LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}

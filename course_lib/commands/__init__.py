@@ -1,0 +1,1 @@
+"""The commands of `lockstep`, a file each: thin shells over the functions that notebooks call."""

@@ -1,0 +1,62 @@
+"""`lockstep race`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from course_lib.commands import options
+from course_lib.commands.tables import table
+from course_lib.racing.call import race as start_race
+from course_lib.racing.entrants import parse_entrant
+from course_lib.spec import parse_slow
+
+
+def race(
+    entrants: Annotated[
+        list[str], typer.Argument(help="Two strategies or more. Fields of its own follow a comma: one_device,device_ms=80.")
+    ],
+    framework: options.Framework = None,
+    workers: options.Workers = None,
+    all_reduce: options.AllReduce = None,
+    ps: options.Ps = None,
+    workload: options.Workload = None,
+    parameters: options.Parameters = None,
+    global_batch: options.GlobalBatch = None,
+    steps: options.Steps = None,
+    seed: options.Seed = None,
+    learning_rate: options.LearningRate = None,
+    device_ms: options.DeviceMs = None,
+    slow: options.Slow = None,
+    target_loss: Annotated[float | None, typer.Option(help="The loss they race for; if not given, the lowest that all reach.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="A directory for the entrants' run directories.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the race.")] = 600.0,
+    as_json: options.Json = False,
+) -> None:
+    """Run strategies at the same time, each in its own processes with an equal share of this machine, and compare them."""
+    fields: dict[str, Any] = dict(
+        framework=framework,
+        workers=workers,
+        all_reduce=all_reduce,
+        ps=ps,
+        workload=workload,
+        parameters=parameters,
+        global_batch=global_batch,
+        steps=steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        device_ms=device_ms,
+        run_dir=run_dir,
+    )  # those that are None are left out by race
+    with start_race(*map(parse_entrant, entrants), target_loss=target_loss, slow=dict(map(parse_slow, slow or [])), **fields) as started:
+        started.wait(timeout)
+    if as_json:
+        print(json.dumps(started.as_dict()))
+    else:
+        shown = started.comparison
+        Console().print(table(shown.headers(), shown.rows()))
+        print("\n".join(shown.words()))

@@ -1,0 +1,80 @@
+"""`lockstep run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from course_lib import measures
+from course_lib.commands import options
+from course_lib.commands.options import about
+from course_lib.commands.tables import show, table
+from course_lib.launch import start
+from course_lib.progress import follow
+from course_lib.spec import parse_slow
+
+
+def run(
+    strategy: Annotated[str, typer.Argument(help=about("strategy"))] = "multi_worker_mirrored",
+    framework: options.Framework = None,
+    workers: options.Workers = None,
+    ps: options.Ps = None,
+    all_reduce: options.AllReduce = None,
+    cross_device_ops: Annotated[str | None, typer.Option(help=about("cross_device_ops"))] = None,
+    staleness_bound: Annotated[int | None, typer.Option(help=about("staleness_bound"))] = None,
+    backups: Annotated[int | None, typer.Option(help=about("backups"))] = None,
+    microbatches: Annotated[int | None, typer.Option(help=about("microbatches"))] = None,
+    pipeline: Annotated[str | None, typer.Option(help=about("pipeline"))] = None,
+    emulate: Annotated[bool | None, typer.Option("--emulate", help=about("emulate"))] = None,
+    hosts: Annotated[int | None, typer.Option(help=about("hosts"))] = None,
+    workload: options.Workload = None,
+    parameters: options.Parameters = None,
+    global_batch: options.GlobalBatch = None,
+    steps: options.Steps = None,
+    seed: options.Seed = None,
+    learning_rate: options.LearningRate = None,
+    device_ms: options.DeviceMs = None,
+    slow: options.Slow = None,
+    run_dir: Annotated[Path | None, typer.Option(help=about("run_dir"))] = None,
+    no_trace: Annotated[bool, typer.Option("--no-trace", help="Record no events.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the run.")] = 600.0,
+    as_json: options.Json = False,
+) -> None:
+    """Train with a strategy, in real processes on this machine."""
+    given: dict[str, Any] = dict(
+        framework=framework,
+        workers=workers,
+        ps=ps,
+        all_reduce=all_reduce,
+        cross_device_ops=cross_device_ops,
+        staleness_bound=staleness_bound,
+        backups=backups,
+        microbatches=microbatches,
+        pipeline=pipeline,
+        emulate=emulate,
+        hosts=hosts,
+        workload=workload,
+        parameters=parameters,
+        global_batch=global_batch,
+        steps=steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        device_ms=device_ms,
+        run_dir=run_dir,
+    )
+    fields = {name: value for name, value in given.items() if value is not None}
+    with start(strategy, slow=dict(map(parse_slow, slow or [])), trace=not no_trace, **fields) as started:
+        if not as_json:
+            for reason in started.plan.reasons:
+                Console(stderr=True).print(f"[bold]{reason.what}[/bold] {reason.choice}: {reason.why}", highlight=False)
+        follow(started, timeout)
+        result = started.result
+    if as_json:
+        print(json.dumps(result))
+    else:
+        Console().print(table(["result", "seconds are counted from the call"], [[name, show(value)] for name, value in result.items()]))
+        print(measures.table(started.trace))
