@@ -11,8 +11,8 @@ from course_lib.collectives.hierarchical import hierarchical
 from course_lib.collectives.parameter_server import parameter_server
 from course_lib.collectives.recursive_doubling import recursive_doubling
 from course_lib.collectives.reduce_to_one import reduce_to_one
-from course_lib.collectives.registry import ALGORITHMS, HALVES, build, find
-from course_lib.collectives.ring import ring, ring_all_gather, ring_reduce_scatter
+from course_lib.collectives.registry import ALGORITHMS, FOILS, HALVES, build, find
+from course_lib.collectives.ring import ring, ring_all_gather, ring_reduce_scatter, ring_worst_order
 from course_lib.collectives.schedule import Round, Rounds, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
 from course_lib.collectives.smallest import Failure, smallest_failure
@@ -23,6 +23,7 @@ from course_lib.collectives.words import Problem
 
 __all__ = [
     "ALGORITHMS",
+    "FOILS",
     "HALVES",
     "ClosedForm",
     "Cost",
@@ -61,6 +62,7 @@ __all__ = [
     "ring",
     "ring_all_gather",
     "ring_reduce_scatter",
+    "ring_worst_order",
     "simulate",
     "smallest_failure",
     "tree",

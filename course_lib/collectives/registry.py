@@ -13,7 +13,7 @@ from course_lib.collectives.hierarchical import hierarchical
 from course_lib.collectives.parameter_server import parameter_server
 from course_lib.collectives.recursive_doubling import recursive_doubling
 from course_lib.collectives.reduce_to_one import reduce_to_one
-from course_lib.collectives.ring import ring, ring_all_gather, ring_reduce_scatter
+from course_lib.collectives.ring import ring, ring_all_gather, ring_reduce_scatter, ring_worst_order
 from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.tree import tree, tree_broadcast, tree_reduce
 from course_lib.errors import SpecError
@@ -33,6 +33,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     "parameter_server": parameter_server,  # push to k servers, pull from them
 }
 
+# What is there to be compared with, and nobody would use.
+FOILS: dict[str, Algorithm] = {
+    "ring_worst_order": ring_worst_order,  # neighbours on different hosts
+}
+
 # The halves on their own.
 HALVES: dict[str, Algorithm] = {
     "ring_reduce_scatter": ring_reduce_scatter,
@@ -48,7 +53,7 @@ def find(algorithm: str | Algorithm) -> Algorithm:
     """The function of a name, or the function itself if one is given. Raises SpecError with the nearest name for one that is unknown."""
     if callable(algorithm):
         return algorithm
-    known = ALGORITHMS | HALVES
+    known = ALGORITHMS | FOILS | HALVES
     if algorithm not in known:
         raise SpecError.unknown("algorithm", algorithm, known)
     return known[algorithm]

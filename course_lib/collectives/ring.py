@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from course_lib.collectives.schedule import Op, Round, Rounds, Schedule, check_workers
+from course_lib.collectives.schedule import Op, Round, Rounds, Schedule, check_workers, place
 from course_lib.errors import SpecError
 
 
@@ -25,6 +26,17 @@ def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
     """
     rank = _seats(workers, order)
     return Schedule("ring", workers, chunks=workers, rounds=_around(rank, 1, "reduce") + _around(rank, 0, "copy"))
+
+
+def ring_worst_order(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
+    """The ring in which neighbours sit on different hosts wherever they can: with equal hosts every message crosses.
+
+    P workers, S bytes, H equal hosts. The uplink of each carries 2(P-1)/H S, which is P/H times what the order of hosts needs.
+    """
+    placement = place(workers, hosts)
+    turn = [placement[:rank].count(host) for rank, host in enumerate(placement)]  # how many of its host come before it
+    order = sorted(range(workers), key=lambda rank: (turn[rank], placement[rank]))
+    return replace(ring(workers, order), name="ring_worst_order", hosts=placement)
 
 
 def ring_reduce_scatter(workers: int, order: Sequence[int] | None = None) -> Schedule:

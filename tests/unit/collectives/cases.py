@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course_lib.collectives import ALGORITHMS, HALVES, Schedule, hierarchical, parameter_server, ring, tree_broadcast, tree_reduce
+from course_lib.collectives import ALGORITHMS, FOILS, HALVES, Schedule, hierarchical, parameter_server, ring, tree_broadcast, tree_reduce
 
-NAMES = [*ALGORITHMS, *HALVES]
+NAMES = [*ALGORITHMS, *FOILS, *HALVES]
 
 
 def schedules(name: str, workers: int) -> Iterator[Schedule]:
     """All variants of an algorithm that are worth a look for this number of workers."""
-    yield (ALGORITHMS | HALVES)[name](workers)
+    yield (ALGORITHMS | FOILS | HALVES)[name](workers)
     if name == "hierarchical":
         yield from (hierarchical(workers, hosts) for hosts in range(2, min(workers, 5) + 1))
         yield from (hierarchical(workers, hosts) for hosts in _uneven(workers))
@@ -21,6 +21,8 @@ def schedules(name: str, workers: int) -> Iterator[Schedule]:
         yield from (parameter_server(workers, servers, colocated=True) for servers in {1, (workers + 1) // 2, workers})
     if name == "ring":
         yield ring(workers, order=[*range(0, workers, 2), *range(1, workers, 2)])
+    if name == "ring_worst_order":
+        yield from (FOILS[name](workers, hosts) for hosts in _uneven(workers))
     if name in ("tree_reduce", "tree_broadcast"):
         yield {"tree_reduce": tree_reduce, "tree_broadcast": tree_broadcast}[name](workers, root=workers - 1)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.collectives import ALGORITHMS, double_tree, halving_doubling, hierarchical, ring, verify
+from course_lib.collectives import ALGORITHMS, cost, double_tree, halving_doubling, hierarchical, ring, ring_worst_order, verify
 from course_lib.collectives.double_tree import _parents
 
 from .cases import NAMES, schedules
@@ -65,3 +65,11 @@ def test_hierarchical_crosses_only_in_the_middle():
     schedule = hierarchical(8, hosts=2)
     crossing = [any(schedule.hosts[t.src] != schedule.hosts[t.dst] for t in r) for r in schedule.rounds]
     assert crossing == [False] * 3 + [True] * 2 + [False] * 3
+
+
+def test_in_the_worst_order_every_message_of_a_ring_leaves_its_host():
+    for workers, hosts in ((8, 2), (8, 4), (9, 3)):
+        schedule = ring_worst_order(workers, hosts)
+        assert all(schedule.hosts[t.src] != schedule.hosts[t.dst] for r in schedule.rounds for t in r)
+        worst, best = (cost(s, 72_000).busiest_link[1] for s in (schedule, ring(workers).placed(hosts)))
+        assert worst == best * workers // hosts
