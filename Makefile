@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint unit notebooks bench picture format clean
+.PHONY: help lab test lint unit notebooks bench picture exercises format clean
 
 help:
 	@echo "make lab    set up and open the course in JupyterLab"
@@ -42,6 +42,10 @@ picture: $(VENV)/.lab
 	@$(BIN)/lockstep picture .picture-run --first 30 --steps 5 --out notebooks/pictures/straggler.svg \
 		--title "Four TensorFlow workers, one of them four times slower"
 	@rm -rf .picture-run
+
+# The exercises, from the solutions.
+exercises: $(VENV)/.lab
+	@$(BIN)/lockstep exercises
 
 format: $(VENV)/.test
 	@$(BIN)/ruff check --fix .

@@ -11,16 +11,21 @@ from typing import NoReturn
 import typer
 
 from course_lib.commands.allreduce import allreduce
+from course_lib.commands.check import check
 from course_lib.commands.doctor import doctor
+from course_lib.commands.exercises import exercises
 from course_lib.commands.lab import lab
 from course_lib.commands.picture import picture
 from course_lib.commands.race import race
 from course_lib.commands.run import run
+from course_lib.commands.stage import stage
 from course_lib.commands.strategies import strategies
 from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 
+INTERRUPTED = 130
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Learn distributed training by running it.", rich_markup_mode=None)
-for command in (run, race, allreduce, doctor, strategies, picture):
+for command in (run, race, allreduce, stage, check, doctor, strategies, picture, exercises):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(lab)
 
@@ -28,7 +33,10 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; every error is one readable text on stderr."""
     try:
-        sys.exit(app(arguments, standalone_mode=False) or 0)
+        code = app(arguments, standalone_mode=False) or 0
+        if code == INTERRUPTED:  # typer has caught it already
+            raise KeyboardInterrupt
+        sys.exit(code)
     except (SpecError, Unavailable) as error:
         _fail(error, 2)
     except Stalled as stalled:
@@ -37,7 +45,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except LockstepError as error:
         _fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; the run was stopped", 130)
+        _fail("interrupted; what it had started was stopped", INTERRUPTED)
     except Exception as error:
         if not hasattr(error, "format_message"):  # what the option parser raises has one
             raise

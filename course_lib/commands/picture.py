@@ -9,14 +9,14 @@ import typer
 
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.trace import Trace
+from course_lib.trace import Phase, Trace
 from course_lib.widgets.still import lanes_svg
 
 
 def picture(
     run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
     out: Annotated[Path, typer.Option(help="The SVG file to write.")],
-    first: Annotated[int, typer.Option(min=0, help="The first step to show.")] = 20,
+    first: Annotated[int | None, typer.Option(min=0, help="The first step to show; if not given, one in the middle.")] = None,
     steps: Annotated[int, typer.Option(min=1, max=100, help="How many steps to show.")] = 6,
     title: Annotated[str, typer.Option(help="The title; the strategy's name if not given.")] = "",
 ) -> None:
@@ -24,6 +24,8 @@ def picture(
     try:
         trace = Trace.of_run(run_dir)
         spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
+        last = max((p.step for p in trace.all(Phase)), default=0)
+        first = max(0, (last - steps) // 2) if first is None else first
         out.write_text(lanes_svg(trace, title or f"{spec.strategy}, {spec.framework}, {spec.workers} workers", first, steps))
     except (OSError, ValueError) as error:
         raise SpecError("picture", str(run_dir), f"cannot be drawn: {error}") from None

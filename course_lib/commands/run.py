@@ -76,5 +76,8 @@ def run(
     if as_json:
         print(json.dumps(result))
     else:
-        Console().print(table(["result", "seconds are counted from the call"], [[name, show(value)] for name, value in result.items()]))
+        shown = {name: value for name, value in result.items() if name != "run_dir"}
+        Console().print(table(["result", "seconds are counted from the call"], [[name, show(value)] for name, value in shown.items()]))
+        print("Where each task's time went; in the first step TensorFlow compiles:")
         print(measures.table(started.trace))
+        print(f"The record of this run: {result['run_dir']}")

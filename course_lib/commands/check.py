@@ -1,0 +1,35 @@
+"""`lockstep check`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from course_lib.commands.options import Json
+from course_lib.commands.tables import table
+
+
+def check(
+    notebook: Annotated[Path, typer.Argument(help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb.")],
+    as_json: Json = False,
+) -> int:
+    """Check the answers in an exercise. The exit code is 0 if all passed, 1 if not, 2 if it is no exercise."""
+    from course_lib.course.grading import grade  # nbformat takes seconds to import: only where it is needed
+
+    verdicts = grade(notebook)
+    passed = sum(map(bool, verdicts))
+    if as_json:
+        print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": [asdict(v) for v in verdicts]}))
+    else:
+        rows = [[v.task, v.state, Text("\n".join(filter(None, [v.text, v.hint])))] for v in verdicts]  # as it is: [r] is no markup
+        shown = table(["task", "", "what was found"], rows)
+        shown.show_lines = True  # the texts have lines of their own
+        Console().print(shown)
+        print(f"{passed} of {len(verdicts)} passed")
+    return 0 if passed == len(verdicts) else 1

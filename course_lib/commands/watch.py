@@ -1,0 +1,80 @@
+"""`lockstep watch`: a run or a race on a terminal, from its directory: while it goes on, or long after."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from course_lib.errors import SpecError
+from course_lib.widgets import board_page, board_words
+from course_lib.widgets.lanes import NAMES, runs
+from course_lib.widgets.palette import FATE, PHASE
+from course_lib.widgets.saved import saved_runs
+from course_lib.widgets.view import Side, View
+
+PERIOD = 0.25  # seconds between pictures
+MARKS = {"read": "r", "compute": "█", "wait": "·", "reduce": "▒", "apply": "▌", "checkpoint": "c", "paused": "=", "killed": "x", "cut": "/"}
+
+
+def watch(
+    run_dir: Annotated[Path, typer.Argument(help="The directory of a run, or of a race with its runs in it.")],
+    html: Annotated[Path | None, typer.Option(help="Write the board in the end as a page that needs no kernel and no network.")] = None,
+    timeout: Annotated[float, typer.Option(min=0, max=86400, help="Seconds after which to leave a run that goes on.")] = 86400.0,
+) -> None:
+    """Follow a run until it is over: its state, loss and throughput, and what each task does."""
+    view = View(saved_runs(run_dir))
+    console = Console()
+    deadline = time.monotonic() + timeout
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        view.look()
+        while not view.over and time.monotonic() < deadline:
+            if console.is_terminal:
+                live.update(picture(view, console.width), refresh=True)
+            time.sleep(max(0.0, min(PERIOD, deadline - time.monotonic())))
+            view.look()
+    console.print(picture(view, console.width))
+    if html is not None:
+        try:
+            print(board_page.write(html, board_page.page(view)))
+        except OSError as error:
+            raise SpecError("html", str(html), f"cannot be written ({error.strerror})") from None
+
+
+def picture(view: View, width: int) -> RenderableType:
+    """The view as text: the headline, then a block for each run."""
+    headline = Text.assemble(*((part, "bold" if i % 2 else "") for i, part in enumerate(view.headline().split("**"))))
+    return Group(headline, *filter(None, [view.detail()]), *(_block(view, side, width) for side in view.sides), _legend())
+
+
+def _block(view: View, side: Side, width: int) -> RenderableType:
+    """A run: its figures, a lane of characters for each task, and the time that the lanes span."""
+    window, lanes = view.lanes(side, columns=max(20, min(100, width - 32)))
+    grid = Table.grid(padding=(0, 1))
+    for lane in lanes:
+        line = Text()
+        at = 0
+        for first, last, what in runs(lane.cells):
+            line.append(" " * (first - at)).append(MARKS[NAMES[what]] * (last - first), {**PHASE, **FATE}[NAMES[what]][0])
+            at = last
+        grid.add_row(Text(lane.name, justify="right"), line, lane.note)
+    about = f"{side.spec.framework}, {side.state}, {board_words.reality(side)[0]}"
+    head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {board_words.summary(side)}")
+    zero = 0.0 if math.isinf(side.digest.zero) else side.digest.zero
+    foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
+    return Group(head, *filter(None, [side.failure]), grid, foot)
+
+
+def _legend() -> Text:
+    """What the characters mean."""
+    line = Text("\n")
+    for what, mark in MARKS.items():
+        line.append(mark, {**PHASE, **FATE}[what][0]).append(f" {what}  ")
+    return line

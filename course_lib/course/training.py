@@ -1,0 +1,155 @@
+"""The task "train": a function that trains digits with an all-reduce of the learner's own, tried with a ring that only the check knows."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from course_lib.cluster.run import Run
+from course_lib.collectives import Schedule, ring
+from course_lib.course.bounded import TookTooLong, bounded
+from course_lib.course.task import Task
+from course_lib.course.verdict import TO_DO, Verdict
+from course_lib.errors import SpecError
+from course_lib.launch import start
+from course_lib.spec import NATIVE, RunSpec
+from course_lib.trace import Message, Metric
+
+WORKERS, STEPS = 4, 60
+CLOSE = 1e-5  # two all-reduces add the same float32 numbers in other orders, and training carries the differences on; losses are of size 1
+PATIENCE = 30.0  # seconds of computing in the notebook's own process, which has hardly anything to do
+RUN_PATIENCE = 90.0  # seconds that a run may take
+
+HINTS = (
+    'start("multi_worker_mirrored", ...) begins a run and returns at once. Which fields choose PyTorch, the number of workers and of steps, and the '
+    "all-reduce? And what must be called on the run before it has a result?",
+    'framework="torch", workers=4, steps=60. The all-reduce is the function that came in: pass the function on, do not call it. '
+    "wait(60) waits for the end of the run, at most 60 seconds, and returns the run.",
+    'One line: return start("multi_worker_mirrored", framework="torch", workers=4, steps=60, all_reduce=...).wait(60)',
+)
+
+
+Complaint = tuple[str, str]  # what is wrong, and the name of the mistake
+
+
+def probe(workers: int) -> Schedule:
+    """A ring that runs the other way, so that its messages are like no other's."""
+    return ring(workers, order=range(workers)[::-1])
+
+
+def judge(task: str, answer: Any) -> Verdict:
+    """Judge a function from an all-reduce to a finished run, by the trace of the run that it makes with `probe`."""
+    given: Any = None
+    try:
+        with bounded(PATIENCE):
+            given = answer(probe)
+        complaint = _complaint(given)
+    except NotImplementedError:
+        return Verdict(task, "to do", TO_DO)
+    except TookTooLong:
+        complaint = f"It had not come back after {PATIENCE:g} seconds of computing. Does a loop in it never end?", ""
+    except Exception as error:
+        complaint = f"It raises {type(error).__name__}: {error}", _raised(error)
+    finally:
+        if isinstance(given, Run):
+            given.stop()
+    if complaint:
+        return Verdict(task, "not yet", *complaint)
+    spec = given.spec
+    text = (
+        f"A ring of ours, handed to your function, trained {spec.workload} for {spec.steps} steps in {spec.workers} PyTorch processes; "
+        "all messages of the run are its.\nThe losses are those of PyTorch's own all-reduce: the largest difference is "
+        f"{_difference(given):.0e}, from float32 sums in another order."
+    )
+    return Verdict(task, "passed", text)
+
+
+def _complaint(run: Any) -> Complaint | None:
+    """What is wrong with the run that came back, and the name of the mistake; None where all is as it should be."""
+    if run is None:
+        return "It returns nothing.", "Is `return` missing?"
+    if not isinstance(run, Run):
+        return (
+            f"It returns a {type(run).__name__}, not the run.",
+            "Return what start(...).wait(60) returns: the run, which has result and trace.",
+        )
+    return _other_run(run.spec) or _unfinished(run) or _other_messages(run) or _other_losses(run)
+
+
+def _other_run(spec: RunSpec) -> Complaint | None:
+    asked = {
+        "strategy": "multi_worker_mirrored",
+        "framework": "torch",
+        "workers": WORKERS,
+        "workload": "digits",
+        "steps": STEPS,
+        "trace": True,
+    }
+    for field, want in asked.items():
+        if (have := getattr(spec, field)) != want:
+            return f"The run has {field}={have!r}; asked for is {field}={want!r}.", f"Pass {field}={want!r} to start."
+    if spec.all_reduce == NATIVE:
+        return (
+            "The run used PyTorch's own all-reduce: not one message of ours is in its trace.",
+            "The all-reduce that came in is not handed on: start(..., all_reduce=all_reduce).",
+        )
+    return None
+
+
+def _unfinished(run: Run) -> Complaint | None:
+    if run.state in ("starting", "running"):
+        return f"The run that came back is still {run.state}.", "start returns at once. Wait for the end of the run: .wait(60)."
+    if run.state != "finished":
+        return f"The run that came back is {run.state}, not finished.", "Do not stop it; wait for its end: .wait(60)."
+    return None
+
+
+def _other_messages(run: Run) -> Complaint | None:
+    """Compare the messages of the run with the schedule that it should have followed."""
+    schedule = probe(run.spec.workers)
+    asked = {(number, schedule.task(t.src), schedule.task(t.dst)) for number, r in enumerate(schedule.rounds) for t in r}
+    if {(m.round, m.src, m.dst) for m in run.trace.all(Message)} == asked:
+        return None
+    return (
+        f"The run followed another all-reduce ({run.spec.all_reduce!r}) than the one that your function was given.",
+        "Is the name of an all-reduce written in the function? Hand on what came in: all_reduce=all_reduce.",
+    )
+
+
+def _other_losses(run: Run) -> Complaint | None:
+    if _difference(run) > CLOSE:
+        return (
+            f"The losses differ from those with PyTorch's own all-reduce by up to {_difference(run):.1e}.",
+            "Leave seed and batch as they are.",
+        )
+    return None
+
+
+def _difference(run: Run) -> float:
+    """The largest difference to the losses of the same run with the framework's own all-reduce."""
+    native = _native(run.spec.model_copy(update={"all_reduce": NATIVE, "run_dir": None}).model_dump_json())
+    return float(np.abs(np.subtract(_curve(run), native)).max())
+
+
+@functools.cache
+def _native(spec: str) -> tuple[float, ...]:
+    with start(RunSpec.model_validate_json(spec)) as run:
+        return _curve(run.wait(RUN_PATIENCE))
+
+
+def _curve(run: Run) -> tuple[float, ...]:
+    return tuple(metric.value for metric in run.trace.all(Metric, "worker:0", name="loss"))
+
+
+def _raised(error: Exception) -> str:
+    """The name of the mistake behind an error; "" where its own text says what to do."""
+    if isinstance(error, SpecError) and error.field == "all_reduce" and isinstance(error.value, (str, Schedule)):
+        return "Hand on the function itself, not what it returns and not its name: all_reduce=all_reduce."
+    if isinstance(error, TypeError) and "positional argument" in str(error):
+        return "Your function is called with one thing, the all-reduce: def train(all_reduce)."
+    return ""
+
+
+TASK = Task(name="train", answer="train", hints=HINTS, judge=judge)

@@ -1,0 +1,309 @@
+"""Exercises, with real processes: right answers are accepted, trainings are judged by their traces, and a learner's notebook is checked whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from course_lib import start
+from course_lib.collectives import Round, Schedule, Transfer, ring
+from course_lib.course import check
+from course_lib.course.grading import Bounds, grade
+from course_lib.course.verdict import Verdict
+from tests.conftest import gone_within, processes_of
+
+ROOT = Path(__file__).parents[2]
+EXERCISE = ROOT / "exercises" / "04_allreduce_from_scratch.ipynb"
+SOLUTION = ROOT / "solutions" / EXERCISE.name
+TASKS = ("reduce_to_one", "ring", "tree", "train")
+T = Transfer
+Answer = Callable[..., Any]
+
+
+# --- right answers, written in other ways than ours -----------------------------------------------------------------------------------------
+
+
+def through_the_last(workers: int) -> Schedule:
+    """Through the last rank instead of rank 0, with loops and plain tuples."""
+    rounds: list[list[Any]] = [[], []]
+    for rank in range(workers - 1):
+        rounds[0].append((rank, workers - 1, 0, "reduce"))
+        rounds[1].append((workers - 1, rank, 0, "copy"))
+    return Schedule("through the last", workers, 1, rounds)  # type: ignore[arg-type]
+
+
+def in_two_pieces(workers: int) -> Schedule:
+    """Two chunks in each message, rounds as arrays."""
+    others = [r for r in range(workers) if r]
+    if not others:
+        return Schedule("pieces", 1, 2, [])
+    return Schedule("pieces", workers, 2, [Round(others, 0, 0, "reduce", span=2), Round(0, others, 0, "copy", span=2)])
+
+
+def to_the_left(workers: int) -> Schedule:
+    """A ring that runs the other way, and begins elsewhere."""
+    rounds: list[Any] = []
+    for step in range(2 * (workers - 1)):
+        op = "reduce" if step < workers - 1 else "copy"
+        rounds.append([T(r, (r - 1) % workers, (r + step + 3) % workers, op) for r in range(workers)])  # type: ignore[arg-type]
+    return Schedule("left", workers, workers, rounds)
+
+
+def both_ways(workers: int) -> Schedule:
+    """Two rings at once, each with half of the buffer, in opposite directions."""
+    right, left = ring(workers), to_the_left(workers)
+    rounds = [[*a, *(t._replace(chunk=t.chunk + workers) for t in b)] for a, b in zip(right.rounds, left.rounds, strict=True)]
+    return Schedule("both ways", workers, 2 * workers, rounds)  # type: ignore[arg-type]
+
+
+def other_seats(workers: int) -> Schedule:
+    """The ranks in another order around the ring."""
+    return ring(workers, order=[*range(0, workers, 2), *range(1, workers, 2)])
+
+
+def played_backwards(workers: int) -> Schedule:
+    """The way down made from the way up."""
+    up, gap = [], 1
+    while gap < workers:
+        up.append([T(r + gap, r, 0, "reduce") for r in range(0, workers - gap, 2 * gap)])
+        gap *= 2
+    return Schedule("tree", workers, 1, up + [[T(t.dst, t.src, 0, "copy") for t in r] for r in up[::-1]])  # type: ignore[arg-type]
+
+
+def by_halves(workers: int) -> Schedule:
+    """Each time the upper half of those who are left hands in: another tree with as many rounds."""
+    up, left = [], workers
+    while left > 1:
+        keep = (left + 1) // 2
+        up.append([T(r, r - keep, 0, "reduce") for r in range(keep, left)])
+        left = keep
+    return Schedule("halves", workers, 1, up + [[T(t.dst, t.src, 0, "copy") for t in r] for r in reversed(up)])  # type: ignore[arg-type]
+
+
+RIGHT: list[tuple[str, Answer]] = [
+    *(("reduce_to_one", through_the_last), ("reduce_to_one", in_two_pieces)),
+    *(("ring", to_the_left), ("ring", both_ways), ("ring", other_seats)),
+    *(("tree", played_backwards), ("tree", by_halves)),
+]
+
+
+@pytest.mark.parametrize(("task", "answer"), RIGHT, ids=[f"{task}-{answer.__name__}" for task, answer in RIGHT])
+def test_a_right_answer_that_is_written_in_another_way_is_accepted(task: str, answer: Answer) -> None:
+    verdict = check(task, answer)
+    assert verdict, repr(verdict)
+    assert "Carried out by 3 and by 5 real processes on arrays of 0, 1, 7 and 101 numbers" in verdict.text
+
+
+# --- trainings ------------------------------------------------------------------------------------------------------------------------------
+
+FIELDS: dict[str, Any] = {"framework": "torch", "workers": 4, "steps": 60}
+
+
+def trains(**changes: Any) -> Answer:
+    def train(all_reduce: Any) -> Any:
+        return start("multi_worker_mirrored", **{**FIELDS, "all_reduce": all_reduce, **changes}).wait(60)
+
+    return train
+
+
+def with_a_block(all_reduce: Any) -> Any:
+    with start("multi_worker_mirrored", framework="torch", steps=60, all_reduce=all_reduce) as run:
+        run.wait_running(60)
+        run.wait()
+    return run
+
+
+def by_another_name(all_reduce: Any) -> Any:
+    def sum_up(workers: int) -> Schedule:
+        schedule: Schedule = all_reduce(workers)
+        return schedule
+
+    return trains(all_reduce=sum_up)(None)
+
+
+@pytest.mark.parametrize("answer", [trains(), with_a_block, by_another_name])
+def test_a_training_with_the_given_all_reduce_is_accepted(answer: Answer) -> None:
+    verdict = check("train", answer)
+    assert verdict, repr(verdict)
+    assert "The losses are those of PyTorch's own all-reduce" in verdict.text
+
+
+def nothing(all_reduce: Any) -> None:
+    trains()(all_reduce)
+
+
+def the_result(all_reduce: Any) -> Any:
+    return trains()(all_reduce).result
+
+
+def without_waiting(all_reduce: Any) -> Any:
+    return start("multi_worker_mirrored", **FIELDS, all_reduce=all_reduce)
+
+
+def stopped(all_reduce: Any) -> Any:
+    return start("multi_worker_mirrored", **FIELDS, all_reduce=all_reduce).stop()
+
+
+def called(all_reduce: Any) -> Any:
+    return trains()(all_reduce(4))
+
+
+def named(all_reduce: Any) -> Any:
+    return trains()(all_reduce.__name__)
+
+
+def two_arguments(all_reduce: Any, workers: int) -> Any:
+    return trains()(all_reduce)
+
+
+BAD_TRAININGS: list[tuple[Answer, str]] = [
+    (trains(all_reduce=None), "The all-reduce that came in is not handed on"),
+    (trains(all_reduce="ring"), "Is the name of an all-reduce written in the function?"),
+    (trains(workers=2), "Pass workers=4 to start."),
+    (trains(framework=None), "Pass framework='torch' to start."),
+    (trains(steps=5), "Pass steps=60 to start."),
+    (nothing, "Is `return` missing?"),
+    (the_result, "It returns a dict, not the run."),
+    (without_waiting, "Wait for the end of the run: .wait(60)."),
+    (stopped, "is stopped, not finished"),
+    (called, "Hand on the function itself, not what it returns"),
+    (named, "Hand on the function itself, not what it returns and not its name"),
+    (two_arguments, "Your function is called with one thing, the all-reduce"),
+]
+
+
+@pytest.mark.parametrize(("answer", "says"), BAD_TRAININGS, ids=[says for _, says in BAD_TRAININGS])
+def test_a_training_that_is_not_what_was_asked_for_is_rejected_with_its_mistake(answer: Answer, says: str) -> None:
+    verdict = check("train", answer)
+    assert verdict.state == "not yet"
+    assert says in repr(verdict), repr(verdict)
+
+
+# --- a whole notebook -----------------------------------------------------------------------------------------------------------------------
+
+
+def answered(path: Path, answers: dict[str, str]) -> Path:
+    """The exercise with the sources of some cells replaced, by their ids."""
+    notebook = nbformat.read(EXERCISE, as_version=4)
+    assert set(answers) <= {cell.id for cell in notebook.cells}
+    for cell in notebook.cells:
+        cell.source = answers.get(cell.id, cell.source)
+    nbformat.write(notebook, path)
+    return path
+
+
+def solved(*ids: str) -> dict[str, str]:
+    """The answers of the solution, by the ids of their cells."""
+    cells = nbformat.read(SOLUTION, as_version=4).cells
+    return {cell.id: cell.source for cell in cells if cell.id in ids}
+
+
+def states(verdicts: list[Verdict]) -> list[str]:
+    assert [v.task for v in verdicts] == list(TASKS)
+    return [v.state for v in verdicts]
+
+
+def lockstep(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "200", "LOCKSTEP_HOME": str(home)}
+    return subprocess.run([sys.executable, "-m", "course_lib", *arguments], capture_output=True, text=True, timeout=170, env=environment)
+
+
+def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
+    """With helpers and magics of the learner's own, and a process that one of the cells starts."""
+    helper = "%timeit -n1 -r1 sum(range(3))\ndef right(rank, workers):\n    return (rank + 1) % workers"
+    process = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    ring = solved("answer-ring")["answer-ring"].replace("(r + 1) % workers,", "right(r, workers),")
+    assert "right(r, workers)" in ring
+    mine = {"imports": solved("imports")["imports"] + "\n" + process, "answer-ring": f"{helper}\n{ring}", **solved("answer-reduce-to-one")}
+    done = lockstep("check", str(answered(tmp_path / "mine.ipynb", mine)), "--json", home=home)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert found["passed"] == 2
+    assert {t["task"]: t["state"] for t in found["tasks"]} == dict(zip(TASKS, ("passed", "passed", "to do", "to do"), strict=True))
+    assert gone_within(str(home), 2.0) == []
+
+
+def test_the_solution_passes_its_own_check(home: Path) -> None:
+    done = lockstep("check", str(SOLUTION), home=home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 of 4 passed" in done.stdout
+    assert gone_within(str(home), 2.0) == []
+
+
+def test_what_is_no_exercise_is_bad_input(home: Path) -> None:
+    done = lockstep("check", str(ROOT / "notebooks" / "03_synchronous_training.ipynb"), home=home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("lockstep: notebook=")
+    assert "is no exercise of this course" in done.stderr
+
+
+def test_the_exercises_are_made_by_one_command(tmp_path: Path, home: Path) -> None:
+    done = lockstep("exercises", "--out", str(tmp_path), home=home)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / EXERCISE.name).read_bytes() == EXERCISE.read_bytes()
+
+
+def test_answers_that_go_wrong_in_any_way_cost_no_other_answer_its_check(tmp_path: Path) -> None:
+    """One never ends and lets nothing interrupt it, one ends the process, one fills the memory; the one in between is right."""
+    mute = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPROF])\n"
+    broken = {
+        "answer-reduce-to-one": f"def my_reduce_to_one(workers):\n    {mute.replace(chr(10), chr(10) + '    ')}while True: pass",
+        "answer-tree": "import os\ndef my_tree(workers):\n    os._exit(3)",
+        "answer-train": "def train(all_reduce):\n    kept = []\n    while True:\n        kept.append(bytearray(1 << 20))",
+    }
+    path = answered(tmp_path / "mine.ipynb", {**solved("answer-ring"), **broken})
+    verdicts = grade(path, Bounds(computing=10, memory=1 << 30))
+    assert states(verdicts) == ["not yet", "passed", "not yet", "not yet"]
+    texts = [v.text for v in verdicts]
+    assert "Checking reduce_to_one computed for more than 10 seconds" in texts[0]
+    assert "Checking tree ended its process" in texts[2]
+    assert "Checking train took more than" in texts[3]
+
+
+def test_a_cell_that_fails_or_never_ends_is_named_with_the_answer_that_it_cost(tmp_path: Path) -> None:
+    broken = {
+        "answer-ring": "1 / 0\ndef my_ring(workers):\n    pass",
+        "answer-tree": "while True:\n    pass",
+        "answer-train": "def train(all_reduce)\n    pass",
+    }
+    path = answered(tmp_path / "mine.ipynb", {**solved("answer-reduce-to-one"), **broken})
+    verdicts = grade(path)
+    assert states(verdicts) == ["passed", "not yet", "not yet", "not yet"]
+    texts = [v.text for v in verdicts]
+    assert "The notebook defines no my_ring." in texts[1]
+    assert "raises ZeroDivisionError: division by zero" in texts[1]
+    assert "computed for more than" in texts[2]
+    assert "raises SyntaxError" in texts[3]
+
+
+def test_cells_that_end_the_process_are_told_once_for_all_answers(tmp_path: Path) -> None:
+    path = answered(tmp_path / "mine.ipynb", {"answer-ring": "import os\nos._exit(7)"})
+    verdicts = grade(path)
+    assert states(verdicts) == ["not yet"] * 4
+    assert {v.text for v in verdicts} == {"Running the cells of the notebook ended its process."}
+
+
+def test_a_check_that_is_killed_takes_its_process_along(tmp_path: Path, home: Path) -> None:
+    path = answered(tmp_path / "mine.ipynb", {"answer-ring": "import time\ntime.sleep(600)"})
+    environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
+    with subprocess.Popen([sys.executable, "-m", "course_lib", "check", str(path)], env=environment) as process:
+        deadline = time.monotonic() + 60
+        while not (begun := _begun(home)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert begun
+        process.kill()
+    assert gone_within(str(home), 5.0) == []
+
+
+def _begun(home: Path) -> bool:
+    """Whether the process that runs a notebook is there."""
+    return any("course_lib.course.entry" in process.cmdline() for process in processes_of(str(home)))
