@@ -7,27 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.collectives.messages import Messages, chunk_ends, messages
-from course_lib.collectives.schedule import Kind, Round, Schedule
-from course_lib.collectives.topology import Link, Topology
+from course_lib.collectives.messages import Messages, messages
+from course_lib.collectives.schedule import Kind, Schedule
+from course_lib.collectives.topology import Link, Terms, Topology
+from course_lib.collectives.turns import take_turns
 
 __all__ = ["Cost", "Link", "Terms", "Topology", "bus_bandwidth", "cost"]
-
-
-class Terms(NamedTuple):
-    """What the time is made of, along the slowest way through the rounds: messages and bytes inside hosts and across, bytes added, and delays."""
-
-    messages: float = 0
-    bytes: float = 0
-    messages_across: float = 0
-    bytes_across: float = 0
-    reduced: float = 0
-    delays: float = 0
-    delays_across: float = 0
-
-    def seconds(self, topology: Topology) -> float:
-        """α messages + β bytes + γ reduced + delays, with the α, β and delay of each link."""
-        return float(np.dot(self, topology.parameters))
 
 
 @dataclass(frozen=True)
@@ -76,20 +61,19 @@ def cost(schedule: Schedule, bytes: int, topology: Topology = Topology(), itemsi
     The time is the sum over rounds, as if each began when the last was over. In a round a rank sends its messages one after another, and
     receives at the same time, also one after another; the bytes that cross between hosts share the uplink and the downlink of the host;
     the messages are under way for the longest delay among them, together; then what came is added. The slowest rank or
-    link makes the round. May raise SpecError.
+    link makes the round. Where ranks share `cores` there are no such rounds, and the time is that of `turns`. May raise SpecError.
     """
     place = topology.place(schedule)
     total = _Share.none(schedule.ranks, int(place.max()) + 1)
-    ends = chunk_ends(schedule, bytes, itemsize)
     last, share = None, total
-    for r, m in zip(schedule.rounds, messages(schedule, bytes, itemsize), strict=True):
-        if topology.fetch or last is None or any(new is not old for new, old in zip((m.src, m.dst, m.bytes, m.reduced), last, strict=True)):
-            share = _share(m, _copied_again(r, m, ends) if topology.fetch else None, place, topology)
+    for m in messages(schedule, bytes, itemsize):
+        if last is None or any(new is not old for new, old in zip((m.src, m.dst, m.bytes, m.reduced), last, strict=True)):
+            share = _share(m, place, topology)
             last = (m.src, m.dst, m.bytes, m.reduced)
         for sum_, part in zip(total, share, strict=True):
             sum_ += part
     ranks = {name: tuple(getattr(total, name).astype(np.int64).tolist()) for name in ("sent", "received", "reduced", "up", "down")}
-    terms = Terms(*total.terms.tolist())
+    terms = take_turns(schedule, bytes, topology, itemsize).terms if topology.cores else Terms(*total.terms.tolist())
     return Cost(schedule, bytes, len(schedule.rounds), int(total.messages[0]), **ranks, terms=terms, seconds=terms.seconds(topology))
 
 
@@ -119,56 +103,29 @@ class _Share(NamedTuple):
         return cls(*(np.zeros(n) for n in (ranks, ranks, ranks, hosts, hosts, len(Terms._fields), 1)))
 
 
-def _copied_again(r: Round, m: Messages, ends: np.ndarray) -> np.ndarray:
-    """For each message of a round: bytes added to a chunk that its rank sends in that round. Their sum waits beside it, and is then copied."""
-    again = np.zeros(len(m.src), dtype=np.int64)
-    if not r.reduce.any():
-        return again
-    span = np.ones(len(r.src), dtype=np.int64) if r.span is None else r.span
-    row = np.repeat(np.arange(len(span)), span)
-    chunk = np.repeat(r.chunk - np.cumsum(span) + span, span) + np.arange(span.sum())
-    parts = len(ends) - 1
-    swapped = np.isin(r.dst[row] * parts + chunk, r.src[row] * parts + chunk) & r.reduce[row]
-    np.add.at(again, row if m.of_row is None else m.of_row[row], np.where(swapped, np.diff(ends)[chunk], 0))
-    return again
-
-
-def _share(m: Messages, again: np.ndarray | None, place: np.ndarray, topology: Topology) -> _Share:
-    """The share of one round; of its time those terms count that belong to its slowest port, link or the cores.
-
-    `again`: bytes of each message that its receiver copies once more, where ranks fetch. It has to hear first that the old ones have been read,
-    which costs as much as another message.
-    """
+def _share(m: Messages, place: np.ndarray, topology: Topology) -> _Share:
+    """The share of one round; of its time those terms count that belong to its slowest port or link."""
     ranks, hosts = len(place), int(place.max()) + 1
     if not len(m.src):
         return _Share.none(ranks, hosts)
     across = place[m.src] != place[m.dst]
     sent, received, reduced = (np.bincount(*by, ranks) for by in ((m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)))
     up, down = (np.bincount(place[end[across]], m.bytes[across], hosts) for end in (m.src, m.dst))
-    again = np.zeros(len(m.src), dtype=np.int64) if again is None else again
-    candidates = [_load(m.src, m.bytes, across, ranks), _load(m.dst, m.bytes + again, across, ranks, 1 + (again > 0))]
-    if topology.fetch:
-        candidates[0][:, :2] = 0
-    for load in candidates:
-        load[:, 5] = load[:, 2] > 0
-        load[:, 4] = (load[:, 0] > 0) * (load[:, 5] == 0)
-        load[:, 4:] *= 1 + again.any()
-    # On a shared link the delays overlap, the bytes do not; and while a message is on its way, cores work for other ranks.
+    candidates = [_load(who, m.bytes, across, ranks) for who in (m.src, m.dst)]
+    # On a shared link the delays overlap, the bytes do not.
     candidates += [np.stack([0 * n, 0 * n, n > 0, n, 0 * n, n > 0], axis=1) for n in (up, down)]
-    most_added = reduced.max()
-    if topology.cores:
-        candidates.append(_load(np.zeros_like(m.src), m.bytes + again, across, 1, 1 + (again > 0)) / topology.cores)
-        most_added = max(most_added, reduced.sum() / topology.cores)
     rows = np.concatenate(candidates)
     slowest = rows[np.argmax(rows @ np.delete(topology.parameters, 4))]
-    return _Share(sent, received, reduced, up, down, np.insert(slowest, 4, most_added), np.array([len(m.src)]))
+    return _Share(sent, received, reduced, up, down, np.insert(slowest, 4, reduced.max()), np.array([len(m.src)]))
 
 
-def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, count: int, times: np.ndarray | None = None) -> np.ndarray:
-    """For each of `count` ranks or hosts: messages and bytes inside hosts, the same across, and no delays. `times`: as how many each counts."""
-    load = np.zeros((count, 6))
+def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, ranks: int) -> np.ndarray:
+    """For each rank: messages and bytes inside hosts, the same across, and whether there is a delay inside or across."""
+    load = np.zeros((ranks, 6))
     for column, chosen in ((0, ~across), (2, across)):
         if chosen.any():
-            load[:, column] = np.bincount(who[chosen], None if times is None else times[chosen], count)
-            load[:, column + 1] = np.bincount(who[chosen], nbytes[chosen], count)
+            load[:, column] = np.bincount(who[chosen], None, ranks)
+            load[:, column + 1] = np.bincount(who[chosen], nbytes[chosen], ranks)
+    load[:, 5] = load[:, 2] > 0
+    load[:, 4] = (load[:, 0] > 0) * (load[:, 5] == 0)
     return load

@@ -65,12 +65,14 @@ def fit(
     samples: Sequence[Sample],
     topology: Topology = Topology(),  # noqa: B008  # frozen
     gamma: float | None = None,
+    wanted: Sequence[str] = NAMES,
     draws: int = 200,
     seed: int = 0,
 ) -> Fit:
     """Find alpha, beta, gamma and the delays from measured times, by least squares of the relative errors, with no parameter below 0.
 
-    `topology` gives hosts and cores; its numbers are only where the search starts, and those of links that no sample used stay. In most
+    `topology` gives hosts and cores; its numbers are only where the search starts, but those stay that no sample used or that are not
+    `wanted` (some of `NAMES`). In most
     algorithms the bytes added are half the bytes moved, so that samples of one alone cannot tell beta from gamma: then gamma is 0 and its
     time is in beta. Give a `gamma` measured otherwise, or add samples of `recursive_doubling`. Raises SpecError if there are not more
     samples than parameters.
@@ -80,7 +82,7 @@ def fit(
         raise SpecError("samples", seconds.tolist(), "measured times above 0")
     if gamma is not None:
         topology = replace(topology, gamma=gamma)
-    fixed = np.array([name == "gamma" and gamma is not None for name in NAMES])
+    fixed = np.array([name not in wanted or (name == "gamma" and gamma is not None) for name in NAMES])
     columns = free = np.zeros(0)
     for _ in range(8):  # which rank or link is the slowest depends on the parameters, so look again with those just found
         terms = _terms(samples, topology)

@@ -4,13 +4,13 @@ The model. A rank goes through its rounds in order. In a round it sends its mess
 receive them; each takes α + nβ, and a message between hosts also waits for its turn on the two links; then it is under way for the delay of its
 link. Meanwhile a rank receives its messages one after another as they come in, and each keeps it for α + nβ as well. When all that it sends
 has left and all that it expects is there, it adds (γ a byte) and goes on. Where every rank is alike this gives the time of `cost`; with
-stragglers it shows who waits for whom.
-Every rank has a core of its own here: `Topology.cores` is not looked at.
+stragglers it shows who waits for whom. Where ranks share `Topology.cores`, the model is that of `turns`, which is slower: for tens of ranks, not
+for thousands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from course_lib.collectives.messages import Messages, chunk_ends, messages
 from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.serve import serve
 from course_lib.collectives.topology import Topology
+from course_lib.collectives.turns import Times, take_turns
 from course_lib.errors import SpecError
 from course_lib.trace import Message, Trace
 
@@ -69,6 +70,10 @@ def simulate(
         raise SpecError("trace", trace, f"false for a schedule of this size: at most {MOST_TRACED} transfers are kept")
     at = _per_rank("delay", delay, schedule.ranks, 0.0)  # when each rank has done all rounds so far
     slow_by = _per_rank("slow", slow, schedule.ranks, 1.0)
+    if topology.cores:
+        turns = take_turns(schedule, bytes, topology, itemsize, at.tolist(), slow_by.tolist())
+        told = Trace(_in_turn(schedule, turns.times, chunk_ends(schedule, bytes, itemsize))) if trace else None
+        return Simulation(schedule, bytes, turns.finish, len(turns.times), told)
     network = _Network(topology, topology.place(schedule), slow_by)
     events: list[Message] = []
     count = 0
@@ -130,11 +135,6 @@ class _Network:
             taking[self.across] = inter.alpha + inter.beta * m.bytes[self.across]
             self.sending, self.receiving = taking * self.slow[m.src], taking * self.slow[m.dst]
             self.under_way = np.full(len(m.src), intra.delay)
-            if self.topology.fetch:  # the sender only says that it is there, the receiver reads it
-                self.under_way += intra.beta * m.bytes * self.slow[m.dst]
-                said = intra.alpha * self.slow[m.src]
-                said[self.across] = self.sending[self.across]
-                self.sending = said
             self.under_way[self.across] = inter.delay
             self.receiving_by_rank = self.receiving[self.into]
             self.adding = self.topology.gamma * self.slow * np.bincount(m.dst, m.reduced, len(self.place))
@@ -161,6 +161,14 @@ def _events(schedule: Schedule, number: int, m: Messages, network: _Network, end
         Message(task[t.dst], task[t.src], task[t.dst], size[t.chunk], number, t.chunk, start[i], end[i])
         for t, i in zip(r, which, strict=True)
     ]
+
+
+def _in_turn(schedule: Schedule, times: Times, ends: np.ndarray) -> Iterator[Message]:
+    """The same for ranks that take turns."""
+    size, task = np.diff(ends).tolist(), schedule.task
+    for number, r in enumerate(schedule.rounds):
+        for t in r:
+            yield Message(task(t.dst), task(t.src), task(t.dst), size[t.chunk], number, t.chunk, *times[number, t.src, t.dst])
 
 
 def _per_rank(name: str, given: PerRank, ranks: int, default: float) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,10 +42,9 @@ class Topology:
       time. A host has one uplink and one downlink of bandwidth 1/inter.beta, which its ranks share.
     - `gamma`: seconds to add one byte to what is there.
     - `hosts`: the placement, as a number of hosts or the host of each rank; None: as the schedule says.
-    - `fetch`: ranks of one host read from each other's memory, as ours do: a message keeps only the receiver busy, and what is added to a
-      chunk that is being read meanwhile is copied once more. Books have both ends busy.
-    - `cores`: how many ranks can work at the same time, on all hosts together, as when one machine plays them all; None: all of them.
-      Moving and adding bytes both take a core.
+    - `cores`: how many cores the ranks share, on all hosts together, as when one machine plays them all; None: each rank has its own port and
+      its own core, as in books. With a number, times are those of `turns`: ranks of one host read from each other's memory, so that a message
+      keeps its receiver busy and its sender only for α, and who waits gives way to others.
 
     The numbers that stand here are only the right order of magnitude for processes on a laptop and 1 Gbit/s between hosts: `fit` finds
     those of a machine.
@@ -55,7 +55,6 @@ class Topology:
     gamma: float = 1 / 8e9
     hosts: int | Sequence[int] | None = None
     cores: int | None = None
-    fetch: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma < float("inf"):
@@ -72,3 +71,19 @@ class Topology:
         """The seconds that each of `Terms` is multiplied with, in that order."""
         i, x = self.intra, self.inter
         return np.array([i.alpha, i.beta, x.alpha, x.beta, self.gamma, i.delay, x.delay])
+
+
+class Terms(NamedTuple):
+    """What a time is made of, in the order of `Topology.parameters`: messages and bytes inside hosts and across, bytes added, and delays."""
+
+    messages: float = 0
+    bytes: float = 0
+    messages_across: float = 0
+    bytes_across: float = 0
+    reduced: float = 0
+    delays: float = 0
+    delays_across: float = 0
+
+    def seconds(self, topology: Topology) -> float:
+        """α messages + β bytes + γ reduced + delays, with the α, β and delay of each link."""
+        return float(np.dot(self, topology.parameters))

@@ -344,37 +344,35 @@ def test_a_job_is_so_often_called_that_its_time_means_something() -> None:
 @pytest.mark.parametrize(
     ("schedule", "hosts"), [(ring(4), 1), (build("parameter_server", 3, servers=2), 1), (build("tree", 5, 2), 2)], ids=str
 )
-def test_calibration_times_the_same_bytes_in_many_rounds_and_in_few_on_the_ranks_of_a_schedule(schedule: Schedule, hosts: int) -> None:
+def test_calibration_times_three_sizes_of_a_ring_and_between_hosts_in_the_order_in_which_most_crosses(
+    schedule: Schedule, hosts: int
+) -> None:
     jobs = calibration(schedule)
-    names = ["ring", "direct", "tree", *(["hierarchical"] if hosts > 1 else [])]
+    names = ["ring", "ring_worst_order"][:hosts]
     assert [(j.schedule.name, j.length * 4) for j in jobs] == list(itertools.product(names, SIZES))
     assert all(j.schedule.hosts == schedule.hosts and not j.checked and not j.arrays for j in jobs)
     assert all(verify(j.schedule) for j in jobs[:: len(SIZES)])
-    for one, other in zip(jobs[: len(SIZES)], jobs[len(SIZES) :], strict=False):
-        many, few = (cost(j.schedule, 4 * schedule.ranks * 100) for j in (one, other))
-        assert (many.messages, many.sent) == (few.messages, few.sent)
-        assert many.rounds > few.rounds == 2
-    assert {j.schedule.name for j in jobs} <= set(ALGORITHMS)
+    few, *more = (sum(cost(j.schedule, 4 * schedule.ranks * 100).up) for j in jobs[:: len(SIZES)])
+    assert all(many > few for many in more)
 
 
 @pytest.mark.parametrize(("workers", "hosts"), [(2, 1), (3, 1), (4, 1), (8, 1), (3, 2), (4, 2), (6, 3), (4, 4)])
-def test_from_times_that_a_model_gives_the_parameters_predict_the_other_algorithms(
+def test_from_times_that_the_model_gives_a_ring_the_parameters_predict_the_other_algorithms(
     workers: int, hosts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(monkeypatch, cores=2)
-    truth = Topology(Link(20e-6, 1 / 3e9, 30e-6), Link(60e-6, 1 / 1e9, 80e-6), gamma=1 / 9e9, cores=2, fetch=True)
+    truth = Topology(Link(5e-6, 1 / 15e9), Link(25e-6, 1 / 5e9), gamma=0.0, cores=2)
 
     def seconds(schedule: Schedule, size: int) -> float:
         return cost(schedule, size, truth, 4).seconds
 
     samples = [Sample(j.schedule, j.length * 4, seconds(j.schedule, j.length * 4), 4) for j in calibration(ring(workers).placed(hosts))]
     model = parameters(samples)
-    assert model.error < 0.05
+    assert model.error < 1e-6
     for name, size in itertools.product(ALGORITHMS, (1024, 65536, 4 * MIB)):
         schedule = build(name, workers, hosts)
-        predicted = model.predict(schedule, size, 4).seconds
-        # Calibration cannot tell all parameters from one another, so that other mixes of them come out a little wrong.
-        assert 0.5 < predicted / seconds(schedule, size) < 2, (name, size)
+        # Where every message of a ring crosses, it does not tell what the work inside a host takes: there that is a guess.
+        assert model.predict(schedule, size, 4).seconds == pytest.approx(seconds(schedule, size), rel=0.1 if hosts == workers else 1e-3)
 
 
 def test_the_sample_of_a_measurement_is_its_quickest_time() -> None:

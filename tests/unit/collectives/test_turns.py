@@ -1,0 +1,159 @@
+"""Ranks that take turns on a few cores: the work is that of the exchange, none of it is lost, and the time is what stands on its longest way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib.collectives import ALGORITHMS, Link, Schedule, Terms, Topology, build, cost, reduce_to_one, simulate, tree, verify
+from course_lib.collectives.steps import CALL, HEARD, PIECE, SWAP, Step, steps
+from course_lib.collectives.turns import TURN, take_turns
+from course_lib.exchange import call
+from course_lib.exchange.program import program
+from course_lib.trace import Message
+
+MIB = 1 << 20
+LAPTOP = Topology(Link(1 / 2**17, 1 / 2**34), Link(1 / 2**15, 1 / 2**32), gamma=1 / 2**36, cores=2)
+BYTES_ONLY = replace(LAPTOP, intra=Link(0, 1), gamma=0.0)
+GRID = [(name, workers, hosts) for name in ALGORITHMS for workers, hosts in [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (4, 2), (5, 3)]]
+
+
+def work(schedule: Schedule, nbytes: int) -> list[Step]:
+    return [step for rank in steps(schedule, nbytes, schedule.hosts) for step in rank]
+
+
+# --- what is done -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
+@pytest.mark.parametrize("nbytes", [0, 24, 3 * MIB + 8])
+def test_ranks_send_take_and_look_for_readers_as_often_as_the_exchange_does(name: str, workers: int, hosts: int, nbytes: int) -> None:
+    schedule = build(name, workers, hosts)
+    ours = steps(schedule, nbytes, schedule.hosts, itemsize=8)
+    for rank, found in enumerate(ours):
+        part = program(schedule, rank, schedule.hosts, private=False)
+        rounds = call.Call.of(schedule, part, nbytes // 8, np.dtype("float64")).rounds
+        going = [piece for moves in rounds for pieces in moves.sends for piece in pieces]
+        assert [s.tells for s in found if s.tells and s.tells[0] == "sent"] == [("sent", rank, piece.peer) for piece in going]
+        coming = [piece.peer for moves in rounds for pieces in moves.receives for piece in pieces]
+        assert [s.waits for s in found if s.waits and s.waits[0] == "sent"] == [("sent", peer, rank) for peer in coming]
+        guarded = Counter(piece.peer for piece in going for _ in piece.guards if schedule.hosts[piece.peer] == schedule.hosts[rank])
+        assert Counter(s.waits[2] for s in found if s.waits and s.waits[0] == "read") == guarded
+
+
+def test_pieces_are_as_long_as_those_of_the_exchange() -> None:
+    assert PIECE == call.PIECE
+
+
+@pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
+def test_what_is_read_and_added_are_the_bytes_of_the_price(name: str, workers: int, hosts: int) -> None:
+    schedule = build(name, workers, hosts)
+    price, size = cost(schedule, 4 * MIB), 4 * MIB
+    across = sum(price.up)
+    total = [sum(column) for column in zip(*(step.work for step in work(schedule, size)), strict=True)]
+    assert total[3] == 2 * across  # both ends work
+    assert total[4] == sum(price.reduced)
+    if name != "recursive_doubling":  # whose sums have to wait
+        added_from_across = sum(s.work.bytes for s in work(schedule, size) if s.work.messages_across)
+        assert total[1] == sum(price.sent) - across + added_from_across
+
+
+def test_a_sum_that_replaces_what_is_being_read_waits_in_a_third_array() -> None:
+    swap, n = build("recursive_doubling", 2), 1000
+    first = steps(swap, n, (0, 0))[0]
+    assert [s.work for s in first] == [
+        Terms(messages=CALL),
+        Terms(messages=1),
+        Terms(messages=1, bytes=n, reduced=n),
+        Terms(messages=HEARD),
+        Terms(bytes=SWAP * n),
+    ]
+
+
+# --- when it is done ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_two_ranks_is_the_sum_along_the_way_of_the_message() -> None:
+    turn, n = TURN.messages, 1000
+    handed = turn + CALL + 1
+    read = handed + turn + 1  # rank 0 has waited
+    over = read + turn + HEARD + 1  # rank 1 has waited until its own was read; meanwhile rank 0 has handed back
+    assert take_turns(tree(2), n, LAPTOP).terms == Terms(messages=over, bytes=2 * n, reduced=n, delays=1)
+
+
+@pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
+@pytest.mark.parametrize("cores", [1, 2, 3, 99])
+def test_the_terms_times_the_parameters_are_the_time_of_the_last_rank(name: str, workers: int, hosts: int, cores: int) -> None:
+    schedule, topology = build(name, workers, hosts), replace(LAPTOP, cores=cores)
+    turns = take_turns(schedule, 6000, topology)
+    assert turns.terms.seconds(topology) == pytest.approx(turns.finish.max(), rel=1e-6)
+    price = cost(schedule, 6000, topology)
+    assert price.terms == turns.terms
+    assert price.sent == cost(schedule, 6000, replace(topology, cores=None)).sent
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_core_does_all_the_work_of_all_ranks_without_a_pause(name: str) -> None:
+    schedule = build(name, 5)
+    total = sum(step.work.bytes for step in work(schedule, 60_000))
+    assert take_turns(schedule, 60_000, replace(BYTES_ONLY, cores=1)).finish.max() == pytest.approx(total)
+
+
+@pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
+def test_cores_cannot_do_more_than_they_can(name: str, workers: int, hosts: int) -> None:
+    schedule = build(name, workers, hosts)
+    seconds = [np.dot(step.work, LAPTOP.parameters) for step in work(schedule, 60_000)]
+    assert take_turns(schedule, 60_000, LAPTOP).finish.max() > sum(seconds) / 2
+
+
+def test_a_rank_that_is_read_from_is_not_kept_busy() -> None:
+    fan_out = reduce_to_one(9)
+    books, ours = (cost(fan_out, 8000, Topology(Link(0, 1e-9), gamma=0, cores=cores)).seconds for cores in (None, 9))
+    assert books == pytest.approx(2 * 8 * 8000e-9)  # eight in, eight out, one after another
+    assert ours == pytest.approx((8 + 1) * 8000e-9)  # eight in, and then all eight read at the same time
+
+
+def test_long_messages_overlap_in_pieces() -> None:
+    up_and_down: Any = [[(r, r + 1, 0, "reduce")] for r in range(3)] + [[(r + 1, r, 0, "copy")] for r in (2, 1, 0)]
+    chain = Schedule("chain", 4, 1, up_and_down)
+    assert verify(chain)
+    one, many = (take_turns(chain, size, replace(BYTES_ONLY, cores=4)).finish.max() for size in (MIB, 8 * MIB))
+    assert one == 6 * MIB
+    assert many < 6 * 8 * MIB / 2
+
+
+def test_a_delay_is_paid_once_on_the_way_of_each_message_and_keeps_no_core_busy() -> None:
+    far = Topology(Link(0, 0, delay=1.0), Link(0, 0, delay=10.0), gamma=0, cores=1)
+    assert take_turns(tree(4), 400, far).finish.max() == pytest.approx(4.0)
+    assert take_turns(tree(4).placed(2), 400, far).finish.max() == pytest.approx(22.0)
+
+
+# --- simulated ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
+def test_a_simulation_on_few_cores_takes_the_time_of_the_price_and_traces_every_transfer(name: str, workers: int, hosts: int) -> None:
+    schedule = build(name, workers, hosts)
+    run = simulate(schedule, 6001, LAPTOP, trace=True)
+    assert run.seconds == pytest.approx(cost(schedule, 6001, LAPTOP).seconds, rel=1e-6)
+    assert run.trace is not None
+    events = run.trace.all(Message)
+    assert len(events) == sum(map(len, schedule.rounds))
+    assert sum(e.bytes for e in events) == sum(cost(schedule, 6001).sent)
+    assert run.messages == cost(schedule, 6001).messages
+    assert all(e.task == e.dst and 0 < e.start < e.end <= run.seconds for e in events)
+    for e in events:
+        assert all(e.start >= earlier.end for earlier in events if earlier.dst == e.src and earlier.round < e.round)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_worker_waits_for_the_one_that_begins_late_or_is_slow(name: str) -> None:
+    schedule = build(name, 4)
+    assert simulate(schedule, 8000, LAPTOP, delay={3: 1.0}).finish[: schedule.workers].min() > 1.0
+    alike = simulate(schedule, 80_000, BYTES_ONLY).seconds
+    assert simulate(schedule, 80_000, BYTES_ONLY, slow=[2.0] * schedule.ranks).seconds == pytest.approx(2 * alike)
+    assert simulate(schedule, 80_000, LAPTOP, slow={2: 10.0}).seconds > 2 * simulate(schedule, 80_000, LAPTOP).seconds
