@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint unit notebooks bench picture exercises format clean
+.PHONY: help lab test lint unit notebooks bench picture exercises screenshots format clean
 
 help:
 	@echo "make lab    set up and open the course in JupyterLab"
@@ -46,6 +46,10 @@ picture: $(VENV)/.lab
 # The exercises, from the solutions.
 exercises: $(VENV)/.lab
 	@$(BIN)/lockstep exercises
+
+# Every widget, light and dark, into screenshots/.
+screenshots: $(VENV)/.test
+	@$(BIN)/python -m tests.browser.screenshots
 
 format: $(VENV)/.test
 	@$(BIN)/ruff check --fix .

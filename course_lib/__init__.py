@@ -12,22 +12,44 @@ from typing import TYPE_CHECKING
 from course_lib import lazy
 
 if TYPE_CHECKING:
+    from course_lib.cards import machine_card, strategy_table
     from course_lib.cluster.nursery import warm
     from course_lib.cluster.run import Run
     from course_lib.hardware import probe as machine
     from course_lib.launch import start
     from course_lib.racing.call import Race, race
-    from course_lib.reduction.call import allreduce
-    from course_lib.spec import RunSpec
+    from course_lib.reduction.call import allreduce, compare
+    from course_lib.reduction.stage import stage
+    from course_lib.spec import Link, RunSpec
     from course_lib.trace import Trace
 
-__all__ = ["Race", "Run", "RunSpec", "Trace", "allreduce", "machine", "race", "start", "warm"]
+__all__ = [
+    "Link",
+    "Race",
+    "Run",
+    "RunSpec",
+    "Trace",
+    "allreduce",
+    "compare",
+    "machine",
+    "machine_card",
+    "race",
+    "stage",
+    "start",
+    "strategy_table",
+    "warm",
+]
 
 __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "start": "course_lib.launch:start",
         "allreduce": "course_lib.reduction.call:allreduce",
+        "compare": "course_lib.reduction.call:compare",
+        "stage": "course_lib.reduction.stage:stage",
+        "machine_card": "course_lib.cards:machine_card",
+        "strategy_table": "course_lib.cards:strategy_table",
+        "Link": "course_lib.spec:Link",
         "race": "course_lib.racing.call:race",
         "Race": "course_lib.racing.call:Race",
         "warm": "course_lib.cluster.nursery:warm",

@@ -9,12 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from course_lib.trace import Event, Lifecycle, Message, Metric, Phase, Trace, Update
+from course_lib.trace import Event, Lifecycle, Message, Metric, Phase, Trace, Traffic, Update, task_key
 
 
 def save_chrome(trace: Trace, path: Path | str) -> None:
     """Write `trace` as one JSON file for Perfetto."""
-    threads = {task: i for i, task in enumerate(trace.tasks)}
+    threads = {task: i for i, task in enumerate(sorted({event.task for event in trace}, key=task_key))}  # hosts among them
     names: list[dict[str, Any]] = [
         {"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": task}} for task, i in threads.items()
     ]
@@ -42,6 +42,9 @@ def _entries(event: Event, threads: dict[str, int]) -> list[dict[str, Any]]:
             return [base | {"ph": "i", "s": "t", "cat": "update", "name": f"update {event.variables}", "ts": event.at * 1e6, "args": args}]
         case Lifecycle():
             return [base | {"ph": "i", "s": "t", "cat": "lifecycle", "name": event.state, "ts": event.at * 1e6, "args": {"why": event.why}}]
+        case Traffic():
+            args = {"sent": event.sent, "received": event.received}
+            return [base | {"ph": "C", "name": f"bytes of {event.task}", "ts": event.at * 1e6, "args": args}]
 
 
 def _span(event: Phase | Message) -> dict[str, Any]:

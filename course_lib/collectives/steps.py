@@ -21,7 +21,7 @@ from course_lib.collectives.topology import Terms
 CALL = 7  # α: a rank begins and ends a call
 HEARD = 2  # α: a rank sees whether what it will write over has been read
 SWAP = 1.5  # β: a sum that has to wait is written to a third array (half as much as a copy), and copied from there to its place
-PIECE = 1 << 20  # bytes in which long chunks travel, as in `exchange`
+PIECE = 1 << 20  # bytes in which long chunks travel: still in a core's cache when the next rank reads them, and worth waking up for
 
 Word = tuple[str, int, int]
 """What ranks tell each other: ("sent", a, b) is a piece from a to b, ("read", a, b) that b has read one."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from course_lib.collectives import ALGORITHMS
+from course_lib.commands import options
 from course_lib.commands.options import Json
 from course_lib.commands.tables import show, table
 from course_lib.errors import SpecError
@@ -21,6 +22,8 @@ def allreduce(
     workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
     hosts: Annotated[int, typer.Option(help="How many hosts they are on: memory is shared on a host, TCP goes between hosts.")] = 1,
     size: Annotated[str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")] = "1MiB",
+    mbit: options.Mbit = None,
+    delay_ms: options.DelayMs = None,
     dtype: Annotated[str, typer.Option(help="The numpy dtype of its elements.")] = "float32",
     simulated: Annotated[bool, typer.Option("--simulate", help="Start no process: the model's time.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All algorithms side by side.")] = False,
@@ -30,7 +33,9 @@ def allreduce(
     if everything and algorithms:
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
-    found = [result.as_dict() for result in compare(size, names, workers, hosts, dtype, simulated=simulated)]
+    found = [
+        result.as_dict() for result in compare(size, names, workers, hosts, dtype, simulated=simulated, link=options.link(mbit, delay_ms))
+    ]
     if as_json:
         print(json.dumps(found if len(found) > 1 else found[0]))
     elif len(found) > 1:
@@ -48,7 +53,7 @@ HEADERS = ["algorithm", "rounds", "sends", "link", "ms", "model ms", "bus GB/s",
 def figures(row: dict[str, Any]) -> list[str]:
     """A line of the table of all-reduces."""
     sent, link = (decimal(row[name]) for name in ("bytes_sent_per_worker", "busiest_link_bytes"))
-    times = [f"{row[name] * 1e3:.3g}" for name in ("seconds", "predicted_seconds")]
+    times = [f"{row[name] * 1e3:.{0 if row[name] > 0.1 else 2}f}" for name in ("seconds", "predicted_seconds")]
     crossed = link if row["hosts"] > 1 else "-"
     return [
         row["algorithm"],

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from course_lib.spec import RunSpec
+from course_lib.spec import Link, RunSpec
 
 
 def about(field: str) -> str:
@@ -28,3 +28,11 @@ Steps = Annotated[int | None, typer.Option(help=about("steps"))]
 Seed = Annotated[int | None, typer.Option(help=about("seed"))]
 LearningRate = Annotated[float | None, typer.Option(help=about("learning_rate"))]
 DeviceMs = Annotated[float | None, typer.Option(help=about("device_ms"))]
+Hosts = Annotated[int | None, typer.Option(help=about("hosts"))]
+Mbit = Annotated[float | None, typer.Option(help="The link of each host, in megabits a second.")]
+DelayMs = Annotated[float | None, typer.Option(help="The delay of each host's link, in milliseconds.")]
+
+
+def link(mbit: float | None, delay_ms: float | None) -> Link | None:
+    """The link that was asked for, if one was."""
+    return None if mbit is None and delay_ms is None else Link(mbit=mbit, delay_ms=delay_ms or 0.0)

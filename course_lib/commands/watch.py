@@ -31,7 +31,7 @@ def watch(
 ) -> None:
     """Follow a run until it is over: its state, loss and throughput, and what each task does."""
     view = View(saved_runs(run_dir))
-    console = Console()
+    console = Console(highlight=False)
     deadline = time.monotonic() + timeout
     with Live(console=console, auto_refresh=False, transient=True) as live:
         view.look()

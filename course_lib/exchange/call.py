@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from course_lib.collectives.schedule import Schedule
+from course_lib.collectives.steps import PIECE
 from course_lib.exchange.program import Incoming, Outgoing, Program, Received, Sent
-
-PIECE = 1 << 20  # bytes: small enough to be in a core's cache still when the next rank reads it, large enough to be worth waking up for
 
 
 class Going(NamedTuple):

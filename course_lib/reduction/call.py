@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.collectives import ALGORITHMS, Fit, Schedule, build, bus_bandwidth, cost, simulate, verify
+from course_lib.collectives import ALGORITHMS, FOILS, Fit, Sample, Schedule, Topology, build, bus_bandwidth, cost, simulate, verify
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.reduction.measure import REPEATS, Measured, calibration, check, job, measure, parameters
+from course_lib.reduction.measure import REPEATS, Measured, calibration, check, imposed, job, measure, parameters, patient
 from course_lib.reduction.role import Job
-from course_lib.spec import parse_bytes
+from course_lib.spec import Link, parse_bytes
 from course_lib.trace import Message, Trace
 
 Algorithm = str | Callable[..., Schedule]
@@ -32,7 +32,8 @@ class AllReduce:
     `bytes_sent_per_worker` is what the worker that sent most has sent, `busiest_link_bytes` what the busiest link between two hosts carried,
     both counted in the trace. `seconds` is the quickest of several calls; `predicted_seconds` what the model says, with parameters found on other
     calls of the same processes. `bus_bandwidth` is in bytes a second, as nccl-tests define it. `exact`: every worker had the exact sum.
-    `reality` is "measured" (real processes) or "simulated". `arrays`: the results, if arrays were given.
+    `reality` is "measured" (real processes), "emulated" (and links that are held to a speed) or "simulated". `arrays`: the results, if
+    arrays were given. `link`: the one that was imposed.
     """
 
     algorithm: str
@@ -50,10 +51,11 @@ class AllReduce:
     schedule: Schedule
     trace: Trace
     arrays: list[np.ndarray]
+    link: Link | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The figures, as plain values."""
-        left_out = ("schedule", "trace", "arrays")
+        left_out = ("schedule", "trace", "arrays", "link")
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in left_out}
 
     def __repr__(self) -> str:
@@ -70,18 +72,21 @@ def allreduce(
     dtype: str = "float32",
     repeats: int = REPEATS,
     simulated: bool = False,
+    link: Link | None = None,
     **options: Any,
 ) -> AllReduce:
     """Sum arrays over workers, by an algorithm of the course or a function of your own, in real processes on this machine.
 
     `what`: one array for each worker (same shape and dtype), or how many bytes each worker brings (a number, or a text like "4MiB"), which
-    then are known numbers whose sum is checked. Workers of one host share memory, hosts talk over TCP. With `simulated` no process starts, and the
-    time is that of the model. `options` go to the algorithm. Raises `SpecError` before any process starts; for a function of yours that is
+    then are known numbers whose sum is checked. Workers of one host share memory, hosts talk over TCP, through a `link` of each if one is given.
+    With `simulated` no process starts, and the time is that of the model. `options` go to the algorithm.
+
+    Raises `SpecError` before any process starts; for a function of yours that is
     not right, with the reason.
 
         allreduce("4MiB", "hierarchical", workers=8, hosts=2).seconds
     """
-    return compare(what, [algorithm], workers, hosts, dtype, repeats, simulated, **options)[0]
+    return compare(what, [algorithm], workers, hosts, dtype, repeats, simulated, link, **options)[0]
 
 
 def compare(
@@ -92,6 +97,7 @@ def compare(
     dtype: str = "float32",
     repeats: int = REPEATS,
     simulated: bool = False,
+    link: Link | None = None,
     **options: Any,
 ) -> list[AllReduce]:
     """`allreduce` with several algorithms side by side (default: all), in the same processes where they need equally many."""
@@ -105,8 +111,11 @@ def compare(
     else:
         length = _length(what, dtype)
     schedules = [_checked(algorithm, 4 if workers is None else workers, hosts, options) for algorithm in algorithms]
+    if link and hosts == 1:
+        raise SpecError("link", str(link), "a link is between hosts, and there is one: set hosts to 2 or more")
     if simulated:
-        return [_simulated(schedule, length, np.dtype(dtype).itemsize) for schedule in schedules]
+        topology = imposed(link) if link else Topology()
+        return [_simulated(schedule, length, np.dtype(dtype).itemsize, topology) for schedule in schedules]
     found: dict[int, AllReduce] = {}
     with _saved(arrays) as files:
         groups = defaultdict(list)
@@ -115,33 +124,41 @@ def compare(
         jobs = {i: replace(job(schedules[i], length, dtype, repeats), arrays=files) for i in range(len(schedules))}
         check(list(jobs.values()))
         for same in groups.values():
-            found.update(zip(same, _carried_out([jobs[i] for i in same]), strict=True))
+            found.update(zip(same, _carried_out([jobs[i] for i in same], link), strict=True))
     shape = arrays[0].shape if arrays else ()
     return [replace(found[i], arrays=[a.reshape(shape) for a in found[i].arrays]) for i in range(len(schedules))]
 
 
-def _carried_out(jobs: list[Job]) -> list[AllReduce]:
-    """What came of jobs with the same ranks; the model is fitted in the same processes."""
+def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
+    """What came of jobs with the same ranks; the model is fitted in the same processes, or knows the links that are imposed."""
+    if link:
+        done = measure([patient(j, link) for j in jobs], link=link)
+        times = [simulate(*m.sample[:2], imposed(link), itemsize=m.sample.itemsize).seconds for m in done]
+        return [replace(_result(m, seconds, "emulated"), link=link) for m, seconds in zip(done, times, strict=True)]
     tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
     done = measure([*tests, *jobs])
     model = parameters([m.sample for m in done[: len(tests)]]) if tests else None
-    return [_result(m, model) for m in done[len(tests) :]]
+    return [_result(m, _predicted(m.sample, model), "measured") for m in done[len(tests) :]]
 
 
-def _result(measured: Measured, model: Fit | None) -> AllReduce:
+def _predicted(sample: Sample, model: Fit | None) -> float:
+    return model.predict(sample.schedule, sample.bytes, sample.itemsize).seconds if model else 0.0
+
+
+def _result(measured: Measured, predicted: float, reality: str) -> AllReduce:
     sample = measured.sample
     exact = bool(measured.exact)
     if measured.job.arrays:
         total = functools.reduce(np.add, map(np.load, measured.job.arrays))
         exact = all(np.array_equal(array, total) for array in measured.arrays)
-    predicted = model.predict(sample.schedule, sample.bytes, sample.itemsize).seconds if model else 0.0
-    return _described(sample.schedule, sample.bytes, measured.trace, sample.seconds, predicted, exact, "measured", measured.arrays)
+    return _described(sample.schedule, sample.bytes, measured.trace, sample.seconds, predicted, exact, reality, measured.arrays)
 
 
-def _simulated(schedule: Schedule, length: int, itemsize: int) -> AllReduce:
+def _simulated(schedule: Schedule, length: int, itemsize: int, topology: Topology) -> AllReduce:
     nbytes = length * itemsize
     traced = sum(map(len, schedule.rounds)) <= MOST_TRACED
-    priced, simulation = cost(schedule, nbytes, itemsize=itemsize), simulate(schedule, nbytes, itemsize=itemsize, trace=traced)
+    priced = cost(schedule, nbytes, topology, itemsize)
+    simulation = simulate(schedule, nbytes, topology, itemsize=itemsize, trace=traced)
     trace = simulation.trace or Trace()
     result = _described(schedule, nbytes, trace, simulation.seconds, priced.seconds, bool(verify(schedule)), "simulated", [])
     sent, busiest = max(priced.sent[: schedule.workers]), priced.busiest_link[1]
@@ -209,8 +226,8 @@ def _length(what: object, dtype: str) -> int:
 
 def _checked(algorithm: Algorithm, workers: int, hosts: int, options: dict[str, Any]) -> Schedule:
     """The schedule of an all-reduce. A function of the learner's own is proved first."""
-    if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
-        raise SpecError.unknown("algorithm", algorithm, ALGORITHMS)
+    if isinstance(algorithm, str) and algorithm not in ALGORITHMS | FOILS:
+        raise SpecError.unknown("algorithm", algorithm, ALGORITHMS | FOILS)
     schedule = build(algorithm, workers, hosts=hosts, **options)
     if schedule.kind != "all_reduce":
         raise SpecError("algorithm", schedule.name, f"is a {schedule.kind}, not an all_reduce")

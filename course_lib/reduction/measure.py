@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from course_lib import hardware
-from course_lib.collectives import Fit, Link, Sample, Schedule, Topology, fit, ring, ring_worst_order
+from course_lib.collectives import Fit, Link, Sample, Schedule, Topology, fit, ring, ring_worst_order, simulate
 from course_lib.errors import SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
+from course_lib.network.wires import PAYLOAD
 from course_lib.reduction.role import Done, Job, carry_out
 from course_lib.spec import MAX_WORKERS
+from course_lib.spec import Link as Imposed
 from course_lib.trace import Message, Trace
 
 REPEATS = 20
@@ -22,6 +24,8 @@ SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes, from which the parameters of a m
 _LONG = 2 << 20  # bytes that the calls of one timing move together
 _MOST_CALLS = 8  # more, and hardly any timing is free of what other programs do
 TIMEOUT = 300.0  # seconds
+_ENOUGH = 4.0  # seconds that the timings of one job over imposed links may take, but for the first three
+_TCP = 60e-6  # seconds for a message between hosts, as found on a laptop: little beside what an imposed link takes
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ def job(schedule: Schedule, length: int, dtype: str = "float32", repeats: int = 
     return Job(schedule, length, dtype, repeats, max(1, min(_MOST_CALLS, _LONG // nbytes)), checked)
 
 
-def measure(jobs: Sequence[Job], timeout: float = TIMEOUT) -> list[Measured]:
-    """Carry out jobs in one cluster of real processes. All must have equally many ranks, on the same hosts.
+def measure(jobs: Sequence[Job], timeout: float = TIMEOUT, link: Imposed | None = None) -> list[Measured]:
+    """Carry out jobs in one cluster of real processes. All must have equally many ranks, on the same hosts, each of which has `link`.
 
     Raises `SpecError` for jobs that do not fit on this machine.
     """
@@ -58,7 +62,8 @@ def measure(jobs: Sequence[Job], timeout: float = TIMEOUT) -> list[Measured]:
     check(jobs)
     role = partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
-    with start(programs, framework="python", workers=first.workers, ps=first.servers) as run:
+    placement = {first.task(rank): host for rank, host in enumerate(first.hosts)} if len(set(first.hosts)) > 1 else {}
+    with start(programs, framework="python", workers=first.workers, ps=first.servers, placement=placement, link=link) as run:
         values = run.wait(timeout).values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
     done = [values[first.task(rank)] for rank in range(first.workers)]  # servers may be told to leave before they have said anything
@@ -86,6 +91,21 @@ def parameters(samples: Sequence[Sample]) -> Fit:
     start = Topology(intra=Link(6e-6, 1 / 16e9), gamma=0.0, cores=hardware.probe().cores)
     inside = any(len(set(s.schedule.hosts)) < s.schedule.ranks for s in samples)
     return fit(samples, start, wanted=("alpha across", "beta across", *(("alpha", "beta") if inside else ())))
+
+
+def imposed(link: Imposed) -> Topology:
+    """Hosts that `link` joins to a switch: of its bytes a second those that are a message's own, not its packets' headers.
+
+    Inside hosts a laptop's usual numbers, which hardly count beside a slow link.
+    """
+    return Topology(inter=Link(_TCP, 1 / (link.bytes_per_second * PAYLOAD), link.delay))
+
+
+def patient(job: Job, link: Imposed) -> Job:
+    """A job timed less often, and one call at a time, where each call takes long over its links."""
+    expected = simulate(job.schedule, job.length * np.dtype(job.dtype).itemsize, imposed(link)).seconds
+    repeats = min(job.repeats, max(3, round(_ENOUGH / expected)))
+    return replace(job, repeats=repeats, calls=1 if expected > 0.01 else job.calls)
 
 
 def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:

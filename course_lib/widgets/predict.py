@@ -2,60 +2,183 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
 
 import ipywidgets as w
 
+from course_lib.widgets.card import Card
+
+Range = tuple[float, float, str]
+Answer = str | float | Mapping[str, float]
+GUESS, MEASURED = "#CC79A7", "#0072B2"
+
 
 class Predict(w.VBox):
-    """A card with a question and either `choices` or a slider over `numbers` = (lowest, highest, unit).
+    """A card with a question and either `choices`, or a slider over `numbers` = (lowest, highest, unit), or several: {"ring": (0, 100, "ms"), ...}.
 
     `guess` is None until the learner locks it; after that it cannot be changed. `reveal(measured, note)` shows both side by side; for a guess
-    that was never made it says so and shows the measurement all the same.
+    that was never made it says so and shows the measurement all the same. Raises ValueError for a card without answers.
     """
 
-    def __init__(self, question: str, choices: Sequence[str] = (), numbers: tuple[float, float, str] | None = None) -> None:
+    def __init__(self, question: str, choices: Sequence[str] = (), numbers: Range | Mapping[str, Range] | None = None) -> None:
         if bool(choices) == bool(numbers):
             raise ValueError("a prediction needs either choices or numbers")
         self.question, self.choices, self.numbers = question, tuple(choices), numbers
-        self.guess: str | float | None = None
-        if numbers:
-            low, high, unit = numbers
-            self.input: w.Widget = w.FloatSlider(
-                value=low, min=low, max=high, step=(high - low) / 100, description=unit, layout=w.Layout(width="26em"), readout_format=".3g"
-            )
-        else:
-            self.input = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
+        self.ranges: dict[str, Range] = dict(numbers) if isinstance(numbers, Mapping) else {"": numbers} if numbers else {}
+        self.guess: Any = None
+        self.measured: Answer | None = None
+        self.note = ""
+        self._moved: set[str] = set()
+        radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
+        self.inputs = {name: self._slider(name) for name in self.ranges} or {"": radio}
+        self.input = next(iter(self.inputs.values()))
         self.button = w.Button(description="Lock my guess", icon="lock", tooltip="After this the guess stays as it is")
         self.button.on_click(lambda _: self.lock())
-        self.answer = w.HTML()
-        super().__init__([w.HTML(f"<b>Predict.</b> {html.escape(question)}"), self.input, self.button, self.answer])
+        self.hint, self.answer = w.HTML(), w.HTML()
+        row = w.HBox([self.button, self.hint], layout=w.Layout(align_items="center"))
+        super().__init__([w.HTML(_question(question)), *self.inputs.values(), row, self.answer])
         self.layout.border_left = "4px solid #0072B2"
-        self.layout.padding = "4px 12px"
+        self.layout.padding = "4px 14px"
+        self.layout.margin = "6px 0"
 
     def lock(self) -> None:
-        """Keep what is chosen now as the guess; without a choice nothing happens."""
-        if self.guess is None and self.input.value is not None:
-            self.guess = self.input.value
-            self.input.disabled = self.button.disabled = True
-            self.button.description = "Locked"
-
-    def reveal(self, measured: str | float, note: str = "") -> str:
-        """Show the guess beside what was `measured` (a choice, or a number in the card's unit); returns the text shown."""
-        self.input.disabled = self.button.disabled = True
-        if self.guess is None:
-            text = f"You made no guess. Measured: {self._show(measured)}."
-        elif isinstance(self.guess, float) and isinstance(measured, (int, float)):
-            text = f"Your guess: {self._show(self.guess)}. Measured: {self._show(measured)}."
+        """Keep what is chosen now as the guess; without a choice the card says what is missing."""
+        missing = [name for name in self.ranges if name not in self._moved]
+        if self.guess is not None:
+            return
+        if self.choices and self.input.value is None:
+            self.hint.value = "Choose first."
+        elif missing:
+            self.hint.value = "Move the slider first." if missing == [""] else f"Move these sliders first: {escape(', '.join(missing))}."
         else:
-            text = f"You guessed: {self.guess}. {'You were right' if self.guess == measured else 'You were wrong'}; measured: {measured}."
-        text = f"{text} {note}".strip()
-        self.answer.value = html.escape(text)
+            values = {name: slider.value for name, slider in self.inputs.items()}
+            self.guess = values if isinstance(self.numbers, Mapping) else values[""]
+            self.hint.value = "It stays as it is. Now run the experiment."
+            self._close("Locked")
+
+    def reveal(self, measured: Answer, note: str = "") -> str:
+        """Show the guess beside what was `measured` (a choice, a number in the card's unit, or one for each name); returns the text shown."""
+        self._close("Locked" if self.guess is not None else "No guess")
+        self.hint.value = ""
+        self.measured, self.note = measured, note
+        text = f"{self._compare(measured)} {note}".strip()
+        self.answer.value = f"{self._picture()}<p style='margin:6px 0 0;font-size:14px;line-height:1.5'>{escape(text)}</p>"
         return text
 
-    def _show(self, value: str | float) -> str:
-        return value if isinstance(value, str) else f"{value:.3g} {self.numbers[2] if self.numbers else ''}".strip()
+    def table(self) -> str:
+        """Question, guess and measurement as text."""
+        guess = "no guess" if self.guess is None else self._show(self.guess)
+        measured = "not measured yet" if self.measured is None else self._show(self.measured)
+        return f"{self.question}\nguess: {guess}\nmeasured: {measured}" + (f"\n{self.note}" if self.note else "")
+
+    def to_html(self, path: Path | str) -> Path:
+        """Write a page with the question, the guess and what was measured, which needs no kernel and no network."""
+        return _Sheet(self).to_html(path)
 
     def __repr__(self) -> str:
         return f"Predict({self.question!r})"
+
+    # --- what is said ---
+
+    def _compare(self, measured: Answer) -> str:
+        if self.guess is None:
+            return f"You made no guess. Measured: {self._show(measured)}."
+        if self.choices:
+            return f"You guessed: {self.guess}. {'You were right' if self.guess == measured else 'You were wrong'}; measured: {measured}."
+        return f"Your guess: {self._show(self.guess)}. Measured: {self._show(measured)}."
+
+    def _show(self, value: Answer) -> str:
+        if isinstance(value, Mapping):
+            return ", ".join(f"{name} {self._number(number, name)}" for name, number in value.items())
+        return value if isinstance(value, str) else self._number(value, "")
+
+    def _number(self, value: float, name: str) -> str:
+        digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return f"{digits} {self.ranges[name][2] if name in self.ranges else ''}".strip()
+
+    def _picture(self) -> str:
+        """Guess and measurement on a scale, one for each number."""
+        if not self.ranges or self.measured is None:
+            return ""
+        guesses = self.guess if isinstance(self.guess, Mapping) else {"": self.guess}
+        found = self.measured if isinstance(self.measured, Mapping) else {"": self.measured}
+        scales = [self._scale(name, guesses.get(name) if guesses else None, float(found[name])) for name in self.ranges if name in found]
+        return "".join(scales)
+
+    def _scale(self, name: str, guess: float | None, measured: float) -> str:
+        low, high, _ = self.ranges[name]
+        values = [v for v in (guess, measured) if v is not None and math.isfinite(v)]
+        low, high = min(0.0, low, *values), max(high, *values)  # bars that begin at zero can be compared by their length
+        bars = [("guess", guess, GUESS, "url(#ls-guess)"), ("measured", measured, MEASURED, MEASURED)]
+        rows = []
+        for i, (label, value, color, fill) in enumerate(bar for bar in bars if bar[1] is not None):
+            width = 1 + 300 * ((value or 0) - low) / ((high - low) or 1)
+            y = 4 + 26 * i
+            rows.append(
+                f'<text x="72" y="{y + 15}" text-anchor="end">{label}</text><rect x="80" y="{y}" width="300" height="20" opacity="0.12"/>'
+                f'<rect x="80" y="{y}" width="{width:.1f}" height="20" fill="{fill}" stroke="{color}"/>'
+                f'<text x="388" y="{y + 15}">{escape(self._number(value or 0, name))}</text>'
+            )
+        stripes = (
+            '<pattern id="ls-guess" width="8" height="8" patternUnits="userSpaceOnUse">'
+            f'<rect width="8" height="8" fill="{GUESS}"/><path d="M0 8L8 0" stroke="white" stroke-width="2"/></pattern>'
+        )
+        head = f"<div style='margin-top:8px;font-weight:600'>{escape(name)}</div>" if name else ""
+        return (
+            f'{head}<svg viewBox="0 0 640 {8 + 26 * len(rows)}" style="width:640px;max-width:100%;display:block" font-size="14" fill="currentColor" '
+            f'font-family="inherit" role="img" aria-label="guess and measurement">{stripes}{"".join(rows)}</svg>'
+        )
+
+    # --- controls ---
+
+    def _slider(self, name: str) -> w.Widget:
+        low, high, unit = self.ranges[name]
+        slider = w.FloatSlider(
+            value=low,
+            min=low,
+            max=high,
+            step=(high - low) / 100,
+            description=f"{name} ({unit})" if name and unit else name or unit,
+            readout_format=",.3r",
+            layout=w.Layout(width="34em"),
+            style={"description_width": "initial"},
+        )
+        slider.observe(lambda change: self._slide(name, change["owner"]), "value")
+        return slider
+
+    def _slide(self, name: str, slider: w.Widget) -> None:
+        """A slider was moved. What a browser sends late, after the lock, does not count, and the slider goes back to the guess."""
+        if self.guess is None:
+            self._moved.add(name)
+        else:
+            slider.value = self.guess[name] if isinstance(self.guess, Mapping) else self.guess
+
+    def _close(self, said: str) -> None:
+        for one in self.inputs.values():
+            one.disabled = True
+        self.button.disabled, self.button.description = True, said
+
+
+class _Sheet(Card):
+    """The card without its controls."""
+
+    title = "Predict"
+
+    def __init__(self, predict: Predict) -> None:
+        self.predict = predict
+
+    def body(self) -> str:
+        rest = self.predict.answer.value or f"<p>{escape(self.predict.table().split(chr(10))[1])}</p>"
+        listed = "".join(f"<li>{escape(choice)}</li>" for choice in self.predict.choices)
+        return _question(self.predict.question) + (f"<ul>{listed}</ul>" if listed else "") + rest
+
+    def table(self) -> str:
+        return self.predict.table()
+
+
+def _question(question: str) -> str:
+    return f"<div style='font-size:15px;line-height:1.5'><b>Predict.</b> {escape(question)}</div>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.benchmarks import allreduce, hooks, kills, memory, prediction, simulator, start, steps, tracing
+from tests.benchmarks import allreduce, commands, hooks, kills, memory, prediction, simulator, stage, start, steps, strategies, tracing
 from tests.benchmarks.harness import Options, Rows
 
 SUBJECTS: dict[str, Callable[[Options], Rows]] = {
@@ -12,9 +12,12 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "memory": memory.rows,
     "tracing": tracing.rows,
     "steps": steps.rows,
+    "strategies": strategies.rows,
+    "commands": commands.rows,
     "allreduce": allreduce.rows,
     "simulator": simulator.rows,
     "kills": kills.rows,
     "prediction": prediction.rows,
     "hooks": hooks.rows,
+    "stage": stage.rows,
 }

@@ -22,7 +22,7 @@ ORDER = [
     {"cluster"},
     {"strategies", "simulate"},
     {"launch", "widgets"},
-    {"reduction", "racing", "progress", "course"},
+    {"reduction", "racing", "progress", "course", "cards"},
     {"commands"},
     {"__init__", "__main__"},
 ]

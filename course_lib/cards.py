@@ -1,0 +1,21 @@
+"""The machine and the catalogue as cards, for notebooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_lib import hardware
+from course_lib.strategies import catalog
+from course_lib.widgets import MachineCard, StrategyTable
+
+
+def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
+    """What this machine has and what that means for each strategy; for a `strategy` and `fields` of `RunSpec`, the plan of that run too."""
+    here = hardware.probe()
+    reasons = hardware.plan(catalog.spec_for(strategy, **fields), here).reasons if strategy else ()
+    return MachineCard(hardware.machine_rows(here), catalog.rows(here), [(r.what, r.choice, r.why) for r in reasons])
+
+
+def strategy_table() -> StrategyTable:
+    """The catalogue of strategies, to compare and to filter, and what of it is real on this machine."""
+    return StrategyTable(catalog.rows(hardware.probe()))

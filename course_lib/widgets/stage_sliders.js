@@ -1,0 +1,89 @@
+// What the learner can change: workers, hosts, bytes and links, and the button that runs it for real.
+
+const POWERS = Array.from({ length: 17 }, (_, i) => 1024 * 2 ** i); // 1 KiB to 64 MiB
+const RATES = [10, 25, 50, 100, 200, 500, 1e3, 2.5e3, 5e3, 1e4, 1.6e4, 2.5e4, 4e4, 1e5, 2e5, 4e5].map((mbit) => (mbit * 1e6) / 8); // bytes a second
+const SLIDERS = {
+  workers: { label: "workers", stops: Array.from({ length: 31 }, (_, i) => i + 2), show: String },
+  hosts: { label: "hosts", stops: [1, 2, 3, 4, 5, 6, 7, 8], show: String },
+  bytes: { label: "message", stops: POWERS, show: amount },
+  between: { label: "between hosts", stops: RATES, show: speed },
+  inside: { label: "inside a host", stops: RATES, show: speed },
+};
+const LEGEND =
+  "A row is a rank, a column a chunk of its buffer. A layer in a rank's colour: that rank's gradient is in. Outlined: complete. + is added, = replaces.";
+const REAL = "Start real processes on this machine, and play what they did.";
+
+class Sliders {
+  constructor(parent, model) {
+    this.model = model;
+    this.inputs = {};
+    const form = make(parent, "div", { class: "stage-sliders" });
+    if (!model.get("standalone")) {
+      for (const name of Object.keys(SLIDERS)) this.inputs[name] = this.#slider(form, name);
+      this.runner = make(form, "button", { type: "button", class: "stage-run", title: REAL });
+      this.runner.addEventListener("click", () => model.send({ run: true }));
+    }
+    this.note = make(parent, "p", { class: "stage-note", role: "status" });
+    make(parent, "p", { class: "stage-soft stage-legend" }, LEGEND);
+  }
+
+  #slider(form, name) {
+    const { label, stops } = SLIDERS[name];
+    const box = make(form, "label");
+    const head = make(box, "span", { class: "stage-head" });
+    make(head, "span", {}, label);
+    const value = make(head, "b");
+    const input = make(box, "input", { type: "range", min: 0, max: stops.length - 1, step: 1, "aria-label": label });
+    input.addEventListener("input", () => this.#set(name, stops[input.value]));
+    return { box, value, input };
+  }
+
+  // Told to Python a moment later: a slider that is dragged says a lot.
+  #set(name, value) {
+    this.wanted = { ...(this.wanted ?? this.model.get("scene").settings), [name]: value };
+    this.wanted.hosts = Math.min(this.wanted.hosts, this.wanted.workers);
+    this.show();
+    this.close();
+    this.soon = setTimeout(() => {
+      this.model.set("settings", this.wanted);
+      this.model.save_changes();
+    }, 40);
+    this.late = setTimeout(() => this.#say("Waiting for the kernel: it is busy, or it has stopped."), 2000);
+  }
+
+  close() {
+    clearTimeout(this.soon);
+    clearTimeout(this.late);
+  }
+
+  show(words) {
+    const { settings: shown, fixed } = this.model.get("scene");
+    if (this.wanted && Object.entries(this.wanted).every(([name, value]) => shown[name] === value)) {
+      this.wanted = null;
+      clearTimeout(this.late);
+    }
+    const settings = this.wanted ?? shown;
+    for (const [name, { box, value, input }] of Object.entries(this.inputs)) {
+      const { stops, show } = SLIDERS[name];
+      const off = (stop) => Math.abs(Math.log(stop / settings[name]));
+      input.max = name === "hosts" ? Math.min(settings.workers, stops.length) - 1 : stops.length - 1;
+      input.value = stops.reduce((best, stop, i) => (off(stop) < off(stops[best]) ? i : best), 0);
+      value.textContent = show(settings[name]);
+      input.setAttribute("aria-valuetext", show(settings[name]));
+      input.disabled = Boolean(fixed) || (name === "between" && settings.hosts === 1);
+      box.title = fixed || (name === "between" && input.disabled ? "All workers are on one host." : "");
+    }
+    if (this.runner) {
+      this.runner.hidden = !this.model.get("runnable");
+      this.runner.disabled = this.model.get("busy") || Boolean(this.wanted);
+      this.runner.textContent = this.model.get("busy") ? "Running…" : "Run it for real";
+    }
+    const alone = this.model.get("standalone") && `${words ?? ""} A page on its own: in a notebook, sliders change these and run it anew.`;
+    this.#say(this.model.get("status") || alone || fixed);
+  }
+
+  #say(text) {
+    this.note.textContent = text;
+    this.note.hidden = !text;
+  }
+}

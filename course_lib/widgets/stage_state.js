@@ -1,0 +1,204 @@
+// One algorithm on the stage: its transfers, and who has what at any moment of any clock. Nothing is drawn here.
+
+const column = (view, Type) => new Type(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
+
+const bits = (set) => {
+  const found = [];
+  for (let rank = 0; rank < 32; rank++) if ((set >>> rank) & 1) found.push(rank);
+  return found;
+};
+
+class Algorithm {
+  constructor(data) {
+    Object.assign(this, data); // label, workers, ranks, chunks, hosts, sizes, offsets, clocks, stop, error
+    if (this.error) return;
+    for (const name of ["src", "dst", "own", "wants"]) this[name] = column(data[name], Uint8Array);
+    const chunk = column(data.chunk, Uint16Array); // the highest bit: is it added, or does it replace?
+    this.chunk = chunk.map((value) => value & 0x7fff);
+    this.reduce = chunk.map((value) => value >> 15);
+    this.start = Uint32Array.from(this.own, (own, cell) => (own ? 1 << Math.floor(cell / this.chunks) : 0));
+    this.goal = Uint32Array.from(this.wants, (wants, cell) => (wants ? this.whole[cell % this.chunks] : 0));
+    this.count = this.src.length;
+    this.rounds = this.offsets.length - 1;
+    this.round = new Uint16Array(this.count);
+    for (let k = 0; k < this.rounds; k++) this.round.fill(k, this.offsets[k], this.offsets[k + 1]);
+    const hosts = [...new Set(this.hosts)].sort((a, b) => a - b);
+    this.racks = hosts.map((host) => ({ host, ranks: this.hosts.flatMap((h, rank) => (h === host ? [rank] : [])) }));
+    this.rack = this.hosts.map((host) => hosts.indexOf(host));
+    this.#read();
+    this.#links();
+    this.use("rounds");
+  }
+
+  // What each transfer carries: what its source had at the start of its round.
+  #read() {
+    this.carried = new Uint32Array(this.count);
+    this.carriedTwice = new Uint32Array(this.count);
+    this.reset();
+    for (let k = 0; k < this.rounds; k++) {
+      for (let i = this.offsets[k]; i < this.offsets[k + 1]; i++) {
+        const cell = this.src[i] * this.chunks + this.chunk[i];
+        this.carried[i] = this.once[cell];
+        this.carriedTwice[i] = this.twice[cell];
+      }
+      for (let i = this.offsets[k]; i < this.offsets[k + 1]; i++) this.#land(i);
+    }
+  }
+
+  // Bytes that each host's link carries in the end, and the most that one does.
+  #links() {
+    this.total = { up: this.up, down: this.down };
+    this.most = Math.max(...this.up, ...this.down);
+  }
+
+  // Bytes so far on the link that is the busiest in the end.
+  get busiest() {
+    const reached = (way) => this[way].map((bytes, rack) => (this.total[way][rack] === this.most ? bytes : 0));
+    return Math.max(...reached("up"), ...reached("down"));
+  }
+
+  has(clock) {
+    return clock === "rounds" || Boolean(this.clocks?.[clock]);
+  }
+
+  // When each transfer begins and ends. Transfers of a round that share a link between hosts follow each other on the clock of rounds too.
+  use(clock) {
+    if (clock === "rounds") {
+      this.begin = new Float64Array(this.count);
+      this.end = new Float64Array(this.count);
+      for (let k = 0; k < this.rounds; k++) this.#share(k);
+      this.finish = this.rounds;
+    } else {
+      const scale = this.clocks[clock].seconds / 65535;
+      const times = Float64Array.from(column(this.clocks[clock].times, Uint16Array), (part) => part * scale);
+      this.begin = times.subarray(0, this.count);
+      this.end = times.subarray(this.count);
+      this.finish = this.end.reduce((latest, moment) => Math.max(latest, moment), 0);
+    }
+    this.limit = this.stop?.at[clock] ?? Infinity;
+    this.order = Uint32Array.from({ length: this.count }, (_, i) => i).sort((a, b) => this.end[a] - this.end[b] || a - b);
+    this.over = []; // when each round has ended everywhere
+    let latest = 0;
+    for (let k = 0; k < this.rounds; k++) {
+      for (let i = this.offsets[k]; i < this.offsets[k + 1]; i++) latest = Math.max(latest, this.end[i]);
+      this.over.push(clock === "rounds" ? k + 1 : latest);
+    }
+    this.reset();
+  }
+
+  #share(k) {
+    const waiting = {}; // link -> transfers before this one
+    const turns = [];
+    for (let i = this.offsets[k]; i < this.offsets[k + 1]; i++) {
+      const link = `${this.rack[this.src[i]]} to ${this.rack[this.dst[i]]}`;
+      turns.push(this.crosses(i) ? (waiting[link] = (waiting[link] ?? -1) + 1) : 0);
+    }
+    const last = Math.max(1, ...turns);
+    turns.forEach((turn, j) => {
+      const i = this.offsets[k] + j;
+      this.begin[i] = k + 0.06 + (0.26 * turn) / last;
+      this.end[i] = this.begin[i] + 0.58;
+    });
+  }
+
+  crosses(i) {
+    return this.rack[this.src[i]] !== this.rack[this.dst[i]];
+  }
+
+  reset() {
+    this.once = this.start.slice();
+    this.twice = new Uint32Array(this.once.length);
+    this.from = new Int32Array(this.once.length).fill(-1); // the transfer that came last into each cell
+    this.up = new Float64Array(this.racks.length);
+    this.down = new Float64Array(this.racks.length);
+    this.landed = 0;
+    this.now = 0;
+    this.changed = null; // every cell
+  }
+
+  #land(i) {
+    const cell = this.dst[i] * this.chunks + this.chunk[i];
+    if (this.reduce[i]) {
+      this.twice[cell] |= this.carriedTwice[i] | (this.once[cell] & this.carried[i]);
+      this.once[cell] |= this.carried[i];
+    } else {
+      this.once[cell] = this.carried[i];
+      this.twice[cell] = this.carriedTwice[i];
+    }
+    this.from[cell] = i;
+    if (this.crosses(i)) {
+      this.up[this.rack[this.src[i]]] += this.sizes[this.chunk[i]];
+      this.down[this.rack[this.dst[i]]] += this.sizes[this.chunk[i]];
+    }
+    return cell;
+  }
+
+  // Go to a moment. `changed` then holds the cells to be drawn anew, or null for all of them.
+  seek(moment) {
+    const to = Math.min(moment, this.limit);
+    if (to < this.now) this.reset();
+    while (this.landed < this.count && this.end[this.order[this.landed]] <= to) {
+      const cell = this.#land(this.order[this.landed++]);
+      this.changed?.add(cell);
+    }
+    this.now = to;
+  }
+
+  // Transfers that are on their way now, and those that have just come.
+  under(glow) {
+    const flying = [];
+    const fresh = [];
+    for (let i = 0; i < this.count; i++) {
+      if (this.begin[i] <= this.now && this.now < this.end[i]) flying.push(i);
+      else if (this.end[i] <= this.now && this.now < this.end[i] + glow) fresh.push(i);
+    }
+    return { flying, fresh };
+  }
+
+  // Those that come next, when nothing is under way.
+  next() {
+    const k = this.over.findIndex((moment) => moment > this.now);
+    return k < 0 ? [] : Array.from({ length: this.offsets[k + 1] - this.offsets[k] }, (_, j) => this.offsets[k] + j);
+  }
+
+  get stopped() {
+    return Boolean(this.stop) && this.now >= this.last;
+  }
+
+  get roundsDone() {
+    const k = this.over.findIndex((moment) => moment > this.now);
+    return k < 0 ? this.rounds : k;
+  }
+
+  // Chunks that hold all they must, and how many must.
+  get complete() {
+    let full = 0;
+    let wanted = 0;
+    this.goal.forEach((goal, cell) => {
+      if (!goal) return;
+      wanted++;
+      if (this.once[cell] === goal && !this.twice[cell]) full++;
+    });
+    return { full, wanted };
+  }
+
+  // Chunks that are not as they must be.
+  get wrong() {
+    const bad = Array.from(this.goal.keys()).filter((cell) => this.goal[cell] && (this.once[cell] !== this.goal[cell] || this.twice[cell]));
+    return bad.map((cell) => [Math.floor(cell / this.chunks), cell % this.chunks]);
+  }
+
+  name(rank) {
+    return rank < this.workers ? `rank ${rank}` : `server ${rank - this.workers}`;
+  }
+
+  // When the picture of it stands still: at its end, or where it breaks.
+  get last() {
+    return Math.min(this.finish, this.limit);
+  }
+
+  state() {
+    const rows = (flat) => Array.from({ length: this.ranks }, (_, r) => Array.from(flat.slice(r * this.chunks, (r + 1) * this.chunks)));
+    return { once: rows(this.once), twice: rows(this.twice), rounds: this.roundsDone };
+  }
+}

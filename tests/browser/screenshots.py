@@ -1,0 +1,147 @@
+"""Screenshots of every widget in JupyterLab, light and dark, and of its page: `python -m tests.browser.screenshots [NAME ...] [--to FOLDER]`.
+
+Each widget shows a real run, made now. The pictures are to be looked at, so their folder is not committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+
+SIZE = {"width": 1280, "height": 720}  # a projector
+RUN = 'run = start("multi_worker_mirrored", framework="torch", workers=4, steps={steps}, device_ms=20, slow={{"worker:3": 4}})'
+
+# Name -> the code of a cell. Its last line shows the widget; one called `shown` is saved as a page, too.
+CELLS = {
+    "stage": """
+from course_lib.widgets.all_reduce_stage import AllReduceStage
+shown = AllReduceStage("ring", "hierarchical")
+shown""",
+    "training_board": f"""
+from course_lib import start
+from course_lib.widgets.training_board import TrainingBoard
+{RUN.format(steps=120)}
+shown = TrainingBoard(run.wait())
+shown""",
+    "race_board": """
+from course_lib import race
+from course_lib.widgets.race_board import RaceBoard
+entrants = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=4, steps=80, device_ms=30, slow={"worker:3": 4})
+shown = RaceBoard(entrants.wait())
+shown""",
+    "timeline": f"""
+from course_lib import start
+from course_lib.widgets import Timeline
+{RUN.format(steps=60)}
+shown = Timeline(run.wait())
+shown""",
+    "timeline_faults": f"""
+import time
+from course_lib import start
+from course_lib.errors import TaskFailed
+from course_lib.widgets import Timeline
+{RUN.format(steps=10_000)}
+run.wait_running(); time.sleep(1); run.pause("worker:1"); time.sleep(0.3); run.resume("worker:1"); time.sleep(0.3); run.kill("worker:2")
+try:
+    run.wait()
+except TaskFailed as failure:
+    pass
+shown = Timeline(run)
+shown""",
+    "timeline_messages": """
+from course_lib.collectives import build, simulate
+from course_lib.widgets import Timeline
+shown = Timeline(simulate(build("ring", 8, hosts=2), 4 * 2**20, trace=True))
+shown""",
+    "machine_card": """
+from course_lib import hardware
+from course_lib.strategies import catalog
+from course_lib.widgets import MachineCard
+here = hardware.probe()
+shown = MachineCard(hardware.machine_rows(here), catalog.rows(here))
+shown""",
+    "strategy_table": """
+from course_lib import hardware
+from course_lib.strategies import catalog
+from course_lib.widgets import StrategyTable
+shown = StrategyTable(catalog.rows(hardware.probe()))
+shown""",
+    "predict": """
+from course_lib import start
+from course_lib.measures import examples_per_second
+from course_lib.widgets import Predict
+shown = Predict("How many examples a second do four workers train, all equal, and with one four times slower?",
+                numbers={"all equal": (0, 8000, "examples/s"), "one slow": (0, 8000, "examples/s")})
+shown.inputs["all equal"].value, shown.inputs["one slow"].value = 6000, 5000
+shown.lock()
+speed = {}
+for name, slow in {"all equal": {}, "one slow": {"worker:3": 4}}.items():
+    run = start("multi_worker_mirrored", framework="torch", workers=4, steps=40, device_ms=20, slow=slow).wait()
+    speed[name] = examples_per_second(run.trace, run.spec.batch)
+shown.reveal(speed, "The slow one sets the pace of all.")
+shown""",
+}
+SAVE = "import pathlib; shown.to_html(pathlib.Path('{name}.html')) if hasattr(shown, 'to_html') else None;"
+
+
+def photograph(page: Page, name: str, folder: Path) -> None:
+    """Run the notebook that is open and keep what its first output looks like in both themes."""
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+    page.locator(".jp-Notebook .jp-Cell").first.click()
+    page.keyboard.press("Control+b")  # without the list of files
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+    page.get_by_text("[2]:", exact=True).first.wait_for(timeout=120_000)  # the second cell has run, so the first has
+    page.locator(".jp-Cell").first.locator(".jp-InputCollapser").click()
+    for theme in ("Light", "Dark"):
+        page.get_by_role("menuitem", name="Settings", exact=True).click()
+        for label in ("Theme", f"JupyterLab {theme}"):
+            page.locator(".lm-Menu-itemLabel").get_by_text(label, exact=True).click()
+        page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']").wait_for(state="attached")
+        page.wait_for_timeout(1500)  # for sheets and canvases to take the theme
+        page.screenshot(path=folder / f"{name}-{theme.lower()}.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which widgets, all if not given: {', '.join(CELLS)}")
+    parser.add_argument("--to", type=Path, default=Path("screenshots"))
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(CELLS):
+        parser.error(f"no widget is called {', '.join(sorted(unknown))}; there are {', '.join(CELLS)}")
+    if CHROMIUM is None:
+        parser.error("no Chromium is installed: apt install chromium")
+    options.to.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="lockstep-screenshots-") as temporary, sync_playwright() as playwright:
+        books = Path(temporary)
+        os.environ["LOCKSTEP_HOME"] = str(books / "home")  # its runs go with it
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        quiet = books / ".jupyter/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+        quiet.parent.mkdir(parents=True)
+        quiet.write_text('{"fetchNews": "false"}')  # nor a question whether to
+        with jupyter(books) as address:
+            for name in options.names or CELLS:
+                notebook(books / f"{name}.ipynb", CELLS[name].strip(), SAVE.format(name=name))
+                page = browser.new_page(viewport=SIZE)
+                page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb")
+                photograph(page, name, options.to)
+                page.close()
+                for scheme in ("light", "dark"):
+                    if (books / f"{name}.html").exists():
+                        page = browser.new_page(viewport=SIZE, color_scheme=scheme)
+                        page.goto((books / f"{name}.html").as_uri())
+                        page.wait_for_timeout(700)
+                        page.screenshot(path=options.to / f"{name}-page-{scheme}.png")
+                        page.close()
+                print(name, flush=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

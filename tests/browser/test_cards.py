@@ -1,0 +1,261 @@
+"""Timeline, StrategyTable, MachineCard and Predict in a real browser: from disk without a kernel, and in JupyterLab."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from course_lib import hardware
+from course_lib.collectives import build, simulate
+from course_lib.strategies import catalog
+from course_lib.trace import Lifecycle, Trace
+from course_lib.widgets import MachineCard, StrategyTable, Timeline
+from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+from tests.unit.test_timeline import training
+from tests.unit.test_trace import EVENTS
+
+if CHROMIUM is None:
+    pytest.skip("no Chromium is installed: apt install chromium", allow_module_level=True)
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CELLS = (
+    """
+from course_lib.collectives import build, simulate
+from course_lib.widgets import Timeline
+timeline = Timeline(simulate(build("ring", 4), 4096, trace=True))
+timeline""",
+    """
+from course_lib import hardware
+from course_lib.strategies import catalog
+from course_lib.widgets import StrategyTable
+StrategyTable(catalog.rows(hardware.probe()))""",
+    """
+from course_lib.widgets import Predict
+card = Predict("How long?", numbers=(0, 100, "ms"))
+card""",
+    "print('guessed', card.guess); print(card.reveal(30.0))",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page at a projector's size, what it asked for, and what went wrong in it."""
+
+    def __init__(self, browser: Browser, scheme: str = "light") -> None:
+        self.page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme=scheme, reduced_motion="reduce")
+        self.page.set_default_timeout(60_000)
+        self.asked: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+
+    def open(self, path: Path) -> Page:
+        self.page.goto(path.as_uri())
+        return self.page
+
+    def close(self) -> None:
+        """Nothing went wrong and nobody else was asked."""
+        assert self.errors == []
+        assert [url for url in self.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+        self.page.close()
+
+
+def view(page: Page) -> tuple[float, float]:
+    """The span of seconds that a timeline shows."""
+    return tuple(page.evaluate("(({from, to}) => [+from, +to])(document.querySelector('.ls-timeline').dataset)"))
+
+
+def focused(page: Page) -> None:
+    page.locator(".ls-timeline[data-to] .lanes").focus()
+
+
+def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(browser: Browser, tmp_path: Path) -> None:
+    watched = Watched(browser)
+    page = watched.open(Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 6.5)])).to_html(tmp_path / "t.html"))
+    focused(page)
+    page.keyboard.press("Home")
+    expect(page.locator("[aria-live]")).to_have_text("worker:0 · step 0. compute: 1 s")
+    page.keyboard.press("ArrowRight")
+    said = "worker:0 · step 0. wait: 2 s. It waited for worker:1, the last to come, which was still in compute of step 0."
+    expect(page.locator("[aria-live]")).to_have_text(said)
+    expect(page.locator(".tip")).to_contain_text("It waited for worker:1")
+    page.keyboard.press("End")
+    expect(page.locator("[aria-live]")).to_have_text(
+        "worker:0 · step 0. apply: 1 s. It made version 1. Staleness 0: updates that came in between."
+    )
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("[aria-live]")).to_contain_text("worker:1 · step 0")
+    page.get_by_text("The same as text").click()
+    expect(page.locator("pre")).to_contain_text("waited 2.00 s, for worker:1")
+    watched.close()
+
+
+def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(browser: Browser, tmp_path: Path) -> None:
+    watched = Watched(browser)
+    page = watched.open(Timeline(Trace(training(workers=4, steps=100))).to_html(tmp_path / "t.html"))
+    focused(page)
+    begin, end = view(page)
+    assert end - begin == pytest.approx(0.3)  # ten steps of 100
+    page.keyboard.press("+")
+    expect(page.locator(f".ls-timeline[data-to='{end}']")).to_have_count(0)
+    closer = view(page)
+    assert begin < closer[0] < closer[1] < end
+    page.keyboard.press("w")
+    page.wait_for_function("+document.querySelector('.ls-timeline').dataset.to > 3")
+    whole = view(page)
+    assert whole[0] <= 0 and whole[1] >= 3.0
+    box = page.locator(".lanes").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 600, box["y"] + 40)
+    page.mouse.wheel(0, -400)
+    page.wait_for_function("+document.querySelector('.ls-timeline').dataset.to < 3")
+    before = view(page)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 900, box["y"] + 40, steps=4)
+    page.mouse.up()
+    page.wait_for_function(f"+document.querySelector('.ls-timeline').dataset.from < {before[0]}")
+    page.mouse.move(box["x"] + 300, box["y"] + 40)
+    page.keyboard.down("Shift")
+    page.mouse.down()
+    page.mouse.move(box["x"] + 400, box["y"] + 40, steps=4)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    wide = before[1] - before[0]
+    page.wait_for_function(f"(({{from, to}}) => to - from < {wide / 5})(document.querySelector('.ls-timeline').dataset)")
+    watched.close()
+
+
+def test_a_hundred_thousand_phases_are_shown_as_shares_and_as_bars_when_near(browser: Browser, tmp_path: Path) -> None:
+    watched = Watched(browser)
+    page = watched.open(Timeline(Trace(training(workers=8, steps=3000))).to_html(tmp_path / "t.html"))
+    focused(page)
+    expect(page.locator(".ls-timeline")).to_have_attribute("data-shares", "false")
+    page.get_by_role("button", name="whole run").click()
+    expect(page.locator(".ls-timeline")).to_have_attribute("data-shares", "true")
+    expect(page.get_by_text("Zoomed out: each column shows the shares")).to_be_visible()
+    box = page.locator(".lanes").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 600, box["y"] + 20)
+    expect(page.locator(".tip")).to_contain_text("compute")
+    expect(page.locator(".tip")).to_contain_text("Zoom in to see each phase.")
+    watched.close()
+
+
+def test_messages_of_a_simulation_are_told_by_pointer_and_keys(browser: Browser, tmp_path: Path) -> None:
+    watched = Watched(browser, scheme="dark")
+    simulation = simulate(build("ring", 4), 4 * 2**20, trace=True)
+    page = watched.open(Timeline(simulation).to_html(tmp_path / "t.html"))
+    expect(page.get_by_text("simulated").first).to_be_visible()
+    focused(page)
+    page.keyboard.press("Home")
+    expect(page.locator("[aria-live]")).to_contain_text("1 MiB in")
+    expect(page.locator("[aria-live]")).to_contain_text("round 0")
+    box = page.locator(".lanes canvas").bounding_box()
+    assert box
+    found = set()
+    for x in range(120, 700, 7):  # down between the first two lanes arrows are crossed
+        page.mouse.move(box["x"] + x, box["y"] + 52)
+        if page.locator(".tip").is_visible():
+            found.add(page.locator(".tip b").inner_text())
+    assert "worker:0 to worker:1" in found and found <= {f"worker:{r} to worker:{(r + 1) % 4}" for r in range(4)}
+    assert page.evaluate("getComputedStyle(document.querySelector('.ls')).color") == "rgb(228, 231, 234)"
+    watched.close()
+
+
+def test_the_strategy_table_compares_filters_and_unfolds_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    watched = Watched(browser)
+    here = hardware.probe()
+    page = watched.open(StrategyTable(catalog.rows(here)).to_html(tmp_path / "s.html"))
+    expect(page.get_by_role("columnheader", name="what is it?")).to_be_visible()
+    expect(page.get_by_role("cell", name="nobody", exact=True)).to_have_count(0)
+    page.get_by_label("compare").select_option("waits")
+    expect(page.get_by_role("columnheader", name="who waits for whom?")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="what is it?")).to_have_count(0)
+    expect(page.get_by_role("cell", name="nobody", exact=True).first).to_be_visible()
+    expect(page.get_by_role("rowheader")).to_have_count(len(catalog.STRATEGIES))
+    page.get_by_label("framework").select_option("tensorflow")
+    expect(page.get_by_role("rowheader")).to_have_count(sum("tensorflow" in s.programs for s in catalog.STRATEGIES.values()))
+    expect(page.get_by_role("columnheader", name="PyTorch")).to_have_count(0)
+    page.get_by_label("here", exact=True).select_option("measured")
+    measured = [row for row in catalog.rows(here) if row["framework"] == "tensorflow" and row["reality"] == "measured"]
+    expect(page.get_by_role("rowheader")).to_have_count(len(measured))
+    page.locator("summary").get_by_text("mirrored", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("every device, to its own copy, with the same average").last).to_be_visible()
+    watched.close()
+
+
+def test_the_machine_card_is_readable_in_the_dark_and_unfolds_its_words(browser: Browser, tmp_path: Path) -> None:
+    watched = Watched(browser, scheme="dark")
+    here = hardware.probe()
+    page = watched.open(MachineCard(hardware.machine_rows(here), catalog.rows(here)).to_html(tmp_path / "m.html"))
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    ink = page.evaluate("getComputedStyle(document.querySelector('.ls-card')).color")
+    assert (paper, ink) == ("rgb(21, 24, 28)", "rgb(228, 231, 234)")
+    sizes = page.evaluate("[...document.querySelectorAll('.ls-card *')].map(e => parseFloat(getComputedStyle(e).fontSize))")
+    assert min(sizes) >= 14
+    page.get_by_text("Words used here").click()
+    expect(page.get_by_text("NVIDIA's library for exchanges between GPUs")).to_be_visible()
+    watched.close()
+
+
+def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(browser: Browser, tmp_path: Path) -> None:
+    notebook(tmp_path / "cards.ipynb", *(cell.strip() for cell in CELLS))
+    watched = Watched(browser)
+    page = watched.page
+    page.set_viewport_size({"width": 1280, "height": 2400})  # JupyterLab takes cells out of the page that cannot be seen
+    with jupyter(tmp_path) as address:
+        page.goto(f"{address}/lab/tree/cards.ipynb")
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+        page.locator(".jp-Notebook .jp-Cell").first.click()
+        for _ in CELLS[:3]:
+            page.keyboard.press("Shift+Enter")
+        page.get_by_text("Lock my guess").wait_for()
+        cells = page.locator(".jp-Notebook .jp-Cell").count()
+
+        # The notebook's own keys (b: a new cell, y and m: what a cell is) do nothing while a widget has the focus.
+        focused(page)
+        for key in ("ArrowRight", "b", "m", "+", "ArrowDown"):
+            page.keyboard.press(key)
+        expect(page.locator(".ls-timeline [aria-live]")).to_contain_text("worker:")
+        for focus in (page.get_by_role("button", name="whole run"), page.locator(".ls-card summary").first, page.get_by_label("compare")):
+            focus.focus()
+            page.keyboard.press("b")
+        page.wait_for_timeout(300)  # a cell that should not come would have come
+        assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+        assert page.locator(".jp-Notebook .jp-MarkdownCell").count() == 0
+        page.get_by_role("button", name="save for Perfetto").click()
+        expect(page.get_by_text("Open it at ui.perfetto.dev, by yourself")).to_be_visible()
+        assert (tmp_path / "ring-4-ranks.perfetto.json").exists()
+
+        page.get_by_label("compare").select_option("update")
+        expect(page.get_by_role("columnheader", name="who applies the update?")).to_be_visible()
+
+        # A slider that was not moved is no guess; one moved by keys is, and stays.
+        page.get_by_role("button", name="Lock my guess").click()
+        expect(page.get_by_text("Move the slider first.")).to_be_visible()
+        page.locator(".noUi-handle").first.focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        page.get_by_role("button", name="Lock my guess").press("Enter")
+        expect(page.get_by_text("It stays as it is.")).to_be_visible()
+        page.locator(".jp-Notebook .jp-CodeCell").nth(3).locator(".jp-InputArea").click()
+        page.keyboard.press("Shift+Enter")
+        locked = float(page.locator(".widget-readout").first.inner_text())
+        assert locked > 0
+        expect(page.get_by_text(f"guessed {locked}")).to_be_visible()
+        expect(page.locator("svg[aria-label='guess and measurement'] rect[stroke]")).to_have_count(2)
+
+        outside = [url for url in watched.asked if not url.startswith((address, address.replace("http", "ws"), "data:", "blob:"))]
+        assert outside == []
+        assert [error for error in watched.errors if any(word in error for word in ("widget", "Widget", "timeline", "Timeline"))] == []
+    page.close()

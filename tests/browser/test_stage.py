@@ -1,0 +1,224 @@
+"""The stage in a real browser: what it shows after each round is what `verify` says, as a page from disk and in JupyterLab."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib.collectives import Schedule, Transfer, build, verify
+from course_lib.widgets.all_reduce_stage import AllReduceStage
+from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+
+if CHROMIUM is None:
+    pytest.skip("no Chromium is installed: apt install chromium", allow_module_level=True)
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+STAGE = "document.querySelector('.ls-stage').stage"
+LAB = """
+from functools import partial
+from course_lib.reduction.call import compare
+from course_lib.widgets.all_reduce_stage import AllReduceStage
+stage = AllReduceStage(workers=3, hosts=1, bytes="64KiB", run=lambda *given, link: compare(*given, repeats=1, link=link))
+stage
+"""
+
+
+def unsound(workers: int) -> Schedule:
+    """A ring whose second half starts from the wrong chunk: rank 0's own gradient is lost in round 3."""
+    p = workers
+    add = [[Transfer(r, (r + 1) % p, (r - 1 - i) % p, "reduce") for r in range(p)] for i in range(p - 1)]
+    return Schedule("unsound", p, p, [*add, *([Transfer(r, (r + 1) % p, (r - i + 1) % p, "copy") for r in range(p)] for i in range(p - 1))])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Shown:
+    """A stage in an open page, what the page asked for, and what went wrong in it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.asked, self.errors = page, [], []
+        page.set_default_timeout(60_000)
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+
+    def open(self, stage: AllReduceStage, folder: Path) -> "Shown":
+        self.page.goto(stage.to_html(folder / "stage.html").as_uri())
+        self.page.locator(".stage-canvas canvas").first.wait_for()
+        self.page.locator(".ls-stage").focus()
+        return self
+
+    def get(self, what: str) -> Any:
+        return self.page.evaluate(f"{STAGE}.{what}")
+
+    def key(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+
+@pytest.fixture
+def shown(browser: Browser) -> Iterator[Shown]:
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    yield Shown(page)
+    page.close()
+
+
+def expected(schedule: Schedule, rounds: int) -> tuple[list[list[int]], list[list[int]]]:
+    state = verify(schedule).state(rounds)
+    return state.once, state.twice
+
+
+def check(shown: Shown, schedules: list[Schedule], rounds: int) -> None:
+    for state, schedule in zip(shown.get("state()"), schedules, strict=True):
+        assert (state["once"], state["twice"]) == expected(schedule, rounds), f"{schedule.name} after round {rounds}"
+
+
+@pytest.mark.parametrize(("names", "workers", "hosts"), [(("ring", "hierarchical"), 8, 2), (("double_tree", "parameter_server"), 5, 3)])
+def test_stepping_shows_the_state_of_verify_after_every_round_and_asks_nobody(
+    shown: Shown, tmp_path: Path, names: tuple[str, ...], workers: int, hosts: int
+) -> None:
+    shown.open(AllReduceStage(*names, workers=workers, hosts=hosts), tmp_path)
+    schedules = [build(name, workers, hosts) for name in names]
+    longest = max(len(s.rounds) for s in schedules)
+    for rounds in range(longest + 1):
+        check(shown, schedules, rounds)
+        shown.key("ArrowRight")
+    for rounds in range(longest - 1, -1, -1):
+        shown.key("ArrowLeft")
+        check(shown, schedules, rounds)
+    assert [url for url in shown.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert shown.errors == []
+
+
+def test_playing_pausing_and_scrubbing_on_the_simulated_clock(shown: Shown, tmp_path: Path) -> None:
+    shown.open(AllReduceStage(workers=4), tmp_path)
+    schedules = [build(name, 4, 2) for name in ("ring", "hierarchical")]
+    shown.page.get_by_role("radio", name="simulated time").click()
+    shown.page.locator(".ls-stage").focus()
+    shown.key(" ")
+    shown.page.wait_for_function(f"{STAGE}.at > 0.1 * {STAGE}.total")
+    shown.key(" ")
+    at = shown.get("at")
+    shown.page.wait_for_timeout(150)
+    assert shown.get("at") == at and not shown.get("playing")
+    shown.key("End")
+    check(shown, schedules, 99)
+    shown.page.get_by_role("slider", name="moment").fill("0")
+    check(shown, schedules, 0)
+    shown.page.get_by_role("slider", name="moment").fill("1000")
+    check(shown, schedules, 99)
+    assert shown.errors == []
+
+
+def test_a_broken_algorithm_stops_at_its_round_and_says_why_while_the_other_goes_on(shown: Shown, tmp_path: Path) -> None:
+    shown.open(AllReduceStage("ring", unsound, workers=4, hosts=1), tmp_path)
+    shown.key("End")
+    right, wrong = shown.get("state()")
+    assert right["once"] == expected(build("ring", 4), 99)[0]
+    assert (wrong["rounds"], wrong["once"]) == (3, expected(unsound(4), 3)[0])
+    assert shown.page.get_by_role("alert").inner_text() == verify(unsound(4)).problems[0].text
+    shown.key("Home")
+    assert shown.page.get_by_role("alert").count() == 0
+    assert shown.errors == []
+
+
+def test_a_chunk_and_a_transfer_tell_about_themselves_under_the_pointer(shown: Shown, tmp_path: Path) -> None:
+    shown.open(AllReduceStage("ring", workers=4, hosts=1, bytes="4KiB"), tmp_path)
+    shown.key("ArrowRight")
+    box = shown.page.locator(".stage-canvas").bounding_box()
+    place = shown.get("views[0].picture.at(1, 3)")
+    assert box
+    shown.page.mouse.move(box["x"] + place["x"] + 6, box["y"] + place["y"] + 6)
+    assert shown.page.get_by_role("tooltip").inner_text().split("\n") == [
+        "rank 1, chunk 3: 1 KiB",
+        "holds the gradients of ranks 0, 1",
+        "last from rank 0 in round 0, added",
+    ]
+    shown.page.evaluate(f"{STAGE}.seek(1.06)")
+    place = shown.get("views[0].picture.at(1, 3)")
+    cell = shown.get("views[0].picture.cell")
+    shown.page.mouse.move(box["x"] + place["x"] + cell["width"] / 2, box["y"] + place["y"] + cell["height"] / 2 + 2)
+    assert (
+        shown.page.get_by_role("tooltip")
+        .inner_text()
+        .startswith("rank 1 → rank 2: chunk 3, 1 KiB\nbrings the gradients of ranks 0, 1\nadded")
+    )
+
+
+def test_who_wants_less_motion_sees_steps(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page(reduced_motion="reduce")
+    shown = Shown(page).open(AllReduceStage("recursive_doubling", workers=4, hosts=1), tmp_path)
+    seen = page.evaluate(
+        f"""async () => {{
+            const seen = new Set();
+            {STAGE}.play();
+            while ({STAGE}.playing) {{ seen.add({STAGE}.at); await new Promise(requestAnimationFrame); }}
+            return [...seen, {STAGE}.at];
+        }}"""
+    )
+    assert sorted(set(seen)) == [0, 1, 2] and shown.errors == []
+    page.close()
+
+
+def test_the_picture_follows_the_theme_of_the_page(shown: Shown, tmp_path: Path) -> None:
+    def light(color: str) -> float:
+        return sum(int(color[at : at + 2], 16) for at in (1, 3, 5)) / 3
+
+    shown.open(AllReduceStage(workers=2, hosts=1), tmp_path)
+    for scheme, dark in (("light", False), ("dark", True), ("light", False)):
+        shown.page.emulate_media(color_scheme=scheme)
+        shown.page.wait_for_function(
+            f"{STAGE}.views[0].picture.theme.rack === getComputedStyle({STAGE}.root).getPropertyValue('--stage-rack').trim()"
+        )
+        theme = shown.get("views[0].picture.theme")
+        assert (light(theme["rack"]) < 128 < light(theme["ink"])) is dark
+
+
+def test_in_jupyterlab_keys_sliders_and_a_run_for_real(shown: Shown, tmp_path: Path) -> None:
+    notebook(tmp_path / "stage.ipynb", LAB, "stage.at = 2; stage.scene['settings']['workers']")
+    page = shown.page
+    with jupyter(tmp_path) as address:
+        page.goto(f"{address}/lab/tree/stage.ipynb")
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+        page.locator(".jp-Notebook .jp-Cell").first.click()
+        page.keyboard.press("Shift+Enter")
+        page.locator(".stage-canvas canvas").first.wait_for()
+
+        # Keys go to the stage and not to the notebook.
+        page.locator(".stage-canvas").first.click()
+        shown.key("ArrowRight")
+        check(shown, [build("ring", 3), build("hierarchical", 3)], 1)
+
+        # A slider simulates anew.
+        page.get_by_role("slider", name="workers").fill("3")
+        page.wait_for_function(f"{STAGE}.scene.settings.workers === 5")
+        page.locator(".ls-stage").focus()
+        shown.key("Home")
+        check(shown, [build("ring", 5), build("hierarchical", 5)], 0)
+        page.get_by_role("slider", name="workers").fill("1")
+        page.wait_for_function(f"{STAGE}.scene.settings.workers === 3")
+
+        # The button starts real processes, and what they did is played.
+        page.get_by_role("button", name="Run it for real").click()
+        page.wait_for_function(f"{STAGE}.clock === 'measured' && {STAGE}.playing", timeout=120_000)
+        page.locator(".ls-stage").focus()
+        shown.key("End")
+        check(shown, [build("ring", 3), build("hierarchical", 3)], 99)
+        page.get_by_text("measured", exact=True).first.wait_for()
+
+        # A cell can move it too.
+        page.get_by_role("radio", name="rounds").click()
+        page.locator(".jp-Notebook .jp-CodeCell").nth(1).click()
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_function(f"{STAGE}.at === 2")
+        check(shown, [build("ring", 3), build("hierarchical", 3)], 2)
+    assert [url for url in shown.asked if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))] == []
+    assert [text for text in shown.errors if "stage" in text.lower() or "widget" in text.lower()] == []

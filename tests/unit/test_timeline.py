@@ -1,0 +1,298 @@
+"""The timeline without a browser: what it is given, what it sends to the page, and what it says as text."""
+
+import json
+import xml.etree.ElementTree as ET
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import measures
+from course_lib.collectives import build, simulate
+from course_lib.errors import SpecError
+from course_lib.spec import RunSpec
+from course_lib.trace import PHASES, Event, Lifecycle, Message, Phase, Trace, Traffic, Update, to_line
+from course_lib.widgets import Timeline
+from course_lib.widgets.source import source
+from course_lib.widgets.still import lanes_svg, messages_svg
+from course_lib.widgets.timeline_scene import scene
+from course_lib.widgets.waits import waits
+from tests.unit.test_trace import EVENTS
+
+
+def unpacked(described: dict[str, Any], data: bytes) -> dict[str, np.ndarray]:
+    """The columns of a scene, as the page unpacks them, with times in seconds."""
+    raw, at, columns = zlib.decompress(data), 0, {}
+    for name, kind, length in described["layout"]:
+        dtype = np.dtype(kind)
+        columns[name] = np.frombuffer(raw, dtype, length, at)
+        at += length * dtype.itemsize
+    assert at == len(raw)
+    for start, length in (("start", "length"), ("mStart", "mLength")):
+        columns[start] = described["origin"] + np.cumsum(columns[start], dtype=np.uint32) * described["unit"]
+        columns[length] = columns[length] * described["unit"]
+    columns["stepEnds"] = described["origin"] + columns["stepEnds"] * described["unit"]
+    return columns
+
+
+def training(workers: int, steps: int, step: float = 0.03) -> list[Event]:
+    """A synchronous run: in step n worker n % workers is the last."""
+    events: list[Event] = []
+    for n in range(steps):
+        begin, rng = n * step, np.random.default_rng(n)
+        computed = {w: begin + step * (0.6 if w == n % workers else 0.3 + 0.1 * float(rng.random())) for w in range(workers)}
+        for w, end in computed.items():
+            task, done = f"worker:{w}", begin + 0.9 * step
+            events += [
+                Phase(task, n, "compute", begin, end),
+                Phase(task, n, "reduce", end, done),
+                Phase(task, n, "apply", done, begin + step),
+            ]
+    return events
+
+
+def saved_run(folder: Path, reality: str, **fields: Any) -> Path:
+    """A run directory as a finished run leaves it."""
+    (folder / "tasks" / "worker-0").mkdir(parents=True)
+    why = {"emulated": "a device sleeps", "measured": "nothing is imposed"}[reality]
+    (folder / "run.json").write_text(
+        json.dumps({"origin": 0.0, "reality": reality, "reasons": [["cores", "2", ""], ["reality", reality, why]]})
+    )
+    (folder / "spec.json").write_text(RunSpec(framework="torch", workers=2, **fields).model_dump_json())
+    (folder / "tasks" / "worker-0" / "events.jsonl").write_bytes(b"".join(map(to_line, EVENTS)))
+    return folder
+
+
+# --- what is sent ---
+
+
+def test_every_phase_and_message_arrives_at_its_time() -> None:
+    described, data = scene(Trace(EVENTS))
+    columns = unpacked(described, data)
+    lanes = np.repeat(described["lanes"], np.diff(described["first"]))
+    got = sorted(zip(lanes, (PHASES[w] for w in columns["what"]), columns["start"].round(5), columns["length"].round(5), strict=True))
+    assert got == sorted((p.task, p.what, p.start, p.end - p.start) for p in measures.lanes(Trace(EVENTS)))
+    message = [columns[name].tolist() for name in ("src", "dst", "bytes", "round", "chunk")]
+    assert message == [[0], [1], [1024], [0], [1]]
+    assert columns["mStart"].round(5) == 4.0 and columns["mLength"].round(5) == 0.5
+
+
+def test_times_stay_exact_to_a_microsecond_in_an_hour_and_to_a_millionth_in_a_short_simulation() -> None:
+    for seconds in (3600.0, 2e-5):
+        phases: list[Event] = [Phase("worker:0", 0, "compute", 0.0, seconds / 3), Phase("worker:0", 0, "apply", seconds / 3, seconds)]
+        columns = unpacked(*scene(Trace(phases)))
+        assert columns["start"][1] == pytest.approx(seconds / 3, abs=min(1e-6, seconds / 1e6))
+
+
+def test_a_widget_of_an_ordinary_run_costs_less_than_100_kb_to_create() -> None:
+    timeline = Timeline(Trace(training(workers=4, steps=300)))
+    state = timeline.get_state()
+    data = state.pop("data")
+    assert len(data) + len(json.dumps({k: v for k, v in state.items() if isinstance(v, (str, dict, list))})) < 100_000
+
+
+def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() -> None:
+    trace = Trace(training(workers=8, steps=3000))
+    described, data = scene(trace)
+    assert described["first"][-1] == len(measures.lanes(trace)) > 90_000
+    assert len(data) < 10 * described["first"][-1] and described["leftOut"] == 0
+
+
+def test_of_too_many_events_the_last_are_kept_and_it_says_how_many_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("course_lib.widgets.timeline_scene.MOST", 5)
+    described, _ = scene(Trace(EVENTS))
+    assert described["first"][-1] == 5 and described["leftOut"] == 2
+
+
+def test_an_empty_trace_is_an_empty_timeline() -> None:
+    timeline = Timeline(Trace())
+    assert timeline.scene["lanes"] == [] and timeline.table() == ""
+
+
+# --- what each wait was for ---
+
+
+def test_a_wait_in_a_reduction_names_the_last_to_come_and_what_it_did() -> None:
+    trace = Trace(training(workers=3, steps=6))
+    found = waits(measures.lanes(trace))
+    assert len(found) == 2 * 6
+    for wait in found:
+        last = f"worker:{wait.phase.step % 3}"
+        assert wait.last and wait.phase.task != last
+        assert wait.released and (wait.released.task, wait.released.what, wait.released.step) == (last, "compute", wait.phase.step)
+        assert wait.released.end == wait.phase.end
+
+
+def test_a_wait_for_a_parameter_server_names_the_worker_whose_gradient_it_applied() -> None:
+    phases = [
+        Phase("worker:0", 5, "wait", 1.0, 2.05),
+        Phase("worker:1", 2, "compute", 0.5, 1.8),
+        Phase("worker:1", 2, "reduce", 1.8, 2.1),
+        Phase("worker:2", 4, "compute", 1.5, 2.04),
+        Phase("ps:0", 2, "apply", 1.9, 2.0),
+    ]
+    (wait,) = waits(phases)
+    assert wait.released == phases[1] and not wait.last
+
+
+def test_a_wait_between_stages_names_the_neighbour_whose_computing_ended_last() -> None:
+    phases = [Phase("worker:0", 0, "compute", 0.0, 1.0), Phase("worker:1", 0, "wait", 0.1, 1.1), Phase("worker:1", 0, "compute", 1.1, 2.0)]
+    (wait,) = waits(phases)
+    assert wait.released == phases[0] and not wait.last
+
+
+def test_a_wait_in_which_nobody_finished_anything_has_no_cause() -> None:
+    (wait,) = waits([Phase("worker:0", 0, "compute", 0.0, 1.0), Phase("worker:1", 0, "wait", 0.1, 0.9)])
+    assert wait.released is None
+
+
+# --- steps, faults, updates ---
+
+
+def test_lines_divide_steps_only_where_all_tasks_end_one_before_the_next() -> None:
+    columns = unpacked(*scene(Trace(training(workers=2, steps=3, step=1.0))))
+    assert columns["steps"].tolist() == [0, 1, 2] and columns["stepEnds"].round(4).tolist() == [1.0, 2.0, 3.0]
+    ahead: list[Event] = [Phase("worker:0", n, "apply", n, n + 0.5) for n in range(4)]
+    behind: list[Event] = [Phase("worker:1", n, "apply", 3 * n, 3 * n + 0.5) for n in range(4)]
+    assert not len(unpacked(*scene(Trace([*ahead, *behind])))["steps"])
+
+
+def test_faults_last_until_what_ends_them() -> None:
+    events = [
+        *EVENTS,
+        Lifecycle("worker:0", "slowed", "to 4 times its time", 1.0),
+        Lifecycle("worker:0", "slowed", "to 1 times its time", 2.0),
+        Lifecycle("worker:1", "paused", "by pause()", 2.5),
+        Lifecycle("worker:1", "resumed", "by resume()", 3.0),
+        Lifecycle("host:1", "cut", "by partition()", 3.5),
+        Lifecycle("worker:1", "killed", "it was killed by kill()", 6.0),
+    ]
+    described, _ = scene(Trace(events), slow={"worker:1": 2.0})
+    lanes = described["lanes"]
+    found = [
+        (lanes[f["lane"]], f["state"], f["at"], f["until"]) for f in described["faults"] if f["state"] not in ("resumed", "full speed")
+    ]
+    assert found == [
+        ("worker:1", "slowed", 0.0, 6.0),
+        ("worker:0", "slowed", 1.0, 2.0),
+        ("worker:1", "paused", 2.5, 3.0),
+        ("host:1", "cut", 3.5, 6.5),
+        ("worker:1", "killed", 6.0, 6.5),
+    ]
+
+
+def test_it_opens_where_the_first_fault_is_and_shows_short_runs_whole() -> None:
+    long = training(workers=2, steps=200)
+    described, _ = scene(Trace([*long, Lifecycle("worker:0", "paused", "", 1.5)]))
+    begin, end = described["opening"]
+    assert begin < 1.5 < end and end - begin == pytest.approx(10 * 0.03)
+    assert scene(Trace(EVENTS))[0]["opening"] is None
+
+
+def test_an_update_comes_with_its_staleness() -> None:
+    events = [Phase("ps:0", 3, "apply", 1.0, 1.1), Phase("ps:0", 3, "apply", 2.0, 2.1), Update("ps:0", 3, "shard 0", "cpu", 4, 7, 1.1)]
+    columns = unpacked(*scene(Trace(events)))
+    assert [columns[name].tolist() for name in ("update", "version", "staleness")] == [[0], [7], [2]]
+
+
+# --- where it comes from, and what it says ---
+
+
+def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> None:
+    emulated = Timeline(saved_run(tmp_path / "a", "emulated", slow={"worker:1": 3}))
+    assert repr(emulated) == "Timeline(multi_worker_mirrored · torch · 2 workers, 2 tasks, emulated)"
+    assert "a device sleeps" in emulated.scene["badge"] and [f["state"] for f in emulated.scene["faults"]] == ["slowed"]
+    measured = saved_run(tmp_path / "b", "measured")
+    assert source(measured).reality == "measured" == source(Trace.of_run(measured)).reality
+    with (measured / "lifecycle.jsonl").open("wb") as more:
+        more.write(to_line(Lifecycle("worker:1", "slowed", "to 4 times its time", 2.0)))
+    assert source(measured).reality == "emulated"
+
+
+def test_a_simulation_says_so_and_a_bare_trace_that_it_does_not_know(tmp_path: Path) -> None:
+    ring = simulate(build("ring", 4), 4096, trace=True)
+    assert repr(Timeline(ring)) == "Timeline(ring, 4 ranks, 4 tasks, simulated)"
+    Trace(EVENTS).save(tmp_path / "trace.jsonl")
+    assert "not stated" in Timeline(tmp_path / "trace.jsonl").scene["badge"]
+
+
+@pytest.mark.parametrize("given", [Path("/nowhere/run"), 3, simulate(build("ring", 4), 64)], ids=["path", "number", "untraced simulation"])
+def test_what_has_no_trace_is_refused(given: Any) -> None:
+    with pytest.raises(SpecError, match="trace="):
+        Timeline(given)
+
+
+class Growing:
+    """A run that goes on."""
+
+    state = "running"
+
+    def __init__(self) -> None:
+        self.trace = Trace(EVENTS[:3])
+
+
+def test_a_live_run_is_read_on_when_asked_for() -> None:
+    run = Growing()
+    timeline = Timeline(run)
+    before = timeline.scene["first"][-1]
+    run.state, run.trace = "finished", Trace(EVENTS)
+    assert timeline.live and not timeline.refresh().live
+    assert timeline.scene["first"][-1] > before
+
+
+def test_the_table_says_for_whom_each_task_waited_what_was_sent_and_what_befell_it() -> None:
+    text = Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 7.0)])).table()
+    assert "worker:0   waited 2.00 s, for worker:1 (1 times)" in text
+    assert "worker:0   to worker:1        1 messages,         1024 bytes" in text
+    assert "7.00 s  worker:1   killed" in text
+
+
+def test_export_writes_what_perfetto_opens_with_hosts_and_wires(tmp_path: Path) -> None:
+    trace = Trace([*EVENTS, Lifecycle("host:1", "cut", "by partition()", 1.0), Traffic("host:1", 10, 20, 1, 2, 2.0)])
+    events = json.loads(Timeline(trace).export(tmp_path / "t.json").read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" and e["cat"] == "phase" for e in events) == 6
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"worker:0", "worker:1", "host:1"}
+    assert [e["args"] for e in events if e["name"] == "bytes of host:1"] == [{"sent": 10, "received": 20}]
+
+
+def test_the_button_for_perfetto_says_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    timeline = Timeline(simulate(build("ring", 4), 64, trace=True))
+    timeline._asked(None, {"do": "export"}, [])
+    assert str(tmp_path / "ring-4-ranks.perfetto.json") in timeline.said and (tmp_path / "ring-4-ranks.perfetto.json").exists()
+
+
+def test_the_page_asks_nobody_for_anything_and_has_the_table(tmp_path: Path) -> None:
+    page = Timeline(Trace(EVENTS)).to_html(tmp_path / "t.html").read_text()
+    assert "waited 2.00 s, for worker:1" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+# --- still pictures ---
+
+
+def titles(svg: str) -> list[str | None]:
+    return [e.text for e in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")][1:]
+
+
+def test_a_still_picture_of_phases_marks_what_befell_a_task(tmp_path: Path) -> None:
+    timeline = Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "by kill()", 5.5)]))
+    svg = timeline.still(tmp_path / "t.svg").read_text()
+    assert "worker:0, step 0: wait 2000.0 ms" in titles(svg) and "killed by kill()" in svg
+
+
+def test_a_still_picture_of_messages_has_an_arrow_for_each_of_them(tmp_path: Path) -> None:
+    trace = simulate(build("ring", 4), 4096, trace=True).trace
+    assert trace
+    words = titles(messages_svg(trace, "a < b"))
+    assert len(words) == len(trace.all(Message)) == 24
+    assert words[0] and words[0].startswith("worker:0 to worker:1, round 0, chunk ")
+
+
+def test_a_picture_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="neither phases nor messages"):
+        messages_svg(Trace(), "")
+    with pytest.raises(ValueError, match="no phases in steps 5 to 6"):
+        lanes_svg(Trace(EVENTS), "", first=5, steps=2)
