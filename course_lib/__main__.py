@@ -20,12 +20,13 @@ from course_lib.commands.race import race
 from course_lib.commands.run import run
 from course_lib.commands.stage import stage
 from course_lib.commands.strategies import strategies
+from course_lib.commands.watch import watch
 from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 
 INTERRUPTED = 130
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Learn distributed training by running it.", rich_markup_mode=None)
-for command in (run, race, allreduce, stage, check, doctor, strategies, picture, exercises):
+for command in (run, race, watch, allreduce, stage, check, doctor, strategies, picture, exercises):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(lab)
 
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except LockstepError as error:
         _fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; what it had started was stopped", INTERRUPTED)
+        _fail("interrupted; what this command had started was stopped", INTERRUPTED)
     except Exception as error:
         if not hasattr(error, "format_message"):  # what the option parser raises has one
             raise

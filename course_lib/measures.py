@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
-from course_lib.trace import Lifecycle, Metric, Phase, Trace, Update, task_key
+from course_lib.trace import Lifecycle, Metric, Phase, Trace, Traffic, Update, task_key
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
 
@@ -134,3 +136,47 @@ def curve(trace: Trace, name: str = "loss") -> list[Metric]:
     """The values of a metric in order of step, one for each step."""
     by_step = {m.step: m for m in trace.all(Metric, name=name)}
     return [by_step[step] for step in sorted(by_step)]
+
+
+def wire_bytes(trace: Trace) -> dict[str, Traffic]:
+    """Task or host -> all that it sent and received, start and end of the run included. Empty where nothing went over a wire."""
+    return {e.task: e for e in trace.all(Traffic)}
+
+
+def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
+    """Task or host -> bytes `sent` and `received` in a step, as the kernel counts. Empty where nothing went over a wire, or for two steps or less.
+
+    What is sent to meet the others, in the first step and after the last does not count. Counters are read at moments of their own: of a step
+    that goes on just then, as much counts as is over of its exchange.
+    """
+    ends = sorted(step_ends(trace))
+    if len(ends) < 2:
+        return {}
+    progress, found = _progress(trace, ends), {}
+    for name in wire_bytes(trace):
+        readings = [e for e in trace.all(Traffic, name) if e.at >= ends[0]]
+        inside = sum(e.at <= ends[-1] for e in readings)
+        first, last = readings[:1], readings[: max(2, inside)][1:][-1:]  # a short run may have no second reading before it was over
+        steps = progress(last[0].at) - progress(first[0].at) if last else 0.0
+        if steps > 0:
+            found[name] = {what: round((getattr(last[0], what) - getattr(first[0], what)) / steps, 1) for what in ("sent", "received")}
+    return found
+
+
+def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
+    """A function of time: how many steps are over, of the step that goes on the part of its exchange, or of its time where it has none."""
+    exchanges: dict[int, list[Phase]] = defaultdict(list)
+    for p in lanes(trace):
+        if p.what == "reduce":
+            exchanges[p.step].append(p)
+
+    def progress(at: float) -> float:
+        done = bisect_right(ends, at)
+        if done in (0, len(ends)):
+            return float(done)
+        if not exchanges[done]:
+            return done + (at - ends[done - 1]) / (ends[done] - ends[done - 1])
+        over = sum(min(max(0.0, at - p.start), p.end - p.start) for p in exchanges[done])
+        return done + over / sum(p.end - p.start for p in exchanges[done])
+
+    return progress

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,15 +20,53 @@ Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
 
 
+_CHECKED = ConfigDict(frozen=True, extra="forbid")
+
+
+class Link(BaseModel):
+    """What lies between a host and the switch that joins all hosts. `mbit`: megabits a second, in each direction; None: as fast as it goes.
+
+    `delay_ms`: for how many milliseconds what leaves the host is on its way besides. To predict with it, make the link of a topology from it:
+    `collectives.Link.of(link.bytes_per_second, link.delay)`.
+    """
+
+    model_config = _CHECKED
+
+    mbit: float | None = Field(
+        default=None, gt=0, le=100_000, allow_inf_nan=False, description="megabits a second, above 0, at most 100000; None for no limit"
+    )
+    delay_ms: float = Field(default=0.0, ge=0, le=10_000, allow_inf_nan=False, description="milliseconds, from 0 to 10000")
+
+    def __init__(self, **fields: Any) -> None:
+        with _complaints(Link):
+            super().__init__(**fields)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bandwidth; infinity where there is no limit."""
+        return float("inf") if self.mbit is None else self.mbit * 125_000
+
+    @property
+    def delay(self) -> float:
+        """Seconds."""
+        return self.delay_ms / 1000
+
+    def __str__(self) -> str:
+        return f"{'any number of' if self.mbit is None else f'{self.mbit:g}'} Mbit/s, {self.delay_ms:g} ms"
+
+
 class RunSpec(BaseModel):
     """One run of one strategy.
 
     Batches are global: `global_batch` examples a step over all workers together, each worker takes an equal share.
     Times are in milliseconds where a name ends in `_ms`, else in seconds. Raises `SpecError`, which names the field,
     the value and what is allowed.
+
+    `hosts` tells over how many hosts the workers are spread, in equal blocks of neighbours; if there are several, each parameter server and the
+    chief has one of its own besides. `placement` says otherwise for some tasks or all. Every host has a `link`; those in `links` have another.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _CHECKED
 
     strategy: str = Field("multi_worker_mirrored", description="the name of a strategy, see `lockstep strategies`")
     framework: Framework = Field("tensorflow", description="'tensorflow', 'torch', or 'python' for functions of your own that need neither")
@@ -40,6 +80,13 @@ class RunSpec(BaseModel):
         NATIVE, description=f"'{NATIVE}' for the framework's own, or an algorithm of ours, see `lockstep allreduce --all`"
     )
     hosts: Count = Field(1, ge=1, le=MAX_WORKERS, description="a whole number from 1 to the number of workers")
+    placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = Field(
+        default_factory=dict, description=f"task=host, with a host from 0 to {MAX_WORKERS - 1}"
+    )
+    link: Link | None = Field(None, description="a Link(mbit=200, delay_ms=0.5)")
+    links: dict[Annotated[int, Field(ge=0)], Link] = Field(
+        default_factory=dict, description="host=Link(...), for hosts that have another one than the rest"
+    )
     cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = Field(
         None, description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl"
     )
@@ -60,6 +107,9 @@ class RunSpec(BaseModel):
     )
     steps: Count = Field(200, ge=1, le=1_000_000, description="a whole number from 1 to 1000000")
     seed: Count = Field(0, ge=0, lt=2**31, description="a whole number from 0 to 2147483647")
+    evaluate_every: Count = Field(
+        0, ge=0, le=1_000_000, description="steps from one look at the test accuracy to the next, a whole number; 0 for none before the end"
+    )
     learning_rate: float | None = Field(None, gt=0, le=100, allow_inf_nan=False, description="a number above 0, at most 100")
     device_ms: float = Field(
         0.0,
@@ -74,10 +124,8 @@ class RunSpec(BaseModel):
     start_timeout: float = Field(60.0, gt=0, le=600, allow_inf_nan=False, description="seconds, above 0, at most 600")
 
     def __init__(self, **fields: Any) -> None:
-        try:
+        with _complaints(RunSpec):
             super().__init__(**fields)
-        except ValidationError as error:
-            raise _as_spec_error(error) from None
 
     @model_validator(mode="after")
     def _hangs_together(self) -> RunSpec:
@@ -92,9 +140,39 @@ class RunSpec(BaseModel):
         if self.hosts > self.workers:
             raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
         for task, factor in self.slow.items():
-            self.check_task(task, "slow")
+            self.check_slow(task)
             check_factor(factor, f"slow[{task}]")
+        self._check_hosts()
         return self
+
+    def _check_hosts(self) -> None:
+        for task in self.placement:
+            self.check_task(task, "placement")
+        if self.placement:  # from here on it names all tasks, so that it means the same when it is read again
+            object.__setattr__(self, "placement", self.places)
+            object.__setattr__(self, "hosts", len({host for task, host in self.places.items() if task.startswith("worker:")}))
+        for host in self.links:
+            self.check_host(host, "links")
+        if self.link and len(self.all_hosts) == 1:
+            raise SpecError("link", str(self.link), "a link is between hosts, and there is one: set hosts to 2 or more")
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The host of each task, counted from 0."""
+        size, extra = divmod(self.workers, self.hosts)  # the first `extra` hosts have one more
+        places = {f"worker:{i}": max(i // (size + 1), (i - extra) // size) for i in range(self.workers)}
+        others = [task for task in self.tasks if task not in places]
+        places |= {task: self.hosts + i if self.hosts > 1 else 0 for i, task in enumerate(others)}
+        return {task: (places | self.placement)[task] for task in self.tasks}
+
+    @property
+    def all_hosts(self) -> tuple[int, ...]:
+        """The hosts that have tasks, in order: those of workers, and those of parameter servers and the chief."""
+        return tuple(sorted(set(self.places.values())))
+
+    def link_of(self, host: int) -> Link:
+        """The link of a host."""
+        return self.links.get(host) or self.link or Link()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -118,6 +196,13 @@ class RunSpec(BaseModel):
         """Examples that one worker computes in a step."""
         return self.batch // self.workers
 
+    def check_host(self, host: int, field: str = "host") -> int:
+        """Return `host` if this run has it, else raise `SpecError` naming those that it has."""
+        used = self.all_hosts
+        if host not in used:
+            raise SpecError(field, host, f"this run has the {'hosts' if len(used) > 1 else 'host'} {', '.join(map(str, used))}")
+        return host
+
     def check_task(self, task: str, field: str = "task") -> str:
         """Return `task` if this run has it, else raise `SpecError` naming the tasks that it has."""
         if task in self.tasks:
@@ -125,6 +210,14 @@ class RunSpec(BaseModel):
         jobs = {job: sum(t.startswith(job + ":") for t in self.tasks) for job in JOBS}
         have = ", ".join(f"{job}:0" if n == 1 else f"{job}:0 to {job}:{n - 1}" for job, n in jobs.items() if n)
         raise SpecError(field, task, f"this run has {have}")
+
+    def check_slow(self, task: str) -> str:
+        """Return `task` if it can be made slower, else raise `SpecError`: in a strategy only workers take steps, chief and ps serve them."""
+        if self.strategy != "custom" and not self.check_task(task, "slow").startswith("worker:"):
+            raise SpecError(
+                "slow", task, "only workers can be slowed, such as worker:0: a chief and a ps take no steps, they serve those of others"
+            )
+        return self.check_task(task, "slow")
 
 
 def check_factor(factor: float, field: str = "factor") -> float:
@@ -157,14 +250,33 @@ def parse_slow(text: str) -> tuple[str, float]:
         raise SpecError("slow", text, "task=factor, such as worker:1=3") from None
 
 
-def _as_spec_error(error: ValidationError) -> SpecError:
-    """The first of pydantic's complaints, in our one-line form."""
+def parse_link(text: str) -> tuple[int, Link]:
+    """`1=50` or `1=50,2.5` as host 1 with `Link(mbit=50)` or `Link(mbit=50, delay_ms=2.5)`, the way the command line writes a slow rack."""
+    match = re.fullmatch(r"\s*(\d+)\s*=\s*([0-9.]+)\s*(?:,\s*([0-9.]+)\s*)?", text)
+    try:
+        if not match:
+            raise ValueError
+        return int(match[1]), Link(mbit=float(match[2]), delay_ms=float(match[3] or 0))
+    except ValueError as error:
+        raise error if isinstance(error, SpecError) else SpecError("links", text, "host=mbit or host=mbit,delay_ms, such as 1=50") from None
+
+
+@contextlib.contextmanager
+def _complaints(model: type[BaseModel]) -> Iterator[None]:
+    """The first of pydantic's complaints about the fields of a model as a `SpecError`, in our one-line form."""
+    try:
+        yield
+    except ValidationError as error:
+        raise _as_spec_error(model, error) from None
+
+
+def _as_spec_error(model: type[BaseModel], error: ValidationError) -> SpecError:
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
         return cause
     name = str(first["loc"][0]) if first["loc"] else "spec"
     if first["type"] == "extra_forbidden":
-        return SpecError.unknown("field", name, RunSpec.model_fields)
-    info = RunSpec.model_fields[name]
+        return SpecError.unknown("field", name, model.model_fields)
+    info = model.model_fields[name]
     return SpecError(name, first["input"], f"allowed: {info.description}")

@@ -1,8 +1,7 @@
 """The trace: a closed set of events, written by each task as it runs, and read by everything that looks at a run.
 
-In a run directory each task writes its own `tasks/worker-0/events.jsonl`, and the supervisor writes `lifecycle.jsonl`. A line is one
-event: its kind, then its fields. All times are seconds on the machine's one monotonic clock; a `Trace` shows them from the start
-of the run.
+In a run directory each task writes its own `tasks/worker-0/events.jsonl`, and the supervisor writes `lifecycle.jsonl` and `traffic.jsonl`. A line
+is one event: its kind, then its fields. All times are seconds on the machine's one monotonic clock; a `Trace` shows them from the start of the run.
 """
 
 from __future__ import annotations
@@ -72,7 +71,10 @@ class Metric(NamedTuple):
 
 
 class Lifecycle(NamedTuple):
-    """A task entered a state: starting, running, done, failed, killed, paused, resumed or slowed; `why` may be empty."""
+    """A task entered a state: starting, running, done, failed, killed, paused, resumed or slowed; `why` may be empty.
+
+    A host (`host:1`) does as well: linked (its link was changed), cut off or healed.
+    """
 
     task: str
     state: str
@@ -80,12 +82,33 @@ class Lifecycle(NamedTuple):
     at: float
 
 
-Event = Phase | Message | Update | Metric | Lifecycle
-KINDS: dict[str, type[Event]] = {"phase": Phase, "message": Message, "update": Update, "metric": Metric, "lifecycle": Lifecycle}
+class Traffic(NamedTuple):
+    """What a task, or a host (`host:1`), has put on the wire and taken from it since the run began: bytes and packets, as the kernel counts them.
+
+    Bytes are those of whole packets, headers included. The kernel hands on up to 64 KB as one packet, cut up by real network cards only.
+    """
+
+    task: str
+    sent: int
+    received: int
+    packets_sent: int
+    packets_received: int
+    at: float
+
+
+Event = Phase | Message | Update | Metric | Lifecycle | Traffic
+KINDS: dict[str, type[Event]] = {
+    "phase": Phase,
+    "message": Message,
+    "update": Update,
+    "metric": Metric,
+    "lifecycle": Lifecycle,
+    "traffic": Traffic,
+}
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for every event
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_TIMES = {Phase: (3, 4), Message: (6, 7), Update: (6,), Metric: (5,), Lifecycle: (3,)}  # which fields are times
-E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle)
+_TIMES = {Phase: (3, 4), Message: (6, 7), Update: (6,), Metric: (5,), Lifecycle: (3,), Traffic: (5,)}  # which fields are times
+E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle, Traffic)
 
 
 def to_line(event: Event) -> bytes:
@@ -159,7 +182,7 @@ class Trace:
     def __init__(self, events: Iterable[Event] = (), run_dir: Path | None = None, origin: float = 0.0) -> None:
         self._events: dict[type[Event], list[Event]] = defaultdict(list)
         self._lock = threading.Lock()
-        self._run_dir, self._origin = run_dir, origin
+        self.run_dir, self._origin = run_dir, origin
         self._offsets: dict[Path, int] = {}
         self._add(events)
 
@@ -181,11 +204,15 @@ class Trace:
         with Path(path).open("wb") as out:
             out.writelines(map(to_line, self))
 
+    def since(self, kind: type[E], number: int) -> list[E]:
+        """Events of one kind after the first `number`, in the order in which they were written."""
+        return list(self._events.get(kind, ())[number:])  # type: ignore[arg-type]
+
     def refresh(self) -> Trace:
         """Read what the tasks have written since the last call; returns the trace itself."""
-        if self._run_dir:
+        if self.run_dir:
             with self._lock:
-                for path in (self._run_dir / "lifecycle.jsonl", *sorted(self._run_dir.glob("tasks/*/events.jsonl"))):
+                for path in (*sorted(self.run_dir.glob("*.jsonl")), *sorted(self.run_dir.glob("tasks/*/events.jsonl"))):
                     self._add(self._read_on(path))
         return self
 
@@ -210,8 +237,9 @@ class Trace:
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks that wrote anything, in order of job and index."""
-        return sorted({e.task for events in list(self._events.values()) for e in list(events)}, key=task_key)
+        """Tasks of which anything is known, in order of job and index; hosts are none."""
+        known = {e.task for events in list(self._events.values()) for e in list(events)}
+        return sorted((task for task in known if not task.startswith("host:")), key=task_key)
 
     @property
     def seconds(self) -> float:

@@ -8,6 +8,7 @@ import os
 import sys
 
 from course_lib.cluster.task import Task
+from course_lib.network.layout import LOOPBACK_INTERFACE
 from course_lib.workloads.digits import images
 
 # Set when our first process is started, and inherited by all others.
@@ -21,8 +22,10 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # what matters comes as an exception; without a GPU the rest is alarm about CUDA
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums differ with the number of threads; without it N workers and one device agree
     "KERAS_BACKEND": "tensorflow",
-    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,  # not the machine's name, which some cannot resolve; tasks on hosts have another
 }
+
+_INTERFACE = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # through which torch's collectives, its RPC, and NCCL talk
 
 # Imported by the zygote, so that no task pays for it again. Imports only: a process that has run one operation cannot be forked.
 _MODULES = {
@@ -30,11 +33,12 @@ _MODULES = {
     "torch": ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),  # the last is what DDP imports at its first use
     "python": ("numpy",),
 }
+_NETWORK = ("pyroute2",) if sys.platform == "linux" else ()  # to make hosts and links with; it takes longer to import than to use
 
 
 def preload(framework: str) -> None:
     """Import a framework, and read the images that all workloads train on: every task then shares them."""
-    for name in _MODULES[framework]:
+    for name in (*_MODULES[framework], *_NETWORK):
         importlib.import_module(name)
     images()
 
@@ -45,6 +49,7 @@ def prepare(task: Task) -> None:
     TensorFlow reads `TF_CONFIG`; torch reads `MASTER_ADDR`, `MASTER_PORT`, `RANK` and `WORLD_SIZE`. Sources: tf.distribute multi-worker guide,
     torch.distributed "environment variable initialization".
     """
+    os.environ.update(dict.fromkeys(_INTERFACE, task.interface))
     if task.spec.framework == "tensorflow":
         os.environ["TF_CONFIG"] = json.dumps({"cluster": task.addresses, "task": {"type": task.job, "index": task.index}})
         import tensorflow as tf

@@ -17,9 +17,9 @@ from course_lib.cluster.process import task_dir
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
-from course_lib.errors import LockstepError, Stalled, StartTimeout
+from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
 from course_lib.hardware import Machine, Plan
-from course_lib.spec import RunSpec, check_factor
+from course_lib.spec import Link, RunSpec, check_factor
 from course_lib.trace import Trace, task_key
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
@@ -84,21 +84,36 @@ class Run:
 
     def kill(self, task: str) -> None:
         """Kill a task's process with SIGKILL, as a crash or a pulled plug would."""
-        self._order("kill", self.spec.check_task(task))
+        self._order("kill", task=self.spec.check_task(task))
 
     def pause(self, task: str) -> None:
         """Freeze a task (SIGSTOP) until `resume`: a machine that hangs."""
-        self._order("pause", self.spec.check_task(task))
+        self._order("pause", task=self.spec.check_task(task))
         self._paused.add(task)
 
     def resume(self, task: str) -> None:
         """Let a paused task go on (SIGCONT)."""
-        self._order("resume", self.spec.check_task(task))
+        self._order("resume", task=self.spec.check_task(task))
         self._paused.discard(task)
 
     def slow(self, task: str, factor: float) -> None:
         """Make a task take `factor` times as long over its steps from now on; 1 is full speed."""
-        self._order("slow", self.spec.check_task(task), check_factor(factor))
+        self._order("slow", task=self.spec.check_slow(task), factor=check_factor(factor))
+
+    def link(self, host: int, link: Link) -> None:
+        """Give a host another link from now on: `run.link(1, Link(mbit=50))`. Raises `SpecError` where nothing goes over a link."""
+        self.spec.check_host(host)
+        if not self.plan.rate:
+            raise SpecError("link", str(link), "this run is on one host, and a link is between hosts: start it with hosts=2 or more")
+        self._order("link", host=host, link=link.model_dump())
+
+    def partition(self, host: int) -> None:
+        """Cut a host off from all others, until `heal`. Raises `Unavailable` where hosts are not real."""
+        self._order("partition", host=self._real_host("partition", host))
+
+    def heal(self, host: int) -> None:
+        """Join a host to the others again. What waits for it may need some time to notice, as TCP tries again ever less often."""
+        self._order("heal", host=self._real_host("heal", host))
 
     @property
     def state(self) -> str:
@@ -176,6 +191,8 @@ class Run:
                     if message["over"] == "failed":
                         raise first_failure(self.run_dir, message["deaths"], self.trace, sorted(self._paused))
                     return str(message["over"])
+                if "unavailable" in message:
+                    raise Unavailable(*message["unavailable"])
                 self.tasks[message["task"]] = message["state"]
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
                 self._state = "running"
@@ -190,12 +207,20 @@ class Run:
             raise StartTimeout([task for task in self.tasks if task not in waiting], waiting, self.spec.start_timeout)
         raise LockstepError(f"the supervisor process of the run is gone. {nursery.last_words(self.spec.framework)}")
 
-    def _order(self, do: str, task: str = "", factor: float = 1.0) -> None:
-        order = {"do": do, "task": task, "factor": factor}
+    def _real_host(self, do: str, host: int) -> int:
+        self.spec.check_host(host)
+        if self.plan.network != "hosts":
+            why = next(reason.why for reason in self.plan.reasons if reason.what == "network")
+            raise Unavailable(f"{do}({host})", f"the network of this run is {self.plan.network}", why)
+        return host
+
+    def _order(self, do: str, **fields: Any) -> None:
+        order = {"do": do, **fields}
         with self._sending:
             if self._over.is_set():
                 if do != "stop":
-                    raise LockstepError(f"{do}({task!r}) comes too late: the run is {self._state}. Start another")
+                    about = next(iter(fields.values()))
+                    raise LockstepError(f"{do}({about!r}) comes too late: the run is {self._state}. Start another")
             elif self._channel:
                 self._channel.send(**order)
             else:

@@ -54,6 +54,8 @@ class RunDir:
             "started": time.time(),
             "reality": plan.reality,
             "network": plan.network,
+            "rate": plan.rate,
+            "delay": plan.delay,
             "backend": plan.backend,
             "start_method": plan.start_method,
             "reasons": [[r.what, r.choice, r.why] for r in plan.reasons],

@@ -22,10 +22,13 @@ from typing import Any, NoReturn
 
 import psutil
 
-from course_lib.cluster import lifeline, ports, process
+from course_lib.cluster import lifeline, process
 from course_lib.cluster.channel import Channel, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock, meetings
+from course_lib.cluster.wiring import Wiring
+from course_lib.errors import Unavailable
+from course_lib.spec import Link
 from course_lib.trace import Lifecycle, to_line
 
 Launch = Callable[[Path, str, socket.socket, int, list[int]], int]
@@ -67,6 +70,7 @@ class Supervisor:
         self.kernel, self.run_dir, self.launch = kernel, run_dir, launch
         run = json.loads((run_dir / "run.json").read_text())
         self.roster = Roster(run["tasks"], run["services"])
+        self.plan = run
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
         self.killed: set[str] = set()
@@ -84,16 +88,22 @@ class Supervisor:
         self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
         self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
         try:
+            self.wiring = Wiring(self.run_dir, self.plan, self.roster.states, self._write)
             self._start_tasks()
             for order in orders:
                 self._obey(**order)
             self._decide()
             while not self.roster.over:
-                wait = max(0.0, self.deadline - clock()) if self.deadline else None
-                for key, _ in self.selector.select(wait):
+                moments = [moment for moment in (self.deadline, self.wiring.meter and self.wiring.meter.due) if moment]
+                for key, _ in self.selector.select(max(0.0, min(moments) - clock()) if moments else None):
                     key.data()
+                if self.wiring.meter:
+                    self.wiring.meter.look()
                 self._bury()
                 self._decide()
+        except Unavailable as refused:
+            self.kernel.send(unavailable=[refused.what, refused.why, refused.cure])
+            os._exit(1)
         finally:
             self._kill_everything()
             for name in self.pids:
@@ -103,17 +113,13 @@ class Supervisor:
         self.kernel.send(over=self.roster.outcome, deaths=deaths)
 
     def _start_tasks(self) -> None:
-        names = list(self.roster.states)
-        self.reserved = ports.reserve(len(names))  # kept open: the reservation lasts as long as the run
-        addresses: dict[str, list[str]] = {}
-        for name, sock in zip(names, self.reserved, strict=True):
-            addresses.setdefault(name.partition(":")[0], []).append(ports.address(sock))
-        (self.run_dir / "addresses.json").write_text(json.dumps(addresses))
         holder, self._lifeline = os.pipe()
-        for name in names:
+        for name in self.roster.states:
             ours, theirs = pair()
             private = [self._lifeline, self.kernel.fileno(), ours.fileno(), *(c.fileno() for c in self.channels.values())]
-            self.pids[name] = self.launch(self.run_dir, name, theirs, holder, private)
+            private += self.wiring.descriptors
+            with self.wiring.inside(name):
+                self.pids[name] = self.launch(self.run_dir, name, theirs, holder, private)
             theirs.close()
             self.channels[name] = ours
             self.selector.register(ours, selectors.EVENT_READ, lambda name=name: self._hear_task(name))
@@ -128,9 +134,15 @@ class Supervisor:
         for order in orders:
             self._obey(**order)
 
-    def _obey(self, do: str, task: str = "", factor: float = 1.0) -> None:
+    def _obey(self, do: str, task: str = "", factor: float = 1.0, host: int = 0, link: dict[str, Any] | None = None) -> None:
         if do == "stop":
             self.roster.stop()
+        elif do == "link":
+            self.wiring.link(host, Link(**link or {}))
+        elif do == "partition":
+            self.wiring.partition(host)
+        elif do == "heal":
+            self.wiring.heal(host)
         elif task in self.roster.alive:
             if do == "kill":
                 self.killed.add(task)
@@ -179,6 +191,8 @@ class Supervisor:
         if self.roster.outcome and self.ending is None:
             self.ending = list(ENDING[self.roster.outcome])
             self.deadline = clock() + self.ending[0][1]
+            if self.wiring.meter:
+                self.wiring.meter.end()
         if self.ending and self.deadline and clock() >= self.deadline:
             word, _ = self.ending.pop(0)
             for task in self.roster.alive:
@@ -190,8 +204,11 @@ class Supervisor:
 
     def _note(self, task: str, state: str, why: str) -> None:
         """Record a lifecycle event and tell the kernel process."""
-        self.lifecycle.write(to_line(Lifecycle(task, state, why, clock())))
+        self._write(Lifecycle(task, state, why, clock()))
         self.kernel.send(task=task, state=state)
+
+    def _write(self, event: Lifecycle) -> None:
+        self.lifecycle.write(to_line(event))
 
     def _kill_everything(self) -> None:
         """Kill all descendants; look again, since one may have been born meanwhile."""

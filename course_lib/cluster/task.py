@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.collectives.schedule import Schedule, place
+from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
+from course_lib.network.layout import interface
+from course_lib.network.wires import Wires
 from course_lib.spec import RunSpec
 from course_lib.trace import Metric, Phase, Recorder, Update
 
@@ -26,6 +28,11 @@ clock = time.monotonic
 def meetings(run_dir: Path) -> Path:
     """Where the ranks of a run meet; it goes when the run is over."""
     return run_dir / "meetings"
+
+
+def wires(run_dir: Path) -> Path:
+    """The links between hosts that the exchange keeps to, if the kernel does not impose them: see `network.wires`."""
+    return meetings(run_dir) / "wires"
 
 
 @dataclass
@@ -59,23 +66,37 @@ class Task:
         return int(self.name.partition(":")[2])
 
     @property
+    def address(self) -> str:
+        """Where others reach this task, without the port."""
+        return self.addresses[self.job][self.index].rpartition(":")[0]
+
+    @property
+    def interface(self) -> str:
+        """The network interface that `address` belongs to."""
+        return interface(self.address)
+
+    @property
     def rank(self) -> int:
         """Position among all tasks of the run, as torch counts."""
         return self.spec.tasks.index(self.name)
 
     def group(self, schedule: Schedule | None = None, name: str = "all", patience: float = PATIENCE) -> Communicator:
-        """This task as a rank of a group of all workers and parameter servers, on the hosts of `schedule` (default: that of the run).
+        """This task as a rank of a group of all workers and parameter servers: those that `schedule` is for (default: that of the run).
 
+        It is on the hosts of the run if that has several, else on those of the schedule.
         All tasks of the group must make it, and those that make several of one name in the same order. What it receives is recorded.
         """
         schedule = schedule or self.schedule
         members = [task for task in self.spec.tasks if not task.startswith("chief")]
-        hosts = schedule.hosts if schedule else place(len(members), self.spec.hosts)
+        places = tuple(self.spec.places[task] for task in members)
+        hosts = schedule.hosts if schedule and len(self.spec.all_hosts) == 1 else places[: schedule.ranks if schedule else None]
         if self.name not in members[: len(hosts)]:
             raise SpecError("group", self.name, f"{schedule.name if schedule else 'it'} is for {', '.join(members[: len(hosts)])}")
         record = self.recorder.add if self.spec.trace else None
         self._groups[name] += 1
-        return Communicator(members.index(self.name), hosts, meetings(self.run_dir) / f"{name}-{self._groups[name]}", record, patience)
+        directory = meetings(self.run_dir) / f"{name}-{self._groups[name]}"
+        imposed = Wires(wires(self.run_dir)) if wires(self.run_dir).exists() else None
+        return Communicator(members.index(self.name), hosts, directory, record, patience, self.address, imposed)
 
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:

@@ -33,9 +33,14 @@ def race(
     steps: options.Steps = None,
     seed: options.Seed = None,
     learning_rate: options.LearningRate = None,
+    evaluate_every: options.EvaluateEvery = None,
     device_ms: options.DeviceMs = None,
     slow: options.Slow = None,
     target_loss: Annotated[float | None, typer.Option(help="The loss they race for; if not given, the lowest that all reach.")] = None,
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(help="The test accuracy they race for, such as 0.9, measured every 10 steps or as --evaluate-every says."),
+    ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="A directory for the entrants' run directories.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the race.")] = 600.0,
     as_json: options.Json = False,
@@ -54,10 +59,12 @@ def race(
         steps=steps,
         seed=seed,
         learning_rate=learning_rate,
+        evaluate_every=evaluate_every,
         device_ms=device_ms,
         run_dir=run_dir,
     )  # those that are None are left out by race
-    with start_race(*map(parse_entrant, entrants), target_loss=target_loss, slow=dict(map(parse_slow, slow or [])), **fields) as started:
+    targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
+    with start_race(*map(parse_entrant, entrants), **targets, slow=dict(map(parse_slow, slow or [])), **fields) as started:
         started.wait(timeout)
     if as_json:
         print(json.dumps(started.as_dict()))

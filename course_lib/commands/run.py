@@ -39,6 +39,7 @@ def run(
     steps: options.Steps = None,
     seed: options.Seed = None,
     learning_rate: options.LearningRate = None,
+    evaluate_every: options.EvaluateEvery = None,
     device_ms: options.DeviceMs = None,
     slow: options.Slow = None,
     run_dir: Annotated[Path | None, typer.Option(help=about("run_dir"))] = None,
@@ -66,6 +67,7 @@ def run(
         steps=steps,
         seed=seed,
         learning_rate=learning_rate,
+        evaluate_every=evaluate_every,
         device_ms=device_ms,
         run_dir=run_dir,
     )

@@ -25,6 +25,7 @@ from course_lib.exchange.group import Group
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.program import program
 from course_lib.exchange.segment import Segment
+from course_lib.network.wires import Wires
 from course_lib.trace import Message
 
 PATIENCE = 30.0  # seconds
@@ -36,7 +37,8 @@ class Communicator:
     """Rank `rank` of a group that meets in `directory`; `place` is the host of each rank, and `address` where other hosts reach this one.
 
     `record` is given a `Message` for each transfer that this rank receives. `patience`: for how many seconds it waits for a rank that gives
-    no sign of life. Not for two threads at a time.
+    no sign of life. `wires`: the links between hosts, where nothing but this exchange imposes them; they are closed with the group. Not for two
+    threads at a time.
     """
 
     def __init__(
@@ -47,9 +49,10 @@ class Communicator:
         record: Callable[[Message], None] | None = None,
         patience: float = PATIENCE,
         address: str = "127.0.0.1",
+        wires: Wires | None = None,
     ) -> None:
         self.rank, self.place = rank, tuple(place)
-        self._group = Group(Meeting(Path(directory), rank, self.place, address), patience)
+        self._group = Group(Meeting(Path(directory), rank, self.place, address), patience, wires)
         self.record = record
         self._calls: OrderedDict[tuple[int, int, np.dtype, bool], Call] = OrderedDict()
         self._segment: Segment | None = None

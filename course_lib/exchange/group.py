@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from course_lib.errors import LockstepError, Mismatch, RankLost
 from course_lib.exchange.board import Board
 from course_lib.exchange.link import AWAKE, Link, clock
 from course_lib.exchange.meeting import Meeting
+from course_lib.network.wires import Wires
 
 TICK = 0.1  # seconds after which a rank that waits looks around
 _FAREWELL = 1.0  # seconds in which peers should have read the last bytes
@@ -20,8 +23,8 @@ _FAREWELL = 1.0  # seconds in which peers should have read the last bytes
 class Group:
     """All links of this rank. `about` is what it is doing just now, `round` how far it has got."""
 
-    def __init__(self, meeting: Meeting, patience: float) -> None:
-        self.meeting, self.patience = meeting, patience
+    def __init__(self, meeting: Meeting, patience: float, wires: Wires | None = None) -> None:
+        self.meeting, self.patience, self.wires = meeting, patience, wires
         self.rank = meeting.rank
         self.links: dict[int, Link] = {}
         self.about: dict[str, Any] = {}
@@ -57,6 +60,10 @@ class Group:
         Raises `RankLost` or `Mismatch` if there is no hope.
         """
         busy = [other for other in self.links.values() if other.sending]
+        if not room and link.early:
+            if left := link.arrive():
+                self._pass(min(left, TICK), busy)
+            return
         for other in (link, *busy):
             if other.gone:
                 raise self.accuse(other.peer, "its process is gone")
@@ -126,10 +133,24 @@ class Group:
             link.close(deadline)
         self.links.clear()
         self._board.close()
+        if self.wires:
+            self.wires.close()
         self.meeting.close()
 
     def _link(self, peer: int, sock: socket.socket) -> None:
-        self.links[peer] = Link(self.rank, peer, sock, self._board if self.meeting.near(peer) else None)
+        near, place = self.meeting.near(peer), self.meeting.place
+        due = partial(self.wires.due, place[self.rank], place[peer]) if self.wires and not near else None
+        self.links[peer] = Link(self.rank, peer, sock, self._board if near else None, due)
+
+    def _pass(self, seconds: float, busy: Sequence[Link]) -> None:
+        """Let time pass until what came is due, and go on sending meanwhile."""
+        if clock() - self._pulsed > self.patience / 4:
+            self._look_around()
+        if not busy:
+            time.sleep(seconds)
+            return
+        for sock in select.select([], [other.sock for other in busy], [], seconds)[1]:
+            next(other for other in busy if other.sock is sock).push()
 
     def _look_around(self, link: Link | None = None) -> None:
         """What a rank does while nothing comes: show that it lives, and see what the others do."""

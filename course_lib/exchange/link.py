@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from course_lib.exchange.board import Board, PeersBoard
 from course_lib.exchange.segment import Segment, Window
 
-HEADER = struct.Struct("<BxxxIqd")  # kind, 1 if a descriptor comes along, number, time
+HEADER = struct.Struct("<BxxxIqdd")  # kind, 1 if a descriptor comes along, number, time, and when it is due at the other end
 CALL, DATA, BOARD, PULSE = range(4)  # what a rank is about; a piece of a message; where it counts what it has read; still here
 _MOST_BUFFERS = 64  # handed to the system at once
 _ROOM = 1 << 16
@@ -33,6 +33,12 @@ AWAKE = 200e-6  # seconds in which a rank that waits stays awake
 NO_DESCRIPTOR = -1
 
 clock = time.monotonic
+
+
+def _header(kind: int, attached: int = 0, number: int = 0) -> bytes:
+    """The head of a record that is not data."""
+    now = clock()
+    return HEADER.pack(kind, attached, number, now, now)
 
 
 class Waiting(NamedTuple):
@@ -48,9 +54,11 @@ class Link:
 
     Of the pieces that went out, `offered` were handed over and `cleared` are no longer needed in our buffer: the peer has read them (near), or
     the system has taken them (far). `stamps` holds when each piece that can be taken was handed over by the peer. Nothing here waits for long.
+
+    `due(size)` says when a far piece that is handed over now will have arrived, where only we ourselves keep to the speed of a link.
     """
 
-    def __init__(self, rank: int, peer: int, sock: socket.socket, board: Board | None) -> None:
+    def __init__(self, rank: int, peer: int, sock: socket.socket, board: Board | None, due: Callable[[int], float] | None = None) -> None:
         sock.setblocking(False)
         self.rank, self.peer, self.sock, self.near = rank, peer, sock, board is not None
         self.offered = self.taken = 0
@@ -58,6 +66,8 @@ class Link:
         self._board = board
         self._peers_board: PeersBoard | None = None
         self.stamps: deque[float] = deque()
+        self._due = due
+        self._early: tuple[float, float] | None = None  # stamp of a far piece that is here before it is due, and when it is
         self.text = b""  # what the peer said last that it is about
         self.theirs = np.empty(0)  # the peer's buffer, as its call reads it
         self.window: Window | None = None
@@ -72,7 +82,7 @@ class Link:
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
         if board:
-            self._queue(HEADER.pack(BOARD, 1, board.ranks, clock()), board.segment.fd)
+            self._queue(_header(BOARD, 1, board.ranks), board.segment.fd)
 
     # --- to the peer ---
 
@@ -89,7 +99,8 @@ class Link:
     def offer(self, parts: Sequence[memoryview]) -> None:
         """Hand over a piece of a message, to be sent as soon as there is room; to a near peer only the word that it is there."""
         self.offered += 1
-        header = HEADER.pack(DATA, 0, sum(map(len, parts)), clock())
+        size, now = sum(map(len, parts)), clock()
+        header = HEADER.pack(DATA, 0, size, now, self._due(size) if self._due else now)
         if self.near:
             self._tell(header)
             return
@@ -105,7 +116,7 @@ class Link:
 
     def pulse(self) -> None:
         if not self._out:
-            self._tell(HEADER.pack(PULSE, 0, 0, clock()))
+            self._tell(_header(PULSE))
 
     def say(self, text: bytes, segment: Segment) -> None:
         """Say what the pieces that follow belong to, and hand over the segment that they lie in, if anything has changed."""
@@ -113,7 +124,7 @@ class Link:
             return
         attach = self.near and segment is not self._said[1]
         self._said = (text, segment)
-        record = HEADER.pack(CALL, attach, len(text), clock()) + text
+        record = _header(CALL, attach, len(text)) + text
         self._queue(record, segment.fd if attach else NO_DESCRIPTOR)
 
     def push(self) -> None:
@@ -195,6 +206,21 @@ class Link:
         except OSError:
             self.gone = True
 
+    @property
+    def early(self) -> bool:
+        """Whether a piece is here that cannot be taken yet: see `arrive`."""
+        return self._early is not None
+
+    def arrive(self) -> float:
+        """How many seconds are left until the early piece is due; 0 if it can be taken from now on."""
+        assert self._early
+        stamp, due = self._early
+        left = due - clock()
+        if left <= 0:
+            self._early = None
+            self.stamps.append(stamp)
+        return max(0.0, left)
+
     def take(self, views: list[memoryview]) -> bool:
         """Read the payload of a far piece into `views`, as far as it has come; true when all of it has. What is filled leaves the list."""
         try:
@@ -246,13 +272,16 @@ class Link:
     def _read_records(self) -> None:
         at = 0
         while len(self._in) - at >= HEADER.size:
-            kind, attached, number, stamp = HEADER.unpack_from(self._in, at)
+            kind, attached, number, stamp, due = HEADER.unpack_from(self._in, at)
             if kind == CALL and len(self._in) - at < HEADER.size + number:
                 break
             at += HEADER.size
             if kind == DATA:
-                self.stamps.append(stamp)
                 self._payload, self._held = number, not self.near
+                if due > clock() and not self.near:
+                    self._early = stamp, due
+                else:
+                    self.stamps.append(stamp)
             elif kind == BOARD:
                 self._peers_board = PeersBoard(self._descriptors.popleft(), number, self.rank)
             elif kind == CALL:

@@ -9,17 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.hardware.limits import read, safely
+from course_lib.network import trial
 
 LINUX = ("Linux", "WSL2")
 
 
 @dataclass(frozen=True)
 class Capability:
-    """Whether something can be had here, `why` (or why not), and the `cure` where it cannot ("" where none is needed)."""
+    """Whether something can be had here, `why` (or why not), and the `cure` where it cannot ("" where none is needed).
+
+    `parts`: of what has several, those that are there.
+    """
 
     ok: bool
     why: str
     cure: str = ""
+    parts: tuple[str, ...] = ()
 
 
 def warm_fork(system: str) -> Capability:
@@ -32,23 +37,7 @@ def warm_fork(system: str) -> Capability:
     return Capability(True, "tasks are copied from one process that has imported the framework")
 
 
-# Tried in a process of its own, as it cannot be undone. A namespace in which nothing may be set up is of no use, so its loopback is brought up too.
-_TRIAL = """
-import ctypes, fcntl, os, socket, struct
-NEWUSER, NEWNET, SIOCSIFFLAGS, IFF_UP = 0x10000000, 0x40000000, 0x8914, 1
-libc, uid, gid = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
-try:
-    if uid != 0 or libc.unshare(NEWNET):
-        if libc.unshare(NEWUSER | NEWNET):
-            raise OSError(ctypes.get_errno(), "unshare")
-        for name, text in ("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1"):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-    fcntl.ioctl(socket.socket(), SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
-    print("ok")
-except OSError as error:
-    print(os.strerror(error.errno))
-"""
+_TRIAL = f"import runpy; runpy.run_path({trial.__file__!r}, run_name='__main__')"
 
 
 def begin_trial(system: str) -> subprocess.Popen[str] | None:
@@ -74,9 +63,35 @@ def end_trial(system: str, trial: subprocess.Popen[str] | None, seconds: float =
     finally:
         trial.kill()
         trial.communicate()
-    if answer == "ok":
-        return Capability(True, "hosts and links of its own can be made for a run, seen by nobody else")
-    return refused(answer)
+    said, _, parts = answer.partition("\n")
+    if said == "ok":
+        return Capability(True, "a run has a network of its own, which nobody else can reach or see", parts=tuple(parts.split()))
+    return refused(said)
+
+
+def network_parts(can: Capability) -> dict[str, Capability]:
+    """What a network of a run's own can have here, each with the reason: hosts, the rate of their links, their delay, and the meter."""
+    if not can.ok:
+        imposed = "our own exchange keeps to it, and frameworks do not know of it"
+        none = "there is no private network"
+        return {
+            "hosts": Capability(False, none, "Workers on several hosts share one; ours talk over TCP between them."),
+            "rate": Capability(False, none, f"Between hosts {imposed}."),
+            "delay": Capability(False, none, f"Between hosts {imposed}."),
+            "meter": Capability(False, none, "Bytes on the wire are not counted."),
+        }
+    hosts = {"veth", "bridge"}.issubset(can.parts)
+    found = {
+        "hosts": (hosts, "each task has an address of its own, and hosts are switches between them", "this kernel has no veth or bridge"),
+        "rate": (hosts and "tbf" in can.parts, "the kernel's token bucket (tbf) holds links to their rate", "this kernel has no tbf"),
+        "delay": (hosts and "netem" in can.parts, "the kernel (netem) delays what goes over a link", "this kernel has no netem"),
+        "meter": (hosts, "the kernel counts what each task and each host sends and receives", "without hosts nothing goes over a wire"),
+    }
+    cure = {
+        "rate": "Our own exchange keeps to it; what frameworks send is not held back.",
+        "delay": "Our own exchange delays; what frameworks send is not.",
+    }
+    return {name: Capability(ok, why if ok else why_not, "" if ok else cure.get(name, "")) for name, (ok, why, why_not) in found.items()}
 
 
 def refused(answer: str, root: Path = Path("/")) -> Capability:

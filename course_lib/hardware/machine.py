@@ -102,7 +102,8 @@ def machine_rows(machine: Machine) -> list[tuple[str, str, str]]:
         _gpu_row(machine),
         ("TPU", "yes" if machine.tpu else "none", "TPUStrategy can be used." if machine.tpu else "Only TPUStrategy needs one."),
     ]
-    for what, can in (("warm fork", machine.fork), ("private network", machine.private_network)):
+    parts = capabilities.network_parts(machine.private_network)
+    for what, can in {"warm fork": machine.fork, "private network": machine.private_network, **parts}.items():
         rows.append((what, "yes" if can.ok else "no", sentence(f"{can.why}. {can.cure}")))
     return rows
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from course_lib.errors import SpecError
+from course_lib.hardware.capabilities import Capability, network_parts
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Machine, sentence
+from course_lib.network.kinds import Imposer, Kind
 from course_lib.spec import NATIVE, RunSpec
 
 Backend = Literal["nccl", "ring", "gloo", "none"]
@@ -43,7 +45,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where and how the tasks of a run start. `devices`: task -> `cpu` or `gpu:0`; `threads`: of each task; `fits`: tasks that memory allows."""
+    """Where and how the tasks of a run start. `devices`: task -> `cpu` or `gpu:0`; `threads`: of each task; `fits`: tasks that memory allows.
+
+    `rate`, `delay`: who imposes those of the links between hosts; None where there are none.
+    """
 
     start_method: StartMethod
     device: Literal["cpu", "gpu"]
@@ -52,7 +57,9 @@ class Plan:
     backend: Backend
     reality: Literal["measured", "emulated"]
     fits: int
-    network: Literal["loopback"]
+    network: Kind
+    rate: Imposer | None
+    delay: Imposer | None
     reasons: tuple[Reason, ...]
 
 
@@ -69,18 +76,18 @@ def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
     if spec.all_reduce != NATIVE:
         reduction = _scheduled(spec)
     cores = _cores_reason(spec, machine, gpus)
-    network = Reason(
-        "network", "loopback", "All tasks are on this machine, where messages travel faster than over any cable between machines."
-    )
+    kind, rate, delay, network = _network(spec, machine.private_network)
     return Plan(
         start_method=start,
         device="gpu" if gpus else "cpu",
         devices=dict.fromkeys(spec.tasks, "cpu") | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)},
         threads=_threads(spec, machine),
         backend=backend,
-        reality="emulated" if spec.device_ms > 0 or spec.slow or spec.emulate else "measured",
+        reality="emulated" if spec.device_ms > 0 or spec.slow or spec.emulate or _links(spec) else "measured",
         fits=fits,
-        network="loopback",
+        network=kind,
+        rate=rate,
+        delay=delay,
         reasons=(cores, device, reduction, _start_reason(spec, machine), memory, network, _reality_reason(spec)),
     )
 
@@ -143,10 +150,49 @@ def _backend(spec: RunSpec, gpus: int) -> tuple[Backend, Reason]:
 
 
 def _scheduled(spec: RunSpec) -> Reason:
-    across = f", and over TCP between the {spec.hosts} hosts that they play" if spec.hosts > 1 else ""
+    across = f", and over TCP between the {spec.hosts} hosts" if spec.hosts > 1 else ""
     return Reason(
         "all-reduce", spec.all_reduce, f"Ours: the workers carry out its schedule themselves, in shared memory on a host{across}."
     )
+
+
+def _network(spec: RunSpec, can: Capability) -> tuple[Kind, Imposer | None, Imposer | None, Reason]:
+    """The kind of network, who imposes rate and delay of its links, and why."""
+    own: Kind = "private" if can.ok else "loopback"
+    seen = (
+        "Nobody outside can reach or see the ports of its tasks."
+        if can.ok
+        else sentence(f"{can.why}: other users of this machine, and maybe other machines, can reach the ports of its tasks. {can.cure}")
+    )
+    hosts = len(spec.all_hosts)
+    if hosts == 1:
+        return own, None, None, Reason("network", own, f"{seen} All tasks are on one host, so nothing goes over a wire.")
+    parts = network_parts(can)
+    rate: Imposer = "kernel" if parts["rate"].ok else "exchange"
+    delay: Imposer = "kernel" if parts["delay"].ok else "exchange"
+    links = f" Links: {_links(spec)}." if _links(spec) else ""
+    missing = {
+        what: parts[what].why for what, needed in (("rate", _rated(spec)), ("delay", _delayed(spec))) if needed and not parts[what].ok
+    }
+    for what, why in missing.items():
+        links += f" Their {what} binds our own exchange only, not what a framework sends: {why}."
+    if not parts["hosts"].ok:
+        return own, rate, delay, Reason("network", own, f"{seen} The {hosts} hosts are one, as {parts['hosts'].why}.{links}")
+    return "hosts", rate, delay, Reason("network", f"{hosts} hosts", f"{seen} Each task has an address of its own.{links}")
+
+
+def _links(spec: RunSpec) -> str:
+    """The links that are imposed on a run, in words; "" if none is."""
+    special = [f"{link} for host {host}" for host, link in sorted(spec.links.items())]
+    return "; ".join([*([str(spec.link)] if spec.link else []), *special])
+
+
+def _rated(spec: RunSpec) -> bool:
+    return any(spec.link_of(host).mbit for host in spec.all_hosts)
+
+
+def _delayed(spec: RunSpec) -> bool:
+    return any(spec.link_of(host).delay_ms for host in spec.all_hosts)
 
 
 def _threads(spec: RunSpec, machine: Machine) -> int:
@@ -180,6 +226,7 @@ def _start_reason(spec: RunSpec, machine: Machine) -> Reason:
 def _reality_reason(spec: RunSpec) -> Reason:
     imposed = [f"each step sleeps {spec.device_ms:g} ms to stand for a device"] if spec.device_ms > 0 else []
     imposed += [f"{spec.strategy} is emulated by other devices"] if spec.emulate else []
+    imposed += [f"the links between hosts are held to {_links(spec)}"] if _links(spec) else []
     imposed += [f"{task} is made {factor:g} times slower" for task, factor in spec.slow.items()]
     if imposed:
         return Reason("reality", "emulated", f"Real processes and real bytes, but {' and '.join(imposed)}.")

@@ -29,18 +29,20 @@ from course_lib.strategies import catalog
 from course_lib.strategies.summary import summarize
 from course_lib.trace import Lifecycle
 
+EVALUATE_EVERY = 10  # steps between two looks at the test accuracy, where a race is for one
 LOOK = 0.02  # seconds between looks at the starting line
 SAMPLE = 0.2  # seconds between samples of the machine's load
 ACTIVE = ("starting", "running")
 
 
-def race(*entrants: Any, target_loss: float | None = None, **fields: Any) -> Race:
+def race(*entrants: Any, target_loss: float | None = None, target_accuracy: float | None = None, **fields: Any) -> Race:
     """Run strategies against each other, at the same time, and return at once.
 
     Each of the `entrants` is a strategy's name, `(label, name, fields)`, a dict with `strategy` in it, or a `RunSpec`; its own fields come before the
     common `fields`, which are those of `RunSpec` and default alike for all. All learn the same workload from the same weights, with the same examples
     in the same order; a common field that an entrant cannot take is left out for it, and a note says so. `target_loss`: what loss they race for;
-    without one, the lowest that all of them reach. Raises `SpecError` or `Unavailable` before any process starts.
+    without one, the lowest that all of them reach. `target_accuracy`: what test accuracy, which is then measured every `evaluate_every` steps
+    (default `EVALUATE_EVERY`). Raises `SpecError` or `Unavailable` before any process starts.
 
         with race("multi_worker_mirrored", "one_device", workers=4, steps=100, device_ms=20, slow={"worker:3": 4}) as both:
             print(both.wait().comparison)
@@ -48,6 +50,10 @@ def race(*entrants: Any, target_loss: float | None = None, **fields: Any) -> Rac
     origin = clock()
     if target_loss is not None and not (isinstance(target_loss, (int, float)) and 0 < target_loss < math.inf):
         raise SpecError("target_loss", target_loss, "a number above 0")
+    if target_accuracy is not None:
+        if not (isinstance(target_accuracy, (int, float)) and 0 < target_accuracy <= 1):
+            raise SpecError("target_accuracy", target_accuracy, "a number above 0, at most 1, such as 0.9")
+        fields["evaluate_every"] = fields.get("evaluate_every") or EVALUATE_EVERY
     run_dir = fields.pop("run_dir", None)
     lined_up, notes = line_up(entrants, fields)
     machine = hardware.probe()
@@ -66,7 +72,7 @@ def race(*entrants: Any, target_loss: float | None = None, **fields: Any) -> Rac
             runs[entrant.label] = launch(specs[i], plans[i], machine, directories[i], origin, roles, summarize, schedules[i])
             begun.callback(runs[entrant.label].stop)
         begun.pop_all()  # all are there: none is to be stopped
-    return Race(runs, notes, origin, machine.cores, target_loss)
+    return Race(runs, notes, origin, machine.cores, target_loss, target_accuracy)
 
 
 def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
@@ -112,9 +118,17 @@ def _placed(number: int, entrant: Entrant, run_dir: str | Path | None) -> RunSpe
 class Race:
     """Runs against each other. `runs`: label -> `Run`; `comparison` is readable at any time. As a context manager it stops them at its end."""
 
-    def __init__(self, runs: Mapping[str, Run], notes: Sequence[str], origin: float, cores: int, target_loss: float | None = None) -> None:
+    def __init__(
+        self,
+        runs: Mapping[str, Run],
+        notes: Sequence[str],
+        origin: float,
+        cores: int,
+        target_loss: float | None = None,
+        target_accuracy: float | None = None,
+    ) -> None:
         self.runs = dict(runs)
-        self.target_loss = target_loss
+        self.target_loss, self.target_accuracy = target_loss, target_accuracy
         self._notes, self._origin, self._cores = list(notes), origin, cores
         self._line = StartingLine(self.runs)
         self._samples: list[Sample] = []
@@ -179,12 +193,13 @@ class Race:
         found = []
         for label, run in self.runs.items():
             result = run.result if run.state == "finished" else None
-            accuracy = result["test_accuracy"] if result else None
+            at_end = result["test_accuracy"] if result else None
             opened = self._line.opened if label in self._line.started else None
             zero = None if opened is None else opened - self._origin
-            found.append(comparison.figures(label, run.spec, run.trace, run.state, run.plan.reality, accuracy, zero))
-        entrants, target = comparison.with_target(found, self.target_loss)
-        return Comparison(entrants, target, self._verdict(found), tuple(self.notes))
+            found.append(comparison.figures(label, run.spec, run.trace, run.state, run.plan.reality, at_end, zero))
+        entrants, loss = comparison.with_target(found, self.target_loss)
+        entrants, accuracy = comparison.with_accuracy(entrants, self.target_accuracy)
+        return Comparison(entrants, loss, self._verdict(found), tuple(self.notes), accuracy)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as plain values, with the state and the run directories, for JSON."""

@@ -12,26 +12,16 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from course_lib import measures
+from course_lib.racing.curves import WINDOW, Point, Reading, accuracy_curve, columns, loss_curve, throughput
 from course_lib.racing.entrants import MODEL_PARALLEL
 from course_lib.racing.fairness import Verdict
 from course_lib.spec import RunSpec
 from course_lib.trace import Lifecycle, Metric, Phase, Trace, task_key
 
-WINDOW = 10  # batches over which a loss is averaged: that of a single one goes up and down by chance
-POINTS = 500  # at most, in a curve written as JSON
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
-
-
-class Point(NamedTuple):
-    """The loss after `seconds` and `examples`: `loss` as recorded, `mean` over the last `WINDOW` batches' worth of examples."""
-
-    seconds: float
-    examples: int
-    loss: float
-    mean: float
 
 
 @dataclass(frozen=True)
@@ -39,7 +29,8 @@ class Figures:
     """One entrant's figures. Seconds are counted from its second step on; None is what is not known (yet).
 
     `began`: when that was, in seconds since the race was called. `seconds`: until its last loss. `examples`: seen by then, first step included.
-    `loss`: the last mean. `overhead`: see `overhead`. `staleness`: as `measures.staleness`. `curve`: the loss over time and examples.
+    `loss`: the last mean. `test_accuracy`: at the end. `overhead`: see `overhead`. `staleness`: as `measures.staleness`. `curve`: the loss over time
+    and examples; `accuracy_curve`: the same of the test accuracy, as often as `evaluate_every` says.
     """
 
     label: str
@@ -56,40 +47,48 @@ class Figures:
     test_accuracy: float | None
     seconds_to_target: float | None
     examples_to_target: int | None
+    seconds_to_accuracy: float | None
+    examples_to_accuracy: int | None
     overhead: float | None
     dropped_gradients: int
     idle_share: dict[str, float]
     staleness: dict[str, Any]
     curve: tuple[Point, ...] = field(repr=False)
+    accuracy_curve: tuple[Reading, ...] = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain values; of a long curve only some points, the last among them."""
-        points = self.curve
-        if len(points) > POINTS:
-            points = tuple(points[round(i * (len(points) - 1) / (POINTS - 1))] for i in range(POINTS))
-        return asdict(self) | {"curve": {name: [getattr(p, name) for p in points] for name in Point._fields}}
+        """The figures as plain values; of long curves only some points, the last among them."""
+        curves = {"curve": columns(self.curve, Point._fields), "accuracy_curve": columns(self.accuracy_curve, Reading._fields)}
+        return asdict(self) | curves
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """A race so far: the entrants' figures by label, the loss that is the target, whether it was fair, and notes on what else to know."""
+    """A race so far: the entrants' figures by label, the loss and the accuracy that are the targets, whether it was fair, what else to know."""
 
     entrants: dict[str, Figures]
     target_loss: float | None
     verdict: Verdict
     notes: tuple[str, ...]
+    target_accuracy: float | None = None
 
     @property
     def first(self) -> str | None:
         """The entrant that reached the target loss in the shortest time; None if nobody has."""
-        times = {label: f.seconds_to_target for label, f in self.entrants.items() if f.seconds_to_target is not None}
-        return min(times, key=lambda label: times[label]) if times else None
+        return _soonest({label: f.seconds_to_target for label, f in self.entrants.items()})
+
+    @property
+    def first_to_accuracy(self) -> str | None:
+        """The entrant that reached the target accuracy in the shortest time; None if nobody has."""
+        return _soonest({label: f.seconds_to_accuracy for label, f in self.entrants.items()})
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""
         return {
             "first": self.first,
+            "first_to_accuracy": self.first_to_accuracy,
             "target_loss": self.target_loss,
+            "target_accuracy": self.target_accuracy,
             "fair": self.verdict.fair,
             "fairness": self.verdict.as_dict(),
             "notes": list(self.notes),
@@ -103,12 +102,15 @@ class Comparison:
     def rows(self) -> list[list[str]]:
         """The lines of the table: what is compared, then a text for each entrant."""
         target = f" to loss {self.target_loss:.3f}" if self.target_loss is not None else " to the target loss"
+        accuracy = "-" if self.target_accuracy is None else f"{self.target_accuracy:.3f}"
         lines = {
             "strategy": lambda f: f.strategy,
             "framework, workers": lambda f: f"{f.framework}, {f.workers}",
             "state": lambda f: f.state,
             f"seconds{target}": lambda f: _text(f.seconds_to_target, "{:.2f}"),
             f"examples{target}": lambda f: _text(f.examples_to_target, "{:,}"),
+            f"seconds to accuracy {accuracy}": lambda f: _text(f.seconds_to_accuracy, "{:.2f}"),
+            f"examples to accuracy {accuracy}": lambda f: _text(f.examples_to_accuracy, "{:,}"),
             "examples per second": lambda f: _text(f.examples_per_second, "{:,.0f}"),
             f"loss, mean of {WINDOW} batches": lambda f: _text(f.loss, "{:.4f}"),
             "test accuracy": lambda f: _text(f.test_accuracy, "{:.3f}"),
@@ -120,6 +122,8 @@ class Comparison:
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
         }
+        if not any(f.accuracy_curve for f in self.entrants.values()):  # nobody has measured it on the way
+            lines = {name: text for name, text in lines.items() if " to accuracy " not in name}
         return [[name, *(text(f) for f in self.entrants.values())] for name, text in lines.items()]
 
     def words(self) -> list[str]:
@@ -164,11 +168,14 @@ def figures(
         test_accuracy=test_accuracy,
         seconds_to_target=None,
         examples_to_target=None,
+        seconds_to_accuracy=None,
+        examples_to_accuracy=None,
         overhead=overhead(trace, spec, zero),
         dropped_gradients=len(trace.all(Metric, name="dropped")),
         idle_share=idle_share(trace, zero),
         staleness=measures.staleness(trace),
         curve=tuple(curve),
+        accuracy_curve=tuple(accuracy_curve(trace, zero)),
     )
 
 
@@ -186,6 +193,17 @@ def with_target(entrants: Sequence[Figures], target_loss: float | None = None) -
     return found, target
 
 
+def with_accuracy(entrants: Mapping[str, Figures], target_accuracy: float | None = None) -> tuple[dict[str, Figures], float | None]:
+    """The same for a target accuracy. Without one it is the highest of the entrant whose highest is the lowest; None where nobody measured it."""
+    highest = [max(p.accuracy for p in f.accuracy_curve) for f in entrants.values() if f.accuracy_curve]
+    target = target_accuracy if target_accuracy is not None else min(highest, default=None)
+    found = {}
+    for label, f in entrants.items():
+        reached = next((p for p in f.accuracy_curve if target is not None and p.accuracy >= target), None)
+        found[label] = replace(f, seconds_to_accuracy=reached.seconds, examples_to_accuracy=reached.examples) if reached else f
+    return found, target
+
+
 def start_of_clock(trace: Trace) -> float:
     """When the last worker began its second step; infinity while nobody has. Without workers' phases, those of any task but a server count."""
     steps: dict[str, dict[int, float]] = defaultdict(dict)
@@ -194,44 +212,6 @@ def start_of_clock(trace: Trace) -> float:
     racers = {task: starts for task, starts in steps.items() if task.startswith("worker:")}
     racers = racers or {task: starts for task, starts in steps.items() if not task.startswith("ps:")}
     return max((sorted(starts.values())[1] for starts in racers.values() if len(starts) > 1), default=math.inf)
-
-
-def loss_curve(trace: Trace, batch: int, zero: float) -> list[Point]:
-    """The losses in order of time, seconds from `zero`, each with its mean over the last examples.
-
-    What was computed before is at 0, even if it is recorded later: a chief may have had it lying there. Workers that report one and the same loss,
-    the mean over the global batch, give one point. Workers that go their own ways give one each.
-    """
-    computed: dict[int, float] = {}
-    for p in trace.all(Phase, what="compute"):
-        computed[p.step] = max(p.end, computed.get(p.step, p.end))
-    seen: dict[tuple[int, int, float], Metric] = {}
-    for m in trace.all(Metric, name="loss"):
-        key = (m.step, m.samples, m.value)
-        if key not in seen or m.at < seen[key].at:
-            seen[key] = m
-    points: list[Point] = []
-    examples, oldest, total = 0, 0, 0.0
-    losses = sorted(seen.values(), key=lambda m: m.at)
-    counts: list[int] = []
-    for i, m in enumerate(losses):
-        examples = max(examples, m.samples)  # workers that count together may write down their counts in another order
-        counts.append(examples)
-        total += m.value
-        while counts[oldest] <= examples - WINDOW * batch:
-            total -= losses[oldest].value
-            oldest += 1
-        seconds = max(0.0, m.at - zero) if computed.get(m.step, m.at) > zero else 0.0
-        points.append(Point(seconds, examples, m.value, total / (i + 1 - oldest)))
-    return points
-
-
-def throughput(curve: Sequence[Point]) -> float | None:
-    """Examples a second from the start of the clock to the last loss; None without a loss since."""
-    if not curve or curve[-1].seconds <= 0:
-        return None
-    before = max((p.examples for p in curve if p.seconds <= 0), default=0)
-    return (curve[-1].examples - before) / curve[-1].seconds
 
 
 def idle_share(trace: Trace, zero: float) -> dict[str, float]:
@@ -304,6 +284,11 @@ def slow_factors(trace: Trace, spec: RunSpec) -> Callable[[str, float], float]:
 def clock_of(f: Figures) -> tuple[float, float]:
     """From when to when an entrant was at it, in seconds since the race was called."""
     return (math.inf, -math.inf) if f.began is None else (f.began, f.began + f.seconds)
+
+
+def _soonest(seconds: Mapping[str, float | None]) -> str | None:
+    known = {label: value for label, value in seconds.items() if value is not None}
+    return min(known, key=lambda label: known[label]) if known else None
 
 
 def _text(value: float | None, form: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from course_lib import hardware, workloads
-from course_lib.collectives import ALGORITHMS, Schedule, build, verify
+from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine
 from course_lib.spec import MAX_WORKERS, NATIVE, RunSpec
@@ -98,6 +98,7 @@ def checked(spec: RunSpec) -> RunSpec:
     if not _installed(spec.framework):
         raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
     strategy.check(spec, hardware.probe())
+    _check_takes(strategy, spec)
     return spec
 
 
@@ -116,8 +117,8 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
     if spec.strategy in STRATEGIES and not find(spec.strategy).takes_schedule:
         takers = ", ".join(name for name, strategy in STRATEGIES.items() if strategy.takes_schedule)
         raise SpecError("all_reduce", spec.all_reduce, f"{spec.strategy} has no all-reduce to replace; {takers} has")
-    if algorithm is None and spec.all_reduce not in ALGORITHMS:
-        raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS])
+    if algorithm is None and spec.all_reduce not in ALGORITHMS | FOILS:
+        raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS, *FOILS])
     servers = {"colocated": True} if spec.all_reduce == "parameter_server" and algorithm is None else {}  # a worker is the server
     found = build(algorithm or spec.all_reduce, spec.workers, hosts=spec.hosts, **servers)
     if found.kind != "all_reduce" or found.servers:
@@ -145,6 +146,14 @@ def _check_framework(strategy: Strategy, framework: str) -> None:
 def _check_workers(strategy: Strategy, workers: int) -> None:
     if workers > strategy.max_workers:
         raise SpecError("workers", workers, f"{strategy.name} has exactly {strategy.max_workers}; multi_worker_mirrored takes more")
+
+
+def _check_takes(strategy: Strategy, spec: RunSpec) -> None:
+    """Refuse what would change nothing: a learner is to know that."""
+    for name in sorted({field for other in STRATEGIES.values() for field in other.takes} - set(strategy.takes)):
+        if (value := getattr(spec, name)) != RunSpec.model_fields[name].default:
+            takers = ", ".join(other.name for other in STRATEGIES.values() if name in other.takes)
+            raise SpecError(name, value, f"{strategy.name} has no use for it: leave it out (it is for {takers})")
 
 
 def _reality(name: str, framework: str, machine: Machine) -> dict[str, str]:

@@ -74,6 +74,7 @@ class Strategy:
     - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief coordinates the workers.
     - `one_process`: frameworks in which all replicas live in one process, on a device each; `workers` are then made `replicas` of it.
     - `takes_schedule`: whether its all-reduce can be one of ours.
+    - `takes`: which of the fields that only some strategies have a use for it takes.
     """
 
     name: str
@@ -88,3 +89,4 @@ class Strategy:
     chief: tuple[str, ...] = ()
     one_process: tuple[str, ...] = ()
     takes_schedule: bool = False
+    takes: tuple[str, ...] = ()

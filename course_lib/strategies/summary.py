@@ -17,7 +17,8 @@ def summarize(run: Run) -> dict[str, Any]:
     `seconds` are counted from `start`; `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each task to a
     hash of the parameters it ended with: equal digests are equal to the last bit. `variables_on`: bytes of parameters by the device that the
     runtime names. `staleness`: how many updates had how many others between their read and their write. `idle_share`: the part of its time that a
-    task waited.
+    task waited. `wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted by the kernel; None where there are no
+    hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
     """
     spec, trace, values = run.spec, run.trace, run.values
     reported = next(
@@ -49,6 +50,9 @@ def summarize(run: Run) -> dict[str, Any]:
         "device_ms": spec.device_ms,
         "reality": run.plan.reality,
         "network": run.plan.network,
+        "network_why": next(reason.why for reason in run.plan.reasons if reason.what == "network"),
+        "link": {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts} if spec.link or spec.links else None,
+        "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
         "run_dir": str(run.run_dir),
     }
 

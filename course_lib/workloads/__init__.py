@@ -10,12 +10,14 @@ from collections.abc import Callable
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
 from course_lib.workloads.digits import digits, digits_cnn
+from course_lib.workloads.digits_deep import digits_deep
 from course_lib.workloads.wide import wide
 from course_lib.workloads.workload import Workload
 
 WORKLOADS: dict[str, Callable[[RunSpec], Workload]] = {
     "digits": digits,
     "digits_cnn": digits_cnn,
+    "digits_deep": digits_deep,
     "wide": wide,
 }
 

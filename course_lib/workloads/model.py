@@ -68,8 +68,8 @@ def shapes(layers: Iterable[Layer], inputs: Shape) -> Iterator[Shape]:
         inputs = layer.output(inputs)
 
 
-def glorot(layers: Iterable[Layer], inputs: Shape, seed: int) -> list[np.ndarray]:
-    """Initial weights: kernels uniform within sqrt(6 / (fan in + fan out)) of zero, biases zero.
+def glorot(layers: Iterable[Layer], inputs: Shape, seed: int, gain: float = 1.0) -> list[np.ndarray]:
+    """Initial weights: kernels uniform within `gain` * sqrt(6 / (fan in + fan out)) of zero, biases zero.
 
     Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010.
     """
@@ -79,7 +79,7 @@ def glorot(layers: Iterable[Layer], inputs: Shape, seed: int) -> list[np.ndarray
         weight = np.zeros(shape, np.float32)
         if len(shape) > 1:
             window = math.prod(shape[:-2])  # pixels of a convolution's window, 1 for a dense layer
-            limit = math.sqrt(6 / (window * (shape[-2] + shape[-1])))
+            limit = gain * math.sqrt(6 / (window * (shape[-2] + shape[-1])))
             generator.random(out=weight, dtype=np.float32)
             weight -= 0.5
             weight *= 2 * limit

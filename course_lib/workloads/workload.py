@@ -17,6 +17,7 @@ class Workload:
 
     `x_*`: float32 in [0, 1], shape (examples, *shape of one example). `y_*`: int64 classes, shape (examples,). The loss is the mean softmax cross
     entropy of the last layer's outputs; the optimizer is plain gradient descent, `weight -= learning_rate * gradient`, so that the arithmetic shows.
+    `gain`: how much larger the initial weights are than `glorot` has them.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Workload:
     y_train: np.ndarray
     x_test: np.ndarray
     y_test: np.ndarray
+    gain: float = 1.0
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -39,7 +41,7 @@ class Workload:
 
     def initial_weights(self, seed: int) -> list[np.ndarray]:
         """The weights that every run with this seed starts from, in the layout that `course_lib.workloads.model` describes."""
-        return glorot(self.layers, self.input_shape, seed)
+        return glorot(self.layers, self.input_shape, seed, self.gain)
 
     def batch(self, step: int, seed: int, global_batch: int, worker: int | None = None, workers: int = 1) -> np.ndarray:
         """Indices into the training data of a step's global batch, or of one worker's share of it. Shape (examples,).
@@ -51,16 +53,17 @@ class Workload:
         position = step * global_batch + (worker or 0) * count
         if worker is None:
             count = global_batch
-        pieces = []
-        while count:
-            epoch, place = divmod(position, len(self.x_train))
-            piece = _order(len(self.x_train), seed, epoch)[place : place + count]
-            pieces.append(piece)
-            position, count = position + len(piece), count - len(piece)
-        return np.concatenate(pieces)
+        epoch, place = divmod(position, len(self.x_train))
+        indices = _order(len(self.x_train), seed, epoch)[place : place + count]
+        while len(indices) < count:  # it goes on in the next epoch
+            epoch += 1
+            indices = np.concatenate([indices, _order(len(self.x_train), seed, epoch)[: count - len(indices)]])
+        return indices
 
 
 @functools.lru_cache(maxsize=8)
 def _order(examples: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of the examples in an epoch."""
-    return np.random.default_rng([1, seed, epoch]).permutation(examples)
+    """The order of the examples in an epoch, not to be changed: it is kept."""
+    order = np.random.default_rng([1, seed, epoch]).permutation(examples)
+    order.setflags(write=False)
+    return order

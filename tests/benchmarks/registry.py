@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.benchmarks import allreduce, commands, hooks, kills, memory, prediction, simulator, stage, start, steps, strategies, tracing
+from tests.benchmarks import (
+    allreduce,
+    boards,
+    commands,
+    hooks,
+    kills,
+    memory,
+    prediction,
+    simulator,
+    stage,
+    start,
+    steps,
+    strategies,
+    tracing,
+)
 from tests.benchmarks.harness import Options, Rows
 
 SUBJECTS: dict[str, Callable[[Options], Rows]] = {
@@ -20,4 +34,5 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "prediction": prediction.rows,
     "hooks": hooks.rows,
     "stage": stage.rows,
+    "boards": boards.rows,
 }

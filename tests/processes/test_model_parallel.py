@@ -35,6 +35,12 @@ RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("pipeline_parallel", "torch", 2, {"pipeline": "1f1b"}),
     ("pipeline_parallel", "torch", 3, {"workload": "digits_cnn", "microbatches": 6}),
 ]
+DEEP: list[tuple[str, str, int, dict[str, Any]]] = [
+    ("tensor_parallel", "tensorflow", 2, {"workload": "digits_deep"}),
+    ("tensor_parallel", "torch", 2, {"workload": "digits_deep"}),
+    ("pipeline_parallel", "torch", 4, {"workload": "digits_deep", "microbatches": 6, "pipeline": "gpipe"}),
+    ("pipeline_parallel", "torch", 4, {"workload": "digits_deep", "microbatches": 6, "pipeline": "1f1b"}),
+]
 BATCH = 60  # for 2 and 3 workers, for 4 and 6 microbatches
 
 
@@ -79,7 +85,7 @@ def in_order(values: dict[str, Any]) -> list[str]:
     return sorted(values, key=task_key)
 
 
-@pytest.mark.parametrize(("name", "framework", "workers", "options"), RUNS)
+@pytest.mark.parametrize(("name", "framework", "workers", "options"), [*RUNS, *DEEP])
 def test_a_cut_model_learns_what_one_device_learns(name: str, framework: str, workers: int, options: dict[str, Any]) -> None:
     cut, trace = trained(name, framework, workers, options)
     whole, whole_trace = alone(framework, options)
@@ -140,9 +146,16 @@ def test_fully_sharded_exchanges_each_layer_three_times_in_a_step() -> None:
 @functools.cache
 def pipelined(schedule: str, stages: int, microbatches: int) -> Trace:
     """A short run whose microbatches take so long that messages hardly count."""
-    workload = {"workload": "digits"} if stages == 2 else {"workload": "digits_cnn", "global_batch": 60}
+    workload = {2: "digits", 3: "digits_cnn", 4: "digits_deep"}[stages]
     device_ms = 40.0 * stages * microbatches  # 40 ms for each microbatch on each stage
-    fields = {"pipeline": schedule, "workers": stages, "microbatches": microbatches, "device_ms": device_ms, "steps": 6, **workload}
+    fields = {
+        "pipeline": schedule,
+        "workers": stages,
+        "microbatches": microbatches,
+        "device_ms": device_ms,
+        "steps": 6,
+        "workload": workload,
+    }
     with start("pipeline_parallel", framework="torch", **fields) as run:
         return run.wait(100).trace
 
@@ -160,7 +173,10 @@ def bubble(trace: Trace, task: str) -> float:
     return min(shares)
 
 
-@pytest.mark.parametrize(("schedule", "stages", "microbatches"), [("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b", 2, 2), ("gpipe", 3, 3)])
+@pytest.mark.parametrize(
+    ("schedule", "stages", "microbatches"),
+    [("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b", 2, 2), ("gpipe", 3, 3), ("gpipe", 4, 8), ("1f1b", 4, 8)],
+)
 def test_a_stage_is_idle_for_the_share_that_the_formula_says(schedule: str, stages: int, microbatches: int) -> None:
     trace = pipelined(schedule, stages, microbatches)
     formula = (stages - 1) / (microbatches + stages - 1)
@@ -168,16 +184,30 @@ def test_a_stage_is_idle_for_the_share_that_the_formula_says(schedule: str, stag
         assert bubble(trace, f"worker:{stage}") == pytest.approx(formula, abs=0.08)
 
 
-@pytest.mark.parametrize(("schedule", "stages", "microbatches"), [("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b", 3, 6)])
+@pytest.mark.parametrize(
+    ("schedule", "stages", "microbatches"), [("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b", 3, 6), ("gpipe", 4, 6), ("1f1b", 4, 6)]
+)
 def test_a_stage_keeps_activations_of_as_many_microbatches_as_its_schedule_says(schedule: str, stages: int, microbatches: int) -> None:
-    options = {"workload": "digits_cnn", "microbatches": 6} if stages == 3 else {"pipeline": schedule}
-    _, trace = trained("pipeline_parallel", "torch", stages, options)
+    trace = of_stages(schedule, stages)
     for stage, step in itertools.product(range(stages), range(STEPS)):
         kept = [m.value for m in trace.all(Metric, f"worker:{stage}", name="activations", step=step)]
         at_peak = microbatches if schedule == "gpipe" else min(microbatches, stages - stage)
         assert max(kept) == at_peak * kept[0] > 0
         assert len(kept) == 2 * microbatches  # said after each forward and each backward pass
         assert kept[-1] == 0
+
+
+def of_stages(schedule: str, stages: int) -> Trace:
+    """One of the runs above."""
+    runs = [(name, workers, options) for name, _, workers, options in [*RUNS, *DEEP] if options.get("pipeline", "1f1b") == schedule]
+    options = next(options for name, workers, options in runs if (name, workers) == ("pipeline_parallel", stages))
+    return trained("pipeline_parallel", "torch", stages, options)[1]
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_1f1b_keeps_fewer_bytes_of_activations_at_its_peak_than_gpipe(stages: int) -> None:
+    peak = {schedule: max(m.value for m in of_stages(schedule, stages).all(Metric, name="activations")) for schedule in ("gpipe", "1f1b")}
+    assert peak["1f1b"] < peak["gpipe"]
 
 
 def test_backward_takes_two_thirds_of_the_emulated_time_and_a_slow_stage_more_of_both() -> None:

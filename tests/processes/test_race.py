@@ -112,6 +112,23 @@ def test_frameworks_race_each_other_and_the_one_that_compiles_longer_is_waited_f
     np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
 
 
+def test_synchronous_entrants_reach_a_target_accuracy_after_the_same_examples_each_in_its_own_time() -> None:
+    entrants = ("multi_worker_mirrored", ("alone", "one_device"), ("servers", "sync_parameter_server"))
+    common: dict[str, Any] = {"workers": 2, "steps": 40, "device_ms": 10, "slow": {"worker:1": 4}, "framework": "torch"}
+    with race(*entrants, target_accuracy=0.6, evaluate_every=5, global_batch=128, **common) as found:
+        shown = found.wait(120).comparison
+    assert shown.target_accuracy == 0.6
+    assert {f.examples_to_accuracy for f in shown.entrants.values()} <= {5 * 128 * n for n in range(1, 9)}
+    slowed, alone, servers = shown.entrants.values()
+    assert slowed.examples_to_accuracy == alone.examples_to_accuracy == servers.examples_to_accuracy
+    assert alone.seconds_to_accuracy < min(slowed.seconds_to_accuracy, servers.seconds_to_accuracy)  # type: ignore[type-var, operator]
+    assert shown.first_to_accuracy == "alone"
+    for f in shown.entrants.values():
+        reached = next(p for p in f.accuracy_curve if p.accuracy >= 0.6)
+        assert (f.seconds_to_accuracy, f.examples_to_accuracy) == (reached.seconds, reached.examples)
+    assert "seconds to accuracy 0.600" in str(shown)
+
+
 # --- strategies of this file's own ---
 
 

@@ -236,6 +236,9 @@ def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_throughput() ->
 def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_is_named() -> None:
     with start(ASYNC, framework="tensorflow", workers=2, steps=100_000, device_ms=20) as run:
         until(run, lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > 8)
+        for task in ("ps:0", "chief:0"):
+            with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):
+                run.slow(task, 5)
         run.slow("worker:1", 5)
         slowed = len(run.trace.all(Phase, "worker:1", what="compute"))
         until(run, lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > slowed + 8)
@@ -263,5 +266,6 @@ def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
 def test_what_cannot_be_is_refused_before_it_starts() -> None:
     with pytest.raises(SpecError, match="ps=0: parameter_server with tensorflow needs at least one"):
         catalog.spec_for(ASYNC, framework="tensorflow", ps=0)
-    with pytest.raises(SpecError, match="only workers can be slowed"):
-        catalog.spec_for(SYNC, framework="tensorflow", slow={"ps:0": 2.0})
+    for task in ("ps:0", "chief:0"):
+        with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):
+            catalog.spec_for(SYNC, framework="tensorflow", slow={task: 2.0})

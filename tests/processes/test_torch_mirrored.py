@@ -1,6 +1,7 @@
 """mirrored and central_storage in PyTorch: copies that stay equal, and one copy that all replicas read, as the traces and the weights show."""
 
 import functools
+import importlib
 import time
 from typing import Any
 
@@ -38,6 +39,32 @@ def test_replicas_learn_what_one_device_learns(name: str, workers: int) -> None:
     assert len(losses(trace)) == STEPS
     assert losses(trace)[-1] < losses(trace)[0] / 2
     assert result["test_accuracy"] == pytest.approx(alone["test_accuracy"], abs=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replicas_end_with_the_weights_of_one_device(name: str) -> None:
+    ours, alone = with_weights(name, 3), with_weights("one_device", 1)
+    for task, weights in ours.items():
+        for mine, whole in zip(weights, alone["worker:0"], strict=True):
+            np.testing.assert_allclose(mine, whole, **SUM_ORDER, err_msg=task)
+
+
+@functools.cache
+def with_weights(name: str, workers: int) -> dict[str, list[np.ndarray]]:
+    """The weights that each task of a short run ended with."""
+
+    def worker(task: Any) -> list[np.ndarray]:
+        from course_lib.workloads import model
+
+        kept: list[np.ndarray] = []
+        original = model.digest
+        model.digest = lambda weights: kept.extend(np.array(w) for w in weights) or original(weights)  # type: ignore[func-returns-value]
+        importlib.import_module(f"course_lib.strategies.torch.{name}").worker(task)
+        return kept
+
+    with start(worker, framework="torch", workers=workers, global_batch=96, steps=30) as run:
+        result: dict[str, list[np.ndarray]] = run.wait(60).result
+        return result
 
 
 def test_mirrored_every_device_applies_the_update_to_a_copy_of_its_own() -> None:

@@ -154,6 +154,8 @@ def until_updated(run: Any) -> None:
 def test_what_cannot_be_is_refused_before_it_starts() -> None:
     with pytest.raises(SpecError, match="backups=2: at most 1 of 2 workers"):
         catalog.spec_for("backup_workers", framework="torch", workers=2, backups=2)
+    with pytest.raises(SpecError, match="slow='ps:0': only workers can be slowed"):
+        catalog.spec_for("parameter_server", framework="torch", slow={"ps:0": 2.0})
     with pytest.raises(SpecError, match="ps=0: stale_synchronous with torch needs at least one"):
         catalog.spec_for("stale_synchronous", framework="torch", ps=0)
 

@@ -42,6 +42,14 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         ("multi_worker_mirrored", {"ps": 2}, "ps=2: multi_worker_mirrored has none: leave it out"),
         ("multi_worker_mirrored", {"chief": True}, "chief=True: multi_worker_mirrored has none: leave it out"),
         ("multi_worker_mirrored", {"step": 3}, "field='step': did you mean 'steps'?"),
+        ("mirrored", {"emulate": True}, "emulate=True: mirrored has no use for it: leave it out (it is for tpu)"),
+        (
+            "one_device",
+            {"cross_device_ops": "nccl"},
+            "cross_device_ops='nccl': one_device has no use for it: leave it out (it is for mirrored)",
+        ),
+        ("mirrored", {"microbatches": 8}, "microbatches=8: mirrored has no use for it: leave it out (it is for pipeline_parallel)"),
+        ("parameter_server", {"slow": {"ps:0": 2.0}}, "slow='ps:0': only workers can be slowed, such as worker:0"),
     ],
 )
 def test_bad_input_names_the_field_the_value_and_what_is_allowed(name: str, given: dict[str, Any], says: str) -> None:
@@ -64,6 +72,15 @@ def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(monkeypa
         ("unavailable", "Install it: pip install tensorflow."),
         ("unavailable", "Install it: pip install torch."),
     }
+
+
+def test_nccl_need_not_be_asked_for_where_it_can_work() -> None:
+    """On a laptop it is unavailable: see test_every_row."""
+    spec = RunSpec(workers=2, framework="torch", all_reduce="nccl")
+    with pytest.raises(SpecError, match="all_reduce='nccl': leave it out: where every worker has a GPU, the native all-reduce is NCCL"):
+        catalog.find("multi_worker_mirrored").check(spec, SERVER)
+    with pytest.raises(Unavailable, match="nccl is unavailable here"):
+        catalog.find("multi_worker_mirrored").check(spec, LAPTOP)
 
 
 def test_rows_say_what_is_real_on_this_machine() -> None:

@@ -1,5 +1,6 @@
 """Widgets without a browser: what they say, and that they say it from a trace."""
 
+import time
 import xml.etree.ElementTree as ET
 from typing import Any
 
@@ -9,6 +10,7 @@ from course_lib import measures
 from course_lib.spec import RunSpec
 from course_lib.trace import Phase, Trace
 from course_lib.widgets import Predict, TrainingBoard
+from course_lib.widgets.lanes import NAMES
 from course_lib.widgets.still import lanes_svg
 from tests.unit.test_trace import EVENTS
 
@@ -27,24 +29,31 @@ class FinishedRun:
         self.orders.append("stop")
 
 
-def test_a_board_draws_every_phase_of_the_trace() -> None:
+def test_a_board_draws_every_phase_of_the_trace_and_ends_by_itself() -> None:
     board = TrainingBoard(FinishedRun())
     board._thread.join(10)
-    bars = {line.name.split(":")[0]: len(line.x) for line in board.figure.data[2:]}
-    assert bars == {"read": 0, "compute": 2, "wait": 1, "reduce": 2, "apply": 2}
-    assert "<b>finished</b>, step 1 of 1, loss 2.300" in board.status.value
+    assert not board._thread.is_alive()
+    assert {what for what in NAMES if f"{what})" in board.lanes.value} == {"compute", "wait", "reduce", "apply"}
+    assert "<b>multi_worker_mirrored</b> is finished: step 1 of 1, loss 2.3" in board.head.value
+    assert "measured" in board.head.value
+    assert [line.name for line in board.figure.data if len(line.x)] and board.controls.stop.disabled
     assert repr(board) == "TrainingBoard(multi_worker_mirrored, tensorflow, 2 workers)"
     board.close()
 
 
-def test_the_slider_moves_the_straggler() -> None:
+def test_the_slider_slows_the_task_that_is_chosen_and_no_other() -> None:
     run = FinishedRun("running")
     board = TrainingBoard(run)
-    board.factor.value = 3.0
-    board.who.value = "worker:0"
-    assert run.orders == [("worker:1", 3.0), ("worker:1", 1.0), ("worker:0", 3.0)]
+    board.controls.factor.value = 3.0
+    board.controls.task.value = "worker:0"  # the slider moves to where that one is, which is no order
+    assert board.controls.factor.value == 1.0
+    board.controls.factor.value = 2.0
+    board.controls.stop.click()
+    deadline = time.monotonic() + 10
+    while len(run.orders) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorted(map(str, run.orders)) == ["('worker:0', 2.0)", "('worker:1', 3.0)", "stop"]
     board.close()
-    board._thread.join(5)
 
 
 def test_the_table_has_a_row_for_each_task() -> None:

@@ -34,7 +34,7 @@ def test_data_have_the_stated_types_and_shapes(name: str) -> None:
 
 
 def test_an_unknown_workload_names_the_nearest() -> None:
-    with pytest.raises(SpecError, match=r"workload='digit': did you mean 'digits'\? allowed: digits, digits_cnn, wide"):
+    with pytest.raises(SpecError, match=r"workload='digit': did you mean 'digits'\? allowed: digits, digits_cnn, digits_deep, wide"):
         workloads.find("digit")
 
 
@@ -61,7 +61,7 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert not np.array_equal(DIGITS.batch(7, 1, 64), DIGITS.batch(7, 2, 64))
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("digits", 4810), ("digits_cnn", 3818)])
+@pytest.mark.parametrize(("name", "parameters"), [("digits", 4810), ("digits_cnn", 3818), ("digits_deep", 63082)])
 def test_parameters_are_counted_exactly(name: str, parameters: int) -> None:
     workload = workloads.load(RunSpec(workload=name))
     assert workload.parameters == parameters == sum(w.size for w in workload.initial_weights(0))
@@ -87,6 +87,21 @@ def test_initial_weights_keep_to_glorots_limit_and_the_seed() -> None:
         assert abs(kernel.mean()) < 0.02 * limit
     assert not weights[1].any() and not weights[3].any()
     assert digest(weights) == digest(glorot(layers, (4, 4, 32), 5)) != digest(glorot(layers, (4, 4, 32), 6))
+
+
+def test_a_deep_model_passes_its_signal_through_all_layers() -> None:
+    """With weights as `glorot` has them it would fade from layer to layer."""
+    deep = workloads.load(RunSpec(workload="digits_deep"))
+    assert sum(isinstance(layer, Dense) for layer in deep.layers) == 8
+    spreads = {}
+    for weights in (deep.initial_weights(0), glorot(deep.layers, deep.input_shape, 0)):
+        values = deep.x_train
+        for layer, kernel, bias in zip(deep.layers, weights[::2], weights[1::2], strict=True):
+            values = values @ kernel + bias
+            values = np.maximum(values, 0) if layer.relu else values  # type: ignore[union-attr]  # all are dense
+        spreads[len(spreads)] = values.std()
+    assert 0.3 < spreads[0] < 1
+    assert spreads[1] < spreads[0] / 2
 
 
 def test_a_digest_tells_weights_apart_by_one_bit() -> None:

@@ -35,4 +35,5 @@ BACKUP_WORKERS = Strategy(
     check,
     default_batch=lambda workers, backups, _: batch_of(workers, max(1, workers - backups)),
     default_ps=1,
+    takes=("backups",),
 )

@@ -7,6 +7,8 @@ from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import Facts, Standing, Strategy, programs, real_processes
 
+OTHERS = "Take hierarchical_copy or reduction_to_one_device: they work between any devices."
+
 
 def standing(framework: str, machine: Machine) -> Standing:
     if framework != "tensorflow":
@@ -26,17 +28,18 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if spec.framework == "torch" and spec.cross_device_ops not in (None, "nccl"):
         raise SpecError("cross_device_ops", spec.cross_device_ops, "is TensorFlow's; DistributedDataParallel has gloo and nccl")
     if spec.cross_device_ops == "nccl":
-        _check_nccl(spec, machine)
+        check_nccl(spec, machine, "Leave it out for gloo." if spec.framework == "torch" else OTHERS)
     if spec.cross_device_ops == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
         text = f"TensorFlow's would lose the gradient of one of {spec.replicas} replicas: take an even number, or reduction_to_one_device"
         raise SpecError("cross_device_ops", spec.cross_device_ops, text)
 
 
-def _check_nccl(spec: RunSpec, machine: Machine) -> None:
+def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
+    """Raise `Unavailable` if a run cannot have NCCL on a machine; `cure`: what to take instead."""
     needed, usable = max(2, spec.shares), len(machine.gpus) if spec.framework in machine.cuda_frameworks else 0
     if usable < needed:
         why = f"it joins NVIDIA GPUs, one for each of {needed} replicas, and {spec.framework} can use {usable or 'none'} on this machine"
-        raise Unavailable("nccl", why, "Take hierarchical_copy or reduction_to_one_device: they work between any devices.")
+        raise Unavailable("nccl", why, cure)
 
 
 MIRRORED = Strategy(
@@ -57,4 +60,5 @@ MIRRORED = Strategy(
     standing,
     check,
     one_process=("tensorflow",),
+    takes=("cross_device_ops",),
 )

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from course_lib.errors import SpecError
+from course_lib.hardware import Machine
+from course_lib.spec import RunSpec
+from course_lib.strategies.facts.mirrored import check_nccl
 from course_lib.strategies.strategy import Facts, Strategy, programs
+
+
+def check(spec: RunSpec, machine: Machine) -> None:
+    """NCCL needs no asking: the plan takes it where every worker has a GPU."""
+    field = "all_reduce" if spec.all_reduce == "nccl" else "cross_device_ops"
+    if "nccl" in (spec.all_reduce, spec.cross_device_ops):
+        native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
+        check_nccl(spec, machine, f"Leave it out for {native}, or take an all_reduce of ours, such as ring.")
+        raise SpecError(field, "nccl", "leave it out: where every worker has a GPU, the native all-reduce is NCCL")
+
 
 MULTI_WORKER_MIRRORED = Strategy(
     "multi_worker_mirrored",
@@ -18,5 +32,6 @@ MULTI_WORKER_MIRRORED = Strategy(
         source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., PyTorch Distributed, VLDB 2020",
     ),
     programs("multi_worker_mirrored", tensorflow=("worker",), torch=("worker",)),
+    check=check,
     takes_schedule=True,
 )

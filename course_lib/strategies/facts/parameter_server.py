@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.errors import SpecError
 from course_lib.hardware import Machine
-from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
 
 
@@ -12,13 +10,6 @@ def over_tcp(framework: str, machine: Machine) -> Standing:
     """The standing of a strategy whose workers talk to parameter servers, in either framework."""
     how = "gRPC between TensorFlow's servers" if framework == "tensorflow" else "torch RPC over TCP"
     return Standing("measured", f"real processes; {how} between workers and parameter servers")
-
-
-def only_workers_are_slow(spec: RunSpec, machine: Machine) -> None:
-    """In TensorFlow, chief and ps run no steps that could take longer."""
-    for task, factor in spec.slow.items():
-        if spec.framework == "tensorflow" and not task.startswith("worker"):
-            raise SpecError("slow", f"{task}={factor:g}", "with tensorflow only workers can be slowed, such as worker:0=3")
 
 
 PARAMETER_SERVER = Strategy(
@@ -36,7 +27,6 @@ PARAMETER_SERVER = Strategy(
     ),
     programs("parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
     over_tcp,
-    only_workers_are_slow,
     default_workers=3,
     default_ps=1,
     chief=("tensorflow",),

@@ -42,4 +42,5 @@ PIPELINE_PARALLEL = Strategy(
     check=check,
     default_batch=lambda workers, _, microbatches: batch_of(workers, microbatches),
     default_workers=2,
+    takes=("microbatches", "pipeline"),
 )

@@ -27,4 +27,5 @@ STALE_SYNCHRONOUS = Strategy(
     programs("stale_synchronous", torch=("worker", "ps")),
     over_rpc,
     default_ps=1,
+    takes=("staleness_bound",),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.strategies.facts.parameter_server import only_workers_are_slow, over_tcp
+from course_lib.strategies.facts.parameter_server import over_tcp
 from course_lib.strategies.strategy import Facts, Strategy, programs
 
 SYNC_PARAMETER_SERVER = Strategy(
@@ -20,7 +20,6 @@ SYNC_PARAMETER_SERVER = Strategy(
     ),
     programs("sync_parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
     over_tcp,
-    only_workers_are_slow,
     default_workers=3,
     default_ps=1,
     chief=("tensorflow",),

@@ -22,13 +22,15 @@ def check(spec: RunSpec, machine: Machine) -> None:
     layers = workloads.load(spec).layers
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     if len(dense) < len(layers) or len(dense) % 2:
-        raise SpecError("workload", spec.workload, "tensor_parallel cuts dense layers, two at a time: digits and wide have them")
+        raise SpecError(
+            "workload", spec.workload, "tensor_parallel cuts dense layers, two at a time: digits, digits_deep and wide have them"
+        )
     field, shards = ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
     for units in (layer.units for layer in dense[::2]):
         if shards > units:
             raise SpecError(field, shards, f"at most {units}, one for each hidden unit of {spec.workload}")
         if spec.framework == "tensorflow" and units % shards:
-            cure = "such as 2, 4 or 8" if spec.workload == "digits" else f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
+            cure = f"or parameters={units // shards * shards * PER_UNIT + CLASSES}" if spec.workload == "wide" else "such as 2, 4 or 8"
             raise SpecError(field, shards, f"must divide the {units} hidden units of {spec.workload}, {cure}")
 
 

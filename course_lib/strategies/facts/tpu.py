@@ -50,4 +50,5 @@ TPU = Strategy(
     standing,
     check,
     one_process=("tensorflow",),
+    takes=("emulate",),
 )

@@ -24,10 +24,11 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, Shard, factor_of, serving
 from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
 from course_lib.trace import Phase, Update
-from course_lib.workloads.tensorflow import loss_of
+from course_lib.workloads.tensorflow import accuracy, loss_of
 
 # --- a step, as one graph ---
 
@@ -194,8 +195,12 @@ def _finished(task: Task, pending: dict[Future[Any], int], beside: Future[Any] |
     return [future for future in done if future in pending]
 
 
-def by_step(task: Task, answers: Iterable[Answer]) -> Iterator[tuple[float, list[Answer]]]:
-    """The mean loss and the answers of each step, as soon as all shares of it are there. The loss is in the trace then."""
+def by_step(task: Task, model: Model, answers: Iterable[Answer]) -> Iterator[tuple[float, list[Answer]]]:
+    """The mean loss and the answers of each step, as soon as all shares of it are there. The loss is in the trace then.
+
+    The test accuracy, where it is due, is that of the variables as the chief then finds them on the ps; meanwhile the workers go on.
+    """
+    workload = workloads.load(task.spec)
     found: dict[int, list[Answer]] = {}
     for count, answer in enumerate(answers, 1):
         found.setdefault(answer.step, []).append(answer)
@@ -203,6 +208,7 @@ def by_step(task: Task, answers: Iterable[Answer]) -> Iterator[tuple[float, list
             whole = found.pop(answer.step)
             loss = sum(share.loss for share in whole) / len(whole)
             task.metric("loss", loss, answer.step, count * task.spec.per_worker_batch)
+            evaluate(task, answer.step, count * task.spec.per_worker_batch, lambda: accuracy(model.keras, workload))
             yield loss, whole
 
 

@@ -40,7 +40,7 @@ def chief(task: Task) -> dict[str, Any]:
         return apply(shard, gradients, model.learning_rate)
 
     answers = hand_out(task, coordinator, model, make_step(task, model, push))
-    losses = {shares[0].step: loss for loss, shares in by_step(task, _told(task, model, answers))}
+    losses = {shares[0].step: loss for loss, shares in by_step(task, model, _told(task, model, answers))}
     outcome = result(task, model, losses[task.spec.steps - 1])
     dismiss(task)
     return outcome

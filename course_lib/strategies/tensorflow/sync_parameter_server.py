@@ -49,7 +49,7 @@ def chief(task: Task) -> dict[str, Any]:
     step = make_step(task, model, push)
     running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
     losses = []
-    for loss, shares in by_step(task, hand_out(task, coordinator, model, step, running)):
+    for loss, shares in by_step(task, model, hand_out(task, coordinator, model, step, running)):
         for share in shares:
             tell_worker(task, share)
         oldest = [min(versions) for versions in zip(*(share.read for share in shares), strict=True)]

@@ -27,6 +27,7 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.tensorflow.devices import use_several
 from course_lib.workloads.model import digest
 from course_lib.workloads.tensorflow import loss_of
@@ -45,10 +46,9 @@ def worker(task: Task) -> dict[str, Any]:
     weights = workload.initial_weights(spec.seed)
     variables = [dtensor.DVariable(cut(value, dtensor.Layout(specs, mesh))) for value, specs in zip(weights, layouts, strict=True)]
     loss = _loop(task, workload, variables, mesh)
-    logits = dtensor.unpack(forward(workload.layers, variables, on_all(workload.x_test, mesh)))[0].numpy()
     return {
         "final_loss": loss,
-        "test_accuracy": float(np.mean(np.argmax(logits, -1) == workload.y_test)),
+        "test_accuracy": accuracy(workload, variables, mesh),
         "digest": digest([whole(variable) for variable in variables]),
         "parameters": workload.parameters,
         "variables_on": variables_on(variables),
@@ -124,7 +124,14 @@ def _loop(task: Task, workload: workloads.Workload, variables: list[Any], mesh: 
         for shard, device in enumerate(devices):
             task.update(n, f"shard {shard}", device, read=n, written=n + 1)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
+        evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(workload, variables, mesh))
     return loss
+
+
+def accuracy(workload: workloads.Workload, variables: list[Any], mesh: Any) -> float:
+    """The share of test images that the model gets right."""
+    logits = dtensor.unpack(forward(workload.layers, variables, on_all(workload.x_test, mesh)))[0].numpy()
+    return float(np.mean(np.argmax(logits, -1) == workload.y_test))
 
 
 def variables_on(variables: list[Any]) -> dict[str, int]:

@@ -21,13 +21,14 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.tensorflow.exchange import Reduce, run_step
 from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
 from course_lib.workloads.model import digest
 from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
 
 MEAN = tf.distribute.ReduceOp.MEAN
-Step = Callable[[Any, Any], Any]
+Step = Any  # a tf.function of images and labels
 Gradients = Callable[[Any, Any], list[Any]]
 
 
@@ -104,9 +105,10 @@ def make_step(
         else:
             loss, *gradients = strategy.extended.batch_reduce_to(MEAN, list(zip(values, [variables[0], *variables], strict=True)))
         reduced = after([loss, *gradients])
-        with tf.control_dependencies([reduced]):
-            updates = [strategy.extended.update(v, apply, args=(g,)) for v, g in zip(variables, gradients, strict=True)]
-        applied = after(updates)
+        # A variable is updated as soon as its own mean is there. To hold all back until `reduced` would take a message for every operation on
+        # another device.
+        updates = [strategy.extended.update(v, apply, args=(g,)) for v, g in zip(variables, gradients, strict=True)]
+        applied = after([*updates, reduced])
         computed = tf.reduce_max(strategy.experimental_local_results(computed))  # by the last replica of this process
         loss = strategy.experimental_local_results(loss)[0]
         return tf.stack([tf.cast(loss, tf.float64), computed, reduced, applied])
@@ -126,6 +128,10 @@ def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, s
         start = clock()
         task.pace(min(busy))
         begin = clock()
+        if n == 0:
+            step = step.get_concrete_function(
+                images, labels
+            )  # a call of the function itself would look for what it compiled, in every step
         loss, *stamps = run_step(step, images, labels)
         offset = wall.offset()
         computed, reduced, applied = (stamp + offset for stamp in stamps)
@@ -137,6 +143,8 @@ def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, s
         for device in devices:
             task.update(n, "all", device, read=n, written=n + 1, gradients=spec.shares)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
+        if task.index == 0:
+            evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(model, workload))
     return loss
 
 

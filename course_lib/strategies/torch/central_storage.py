@@ -25,6 +25,7 @@ import torch.distributed as dist
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock, meetings
 from course_lib.errors import LockstepError
+from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.torch.devices import now, use
 from course_lib.strategies.torch.multi_worker_mirrored import TIMEOUT
 from course_lib.strategies.torch.training import variables_on
@@ -120,6 +121,8 @@ def _loop(task: Task, workload: workloads.Workload, central: Any, slots: torch.T
         if task.index:
             task.record("reduce", n, computed, handed)
             task.record("wait", n, handed, clock())
+        else:  # nothing changes until this worker, too, has handed in its next gradients
+            evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(central, workload))
     return loss
 
 

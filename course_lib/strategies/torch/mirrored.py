@@ -20,9 +20,8 @@ from course_lib.strategies.torch import multi_worker_mirrored
 
 def worker(task: Task) -> dict[str, Any]:
     """Train this device's share of each batch. Raises `SpecError` if the workers are not all on one machine."""
-    machines = {address.rpartition(":")[0] for addresses in task.addresses.values() for address in addresses}
-    if len(machines) > 1:
+    if task.spec.hosts > 1:
         raise SpecError(
-            "strategy", "mirrored", f"has the devices of one machine, and these workers are on {len(machines)}: multi_worker_mirrored"
+            "strategy", "mirrored", f"has the devices of one host, and its workers are on {task.spec.hosts}: multi_worker_mirrored"
         )
     return multi_worker_mirrored.worker(task)

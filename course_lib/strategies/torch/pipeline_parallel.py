@@ -28,6 +28,7 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.strategies.evaluation import due
 from course_lib.strategies.torch.devices import now, use
 from course_lib.strategies.torch.multi_worker_mirrored import TIMEOUT
 from course_lib.strategies.torch.stage import Stage
@@ -46,11 +47,10 @@ def worker(task: Task) -> dict[str, Any]:
     stage = Stage(task, layers, device)
     loss = _loop(task, workload, stage, SCHEDULES[spec.pipeline](stage, spec.microbatches, loss_of))  # scales gradients by 1/m
     result = {"digest": digest(weights_of(layers)), "variables_on": variables_on(layers)}
-    logits = through(stage, workload.x_test)
+    right = accuracy(stage, workload)
     if not stage.is_last:
         return result
-    right = np.argmax(logits, -1) == workload.y_test
-    return result | {"final_loss": loss, "test_accuracy": float(np.mean(right)), "parameters": workload.parameters}
+    return result | {"final_loss": loss, "test_accuracy": right, "parameters": workload.parameters}
 
 
 def cut(model: Any, stages: int) -> list[Any]:
@@ -88,6 +88,10 @@ def _loop(task: Task, workload: workloads.Workload, stage: Stage, schedule: Any)
         task.update(n, f"stage {task.index}", where, read=n, written=n + 1)
         if stage.is_last:
             task.metric("loss", float(sum(losses) / len(losses)), n, (n + 1) * spec.batch)
+        if due(spec, n + 1):
+            right = accuracy(stage, workload)
+            if stage.is_last:
+                task.metric("accuracy", right, n, (n + 1) * spec.batch)
     return float(sum(losses) / len(losses))
 
 
@@ -99,6 +103,12 @@ def apply(stage: Stage, rate: float) -> str:
             parameter.grad = None
     now(stage.device)
     return str(parameter.device)
+
+
+def accuracy(stage: Stage, workload: workloads.Workload) -> float:
+    """The share of test images that the model gets right; all stages must call this together, and only the last one knows: NaN on the others."""
+    output = through(stage, workload.x_test)
+    return float(np.mean(np.argmax(output, -1) == workload.y_test)) if stage.is_last else float("nan")
 
 
 def through(stage: Stage, images: Any) -> Any:

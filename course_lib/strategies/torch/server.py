@@ -17,7 +17,6 @@ Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Serv
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +29,7 @@ from torch.futures import Future
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.torch.devices import now, use
 from course_lib.workloads.model import digest
 from course_lib.workloads.torch import accuracy, build, loss_of, weights_of
@@ -81,6 +81,7 @@ class Shard:
         self.heard: dict[str, str] = {}  # the last call of each worker
         self.lock = threading.RLock()
         self._waiting: list[tuple[Callable[[], bool], Callable[[], Any], Future[Any]]] = []
+        self._evaluations = 0
 
     def apply(self, gradients: Sequence[Gradient]) -> None:
         """values -= rate * mean of `gradients`: one update, which makes one new version."""
@@ -102,6 +103,14 @@ class Shard:
         """What to say to a push now."""
         loss = sum(self.losses) / len(self.losses) if self.losses else float("nan")
         return Answer(self.version, loss, self.examples, min(self.steps_done), used)
+
+    def evaluation(self) -> int:
+        """How many examples the values have seen, if whoever gets them now is to measure the test accuracy; else 0. So one worker does."""
+        every = self.task.spec.evaluate_every * self.task.spec.batch
+        if not every or self.examples // every <= self._evaluations:
+            return 0
+        self._evaluations = self.examples // every
+        return self.examples
 
     def when(self, true: Callable[[], bool], answer: Callable[[], Any]) -> Future[Any]:
         """A future that gets `answer()` as soon as `true()`. That is looked at after each update, so waiting costs the ps nothing."""
@@ -147,9 +156,9 @@ def call(who: str, what: str, function: Callable[..., Any], *arguments: Any) -> 
 
 
 def pull(shard: Shard, at_least: int) -> Future[Any]:
-    """Version and values of a shard, as soon as it has version `at_least`."""
+    """Version and values of a shard, as soon as it has version `at_least`, and what `Shard.evaluation` says of them."""
     # A copy: the next update may come before this one is sent.
-    return shard.when(lambda: shard.version >= at_least, lambda: (shard.version, shard.values.clone()))
+    return shard.when(lambda: shard.version >= at_least, lambda: (shard.version, shard.values.clone(), shard.evaluation()))
 
 
 def final(shard: Shard, updates: int) -> Future[Any]:
@@ -179,8 +188,9 @@ class Worker:
         """Fetch the newest parameters, of version `at_least` or later; the version of the oldest shard."""
         self._begun = clock()  # of reading, which ends when the examples are there too
         answers = self._ask("pull", pull, [(at_least,)] * len(self.servers))
-        self.versions = [version for version, _ in answers]
-        self._set(values for _, values in answers)
+        self.versions = [version for version, _, _ in answers]
+        self._set(values for _, values, _ in answers)
+        self._evaluate = answers[0][2]  # ps:0 says who measures the accuracy, and when
         return min(self.versions)
 
     def load(self, step: int, share: int | None = None) -> None:
@@ -191,6 +201,9 @@ class Worker:
         self.images = torch.from_numpy(self.workload.x_train[indices]).to(self.device)
         self.labels = torch.from_numpy(self.workload.y_train[indices]).to(self.device)
         self.task.record("read", step, self._begun, clock())
+        if self._evaluate:
+            last = self._evaluate // spec.batch - 1
+            self.task.metric("accuracy", accuracy(self.model, self.workload, self.device), last, self._evaluate)
 
     def compute(self, step: int) -> None:
         """The mean loss over the share, and its gradient."""
@@ -233,7 +246,9 @@ class Worker:
             "digest": digest(weights_of(self.model)),
             "parameters": self.workload.parameters,
         }
-        if self.task.index == 0:  # for the ps, which return nothing
+        if self.task.index == 0:  # for the ps, which return nothing; and nobody pulls what the last step has made
+            spec = self.task.spec
+            evaluate(self.task, spec.steps - 1, spec.steps * spec.batch, lambda: result["test_accuracy"])
             result["variables_on"] = {f"ps:{k}/{where}": v.numel() * v.element_size() for k, (v, _, where) in enumerate(shards)}
         return result
 
@@ -269,10 +284,11 @@ def last_heard() -> str:
 
 def join(task: Task) -> None:
     """Make this task one that all others can call by its name, once all are there."""
-    os.environ.setdefault("TP_SOCKET_IFNAME", os.environ["GLOO_SOCKET_IFNAME"])  # listen on the loopback interface only
     rpc.constants.DEFAULT_PROCESS_GROUP_TIMEOUT = timedelta(seconds=PATIENCE)  # to meet the others; its own is 24 days
-    # Sockets only: the shared-memory transport polls without a pause, a fifth of a core in every task.
-    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=PATIENCE, num_worker_threads=4, _transports=["uv"])
+    # Sockets only: the shared-memory transport polls without a pause, a fifth of a core in every task. Between hosts tensors go through them too, and
+    # do not find a way from memory to memory because both hosts are this machine.
+    channels = ["basic"] if len(task.spec.all_hosts) > 1 else None
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=PATIENCE, num_worker_threads=4, _transports=["uv"], _channels=channels)
     rpc.init_rpc(task.name, rank=task.rank, world_size=len(task.spec.tasks), rpc_backend_options=options)
 
 

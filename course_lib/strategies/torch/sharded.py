@@ -15,6 +15,7 @@ import torch
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.torch.devices import now
 from course_lib.strategies.torch.training import Span
 from course_lib.workloads.model import digest
@@ -90,6 +91,8 @@ def _loop(task: Task, workload: Any, model: Any, gradients: Any, exchanges: Exch
             now(device)
         task.update(n, f"shard {task.index}", where, read=n, written=n + 1)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
+        evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(model, workload, device))
+        exchanges.take()  # those of that are not the next step's
     return loss
 
 

@@ -17,6 +17,7 @@ import torch
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.torch.devices import now
 from course_lib.workloads.model import digest
 from course_lib.workloads.torch import accuracy, loss_of, weights_of
@@ -91,6 +92,8 @@ def _loop(task: Task, workload: workloads.Workload, replica: Replica, averaged: 
         task.record("apply", n, reduced, applied)
         task.update(n, "all", where, read=n, written=n + 1, gradients=spec.shares)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
+        if task.index == 0:
+            evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(replica.model, workload, device))
     return loss
 
 

@@ -1,4 +1,5 @@
-"""A training under MultiWorkerMirroredStrategy as one writes it by hand: `plain_tensorflow.py FOLDER`, with TF_CONFIG set.
+"""A training under a strategy of tf.distribute as one writes it by hand: `plain_tensorflow.py STRATEGY FOLDER`; with TF_CONFIG set, if it has several
+workers.
 
 FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at which each step was over, and the last loss.
 """
@@ -17,23 +18,68 @@ import numpy as np
 import tensorflow as tf
 
 
-def main(folder: Path, rank: int) -> None:
+def several_workers(replicas: int) -> Any:
+    ring = tf.distribute.experimental.CommunicationOptions(implementation=tf.distribute.experimental.CollectiveCommunication.RING)
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
+
+
+def one_device(replicas: int) -> Any:
+    return tf.distribute.OneDeviceStrategy("/cpu:0")
+
+
+def mirrored(replicas: int) -> Any:
+    return tf.distribute.MirroredStrategy(cpus(replicas), tf.distribute.HierarchicalCopyAllReduce())
+
+
+def central_storage(replicas: int) -> Any:
+    host, *devices = cpus(1 + replicas)
+    return tf.distribute.experimental.CentralStorageStrategy(compute_devices=devices, parameter_device=host)
+
+
+STRATEGIES = {
+    "multi_worker_mirrored": several_workers,
+    "one_device": one_device,
+    "mirrored": mirrored,
+    "central_storage": central_storage,
+}
+
+
+def cpus(count: int) -> list[str]:
+    """So many logical devices of the CPU."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"/cpu:{i}" for i in range(count)]
+
+
+def main(name: str, folder: Path, rank: int) -> None:
     given = np.load(folder / "training.npz")
     tf.config.threading.set_intra_op_parallelism_threads(int(given["threads"]))
     tf.config.threading.set_inter_op_parallelism_threads(max(2, int(given["threads"])))
-    ring = tf.distribute.experimental.CommunicationOptions(implementation=tf.distribute.experimental.CollectiveCommunication.RING)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
+    replicas = int(given["replicas"])
+    strategy = STRATEGIES[name](replicas)
     with strategy.scope():
         hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(hidden, activation="relu"), keras.layers.Dense(classes)])
         model.set_weights([given[f"weight{i}"] for i in range(4)])
         step = make_step(strategy, model, float(given["rate"]))
-    x, y, order = given["x"], given["y"], given["order"][rank]
+    x, y, order = given["x"], given["y"], given["order"][rank * replicas : (rank + 1) * replicas]
     moments, loss = [], float("nan")
-    for indices in order:
-        loss = float(step(tf.constant(x[indices]), tf.constant(y[indices])))
+    for shares in order.swapaxes(0, 1):
+        loss = float(step(*batch(strategy, x, y, shares)))
         moments.append(time.monotonic())
     leave(folder, rank, {"moments": moments, "loss": loss})
+
+
+def batch(strategy: Any, x: Any, y: Any, shares: Any) -> tuple[Any, Any]:
+    """Images and labels, a share for each replica of this process."""
+
+    def share(k: int) -> tuple[Any, Any]:
+        return tf.constant(x[shares[k]]), tf.constant(y[shares[k]])
+
+    if len(shares) == 1:
+        return share(0)
+    both: tuple[Any, Any] = strategy.experimental_distribute_values_from_function(lambda context: share(context.replica_id_in_sync_group))
+    return both
 
 
 def make_step(strategy: Any, model: Any, rate: float) -> Any:
@@ -50,7 +96,7 @@ def make_step(strategy: Any, model: Any, rate: float) -> Any:
         loss, *means = strategy.run(gradients, args=(images, labels))
         for variable, mean in zip(variables, means, strict=True):
             strategy.extended.update(variable, lambda v, g: v.assign_sub(rate * g), args=(mean,))
-        return loss
+        return strategy.experimental_local_results(loss)[0]
 
     return step
 
@@ -64,4 +110,5 @@ def leave(folder: Path, rank: int, result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+    place = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
+    main(sys.argv[1], Path(sys.argv[2]), place.get("index", 0))

@@ -1,0 +1,79 @@
+"""The network side of a run, as its supervisor has it: where the tasks are, what they send, and links that change while it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from course_lib.cluster import ports
+from course_lib.cluster.meter import Meter
+from course_lib.cluster.task import clock, wires
+from course_lib.network.build import build
+from course_lib.network.hosts import Hosts
+from course_lib.network.layout import PORT, by_job, host_name
+from course_lib.network.wires import Wires, lay
+from course_lib.spec import Link, RunSpec
+from course_lib.trace import Lifecycle
+
+
+class Wiring:
+    """Joins this process to the network that `plan` (of the run directory: network, rate, delay) says, and finds an address for each task.
+
+    `note` takes what happens to hosts. Raises `Unavailable` where the network cannot be had.
+    """
+
+    def __init__(self, run_dir: Path, plan: dict[str, Any], tasks: Iterable[str], note: Callable[[Lifecycle], None]) -> None:
+        spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
+        self.plan, self._note, self._wires = plan, note, wires(run_dir)
+        self.hosts: Hosts | None = build(plan["network"], spec, plan["rate"], plan["delay"])
+        if "exchange" in (plan["rate"], plan["delay"]):
+            self._wires.parent.mkdir(mode=0o700)
+            lay(self._wires, {host: self._imposed(spec.link_of(host)) for host in spec.all_hosts})
+        if self.hosts:
+            addresses = {task: f"{self.hosts.seats[task].address}:{PORT}" for task in tasks}
+        else:
+            self._reserved = {
+                task: sock for task, sock in zip(tasks, ports.reserve(len(spec.tasks)), strict=True)
+            }  # for as long as the run
+            addresses = {task: ports.address(sock) for task, sock in self._reserved.items()}
+        (run_dir / "addresses.json").write_text(json.dumps(by_job(addresses)))
+        self.meter = Meter(self.hosts.traffic, run_dir / "traffic.jsonl") if self.hosts and spec.trace else None
+
+    def inside(self, task: str) -> AbstractContextManager[None]:
+        """Be where a task is to be, for as long as it takes to start it."""
+        return self.hosts.inside(task) if self.hosts else contextlib.nullcontext()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What a task must not keep."""
+        return self.hosts.descriptors if self.hosts else []
+
+    def link(self, host: int, link: Link) -> None:
+        """Give a host another link, whoever imposes it."""
+        if self.hosts:
+            self.hosts.change(host, link)
+        if self._wires.exists():
+            with contextlib.closing(Wires(self._wires)) as imposed:
+                imposed.change(host, self._imposed(link))
+        self._note(Lifecycle(host_name(host), "linked", f"by {link}", clock()))
+
+    def partition(self, host: int) -> None:
+        """Cut a host off."""
+        if self.hosts:
+            self.hosts.cut(host)
+            self._note(Lifecycle(host_name(host), "cut", "by partition()", clock()))
+
+    def heal(self, host: int) -> None:
+        """Join it to the others again."""
+        if self.hosts:
+            self.hosts.heal(host)
+            self._note(Lifecycle(host_name(host), "healed", "by heal()", clock()))
+
+    def _imposed(self, link: Link) -> Link:
+        """What our exchange is to keep to: a delay that the kernel does not make, and then the rate too, since messages queue up before that."""
+        by_kernel = self.plan["rate"] == "kernel" and (self.plan["delay"] == "kernel" or not link.delay)
+        return Link() if by_kernel else link

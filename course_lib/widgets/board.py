@@ -1,0 +1,119 @@
+"""Board: runs as they happen, in a notebook. What it shows is a `View`; this is the thread that follows it, and the widgets that it fills."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as w
+
+from course_lib.errors import LockstepError
+from course_lib.widgets import board_html, board_page, charts
+from course_lib.widgets.controls import Controls, Order
+from course_lib.widgets.view import Raced, View, Watched
+
+PERIOD = 0.22  # seconds between pictures of the lanes
+CHARTS = 0.7  # and between those of the charts: a page is busy for about a tenth of a second with each
+REST = 3.0  # times as long as a picture took, at least, until the next: a board takes no more than a quarter of a core
+
+
+class Board(w.VBox):
+    """A live board of runs. Shows itself as a cell's last value; returns at once; follows the runs on a thread until they are over.
+
+    `table()` gives the same facts as text, `still(path)` a picture, `to_html(path)` a page that needs no kernel. `halt()` and `close()` end the
+    updates; the runs are not touched.
+    """
+
+    def __init__(self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None) -> None:
+        self.view = View(runs, race)
+        self._name, self._stop_runs = board_html.prefix(), stop
+        self.figure = charts.figure([side.label for side in self.view.sides], self.view.panels())
+        self.head, self.lanes, self.message, legend = w.HTML(), w.HTML(), w.HTML(), w.HTML(board_html.frame(self._name))
+        shown = [self.head, w.VBox([self.figure]), self.lanes, legend, self.message]
+        for part in shown:
+            part.add_class("ls")
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self.controls = Controls(self.view.sides, self._orders.put, self._stop)
+        super().__init__([*shown[:-1], self.controls, self.message])
+        self.add_class("lk-board")
+        self._news, self._charts_due = False, 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="lockstep-board", daemon=True)
+        self._thread.start()
+
+    def halt(self) -> None:
+        """End the updates and leave the board as it is; the runs are not touched."""
+        self._over.set()
+        self._orders.put(None)
+        self._thread.join(5)
+
+    def close(self) -> None:
+        """End the updates and take the board away; the runs are not touched."""
+        self.halt()
+        super().close()
+
+    def table(self) -> str:
+        """The board's facts as text."""
+        return self.view.table()
+
+    def still(self, path: Path | str) -> Path:
+        """Write the board as it stands as one SVG picture, and return where it is."""
+        return board_page.write(path, board_page.still(self.view))
+
+    def to_html(self, path: Path | str) -> Path:
+        """Write the board as it stands as one page that needs no kernel and no network, and return where it is."""
+        return board_page.write(path, board_page.page(self.view))
+
+    # --- the thread ---
+
+    def _follow(self) -> None:
+        """Draw until all is over; meanwhile carry out what the controls order."""
+        try:
+            while not self._over.is_set():
+                took = self.draw()
+                if self.view.over:
+                    return
+                self._obey(until=time.monotonic() + max(PERIOD - took, REST * took))
+        except Exception as problem:  # a thread has no cell to show it in
+            self._say(f"The board stopped drawing: {type(problem).__name__}: {problem}")
+
+    def _obey(self, until: float) -> None:
+        while not self._over.is_set() and (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                if order := self._orders.get(timeout=left):
+                    try:
+                        order()
+                        self._say("")
+                    except LockstepError as refused:  # the run may just have ended
+                        self._say(str(refused).splitlines()[0])
+
+    def _stop(self) -> None:
+        """Stopping waits for processes: it has a thread of its own."""
+        threading.Thread(target=self._stop_quietly, name="lockstep-stop", daemon=True).start()
+
+    def _stop_quietly(self) -> None:
+        try:
+            self._stop_runs()
+        except LockstepError as problem:
+            self._say(str(problem).splitlines()[0])
+
+    def _say(self, text: str) -> None:
+        self.message.value = f'<div class="lk-message" role="status">{escape(text)}</div>'
+
+    def draw(self, charts_too: bool = False) -> float:
+        """Draw the runs as they stand; the seconds that took. The charts are drawn less often than the rest, unless they are asked for."""
+        began = time.monotonic()
+        self._news = self.view.look() or self._news
+        if self._news and (charts_too or self.view.over or began >= self._charts_due):
+            charts.update(self.figure, self.view.panels())
+            self._news, self._charts_due = False, began + CHARTS
+        self.head.value = board_html.head(self.view)
+        self.lanes.value = board_html.sides(self.view, self._name)
+        self.controls.refresh()
+        return time.monotonic() - began

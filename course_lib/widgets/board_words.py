@@ -1,0 +1,139 @@
+"""What a board says in words, computed from what it shows. Names of runs stand between ** and **."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from course_lib.widgets.curves import Goal
+from course_lib.widgets.panels import latest
+
+if TYPE_CHECKING:
+    from course_lib.widgets.view import Side
+
+LEVEL = 1.03  # times as long that count as equally fast
+
+
+def progress(side: Side) -> str:
+    """How far a single run is."""
+    state = f"**{side.label}** {'has' if side.state == 'failed' else 'is'} {side.state}"
+    if side.loss.last is None:
+        return state + ("; no step is done yet" if side.active else "")
+    step = math.ceil(side.loss.examples[-1] / side.spec.batch)
+    return f"{state}: step {step:,} of {side.spec.steps:,}, loss {side.loss.last:.3g}"
+
+
+def ahead(sides: Sequence[Side], goal: Goal | None) -> str:
+    """Who is ahead in a race that goes on."""
+    if failed := _failures(sides):
+        return failed
+    if goal is None or common(sides) is None:
+        return f"At the start: no loss yet from {_names([side.label for side in sides if not np.isfinite(side.loss.values).any()])}"
+    times = _times(sides, goal)
+    if not times:  # a target that nobody has reached
+        return ahead(sides, common(sides))
+    (first, seconds), *others = times
+    behind = [side.label for side in sides if side.label not in dict(times)]
+    if behind:
+        return f"**{first}** has reached {goal} after {_seconds(seconds)}; {_names(behind)} not yet"
+    if others[0][1] <= LEVEL * seconds:
+        return f"**{first}** and **{others[0][0]}** are level: {goal} after {_seconds(seconds)}"
+    later = ", ".join(f"**{label}** after {_seconds(then)}" for label, then in others)
+    return f"**{first}** is ahead: {goal} after {_seconds(seconds)}, {later}"
+
+
+def verdict(sides: Sequence[Side], goal: Goal | None) -> str:
+    """Who won a race that is over, and by how much."""
+    if failed := _failures(sides):
+        return failed
+    stopped = "Stopped early. So far: " if any(side.state == "stopped" for side in sides) else ""
+    times = _times(sides, goal) if goal is not None else []
+    if goal is None or not times:
+        return stopped + ("there is no loss to compare" if goal is None else f"nobody reached {goal}")
+    (first, fast), *others = times
+    missed = [side.label for side in sides if side.label not in dict(times)]
+    if not others:
+        return f"{stopped}only **{first}** reached {goal}, after {_seconds(fast)}; {_names(missed)} did not"
+    second, slow = others[0]
+    if slow <= LEVEL * fast:
+        return f"{stopped}**{first}** and **{second}** reached {goal} equally fast, after {_seconds(fast)}"
+    gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
+    return f"{stopped}**{first}** reached {goal} in {_seconds(fast)}, {gap} **{second}** ({_seconds(slow)})"
+
+
+def aim(goal: Goal | None, given: bool) -> str:
+    """What is raced for: a goal that was `given`, or what all have reached."""
+    if goal is None:
+        return "They race for the lowest loss that all reach."
+    return f"They race for {goal}{'' if given else ', the lowest that all have reached'}."
+
+
+def summary(side: Side) -> str:
+    """The figures of a run so far, in one line: those of its whole time, but for the throughput of one that goes on."""
+    speed = latest(side.loss, over=2.0 if side.active else math.inf)
+    known = bool(side.digest.idle)
+    parts = [
+        f"{speed:,.0f} examples/s" if speed else "",
+        f"loss {side.loss.last:.3g}" if side.loss.last is not None else "",
+        f"accuracy {side.accuracy.last:.3g}" if side.accuracy.last is not None else "",
+        f"workers waited {side.idle:.0%}" if known else "",
+        f"{side.done:.0%} done" if side.active and side.loss.last is not None else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def figures(side: Side) -> str:
+    """The same and more, in lines."""
+    parts = [
+        f"{side.label}: {side.state}",
+        summary(side),
+        "waiting " + (", ".join(f"{task} {share:.0%}" for task, share in side.digest.idle.items()) or "not known"),
+        "updates by staleness " + (", ".join(f"{s}: {n:,}" for s, n in sorted(side.digest.staleness.items())) or "none"),
+        ": ".join(reality(side)),
+        side.failure,
+    ]
+    return "\n  ".join(filter(None, parts))
+
+
+def reality(side: Side) -> tuple[str, str]:
+    """`measured` or `emulated`, and why."""
+    imposed = []
+    if side.spec.device_ms:
+        imposed.append(f"a step sleeps {side.spec.device_ms:g} ms in place of a device")
+    if side.spec.emulate:
+        imposed.append("a device that is not there is emulated")
+    if side.spec.link or side.spec.links or any(e.state == "linked" for e in side.digest.network):
+        imposed.append("the links between hosts are held back")
+    imposed += [f"{task} is made {factor:g} times slower" for task, factor in sorted(side.digest.factors.items()) if factor > 1]
+    if imposed:
+        return "emulated", f"real processes and real bytes, but {' and '.join(imposed)}"
+    return "measured", "real processes and real bytes; nothing is imposed on them"
+
+
+def common(sides: Sequence[Side]) -> Goal | None:
+    """The lowest loss that all have reached; None while one of them has none."""
+    lowest = [float(np.nanmin(side.loss.values)) for side in sides if np.isfinite(side.loss.values).any()]
+    return Goal("loss", max(lowest)) if len(lowest) == len(sides) else None
+
+
+def _failures(sides: Sequence[Side]) -> str:
+    failed = _names([side.label for side in sides if side.state == "failed"])
+    others = _names([side.label for side in sides if side.active])
+    return f"{failed} failed{f'; {others} goes on' if others else ''}" if failed else ""
+
+
+def _times(sides: Sequence[Side], goal: Goal) -> list[tuple[str, float]]:
+    """(Label, seconds to the target) of those that reached it, the first first."""
+    reached = [(side.label, side.reached(goal)) for side in sides]
+    return sorted(((label, r[0]) for label, r in reached if r), key=lambda pair: pair[1])
+
+
+def _names(labels: Sequence[str]) -> str:
+    return " and ".join(f"**{label}**" for label in labels)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"

@@ -1,0 +1,220 @@
+"""Digest: what the events of a run say so far, kept up to date. A look costs as much as has happened since the last one, however long the run.
+
+Losses, idle shares and the start of the clock mean what they mean in the comparison of a race; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from typing import TypeVar
+
+from course_lib import measures
+from course_lib.spec import RunSpec
+from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update, task_key
+from course_lib.widgets.curves import Curve, Readings
+from course_lib.widgets.palette import FATE
+
+KEPT = 2000  # phases of a task that are kept to be drawn
+SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
+ENDED = ("done", "failed", "killed")
+
+E = TypeVar("E", Phase, Update, Metric, Lifecycle)
+
+
+class Digest:
+    """The digest of one run. `look` takes in what a trace has got since the last time.
+
+    `seconds`: time of the last event. `zero`: when the clock starts (see `start_of_clock` in racing), infinity until then.
+    `states`: task -> its last state. `factors`: task -> how many times slower it was made. `staleness`: how many updates had each staleness.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        self.seconds, self.zero = 0.0, math.inf
+        self.over = False
+        self.states: dict[str, Lifecycle] = {}
+        self.life: dict[str, list[Lifecycle]] = defaultdict(list)
+        self.factors = dict(spec.slow)
+        self.staleness: Counter[int] = Counter()
+        self.lockstep = True  # until a reduction ends before everybody has come to it
+        self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._last: dict[str, float] = {}  # when each task was heard of last
+        self._ahead = math.inf  # how far this process's clock is ahead of the trace's
+        self._read: Counter[type[Event]] = Counter()
+        self._readings = {"loss": Readings(), "accuracy": Readings()}
+        self._computed: dict[int, float] = {}  # when steps were computed, of those that were before the clock started
+        self._second: dict[str, tuple[int, float | None]] = {}  # task -> its first step, and when it began the next
+        self._pending: list[Phase] = []
+        self._reducing: dict[str, int] = {}  # task -> the newest step that it reduced in
+        self._waited: dict[str, float] = defaultdict(float)
+        self._spans: dict[str, tuple[float, float]] = {}
+
+    # --- taking in ---
+
+    def look(self, trace: Trace, over: bool = False) -> bool:
+        """Take in what is new; whether anything was. `over`: nothing more will come."""
+        phases, life = self._new(trace, Phase), self._new(trace, Lifecycle)
+        metrics, updates = self._new(trace, Metric), self._new(trace, Update)
+        for p in phases:
+            self._recent[p.task].append(p)
+            self._last[p.task] = max(p.end, self._last.get(p.task, 0.0))
+        for e in life:
+            self._take_life(e)
+        self._start_clock(phases, over)
+        for m in metrics:
+            if m.name in self._readings:
+                self._readings[m.name].add(m)
+        self.staleness.update(u.staleness for u in updates)
+        self._pending += phases
+        self._account(over)
+        self.over = over
+        news = [*(p.end for p in phases), *(e.at for events in (life, metrics, updates) for e in events)]
+        if news:
+            self.seconds = max(self.seconds, *news)
+            self._ahead = min(self._ahead, time.monotonic() - self.seconds)
+        return bool(news)
+
+    def _new(self, trace: Trace, kind: type[E]) -> list[E]:
+        new = trace.since(kind, self._read[kind])
+        self._read[kind] += len(new)
+        return new
+
+    def _take_life(self, e: Lifecycle) -> None:
+        self.life[e.task].append(e)
+        if e.state == "slowed":  # "to 4 times its time"
+            self.factors[e.task] = float(e.why.split()[1])
+        else:
+            self.states[e.task] = e
+
+    def _start_clock(self, phases: list[Phase], over: bool) -> None:
+        """The clock starts when the last worker begins its second step: the first one traces and compiles."""
+        for p in phases:
+            if p.end <= self.zero:
+                first, second = self._second.get(p.task, (p.step, None))
+                self._second[p.task] = first, p.start if second is None and p.step != first else second
+            if p.what == "compute" and (p.end <= self.zero or p.step in self._computed):
+                self._computed[p.step] = max(p.end, self._computed.get(p.step, p.end))
+        if math.isinf(self.zero):
+            racers = {task: when for task, (_, when) in self._second.items() if not task.startswith("ps:")}
+            workers = {task: when for task, when in racers.items() if task.startswith("worker:")}
+            begun = [when for when in (workers or racers).values() if when is not None]
+            if begun and (over or len(begun) >= (self.spec.workers if workers else 1)):
+                self.zero = max(begun)
+        self._computed = {step: end for step, end in self._computed.items() if end <= self.zero}
+
+    def _account(self, over: bool) -> None:
+        """Add up who waited how long, as far as it is known: in lockstep, of a step that everybody has reduced in and left behind."""
+        if math.isinf(self.zero):
+            return
+        phases, self._pending = self._pending, []
+        if self.lockstep:
+            for p in phases:
+                if p.what == "reduce":
+                    self._reducing[p.task] = max(p.step, self._reducing.get(p.task, p.step))
+            whole = min(self._reducing.values(), default=math.inf)
+            ready = phases if over else [p for p in phases if p.step < whole]
+            self._pending = [] if over else [p for p in phases if p.step >= whole]
+            self.lockstep = in_lockstep(ready)
+            phases = measures.lanes(Trace(ready)) if self.lockstep else ready
+        for p in phases:
+            if p.end > self.zero:
+                start = max(p.start, self.zero)
+                first, last = self._spans.get(p.task, (start, p.end))
+                self._spans[p.task] = min(first, start), max(last, p.end)
+                self._waited[p.task] += p.end - start if p.what == "wait" else 0.0
+
+    # --- what it says ---
+
+    @property
+    def network(self) -> list[Lifecycle]:
+        """What was done to the hosts' links."""
+        return [e for task, events in self.life.items() if task.startswith("host:") for e in events]
+
+    def fates(self, task: str) -> list[tuple[str, float, float]]:
+        """(`paused`, `killed`, or `cut` with its host; from when; until when) of a task; infinity for what lasts."""
+        host = self.life.get(f"host:{self.spec.places[task]}", [])
+        return [*_fates(host), *_fates(self.life.get(task, []))]
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks that have a lane: workers first, then servers, then a chief if it does anything itself."""
+        busy = [task for task in self.spec.tasks if task.startswith("worker:") or task in self._recent]
+        return sorted(busy, key=lambda task: (not task.startswith("worker:"), *task_key(task)))
+
+    @property
+    def idle(self) -> dict[str, float]:
+        """Task -> share of its time since the clock started that it waited for others."""
+        spans = sorted(self._spans.items(), key=lambda s: task_key(s[0]))
+        return {task: self._waited[task] / (last - first) for task, (first, last) in spans if last > first}
+
+    @property
+    def stale(self) -> float:
+        """Mean staleness of the gradients applied."""
+        count = sum(self.staleness.values())
+        return sum(stale * n for stale, n in self.staleness.items()) / count if count else 0.0
+
+    def losses(self) -> Curve:
+        """The mean loss over time and examples."""
+        return self._readings["loss"].loss(self.spec.batch, self.zero, list(self._computed))
+
+    def accuracies(self) -> Curve:
+        """The test accuracy over time and examples, where it is measured on the way."""
+        return self._readings["accuracy"].plain(self.zero)
+
+    def recent(self, since: float) -> list[Phase]:
+        """Phases that end after `since`, waits told apart from exchanges where workers go in lockstep."""
+        kept = [p for task in self.tasks for p in itertools.takewhile(lambda p: p.end > since, reversed(self._recent.get(task, ())))][::-1]
+        return measures.lanes(Trace(kept)) if self.lockstep else kept
+
+    def edge(self) -> float:
+        """Until when lanes can be shown, in seconds of the trace.
+
+        A phase is recorded when it ends, so that is when the last active task was heard of. Once that is long ago, the lanes go on without it.
+        """
+        if self.over:
+            fates = [e.at for events in self.life.values() for e in events if e.state == "killed"]
+            return max([*self._last.values(), *(at + self.step_seconds() for at in fates)], default=self.seconds)
+        gone = {task for task, e in self.states.items() if e.state in (*ENDED, "paused")}
+        ends = [end for task, end in self._last.items() if not task.startswith("ps:") and task not in gone]
+        return max(min(ends, default=self.seconds), time.monotonic() - self._ahead - max(1.0, 3 * self.step_seconds()))
+
+    def step_seconds(self) -> float:
+        """How long the slowest worker takes for a step, by its last ten; 0 before the first."""
+        slowest = 0.0
+        for task, phases in self._recent.items():
+            if task.startswith(("worker:", "chief:")):
+                starts: dict[int, float] = {}
+                for p in reversed(phases):
+                    starts[p.step] = p.start
+                    if len(starts) > 10:
+                        break
+                times = sorted(starts.values())
+                whole = times[-1] - times[0] if len(times) > 1 else phases[-1].end - times[0]
+                slowest = max(slowest, whole / max(1, len(times) - 1))
+        return slowest
+
+
+def _fates(life: Iterable[Lifecycle]) -> list[tuple[str, float, float]]:
+    found: list[tuple[str, float, float]] = []
+    for e in life:
+        if found and math.isinf(found[-1][2]) and e.state in ("resumed", "healed", *FATE):
+            found[-1] = (*found[-1][:2], e.at)
+        if e.state in FATE:
+            found.append((e.state, e.at, math.inf))
+    return found
+
+
+def in_lockstep(phases: Iterable[Phase]) -> bool:
+    """Whether nobody is done with the reduction of a step before everybody has come to it."""
+    begun: dict[int, dict[str, float]] = defaultdict(dict)
+    done: dict[int, dict[str, float]] = defaultdict(dict)
+    for p in phases:
+        if p.what == "reduce":
+            begun[p.step][p.task] = min(p.start, begun[p.step].get(p.task, p.start))
+            done[p.step][p.task] = max(p.end, done[p.step].get(p.task, p.end))
+    everyone = max(map(len, begun.values()), default=0)
+    return all(min(done[step].values()) >= max(tasks.values()) - SLACK for step, tasks in begun.items() if len(tasks) == everyone)

@@ -1,0 +1,124 @@
+"""Lanes: what each task did lately, in columns of equal time. The same lanes become SVG on a board and characters on a terminal.
+
+However many steps a second a cluster takes, a lane is never more than its columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from course_lib import measures
+from course_lib.trace import Phase
+from course_lib.widgets.digest import Digest
+from course_lib.widgets.palette import FATE
+
+COLUMNS = 600
+NAMES = (*measures.SHOWN, "checkpoint", *FATE)
+STEPS = 8  # of the slowest worker, that should fit into a lane
+NOTHING = -1  # what no phase says anything of
+
+
+class Lane(NamedTuple):
+    """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or `NOTHING`; `waited`: share of the window;
+    `fate`: `paused`, `killed`, `cut` or empty, as it is now; `factor`: how many times slower it was made."""
+
+    task: str
+    cells: np.ndarray
+    waited: float
+    fate: str
+    factor: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.task} \u00d7{self.factor:g}" if self.factor > 1 else self.task
+
+    @property
+    def note(self) -> str:
+        """What stands at the end of the lane. A phase is recorded when it ends: who is stuck in one is silent."""
+        if self.fate or not self.task.startswith("worker:"):
+            return self.fate
+        return "silent" if (self.cells == NOTHING).all() else f"waits {self.waited:.0%}"
+
+
+class Window(NamedTuple):
+    """From when to when lanes are shown, in seconds of the trace."""
+
+    begin: float
+    end: float
+
+    @property
+    def span(self) -> float:
+        return self.end - self.begin
+
+
+def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
+    """Seconds that a lane should show, alike for all: some steps of the slowest. One that is shown `now` stays while it fits."""
+    need = max(0.05, STEPS * max((d.step_seconds() for d in digests), default=0.0))
+    return now if now / 3 < need <= now else _round_up(min(need, 60.0))
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10 and so on."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
+
+
+def lanes(digest: Digest, window: Window, columns: int = COLUMNS) -> list[Lane]:
+    """A lane for each task of a run. Where several phases share a column, the shortest is seen: long ones show in others."""
+    shown = digest.recent(window.begin - window.span / STEPS)  # a little more, so that all of a step is there to tell its waits
+    found = []
+    for task in digest.tasks:
+        mine = [p for p in shown if p.task == task and p.end > window.begin and p.start < window.end]
+        cells = np.full(columns, NOTHING, np.int8)
+        for p in sorted(mine, key=lambda p: p.start - p.end):
+            _paint(cells, window, p.start, p.end, p.what)
+        fate = ""
+        for what, start, end in digest.fates(task):
+            if start < window.end and end > window.begin:
+                _paint(cells, window, start, end, what)
+            fate = what if math.isinf(end) else fate
+        found.append(Lane(task, cells, _waited(mine, window), fate, digest.factors.get(task, 1.0)))
+    return found
+
+
+def _paint(cells: np.ndarray, window: Window, start: float, end: float, what: str) -> None:
+    """Mark the columns of a stretch of time, one at least."""
+    scale = len(cells) / window.span
+    first = max(0, round((start - window.begin) * scale))
+    last = min(len(cells), max(first + 1, round((min(end, window.end) - window.begin) * scale)))
+    cells[first:last] = NAMES.index(what)
+
+
+def _waited(phases: Sequence[Phase], window: Window) -> float:
+    """The share of the window that was spent waiting, of what is known of it."""
+    clipped = [(p.what, max(p.start, window.begin), min(p.end, window.end)) for p in phases]
+    known = max((end for _, _, end in clipped), default=0.0) - min((start for _, start, _ in clipped), default=0.0)
+    return sum(end - start for what, start, end in clipped if what == "wait") / known if known > 0 else 0.0
+
+
+def runs(cells: np.ndarray) -> list[tuple[int, int, int]]:
+    """Neighbouring columns that are alike, as (first, one past the last, what), without those that hold nothing."""
+    edges = [0, *(np.flatnonzero(np.diff(cells)) + 1).tolist(), len(cells)]
+    return [(a, b, int(cells[a])) for a, b in itertools.pairwise(edges) if a < b and cells[a] != NOTHING]
+
+
+def bars(cells: np.ndarray, box: tuple[float, float, float, float], prefix: str) -> str:
+    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height); patterns are called `prefix` + name."""
+    x, y, width, height = box
+    unit = width / len(cells)
+    paths: dict[int, list[str]] = {}
+    for first, last, what in runs(cells):
+        across = f"{(last - first) * unit:.4g}"
+        paths.setdefault(what, []).append(f"M{x + first * unit:.5g} {y:g}h{across}v{height:g}h-{across}z")
+    return "".join(f'<path fill="url(#{prefix}{NAMES[what]})" d="{"".join(path)}"/>' for what, path in paths.items())
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers from `low` to `high`, at most so many."""
+    step = _round_up(max((high - low) / most, 1e-9))
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

@@ -1,0 +1,173 @@
+"""View: what a board shows of one run or several, without any widget. Boards, pages, pictures and `lockstep watch` are drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from course_lib import measures
+from course_lib.errors import LockstepError
+from course_lib.spec import RunSpec
+from course_lib.trace import Trace
+from course_lib.widgets import board_words
+from course_lib.widgets.curves import EMPTY, Goal
+from course_lib.widgets.digest import Digest
+from course_lib.widgets.lanes import Lane, Window, lanes, span_for
+from course_lib.widgets.panels import Panel, over_examples, over_seconds, throughput
+
+ACTIVE = ("starting", "running")
+
+
+class Watched(Protocol):
+    """What is needed of a run to look at it. A live run has it, and so has a saved one."""
+
+    spec: RunSpec
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def result(self) -> Any: ...
+
+
+class Raced(Protocol):
+    """What is needed of a race: its runs by label, what they race for, and what they have shown, with a verdict on whether it was fair."""
+
+    target_loss: float | None
+    target_accuracy: float | None
+
+    @property
+    def runs(self) -> Mapping[str, Any]: ...
+    @property
+    def comparison(self) -> Any: ...
+    def stop(self) -> Any: ...
+
+
+class Side:
+    """One run in a view: the run, the digest of its trace, its `state` and the curves of its `loss` and `accuracy` as they were at the last look."""
+
+    def __init__(self, label: str, run: Watched) -> None:
+        self.label, self.run = label, run
+        self.spec = run.spec
+        self.digest = Digest(run.spec)
+        self.state, self.loss, self.accuracy = run.state, EMPTY, EMPTY
+
+    def look(self) -> bool:
+        """Take in what is new; whether anything was."""
+        state = self.run.state  # before the trace: if it is over by now, the trace is whole
+        news = self.digest.look(self.run.trace, over=state not in ACTIVE)
+        if news or state != self.state:
+            self.state = state
+            self.trace_curves()
+            return True
+        return False
+
+    def trace_curves(self) -> None:
+        """Make the curves anew, from where the clock starts."""
+        self.loss, self.accuracy = self.digest.losses(), self.digest.accuracies()
+
+    def reached(self, goal: Goal) -> tuple[float, int] | None:
+        """Seconds and examples to a goal; None if it is not reached."""
+        return goal.reached(self.accuracy if goal.what == "accuracy" else self.loss)
+
+    @property
+    def active(self) -> bool:
+        return self.state in ACTIVE
+
+    @property
+    def failure(self) -> str:
+        """What ended a failed run, in one line; empty for others."""
+        if self.state != "failed":
+            return ""
+        try:
+            return str(self.run.result)
+        except LockstepError as error:
+            return str(error).splitlines()[0]
+
+    @property
+    def done(self) -> float:
+        """The share of all examples that has been used."""
+        whole = self.spec.steps * self.spec.batch
+        return min(1.0, float(self.loss.examples[-1]) / whole) if len(self.loss.examples) else 0.0
+
+    @property
+    def idle(self) -> float:
+        """The share of their time that workers waited for others, a mean over the workers."""
+        shares = [share for task, share in self.digest.idle.items() if task.startswith("worker:")]
+        return sum(shares) / len(shares) if shares else 0.0
+
+
+class View:
+    """Runs side by side. `look` brings it up to date; all else describes what was seen then."""
+
+    def __init__(self, runs: Mapping[str, Watched], race: Raced | None = None) -> None:
+        self.sides = [Side(label, run) for label, run in runs.items()]
+        self.race = race
+        self.given: Goal | None = None
+        if race is not None and race.target_accuracy is not None:
+            self.given = Goal("accuracy", race.target_accuracy)
+        elif race is not None and race.target_loss is not None:
+            self.given = Goal("loss", race.target_loss)
+        self.fairness = ""
+        self._span = 0.0
+
+    def look(self) -> bool:
+        """Take in what is new; whether anything was. Once a race is over, it is asked whether it was fair."""
+        news = any([side.look() for side in self.sides])
+        if news and self.over and self.race is not None:
+            comparison = self.race.comparison
+            for side in self.sides:  # the race knows when its starting line opened
+                began = comparison.entrants[side.label].began
+                side.digest.zero = side.digest.zero if began is None else began
+                side.trace_curves()
+            ended = all(side.state != "failed" for side in self.sides)
+            self.fairness = " ".join(filter(None, (comparison.verdict.why, comparison.verdict.advice))) if ended else ""
+        self._span = span_for([side.digest for side in self.sides if side.active] or [side.digest for side in self.sides], self._span)
+        return news
+
+    @property
+    def over(self) -> bool:
+        return not any(side.active for side in self.sides)
+
+    @property
+    def goal(self) -> Goal | None:
+        """What is raced for: what the race says, else the lowest loss that all have reached. None for a single run, and before that."""
+        if self.given is not None:
+            return self.given
+        return board_words.common(self.sides) if len(self.sides) > 1 else None
+
+    def panels(self) -> list[Panel]:
+        """The charts; with one of the test accuracy if that is measured on the way."""
+        losses = [side.loss for side in self.sides]
+        found = [over_seconds("loss", losses, self.goal), over_examples("loss", losses, self.goal)]
+        if any(side.spec.evaluate_every for side in self.sides):
+            found.append(over_seconds("accuracy", [side.accuracy for side in self.sides], self.goal))
+        return [*found, throughput(losses)]
+
+    def lanes(self, side: Side, columns: int) -> tuple[Window, list[Lane]]:
+        """The lanes of a side, in a window as long as that of the others."""
+        end = side.digest.edge()
+        window = Window(end - self._span, end)
+        return window, lanes(side.digest, window, columns)
+
+    def headline(self) -> str:
+        """Who is ahead, or how far a single run is, in one sentence; names stand between ** and **."""
+        if len(self.sides) == 1:
+            return board_words.progress(self.sides[0])
+        return board_words.verdict(self.sides, self.goal) if self.over else board_words.ahead(self.sides, self.goal)
+
+    def detail(self) -> str:
+        """What to know beside the headline of a race: what it is for, and in the end whether it was fair."""
+        if len(self.sides) == 1 or self.fairness:
+            return self.fairness
+        if any(side.state == "failed" for side in self.sides):
+            return ""
+        return board_words.aim(self.goal, given=self.given is not None)
+
+    def table(self) -> str:
+        """The same as text: the sentence, what to know of it, and for each run its figures and where the time of its tasks went."""
+        parts = [self.headline().replace("**", ""), self.detail()]
+        for side in self.sides:
+            parts += ["", board_words.figures(side), measures.table(side.run.trace)]
+        return "\n".join(parts).strip()

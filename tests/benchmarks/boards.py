@@ -1,0 +1,174 @@
+"""The boards: bytes to make one, bytes of a picture, the time that a picture takes late in a long run, and how late the page shows an event.
+
+A page is told by comm messages what to show. They are counted where they are sent; plotly's own script, which comes with its figure, is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import comm
+from comm.base_comm import BaseComm
+from playwright.sync_api import sync_playwright
+
+from course_lib.spec import RunSpec
+from course_lib.trace import Event, Metric, Phase, Trace, Update
+from course_lib.widgets.race_board import RaceBoard
+from tests.benchmarks.harness import Aim, Options, Rows, compare
+from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+from tests.conftest import HOME
+
+WORKERS, STEP = 8, 0.08  # a hundred updates a second from eight workers
+SHORT, LONG, QUICK = 100, 12_500, 1_000  # steps: 8 s, 1000 s and 80 s of them
+LIMIT = 100_000.0
+DELAY = 0.3
+SECONDS = 8.0  # for which a page is watched
+OWN = ("_esm", "_css")
+CELL = f"""
+from course_lib import start
+from course_lib.widgets import TrainingBoard
+run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000, device_ms={1000 * STEP / 2})
+TrainingBoard(run)
+"""
+WATCH = """() => {
+  window.__seen = [];
+  const look = () => window.__seen.push([Date.now() / 1000, Number(document.querySelector('.lk-side').dataset.seconds)]);
+  new MutationObserver(look).observe(document.querySelector('.lk-sides').parentElement, {childList: true});
+}"""
+
+
+def rows(options: Options) -> Rows:
+    """A row for each; the last needs a browser."""
+    limit = ("100 kB", lambda: LIMIT)
+    yield compare("bytes to make a RaceBoard", "B", made, limit, Aim("at most", 1), options)
+    yield compare("bytes of a picture of a race, 2 x 8 workers", "B", lambda: later(SHORT)[1], limit, Aim("at most", 1), options)
+    long = QUICK if options.quick else LONG
+    early = (f"in step {SHORT}", lambda: later(SHORT)[0])
+    yield compare(f"a picture of a race, 2 x 8 workers, in step {long}", "ms", lambda: later(long)[0], early, Aim("at most", 3), options)
+    if CHROMIUM:
+        yield compare("from an event in a worker to the page", "s", page_delay, ("0.3 s", lambda: DELAY), Aim("at most", 1), options)
+
+
+class Wire:
+    """Bytes that widgets have sent to their page, without plotly's own script."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def comm(self, **settings: Any) -> BaseComm:
+        """A comm that counts and has nobody at its other end."""
+        wire = self
+
+        class Counting(BaseComm):
+            def publish_msg(self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **_: Any) -> None:
+                state = (data or {}).get("state", {})
+                own = {name: value for name, value in state.items() if name not in OWN}
+                wire.bytes += len(json.dumps(own, default=str)) + sum(memoryview(part).nbytes for part in buffers or [])
+
+        return Counting(**settings)
+
+    @classmethod
+    @contextlib.contextmanager
+    def tapped(cls) -> Iterator[Wire]:
+        """All widgets made inside are counted."""
+        wire, before = cls(), comm.create_comm
+        comm.create_comm = wire.comm
+        try:
+            yield wire
+        finally:
+            comm.create_comm = before
+
+
+class Made:
+    """A run that is made up and goes on: `more` lets it take steps."""
+
+    def __init__(self) -> None:
+        self.spec = RunSpec(framework="torch", workers=WORKERS, steps=1_000_000, device_ms=10)
+        self.state, self.trace, self.result, self.step = "running", Trace(), {}, 0
+
+    def more(self, steps: int) -> None:
+        events: list[Event] = []
+        for n in range(self.step, self.step + steps):
+            start = n * STEP
+            for k in range(WORKERS):
+                task, ready = f"worker:{k}", start + STEP * (0.2 + k / WORKERS / 2)
+                events += [
+                    Phase(task, n, "compute", start, ready),
+                    Phase(task, n, "reduce", ready, start + 0.9 * STEP),
+                    Phase(task, n, "apply", start + 0.9 * STEP, start + STEP),
+                    Update(task, n, "all", "cpu", n, n + 1, start + STEP),
+                    Metric(task, "loss", 2 / (1 + n / 100), n, (n + 1) * self.spec.batch, start + STEP),
+                ]
+        self.trace._add(events)
+        self.step += steps
+
+
+def board(steps: int) -> RaceBoard:
+    """A board of two made-up runs, which does not follow them by itself."""
+    runs = {"one": Made(), "other": Made()}
+    for run in runs.values():
+        run.more(steps)
+    race: Any = SimpleNamespace(runs=runs, target_loss=None, target_accuracy=None, stop=lambda: None)
+    shown = RaceBoard(race)
+    shown.halt()
+    return shown
+
+
+def made() -> float:
+    with Wire.tapped() as wire:
+        board(0).close()
+        return float(wire.bytes)
+
+
+def later(steps: int) -> tuple[float, float]:
+    """Milliseconds and bytes of a picture, charts and all, after so many steps and three more."""
+    with Wire.tapped() as wire:
+        shown = board(steps)
+        shown.draw()
+        for run in shown.race.runs.values():
+            run.more(3)
+        before, began = wire.bytes, time.perf_counter()
+        shown.draw(charts_too=True)
+        took, size = 1000 * (time.perf_counter() - began), wire.bytes - before
+        shown.close()
+    return took, float(size)
+
+
+def page_delay() -> float:
+    """Seconds from an event until the page shows it, a mean over all moments: between two pictures it waits for the next."""
+    with tempfile.TemporaryDirectory() as folder, jupyter(Path(folder)) as address, sync_playwright() as playwright:
+        notebook(Path(folder, "board.ipynb"), CELL)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.set_default_timeout(60_000)
+        page.goto(f"{address}/lab/tree/board.ipynb")
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+        page.locator(".jp-Notebook .jp-Cell").first.click()
+        page.keyboard.press("Shift+Enter")
+        page.locator(".lk-row path").first.wait_for(state="attached")
+        page.locator(".js-plotly-plot").wait_for()
+        page.wait_for_timeout(2000)
+        page.evaluate(WATCH)
+        page.wait_for_timeout(1000 * SECONDS)
+        seen = page.evaluate("window.__seen")
+        browser.close()
+    newest = max(Path(HOME, "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    zero = json.loads((newest / "run.json").read_text())["origin"] + time.time() - time.monotonic()
+    return mean_delay([(at, zero + shown) for at, shown in seen])
+
+
+def mean_delay(pictures: list[tuple[float, float]]) -> float:
+    """Of pictures (when shown, the newest event in it): how long an event waits for the first that has it, a mean over all moments."""
+    waited = covered = 0.0
+    for (_, since), (at, until) in itertools.pairwise(pictures):
+        waited += (at - (since + until) / 2) * (until - since)
+        covered += until - since
+    return waited / covered

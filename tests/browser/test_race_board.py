@@ -1,0 +1,82 @@
+"""The board of a race in a real JupyterLab: its controls act on real clusters, its lanes show it, and its page works from disk."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from course_lib.trace import Lifecycle, Trace
+from tests.browser.lab import CHROMIUM, FLAGS
+from tests.browser.test_board import board_in_lab, complaints, newest_runs, pids_of, press, until
+
+if CHROMIUM is None:
+    pytest.skip("no Chromium is installed: apt install chromium", allow_module_level=True)
+
+from playwright.sync_api import expect, sync_playwright
+
+CELL = """
+from course_lib import race
+from course_lib.widgets.race_board import RaceBoard
+both = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=3, steps=100000, device_ms=40)
+board = RaceBoard(both)
+board
+"""
+SAVE = "board._thread.join(10); print(board.to_html('board.html'), len(board.table().splitlines()))"
+
+
+def lane(side: int, task: str) -> str:
+    return f'.lk-side:nth-of-type({side}) .lk-row[data-task="{task}"]'
+
+
+def test_a_race_is_slowed_paused_and_killed_from_its_board(tmp_path: Path) -> None:
+    with board_in_lab(tmp_path, CELL) as page:
+        # Both sides are drawn, with who is ahead.
+        expect(page.get_by_text("They race for loss")).to_be_visible()
+        page.wait_for_function(
+            "[...document.querySelectorAll('.lk-row')].filter(row => row.querySelectorAll('path').length > 1).length >= 6"
+        )
+        traces = [Trace.of_run(path) for path in newest_runs(2)]
+
+        # "all" slows the worker in both.
+        press(page, "ArrowRight", 4)
+        for side, trace in enumerate(traces, start=1):
+            until(lambda trace=trace: trace.refresh().all(Lifecycle, "worker:2", state="slowed"), "worker:2 is slowed")
+            expect(page.locator(lane(side, "worker:2"))).to_contain_text("\u00d73")
+
+        # A pause shows; resuming ends it.
+        page.get_by_role("button", name="Pause").click()
+        for side in (1, 2):
+            expect(page.locator(lane(side, "worker:2"))).to_have_attribute("data-fate", "paused")
+        page.get_by_role("button", name="Resume").click()
+        expect(page.locator('.lk-row[data-fate="paused"]')).to_have_count(0)
+
+        # A kill in one of the two: its lane says so, the failure is one line, the other goes on.
+        page.get_by_label("run", exact=True).select_option("multi_worker_mirrored")
+        page.get_by_role("button", name="Kill").click()
+        expect(page.locator(lane(1, "worker:2"))).to_have_attribute("data-fate", "killed")
+        expect(page.get_by_role("status").filter(has_text="multi_worker_mirrored failed; parameter_server goes on")).to_be_visible()
+        expect(page.locator(".lk-fail")).to_contain_text("it was killed by kill()")
+        expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "running")
+
+        # Stop ends what is left of it.
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "stopped")
+        assert not any(psutil.pid_exists(pid) for trace in traces for pid in pids_of(trace.refresh()))
+
+        # The page that it leaves asks nobody and says the same.
+        cell = page.locator(".jp-Notebook .jp-Cell").last
+        cell.click()
+        page.keyboard.type(SAVE)
+        page.keyboard.press("Shift+Enter")
+        until((tmp_path / "board.html").exists, "board.html is written")
+        assert complaints(page) == []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        saved, asked, errors = browser.new_page(), [], []
+        saved.on("request", lambda request: asked.append(request.url))
+        saved.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        saved.goto((tmp_path / "board.html").as_uri())
+        expect(saved.get_by_role("status")).to_have_text("multi_worker_mirrored failed")
+        expect(saved.locator(lane(1, "worker:2"))).to_have_attribute("data-fate", "killed")
+        assert (len(asked), errors) == (1, [])
+        browser.close()

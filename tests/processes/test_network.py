@@ -1,0 +1,466 @@
+"""Real networks: namespaces, links and counters of the kernel, with clusters in them; and what takes their place where they are not to be had."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from course_lib import hardware, measures, start
+from course_lib.collectives import build
+from course_lib.errors import SpecError, TaskFailed, Unavailable
+from course_lib.spec import Link
+from course_lib.trace import Lifecycle, Message
+from tests.benchmarks import clusters
+from tests.conftest import gone_within
+
+pytestmark = pytest.mark.skipif(
+    not hardware.capabilities.network_parts(hardware.probe().private_network)["hosts"].ok, reason=hardware.probe().private_network.why
+)
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of starting tasks."""
+    if request.param == "spawn":
+        monkeypatch.setenv("LOCKSTEP_START", "spawn")
+    return str(request.param)
+
+
+@pytest.fixture(params=["hosts", "loopback"])
+def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Hosts that are real, and the fallback in which they are not."""
+    if request.param == "loopback":
+        monkeypatch.setenv("LOCKSTEP_NETWORK", "loopback")
+    return str(request.param)
+
+
+def until(happened: Any, what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def namespace(pid: int | str = "self") -> str:
+    """The network namespace of a process."""
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
+
+
+def look(task: Any) -> dict[str, Any]:
+    """Where a task finds itself."""
+    interfaces = psutil.net_if_addrs()
+    return {
+        "namespace": namespace(),
+        "address": task.address,
+        "interfaces": {name: found[0].address for name, found in interfaces.items() if found[0].family == socket.AF_INET},
+        "user": os.getuid(),
+        "descriptors": [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()],
+    }
+
+
+# --- where tasks find themselves ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_task_is_alone_at_its_address(start_method: str) -> None:
+    run = start(look, workers=3, hosts=2)
+    found = run.wait(60).result
+    assert run.plan.network == "hosts"
+    assert [place["address"] for place in found.values()] == ["10.0.0.1", "10.0.0.2", "10.0.1.1"]
+    for place in found.values():
+        assert place["interfaces"] == {"lo": "127.0.0.1", "eth0": place["address"]}
+        assert place["user"] == os.getuid()
+        assert not [name for name in place["descriptors"] if name.startswith("net:")]  # no task holds a way into another's network
+    assert len({place["namespace"] for place in found.values()} | {namespace()}) == 4
+
+
+def test_tasks_on_one_host_share_a_loopback_that_is_theirs_alone(start_method: str) -> None:
+    found = start(look, workers=2).wait(60).result
+    assert {json.dumps(place["interfaces"]) for place in found.values()} == {'{"lo": "127.0.0.1"}'}
+    (theirs,) = {place["namespace"] for place in found.values()}
+    assert theirs != namespace()
+
+
+def test_two_runs_have_the_same_addresses_and_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def meet(task: Any) -> bytes:
+        if task.index == 0:
+            with socket.create_server((task.address, 5000)) as door:
+                door.settimeout(30)
+                return door.accept()[0].recv(100)
+        said = str(task.run_dir).encode()[-100:]
+        for _ in range(300):
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("10.0.0.1", 5000), timeout=30) as line:
+                line.sendall(said)
+                return said
+            time.sleep(0.05)
+        raise TimeoutError("nobody listened")
+
+    runs = [start(meet, workers=2, hosts=2) for _ in range(2)]
+    results = [run.wait(60).result for run in runs]
+    assert all(result["worker:0"] == result["worker:1"] for result in results)
+    assert results[0] != results[1]
+
+
+PROGRAM = """
+import sys
+from course_lib import start
+sys.path.insert(0, "")
+from tests.processes.test_network import look
+if sys.argv[1] == "pretend":  # as if it had been allowed when it was looked at
+    from dataclasses import replace
+    from course_lib import hardware
+    can = hardware.Capability(True, "", parts=("veth", "bridge", "tbf"))
+    machine = replace(hardware.probe(), private_network=can)
+    hardware.probe = lambda: machine
+run = start(look, workers=2, hosts=2)
+found = run.wait(60).result
+print(run.plan.network, *(place["address"] for place in found.values()), *(reason.why for reason in run.plan.reasons if reason.what == "network"))
+"""
+
+
+def as_user(prefix: list[str], argument: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
+    return subprocess.run([*prefix, sys.executable, "-c", PROGRAM, argument], capture_output=True, text=True, timeout=120, env=environment)
+
+
+def test_an_ordinary_user_has_hosts_as_well(home: Path) -> None:
+    prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.getuid() == 0 else []
+    done = as_user(prefix, "", home)
+    assert done.stdout.startswith("hosts 10.0.0.1 10.0.1.1 "), done.stderr
+
+
+POWERLESS = [
+    "setpriv",
+    "--bounding-set=-all",
+    "--inh-caps=-all",
+]  # a root who may do nothing, as in many containers, may not have a namespace
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can give its powers away")
+def test_where_the_system_refuses_runs_use_loopback_and_say_why(home: Path) -> None:
+    done = as_user(POWERLESS, "", home)
+    assert done.stdout.startswith("loopback 127.0.0.1 127.0.0.1 "), done.stderr
+    assert "does not let us make a network namespace (Operation not permitted)" in done.stdout
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can give its powers away")
+def test_where_the_system_refuses_what_it_allowed_before_the_run_says_so(home: Path) -> None:
+    done = as_user(POWERLESS, "pretend", home)
+    assert "Unavailable: a network of the run's own is unavailable here: the system refuses it now" in done.stderr
+    assert "Set LOCKSTEP_NETWORK=loopback" in done.stderr
+
+
+# --- links ----------------------------------------------------------------------------------------------------------------------------------
+
+LENGTH = 200_000  # of float32, passed on once in each direction by each of two workers
+
+
+def exchanges(task: Any) -> list[float]:
+    """Seconds of the quickest of some exchanges between all workers; again each time another file named go lies in the run directory."""
+    ring = build("ring", task.spec.workers)
+    found = []
+    with contextlib.closing(task.group(ring)) as group:
+        array = np.zeros(LENGTH, np.float32)
+        for turn in range(2):
+            until(lambda turn=turn: (task.run_dir / f"go{turn}").exists(), "the word to go on")
+            spans = []
+            for _ in range(3):
+                begun = time.monotonic()
+                group.execute(ring, array)
+                spans.append(time.monotonic() - begun)
+            found.append(min(spans))
+            (task.run_dir / f"done{turn}-{task.index}").touch()
+    return found
+
+
+def seconds(mbit: float) -> float:
+    """What an exchange takes at least: LENGTH / 2 numbers to each worker, twice. A link may be half a millisecond ahead of its rate."""
+    return LENGTH * 4 / (mbit * 125_000) - 1e-3
+
+
+def test_an_exchange_takes_as_long_as_its_link_says_and_a_link_can_change_while_a_run_goes_on(network: str) -> None:
+    run = start(exchanges, workers=2, hosts=2, link=Link(mbit=40), links={1: Link(mbit=20)})
+    assert run.plan.network == network
+    (run.run_dir / "go0").touch()
+    until(lambda: len(list(run.run_dir.glob("done0-*"))) == 2, "the first exchanges")
+    for host in range(2):
+        run.link(host, Link(mbit=400))
+    until(lambda: len(run.trace.all(Lifecycle, state="linked")) == 2, "the links to change")
+    (run.run_dir / "go1").touch()
+    for before, after in run.wait(60).result.values():
+        assert before >= seconds(20)  # the slower of two links decides
+        assert seconds(400) <= after < before / 3
+    assert [e[:3] for e in run.trace.all(Lifecycle, "host:1")] == [("host:1", "linked", "by 400 Mbit/s, 0 ms")]
+
+
+def test_a_delay_is_imposed_whether_the_kernel_can_or_not(network: str) -> None:
+    run = start(exchanges, workers=2, hosts=2, link=Link(delay_ms=30))
+    for turn in range(2):
+        (run.run_dir / f"go{turn}").touch()
+    for spans in run.wait(60).result.values():
+        assert min(spans) >= 0.03  # two rounds; the other may have begun the first one earlier
+
+
+def test_workers_of_one_host_do_not_use_its_link(network: str) -> None:
+    run = start(exchanges, workers=4, placement={"worker:2": 1, "worker:3": 1, "worker:0": 0, "worker:1": 0}, link=Link(mbit=40))
+    for turn in range(2):
+        (run.run_dir / f"go{turn}").touch()
+    run.wait(60)
+    sizes = {(e.src, e.dst) for e in run.trace.all(Message)}
+    assert sizes == {("worker:0", "worker:1"), ("worker:1", "worker:2"), ("worker:2", "worker:3"), ("worker:3", "worker:0")}
+    if network == "hosts":
+        sent = {name: traffic.sent for name, traffic in measures.wire_bytes(run.trace).items()}
+        assert sent["worker:0"] < LENGTH < sent["worker:1"]  # to its neighbour on the host it sends words only
+
+
+def keep_exchanging(task: Any) -> int:
+    """Exchange until there is a file named enough; how often that was."""
+    ring, count = build("ring", 2), 0
+    with contextlib.closing(task.group(ring, patience=60)) as group:
+        array = np.zeros(2, np.int64)
+        while array[0] < 2:  # both have seen it
+            array[:] = (task.run_dir / "enough").exists()
+            group.execute(ring, array)
+            count += 1
+    return count
+
+
+def test_nothing_reaches_a_host_that_is_cut_off_until_it_is_healed() -> None:
+    run = start(keep_exchanging, workers=2, hosts=2).wait_running(60)
+    until(lambda: len(run.trace.all(Message)) > 50, "some exchanges")
+    run.partition(1)
+    until(lambda: run.trace.all(Lifecycle, "host:1", state="cut"), "the cut")
+    time.sleep(0.3)  # what was on its way has arrived, and what is recorded is written
+    before = len(run.trace.all(Message))
+    time.sleep(0.5)
+    assert len(run.trace.all(Message)) == before
+    run.heal(1)
+    until(lambda: len(run.trace.all(Message)) > before + 50, "exchanges after the cut")
+    (run.run_dir / "enough").touch()
+    run.wait(60)
+    assert [e.state for e in run.trace.all(Lifecycle, "host:1")] == ["cut", "healed"]
+
+
+def test_orders_that_need_a_network_are_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start(look, workers=2) as run:
+        with pytest.raises(SpecError, match="this run is on one host, and a link is between hosts"):
+            run.link(0, Link(mbit=1))
+        with pytest.raises(Unavailable, match="the network of this run is private"):
+            run.partition(0)
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "loopback")
+    with start(look, workers=2, hosts=2) as run:
+        for order in (run.partition, run.heal):
+            with pytest.raises(Unavailable, match=r"the network of this run is loopback.*Unset LOCKSTEP_NETWORK"):
+                order(1)
+        with pytest.raises(SpecError, match="host=7: this run has the hosts 0, 1"):
+            run.link(7, Link())
+
+
+# --- the meter ------------------------------------------------------------------------------------------------------------------------------
+
+HEADERS = 0.03  # what headers, acknowledgements and agreements may add, and what a reading within a step may miss
+
+
+@pytest.mark.parametrize(("framework", "all_reduce"), [("tensorflow", "native"), ("torch", "native"), ("torch", "ring")])
+def test_a_ring_sends_what_its_formula_says_counted_by_the_kernel(framework: str, all_reduce: str) -> None:
+    run = start("multi_worker_mirrored", framework=framework, workers=4, hosts=4, workload="wide", steps=30, all_reduce=all_reduce)
+    result = run.wait(240).result
+    formula = 2 * 3 / 4 * 4 * (result["parameters"] + 1)  # float32, the loss among them
+    assert result["network"] == "hosts"
+    for worker in run.spec.tasks:
+        for bytes_per_step in result["wire_bytes_per_step"][worker].values():
+            assert bytes_per_step == pytest.approx(formula, rel=HEADERS)
+
+
+def test_a_parameter_server_moves_as_much_as_all_workers_and_several_share_it() -> None:
+    def moved(ps: int) -> tuple[float, list[float]]:
+        """Bytes in a step: of all workers together, and of each parameter server."""
+        fields: dict[str, Any] = {"workers": 3, "hosts": 3, "ps": ps, "workload": "wide", "steps": 24}
+        found = start("parameter_server", framework="tensorflow", **fields).wait(240).result["wire_bytes_per_step"]
+        total = {name: both["sent"] + both["received"] for name, both in found.items()}
+        return sum(total[f"worker:{i}"] for i in range(3)), [total[f"ps:{i}"] for i in range(ps)]
+
+    workers, (one,) = moved(1)
+    assert one == pytest.approx(workers, rel=0.03)
+    both, halves = moved(2)
+    for half in halves:
+        assert half == pytest.approx(one / 2, rel=0.15)  # a step more or less at both ends, as workers are at different ones
+    assert sum(halves) == pytest.approx(both, rel=0.03)
+
+
+def test_without_hosts_the_result_says_that_there_was_nothing_to_count() -> None:
+    result = start("multi_worker_mirrored", framework="torch", workers=2, steps=5).wait(120).result
+    assert (result["network"], result["wire_bytes_per_step"]) == ("private", None)
+    assert "nothing goes over a wire" in result["network_why"]
+
+
+# --- from outside ---------------------------------------------------------------------------------------------------------------------------
+
+
+def listening() -> set[tuple[str, int]]:
+    """All TCP doors that can be seen from here, of whatever process."""
+    return {tuple(c.laddr) for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+
+
+GREETING = b"from inside"
+
+
+def listening_inside(task: Any) -> tuple[list[tuple[str, int]], bytes]:
+    """The same from inside a cluster whose framework has met, and what is heard at a door that worker:0 opens for everybody."""
+    if task.spec.framework == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+    else:
+        import tensorflow as tf
+
+        tf.distribute.MultiWorkerMirroredStrategy()
+    if task.index == 0:
+        threading.Thread(target=greet, daemon=True).start()
+    until(lambda: heard(task.addresses["worker"][0]), "the greeting")
+    found = sorted(listening())
+    (task.run_dir / f"met-{task.index}").touch()
+    until(lambda: (task.run_dir / "enough").exists(), "those who look from outside")
+    return found, heard(task.addresses["worker"][0])
+
+
+def greet() -> None:
+    with socket.create_server(("", 5999)) as door:
+        while True:
+            with door.accept()[0] as line:
+                line.sendall(GREETING)
+
+
+def heard(address: str) -> bytes:
+    """What is heard from the greeter at the host of an address. There are networks in which somebody answers at any address: that is not enough."""
+    with contextlib.suppress(OSError), socket.create_connection((address.split(":")[0], 5999), timeout=0.5) as line:
+        return line.recv(100)
+    return b""
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_no_door_of_a_cluster_can_be_seen_or_reached_from_outside(framework: str, hosts: int) -> None:
+    run = start(listening_inside, framework=framework, workers=2, hosts=hosts)
+    until(lambda: len(list(run.run_dir.glob("met-*"))) == 2, "the workers to meet", 120)
+    address = json.loads((run.run_dir / "addresses.json").read_text())["worker"][0]
+    outside, reached = listening(), heard(address)
+    (run.run_dir / "enough").touch()
+    found = run.wait(60).result.values()
+    assert {greeting for _, greeting in found} == {GREETING}  # from inside it is heard
+    assert reached == b""
+    inside = {port for doors, _ in found for _, port in doors}
+    assert inside >= {int(address.split(":")[1]), 5999}  # from inside they are seen
+    assert not inside & {port for _, port in outside}
+
+
+@contextlib.contextmanager
+def plain(framework: str) -> Iterator[psutil.Process]:
+    """What the frameworks open by themselves: torchrun, or a tf.distribute.Server."""
+    if framework == "torch":
+        with clusters.torchrun("torch", 2) as cluster:
+            yield cluster.root
+        return
+    server = (
+        "import sys, tensorflow as tf\n"
+        "server = tf.distribute.Server({'worker': ['127.0.0.1:' + sys.argv[1]]}, job_name='worker', task_index=0)\n"
+        "print('up', flush=True)\nsys.stdin.read()"
+    )
+    with clusters.ports.reserve(1)[0] as sock:
+        command = [sys.executable, "-c", server, str(sock.getsockname()[1])]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout
+            assert process.stdout.readline() == b"up\n"
+            yield psutil.Process(process.pid)
+            process.kill()
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+def test_the_same_frameworks_by_themselves_open_doors_on_every_interface(framework: str) -> None:
+    with plain(framework) as root:
+        open_to_all = [
+            c
+            for process in (root, *root.children(recursive=True))
+            for c in process.net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN and c.laddr.ip in ("0.0.0.0", "::")
+        ]
+    assert open_to_all
+
+
+# --- nothing is left ------------------------------------------------------------------------------------------------------------------------
+
+KERNEL = """
+import time
+from course_lib import start
+from course_lib.spec import Link
+
+def work(task):
+    while True:
+        time.sleep(1)
+
+run = start(work, workers=3, hosts=3, link=Link(mbit=100)).wait_running(60)
+open("{flag}", "w").close()
+time.sleep(600)
+"""
+
+
+def ways_in() -> list[str]:
+    """What keeps a network namespace of ours alive: a process in it, or a descriptor of it, among all that came from this process; or a mount."""
+    found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " nsfs net:" in line]
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(OSError):
+            if namespace(process.pid) != namespace():
+                found.append(f"{process.pid} is in one")
+            found += [
+                f"{process.pid} has one open" for fd in Path(f"/proc/{process.pid}/fd").iterdir() if str(fd.readlink()).startswith("net:")
+            ]
+    return found
+
+
+def test_a_killed_kernel_leaves_no_host_behind(home: Path, tmp_path: Path) -> None:
+    links, flag = set(psutil.net_if_stats()), tmp_path / "running"
+    kernel = subprocess.Popen([sys.executable, "-c", KERNEL.format(flag=flag)], env={**os.environ, "LOCKSTEP_HOME": str(home)})
+    try:
+        until(flag.exists, "the cluster", 60)
+        assert len({namespace(child.pid) for child in psutil.Process(kernel.pid).children(recursive=True)} - {namespace()}) == 4
+        assert len(ways_in()) > 4  # one for each task, and one for the supervisor, which has them all open
+    finally:
+        kernel.send_signal(signal.SIGKILL)
+        kernel.wait(10)
+    assert gone_within(str(home), 1.0) == []
+    assert set(psutil.net_if_stats()) == links
+
+
+def test_fifty_runs_in_a_row_leave_nothing() -> None:
+    def work(task: Any) -> None:
+        if task.spec.seed == 1 and task.index == 1:
+            raise ValueError("on purpose")
+
+    start(work, workers=1).wait(60)  # so that there is a zygote
+    links, descriptors = set(psutil.net_if_stats()), psutil.Process().num_fds()
+    for i in range(50):
+        with start(
+            work, workers=3, hosts=3, link=Link(mbit=100), seed=i % 3
+        ) as run:  # one that is finished, one that fails, one that is stopped
+            if i % 3 == 0:
+                run.wait(60)
+            elif i % 3 == 1:
+                with pytest.raises(TaskFailed):
+                    run.wait(60)
+    until(lambda: not ways_in(), "all namespaces to be gone", 5)
+    assert set(psutil.net_if_stats()) == links
+    assert psutil.Process().num_fds() == descriptors

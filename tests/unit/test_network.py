@@ -1,0 +1,354 @@
+"""The network of a run as data: where tasks are, which links there are, what is planned and what is counted. No namespace is made here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_lib import hardware, measures
+from course_lib.collectives import Link as Priced
+from course_lib.collectives.schedule import place
+from course_lib.errors import SpecError, Unavailable
+from course_lib.hardware import Capability, capabilities
+from course_lib.network import namespaces
+from course_lib.network.build import build as make_network
+from course_lib.network.hosts import Hosts
+from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, by_job, interface, seats
+from course_lib.network.wires import PAYLOAD, Wires, lay
+from course_lib.spec import Link, RunSpec, parse_link
+from course_lib.trace import Lifecycle, Phase, Trace, Traffic
+from tests.unit.test_hardware import LAPTOP
+
+PRIVATE = replace(LAPTOP, private_network=Capability(True, "a run has a network of its own"))
+
+
+def with_parts(*parts: str) -> hardware.Machine:
+    """A machine whose kernel has these parts of a network."""
+    return replace(LAPTOP, private_network=Capability(True, "a run has a network of its own", parts=parts))
+
+
+# --- where tasks are ------------------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 64), st.data())
+def test_workers_are_placed_as_the_collectives_place_them(workers: int, data: st.DataObject) -> None:
+    hosts = data.draw(st.integers(1, workers))
+    assert tuple(RunSpec(workers=workers, hosts=hosts).places.values()) == place(workers, hosts)
+
+
+def test_parameter_servers_and_the_chief_have_hosts_of_their_own_if_there_are_several() -> None:
+    several = RunSpec(workers=4, ps=2, chief=True, hosts=2).places
+    assert several == {"chief:0": 2, "worker:0": 0, "worker:1": 0, "worker:2": 1, "worker:3": 1, "ps:0": 3, "ps:1": 4}
+    assert set(RunSpec(workers=4, ps=2, chief=True).places.values()) == {0}
+
+
+def test_a_placement_says_where_tasks_are_and_how_many_hosts_the_workers_have() -> None:
+    spec = RunSpec(workers=4, ps=1, placement={"worker:1": 1, "worker:3": 1})
+    assert spec.places == {"worker:0": 0, "worker:1": 1, "worker:2": 0, "worker:3": 1, "ps:0": 0}
+    assert (spec.hosts, spec.all_hosts) == (2, (0, 1))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RunSpec(workers=3, hosts=2, ps=1, link=Link(mbit=200, delay_ms=0.5), links={1: Link(mbit=50), 2: Link()}),
+        RunSpec(workers=3, hosts=2, ps=1, placement={"worker:2": 0, "worker:0": 5}),
+    ],
+)
+def test_a_spec_with_hosts_comes_back_from_json_as_it_was(spec: RunSpec) -> None:
+    again = RunSpec.model_validate_json(spec.model_dump_json())
+    assert (again, again.places) == (spec, spec.places)
+
+
+@given(st.integers(1, 256), st.integers(0, 32), st.data())
+def test_no_two_tasks_share_an_address(workers: int, ps: int, data: st.DataObject) -> None:
+    hosts = data.draw(st.integers(1, workers))
+    found = seats(RunSpec(workers=workers, ps=ps, hosts=hosts).places)
+    assert len({seat.address for seat in found.values()}) == workers + ps
+    for seat in found.values():
+        assert all(0 <= int(part) <= 255 for part in seat.address.split("."))
+
+
+def test_an_address_shows_the_host() -> None:
+    found = seats({"worker:0": 0, "worker:1": 3, "worker:2": 3})
+    assert [seat.address for seat in found.values()] == ["10.0.0.1", "10.0.3.1", "10.0.3.2"]
+
+
+def test_a_cluster_is_listed_by_job_in_order() -> None:
+    assert by_job({"chief:0": "a", "worker:0": "b", "worker:1": "c"}) == {"chief": ["a"], "worker": ["b", "c"]}
+
+
+def test_the_interface_follows_from_the_address() -> None:
+    assert (interface(LOOPBACK), interface("10.0.0.1")) == (LOOPBACK_INTERFACE, "eth0")
+
+
+# --- links ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_has_the_link_of_all_unless_it_has_its_own() -> None:
+    spec = RunSpec(hosts=2, link=Link(mbit=200), links={1: Link(mbit=50, delay_ms=2)})
+    assert (spec.link_of(0), spec.link_of(1)) == (Link(mbit=200), Link(mbit=50, delay_ms=2))
+    assert RunSpec(hosts=2).link_of(0) == Link()
+
+
+def test_a_link_says_what_a_prediction_needs() -> None:
+    link = Link(mbit=200, delay_ms=0.5)
+    assert Priced.of(link.bytes_per_second, link.delay) == Priced(0.0, 1 / 25e6, 0.5e-3)
+    assert Link().bytes_per_second == math.inf
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (lambda: RunSpec(workers=4, hosts=5), "hosts=5: at most 4, one for each worker"),
+        (lambda: Link(mbit=0), "mbit=0: allowed: megabits a second, above 0"),
+        (lambda: Link(mbit=-1), "mbit=-1: allowed"),
+        (lambda: Link(mbit=math.inf), "mbit=inf: allowed"),
+        (lambda: Link(delay_ms=-1), "delay_ms=-1: allowed: milliseconds, from 0"),
+        (lambda: Link(mbits=3), "field='mbits': did you mean 'mbit'?"),
+        (lambda: RunSpec(hosts=2, link={"mbit": 0}), "mbit=0: allowed"),
+        (lambda: RunSpec(hosts=2, link=200), "link=200: allowed: a Link"),
+        (lambda: RunSpec(link=Link(mbit=200)), "a link is between hosts, and there is one"),
+        (lambda: RunSpec(hosts=2, links={2: Link()}), "links=2: this run has the hosts 0, 1"),
+        (lambda: RunSpec(placement={"worker:9": 0}), "placement='worker:9': this run has worker:0 to worker:3"),
+        (lambda: RunSpec(placement={"worker:0": -1}), "placement=-1: allowed: task=host"),
+        (lambda: RunSpec(hosts=2).check_host(7), "host=7: this run has the hosts 0, 1"),
+        (lambda: parse_link("1"), "links='1': host=mbit or host=mbit,delay_ms"),
+        (lambda: parse_link("1=0"), "mbit=0.0: allowed"),
+    ],
+)
+def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(SpecError) as caught:
+        fields()
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "link"), [("1=50", Link(mbit=50)), (" 1 = 50 , 2.5 ", Link(mbit=50, delay_ms=2.5))])
+def test_a_slow_rack_as_the_command_line_writes_it(text: str, link: Link) -> None:
+    assert parse_link(text) == (1, link)
+
+
+# --- links that only our own exchange keeps to ----------------------------------------------------------------------------------------------
+
+SIZE = 1_000_000
+
+
+def wires(path: Path, *links: Link) -> contextlib.closing[Wires]:
+    lay(path, dict(enumerate(links)))
+    return contextlib.closing(Wires(path))
+
+
+def seconds(link: Link) -> float:
+    """What a message of SIZE bytes takes on a link of its own."""
+    return SIZE / (link.bytes_per_second * PAYLOAD) + link.delay
+
+
+def test_a_message_is_due_when_its_bytes_have_passed_and_the_delay_is_over(tmp_path: Path) -> None:
+    link = Link(mbit=80, delay_ms=50)
+    with wires(tmp_path / "wires", link, link) as held:
+        assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(seconds(link), abs=0.01)
+
+
+def test_messages_of_one_host_follow_each_other_and_those_of_others_do_not_wait(tmp_path: Path) -> None:
+    link = Link(mbit=80)
+    with wires(tmp_path / "wires", link, link, link, link) as held:
+        first = held.due(0, 1, SIZE)
+        assert held.due(0, 2, SIZE) - first == pytest.approx(seconds(link), abs=0.01)  # the uplink of host 0
+        assert held.due(3, 1, SIZE) - first == pytest.approx(seconds(link), abs=0.01)  # the downlink of host 1
+        assert held.due(2, 3, SIZE) - first == pytest.approx(0, abs=0.02)
+
+
+def test_the_slower_of_two_links_decides(tmp_path: Path) -> None:
+    with wires(tmp_path / "wires", Link(mbit=800), Link(mbit=8)) as held:
+        assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(seconds(Link(mbit=8)), abs=0.01)
+
+
+def test_a_link_without_limit_holds_nothing_back(tmp_path: Path) -> None:
+    with wires(tmp_path / "wires", Link(), Link()) as held:
+        assert held.due(0, 1, 10**12) <= time.monotonic()
+
+
+def test_a_link_that_changes_counts_for_all_processes_at_once(tmp_path: Path) -> None:
+    with wires(tmp_path / "wires", Link(), Link()) as held, contextlib.closing(Wires(tmp_path / "wires")) as other:
+        other.change(1, Link(mbit=8))
+        assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(seconds(Link(mbit=8)), abs=0.01)
+
+
+def test_one_that_stops_while_it_reserves_does_not_stop_the_others(tmp_path: Path) -> None:
+    with wires(tmp_path / "wires", Link(mbit=8), Link(mbit=8)) as held, (tmp_path / "wires").open("rb") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        assert held.due(0, 1, SIZE) > time.monotonic()
+
+
+# --- the plan, and what a machine offers ----------------------------------------------------------------------------------------------------
+
+ALL = ("veth", "bridge", "tbf", "netem")
+TWO_HOSTS = RunSpec(framework="python", hosts=2, link=Link(mbit=200, delay_ms=1))
+
+
+@pytest.mark.parametrize(
+    ("machine", "network", "rate", "delay", "says"),
+    [
+        (with_parts(*ALL), "hosts", "kernel", "kernel", "Links: 200 Mbit/s, 1 ms."),
+        (
+            with_parts("veth", "bridge", "tbf"),
+            "hosts",
+            "kernel",
+            "exchange",
+            "Their delay binds our own exchange only, not what a framework sends",
+        ),
+        (with_parts("veth", "bridge"), "hosts", "exchange", "exchange", "Their rate binds our own exchange only"),
+        (with_parts("tbf"), "private", "exchange", "exchange", "The 2 hosts are one, as this kernel has no veth or bridge."),
+        (LAPTOP, "loopback", "exchange", "exchange", "Use Linux."),
+    ],
+)
+def test_what_the_kernel_cannot_impose_our_exchange_does_and_the_plan_says_so(
+    machine: hardware.Machine, network: str, rate: str, delay: str, says: str
+) -> None:
+    plan = hardware.plan(TWO_HOSTS, machine)
+    assert (plan.network, plan.rate, plan.delay) == (network, rate, delay)
+    (reason,) = (r for r in plan.reasons if r.what == "network")
+    assert says in reason.why
+
+
+@pytest.mark.parametrize(("machine", "network"), [(PRIVATE, "private"), (LAPTOP, "loopback")])
+def test_on_one_host_nothing_goes_over_a_wire_and_the_plan_says_so(machine: hardware.Machine, network: str) -> None:
+    plan = hardware.plan(RunSpec(framework="python"), machine)
+    assert (plan.network, plan.rate, plan.delay) == (network, None, None)
+    (reason,) = (r for r in plan.reasons if r.what == "network")
+    assert "nothing goes over a wire" in reason.why
+
+
+def test_a_run_whose_links_are_imposed_is_emulated() -> None:
+    assert hardware.plan(TWO_HOSTS, PRIVATE).reality == "emulated"
+    assert hardware.plan(RunSpec(framework="python", hosts=2), PRIVATE).reality == "measured"
+
+
+def test_the_doctor_tells_each_part_of_a_network_and_what_is_done_without_it() -> None:
+    rows = {what: (choice, why) for what, choice, why in hardware.machine_rows(with_parts("veth", "bridge", "tbf"))}
+    assert [rows[what][0] for what in ("private network", "hosts", "rate", "delay", "meter")] == ["yes", "yes", "yes", "no", "yes"]
+    assert rows["delay"][1] == "This kernel has no netem. Our own exchange delays; what frameworks send is not."
+    without = {what: choice for what, choice, _ in hardware.machine_rows(LAPTOP)}
+    assert [without[what] for what in ("private network", "hosts", "rate", "delay", "meter")] == ["no"] * 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are no namespaces on other systems")
+def test_the_trial_finds_what_the_kernel_has_or_says_why_it_may_not_look() -> None:
+    can = capabilities.end_trial("Linux", capabilities.begin_trial("Linux"), seconds=30)
+    assert set(can.parts) <= set(ALL)
+    assert bool(can.parts) is can.ok or not can.parts
+    assert can.ok or can.cure
+
+
+# --- the meter ------------------------------------------------------------------------------------------------------------------------------
+
+
+def exchange(step: int, start: float, end: float) -> list[Phase]:
+    """A step of two workers that begins at `step`, and its exchange."""
+    both = ("worker:0", "worker:1")
+    return [
+        phase
+        for task in both
+        for phase in (
+            Phase(task, step, "compute", float(step), start),
+            Phase(task, step, "reduce", start, end),
+            Phase(task, step, "apply", end, step + 1.0),
+        )
+    ]
+
+
+def counted(at: float, sent: int, task: str = "worker:0") -> Traffic:
+    return Traffic(task, sent, 2 * sent, 1, 1, at)
+
+
+STEPS = [phase for step in range(5) for phase in exchange(step, step + 0.4, step + 0.8)]
+
+
+def test_bytes_of_a_step_leave_out_the_start_and_the_end() -> None:
+    trace = Trace([*STEPS, counted(0.2, 7000), counted(1.1, 8000), counted(4.9, 12000), counted(6, 99999)])
+    assert measures.wire_bytes_per_step(trace) == {"worker:0": {"sent": 1000.0, "received": 2000.0}}
+
+
+def test_of_a_step_that_goes_on_as_much_counts_as_is_over_of_its_exchange() -> None:
+    trace = Trace([*STEPS, counted(1.3, 8000), counted(3.6, 10500)])  # before that of step 1, and in the middle of that of step 3
+    assert measures.wire_bytes_per_step(trace)["worker:0"]["sent"] == pytest.approx(1000)
+
+
+def test_a_short_run_counts_up_to_the_first_reading_after_it() -> None:
+    trace = Trace([*STEPS, counted(1.1, 8000), counted(6, 12000)])
+    assert measures.wire_bytes_per_step(trace)["worker:0"]["sent"] == 1000
+
+
+def test_hosts_are_counted_beside_tasks_and_are_no_tasks() -> None:
+    trace = Trace([*STEPS, *(counted(at, sent, "host:0") for at, sent in ((1.1, 8000), (4.9, 12000))), Lifecycle("host:0", "cut", "", 2.0)])
+    assert set(measures.wire_bytes_per_step(trace)) == {"host:0"}
+    assert trace.tasks == ["worker:0", "worker:1"]
+
+
+def test_without_readings_or_steps_there_are_no_bytes() -> None:
+    assert measures.wire_bytes_per_step(Trace(STEPS)) == measures.wire_bytes_per_step(Trace([counted(1, 1)])) == {}
+    assert measures.wire_bytes(Trace([counted(1, 1), counted(2, 5)])) == {"worker:0": counted(2, 5)}
+
+
+def test_traffic_is_saved_and_read_as_every_event(tmp_path: Path) -> None:
+    trace = Trace([counted(1, 1), counted(2, 5, "host:3")])
+    trace.save(tmp_path / "trace.jsonl")
+    assert Trace.load(tmp_path / "trace.jsonl").all(Traffic) == trace.all(Traffic)
+
+
+# --- what the kernel is asked for -----------------------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """In the place of pyroute2: what it was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, int, dict[str, object]]] = []
+
+    def tc(self, what: str, kind: str = "", index: int = 0, **settings: object) -> None:
+        self.requests.append((what, kind, index, settings))
+
+
+def shaped(*links: Link, rate: bool = True, delay: bool = True) -> list[tuple[str, str, int]]:
+    """What is asked of the kernel when a host has one link after the other: of its uplink 1 and its downlink 2."""
+    hosts, asked = Hosts.__new__(Hosts), Asked()
+    hosts.rate, hosts.delay = rate, delay
+    hosts._index, hosts._shaped = {"up0": 1, "dn0": 2}, {}
+    for link in links:
+        hosts._shape(asked, 0, link)
+    return [request[:3] for request in asked.requests]
+
+
+def test_a_kernel_with_netem_delays_what_leaves_a_host_and_then_holds_it_to_its_rate() -> None:
+    assert shaped(Link(mbit=200, delay_ms=5)) == [("replace", "netem", 1), ("replace", "tbf", 1), ("replace", "tbf", 2)]
+
+
+def test_what_the_kernel_has_not_is_not_asked_of_it() -> None:
+    assert shaped(Link(mbit=200, delay_ms=5), delay=False) == [("replace", "tbf", 1), ("replace", "tbf", 2)]
+    assert shaped(Link(mbit=200, delay_ms=5), rate=False) == [("replace", "netem", 1)]
+    assert shaped(Link()) == []
+
+
+def test_a_link_that_changes_its_figures_loses_nothing_and_one_without_limit_is_let_go() -> None:
+    assert "del" not in {what for what, *_ in shaped(Link(mbit=200), Link(mbit=50))}
+    assert [(what, index) for what, _, index in shaped(Link(mbit=200), Link())[2:]] == [("del", 1), ("del", 2)]
+    assert [(what, index) for what, _, index in shaped(Link(delay_ms=5), Link())[1:]] == [("del", 1)]
+
+
+def test_a_system_that_refuses_a_network_is_told_with_its_reason_and_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(namespaces, "make_private", refuse)
+    with pytest.raises(Unavailable, match=r"No space left on device.*Set LOCKSTEP_NETWORK=loopback"):
+        make_network("hosts", TWO_HOSTS, "kernel", "kernel")
+    assert make_network("loopback", TWO_HOSTS, "exchange", "exchange") is None

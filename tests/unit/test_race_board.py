@@ -1,0 +1,400 @@
+"""The boards without a browser: what they make of traces, live and saved, what their controls order, and what they cost."""
+
+import io
+import json
+import math
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from course_lib.commands.watch import picture, watch
+from course_lib.errors import LockstepError, SpecError, TaskFailed
+from course_lib.racing import comparison
+from course_lib.spec import Link, RunSpec
+from course_lib.trace import Event, Lifecycle, Metric, Trace, to_line
+from course_lib.widgets import board_page
+from course_lib.widgets.digest import Digest
+from course_lib.widgets.lanes import COLUMNS, NAMES, NOTHING, Window, lanes, runs
+from course_lib.widgets.race_board import RaceBoard
+from course_lib.widgets.saved import SavedRun, saved_runs
+from course_lib.widgets.view import View
+from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
+from tests.benchmarks.boards import board as board_of_made_up_runs
+from tests.unit.test_racing import BATCH, SPEC, asynchronous, lockstep
+
+
+class SomeRun:
+    """A run with a trace, and orders that are only written down."""
+
+    def __init__(self, trace: Trace, state: str = "finished", spec: RunSpec = SPEC, error: LockstepError | None = None) -> None:
+        self.spec, self.state, self.trace, self.error = spec, state, trace, error
+        self.orders: list[tuple[Any, ...]] = []
+
+    @property
+    def result(self) -> Any:
+        if self.error:
+            raise self.error
+        return {}
+
+    def _order(self, *order: Any) -> None:
+        if self.error:
+            raise self.error
+        self.orders.append(order)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name in ("slow", "pause", "resume", "kill", "link", "partition", "heal", "stop"):
+            return lambda *values: self._order(name, *values)
+        raise AttributeError(name)
+
+
+def race_of(runs: dict[str, SomeRun], why: str = "Fair: nobody queued.", **targets: float | None) -> Any:
+    """A race of such runs that has not noted when its line opened."""
+    entrants = {label: SimpleNamespace(began=None) for label in runs}
+    shown = SimpleNamespace(entrants=entrants, verdict=SimpleNamespace(why=why, advice=""))
+    goals = {"target_loss": None, "target_accuracy": None} | targets
+    return SimpleNamespace(runs=runs, comparison=shown, stop=lambda: None, **goals)
+
+
+def view_of(*runs: SomeRun, **targets: float | None) -> View:
+    race = race_of(dict(zip(("sync", "async"), runs, strict=True)), **targets)
+    view = View(race.runs, race)
+    view.look()
+    return view
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.01)
+
+
+# --- the digest ---
+
+
+@pytest.mark.parametrize("trace", [lockstep(40), asynchronous()], ids=["lockstep", "asynchronous"])
+@pytest.mark.parametrize("pieces", [1, 7, 100])
+def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(trace: Trace, pieces: int) -> None:
+    events = list(trace)
+    growing, digest = Trace(), Digest(SPEC)
+    for piece in np.array_split(np.arange(len(events)), pieces):
+        growing._add(events[i] for i in piece)
+        digest.look(growing)
+    digest.look(growing, over=True)
+    figures = comparison.figures("it", SPEC, trace, "finished", "emulated")
+    losses = digest.losses()
+    assert digest.zero == figures.began
+    assert losses.values == pytest.approx([p.mean for p in figures.curve])
+    assert losses.seconds == pytest.approx([p.seconds for p in figures.curve])
+    assert losses.examples.tolist() == [p.examples for p in figures.curve]
+    assert {task: share for task, share in digest.idle.items() if share} == pytest.approx(
+        {task: share for task, share in figures.idle_share.items() if share}
+    )
+    assert {str(n): count for n, count in sorted(digest.staleness.items())} == figures.staleness["updates"]
+
+
+def test_nothing_new_is_no_news_and_no_event_is_read_twice() -> None:
+    trace, digest = lockstep(), Digest(SPEC)
+    assert digest.look(trace)
+    seen = digest.losses().values.tolist(), dict(digest.staleness)
+    assert not digest.look(trace)
+    assert (digest.losses().values.tolist(), dict(digest.staleness)) == seen
+
+
+def test_the_accuracy_on_the_way_is_what_the_comparison_has() -> None:
+    trace = lockstep(20)
+    trace._add(Metric("worker:0", "accuracy", n / 20, n, n * BATCH, 7.5 + n) for n in range(0, 20, 5))
+    digest = Digest(SPEC)
+    digest.look(trace, over=True)
+    figures = comparison.figures("it", SPEC, trace, "finished", "emulated")
+    assert [tuple(p) for p in figures.accuracy_curve] == [tuple(p) for p in zip(*map(np.ndarray.tolist, digest.accuracies()), strict=True)]
+
+
+# --- lanes ---
+
+
+def test_a_lane_holds_each_phase_and_never_more_than_its_columns() -> None:
+    digest = Digest(SPEC)
+    digest.look(lockstep(2000), over=True)
+    end = digest.edge()
+    slow, fast = (lane for lane in reversed(lanes(digest, Window(end - 4.6, end))))
+    assert len(slow.cells) == COLUMNS and {NAMES[what] for *_, what in runs(fast.cells)} == {"compute", "wait", "reduce", "apply"}
+    assert fast.waited == pytest.approx(0.3 / 0.46, abs=0.05) and slow.waited == 0
+    assert len(runs(lanes(digest, Window(0, end))[0].cells)) <= COLUMNS
+
+
+def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> None:
+    spec = RunSpec(workers=2, hosts=2, global_batch=BATCH)
+    digest, at = Digest(spec), 9.0
+    trace = lockstep()
+    life = [("worker:0", "paused"), ("worker:0", "resumed"), ("host:1", "cut"), ("host:1", "healed"), ("worker:1", "killed")]
+    trace._add(Lifecycle(task, state, "", at + 0.2 * i) for i, (task, state) in enumerate(life))
+    digest.look(trace)
+    first, second = lanes(digest, Window(9.0, 10.0), columns=10)
+    assert [(a, b, NAMES[what]) for a, b, what in runs(first.cells) if NAMES[what] == "paused"] == [(0, 2, "paused")]
+    assert [NAMES[what] for *_, what in runs(second.cells) if NAMES[what] in ("cut", "killed")] == ["cut", "killed"]
+    assert (first.fate, second.fate, second.note) == ("", "killed", "killed")
+
+
+def test_whoever_is_stuck_in_a_phase_is_silent() -> None:
+    digest = Digest(SPEC)
+    digest.look(lockstep())
+    lane = lanes(digest, Window(100, 101))[0]
+    assert (lane.cells == NOTHING).all() and lane.note == "silent"
+
+
+def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
+    trace, digest = Trace([p for p in lockstep() if p.task == "worker:0"]), Digest(SPEC)
+    for _ in range(2):
+        digest.look(trace)
+        span = digest.step_seconds()
+        assert span > 0 and [lane.note for lane in lanes(digest, Window(8.0, 9.0))] == ["waits 0%", "silent"]
+
+
+# --- words ---
+
+
+def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_fair() -> None:
+    view = view_of(SomeRun(lockstep()), SomeRun(asynchronous()))
+    found, target = comparison.with_target([comparison.figures(side.label, SPEC, side.run.trace, "", "") for side in view.sides])
+    seconds = {label: f.seconds_to_target for label, f in found.items()}
+    fast, slow = sorted(seconds, key=lambda label: seconds[label] or 0)
+    assert view.goal == ("loss", pytest.approx(target))
+    ratio = f"{(seconds[slow] or 0) / (seconds[fast] or 1):.1f} times sooner than **{slow}**"
+    assert view.headline().startswith(f"**{fast}** reached loss {target:.3g} in ") and ratio in view.headline()
+    assert view.detail() == "Fair: nobody queued."
+
+
+@pytest.mark.parametrize(
+    "states, targets, words",
+    [
+        (("running", "running"), {}, "is ahead: loss"),
+        (("running", "finished"), {"target_loss": 0.105}, "**async** has reached loss 0.105 after"),
+        (("running", "running"), {"target_loss": 1e-9}, "is ahead: loss"),
+        (("finished", "finished"), {"target_loss": 1e-9}, "nobody reached loss 1e-09"),
+        (("finished", "finished"), {"target_loss": 0.105}, "only **async** reached loss 0.105"),
+        (("stopped", "finished"), {}, "Stopped early. So far: **"),
+        (("finished", "finished"), {"target_accuracy": 0.9}, "nobody reached accuracy 0.9"),
+    ],
+)
+def test_the_headline_says_how_things_stand(states: Sequence[str], targets: dict[str, float], words: str) -> None:
+    view = view_of(SomeRun(lockstep(), states[0]), SomeRun(asynchronous(), states[1]), **targets)
+    assert words in view.headline()
+
+
+def test_a_race_without_losses_is_at_its_start() -> None:
+    view = view_of(SomeRun(Trace(), "running"), SomeRun(asynchronous(), "running"))
+    assert view.headline() == "At the start: no loss yet from **sync**"
+
+
+def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
+    failed = SomeRun(lockstep(), "failed", error=TaskFailed("worker:1", 3, "it was killed by kill()", "Traceback\n  much"))
+    view = view_of(failed, SomeRun(asynchronous(), "running"))
+    assert view.headline() == "**sync** failed; **async** goes on"
+    assert view.sides[0].failure == "worker:1 failed in step 3: it was killed by kill()"
+    assert "worker:1 failed in step 3: it was killed by kill()" in view.table() and "Traceback" not in view.table()
+
+
+# --- boards ---
+
+
+@pytest.fixture
+def board() -> Any:
+    spec = RunSpec(workers=2, hosts=2, link=Link(mbit=100), global_batch=BATCH, steps=10, device_ms=100)
+    runs = {"sync": SomeRun(lockstep(), "running", spec), "async": SomeRun(asynchronous(), "running", spec)}
+    board = RaceBoard(race_of(runs))
+    yield board
+    board.close()
+
+
+def test_the_controls_order_what_is_chosen_of_whom_is_chosen(board: RaceBoard) -> None:
+    sync, other = board.race.runs.values()
+    controls = board.controls
+    controls.factor.value = 4.0  # of the last worker, in both
+    controls.run.value = "sync"
+    controls.task.value = "worker:0"
+    until(lambda: not controls.pause.disabled, "the controls are alive")
+    controls.pause.click()
+    controls.kill.click()
+    controls.links.host.value = 1
+    controls.links.speed.value = 10.0
+    controls.links.cut.click()
+    controls.links.heal.click()
+    until(lambda: len(sync.orders) == 6, "all orders are carried out")
+    assert sync.orders[:3] == [("slow", "worker:1", 4.0), ("pause", "worker:0"), ("kill", "worker:0")]
+    assert sync.orders[3:] == [("link", 1, Link(mbit=10)), ("partition", 1), ("heal", 1)]
+    assert other.orders == [("slow", "worker:1", 4.0), *sync.orders[3:]]
+
+
+def test_the_controls_start_at_the_straggler() -> None:
+    run = SomeRun(lockstep(), spec=RunSpec(workers=2, global_batch=BATCH, slow={"worker:0": 4}))
+    board = RaceBoard(race_of({"one": run, "two": SomeRun(lockstep())}))
+    assert (board.controls.task.value, board.controls.factor.value) == ("worker:0", 4.0)
+    board.close()
+
+
+def test_what_is_refused_is_said_on_the_board(board: RaceBoard) -> None:
+    board.race.runs["sync"].error = LockstepError("pause('worker:1') comes too late\nmore")
+    board.controls.run.value = "sync"
+    until(lambda: not board.controls.pause.disabled, "the controls are alive")
+    board.controls.pause.click()
+    until(lambda: "pause(&#x27;worker:1&#x27;) comes too late</div>" in board.message.value, "the refusal")
+
+
+def test_a_server_cannot_be_slowed_and_the_slider_says_so() -> None:
+    spec = RunSpec(strategy="parameter_server", framework="torch", workers=2, ps=1, global_batch=BATCH)
+    board = RaceBoard(race_of({"one": SomeRun(asynchronous(), "running", spec), "two": SomeRun(asynchronous(), "running", spec)}))
+    board.halt()
+    board.controls.task.value = "ps:0"
+    board.controls.refresh()
+    assert board.controls.factor.disabled and not board.controls.kill.disabled
+    board.close()
+
+
+def test_pictures_and_pages_hold_the_same_facts_and_ask_nobody(board: RaceBoard, tmp_path: Path) -> None:
+    board.halt()
+    for run in board.race.runs.values():
+        run.state = "finished"
+    board.draw()
+    svg = ET.fromstring(board.still(tmp_path / "board.svg").read_text())
+    texts = [e.text for e in svg.iter("{http://www.w3.org/2000/svg}text")]
+    page = board.to_html(tmp_path / "board.html").read_text()
+    for fact in (
+        "sync",
+        "async",
+        "worker:0",
+        "worker:1",
+        "loss over seconds",
+        "loss over examples",
+        board.view.lanes(board.view.sides[0], 600)[1][0].note,
+    ):
+        assert fact in texts and fact in page, fact
+    assert "emulated" in page and "a step sleeps 100 ms" in page
+    assert board.view.headline().replace("**", "") in board.table()
+    assert "://" not in page.replace("http://www.w3.org", "")
+    assert repr(board) == "RaceBoard(sync, async)"
+
+
+def test_a_board_costs_little_to_make_and_a_picture_no_more_late_in_a_run() -> None:
+    with Wire.tapped() as wire:
+        board = board_of_made_up_runs(100)
+        made = wire.bytes
+        sizes = []
+        for _ in range(3):
+            for run in board.race.runs.values():
+                run.more(1000)
+            before = wire.bytes
+            board.draw(charts_too=True)
+            sizes.append(wire.bytes - before)
+        points = max(len(line.x) for line in board.figure.data)
+        board.close()
+    assert 10_000 < made < LIMIT and max(sizes) < LIMIT and points <= 1000
+
+
+def test_the_controls_of_a_race_that_is_over_are_off() -> None:
+    board = RaceBoard(race_of({"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())}, why="NOT FAIR: it queued."))
+    board._thread.join(10)
+    controls = board.controls
+    assert all(c.disabled for c in (controls.factor, controls.pause, controls.resume, controls.kill, controls.stop))
+    assert "lk-unfair" in board.head.value and "NOT FAIR: it queued." in board.head.value
+    board.close()
+
+
+def test_a_board_that_cannot_draw_says_so_and_ends() -> None:
+    run = Made()
+    run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0)])  # without the factor that belongs there
+    board = RaceBoard(race_of({"one": run, "other": Made()}))  # type: ignore[dict-item]
+    board._thread.join(10)
+    assert "The board stopped drawing: IndexError" in board.message.value
+    board.close()
+
+
+# --- saved runs ---
+
+
+def save(path: Path, events: Sequence[Event], spec: RunSpec = SPEC, result: dict[str, Any] | None = None, error: Any = None) -> Path:
+    """The directory of a run, as its tasks leave it."""
+    task = path / "tasks" / "worker-0"
+    task.mkdir(parents=True)
+    (path / "spec.json").write_text(spec.model_dump_json())
+    (path / "run.json").write_text(json.dumps({"origin": 0.0}))
+    (path / "lifecycle.jsonl").write_bytes(b"".join(to_line(e) for e in events if isinstance(e, Lifecycle)))
+    (task / "events.jsonl").write_bytes(b"".join(to_line(e) for e in events if not isinstance(e, Lifecycle)))
+    for name, value in (("result.json", result), ("tasks/worker-0/error.json", error)):
+        if value is not None:
+            (path / name).write_text(json.dumps(value))
+    return path
+
+
+def life(*states: tuple[str, str]) -> list[Event]:
+    return [Lifecycle(task, state, "pid 0" if state == "starting" else "why" if state == "killed" else "", 10.0) for task, state in states]
+
+
+def test_a_saved_run_says_how_it_ended(tmp_path: Path) -> None:
+    began = [("worker:0", "starting"), ("worker:1", "starting"), ("worker:0", "running"), ("worker:1", "running")]
+    done = SavedRun(save(tmp_path / "done", life(*began, ("worker:0", "done"), ("worker:1", "done")), result={"final_loss": 1.0}))
+    killed = SavedRun(save(tmp_path / "killed", [*lockstep(3), *life(*began, ("worker:1", "killed"))]))
+    stopped = SavedRun(save(tmp_path / "stopped", life(*began)))
+    assert (done.state, killed.state, stopped.state) == ("finished", "failed", "stopped")
+    assert done.result == {"final_loss": 1.0}
+    with pytest.raises(TaskFailed, match="worker:1 failed in step 2: why"):
+        _ = killed.result
+    with pytest.raises(LockstepError, match="it is stopped"):
+        _ = stopped.result
+
+
+def test_a_run_goes_on_while_its_temporary_folders_and_a_process_are_there(tmp_path: Path) -> None:
+    run = SavedRun(save(tmp_path / "run", life(("worker:0", "starting"), ("worker:1", "starting"))))
+    (tmp_path / "run" / "tasks" / "worker-0" / "tmp").mkdir()
+    assert run.state == "starting"
+    with (tmp_path / "run" / "lifecycle.jsonl").open("ab") as file:
+        file.writelines(map(to_line, life(("worker:0", "running"), ("worker:1", "running"))))
+    assert run.state == "running"
+
+
+def test_what_holds_no_run_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="the directory of a run, or of a race"):
+        saved_runs(tmp_path)
+    (tmp_path / "spec.json").write_text("{")
+    with pytest.raises(SpecError, match="the directory of a run"):
+        saved_runs(tmp_path)
+
+
+def test_watching_a_saved_race_prints_it_and_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = life(("worker:0", "starting"), ("worker:0", "done"), ("worker:1", "done"))
+    save(tmp_path / "race" / "0-sync", [*lockstep(), *done])
+    save(tmp_path / "race" / "1-async", [*asynchronous(), *done])
+    watch(tmp_path / "race", html=tmp_path / "out.html", timeout=60)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "async reached loss" in out or "sync reached loss" in out
+    for fact in ("finished, emulated", "waits 0%", "worker:1", "█"):
+        assert fact in out, fact
+    assert "async" in (tmp_path / "out.html").read_text()
+
+
+def test_the_terminal_shows_the_lanes_of_a_board(tmp_path: Path) -> None:
+    view = view_of(SomeRun(lockstep()), SomeRun(asynchronous()))
+    console = Console(width=100, file=io.StringIO())
+    console.print(picture(view, 100))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("worker:0") == text.count("worker:1") == 2 and "·" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_page_of_one_run_has_its_one_lane_for_each_task(tmp_path: Path) -> None:
+    view = View({"it": SomeRun(lockstep())})
+    view.look()
+    page = board_page.page(view)
+    assert page.count('class="lk-row"') == 2 and view.goal is None and "They race" not in page
+
+
+def test_the_delay_of_a_page_is_a_mean_over_the_moments_of_events() -> None:
+    assert mean_delay([(1.0, 0.9), (2.0, 1.9), (3.0, 2.9)]) == pytest.approx(0.6)  # 0.1 s for the newest, 1.1 s for the oldest
+    assert math.isclose(mean_delay([(1.0, 1.0), (1.5, 1.5)]), 0.25)
