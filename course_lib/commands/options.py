@@ -32,6 +32,9 @@ DeviceMs = Annotated[float | None, typer.Option(help=about("device_ms"))]
 Hosts = Annotated[int | None, typer.Option(help=about("hosts"))]
 Mbit = Annotated[float | None, typer.Option(help="The link of each host, in megabits a second.")]
 DelayMs = Annotated[float | None, typer.Option(help="The delay of each host's link, in milliseconds.")]
+Links = Annotated[
+    list[str] | None, typer.Option("--link", help="Another link for one host: host=mbit or host=mbit,delay_ms. May be repeated.")
+]
 
 
 def link(mbit: float | None, delay_ms: float | None) -> Link | None:

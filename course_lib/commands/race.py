@@ -13,7 +13,7 @@ from course_lib.commands import options
 from course_lib.commands.tables import table
 from course_lib.racing.call import race as start_race
 from course_lib.racing.entrants import parse_entrant
-from course_lib.spec import parse_slow
+from course_lib.spec import parse_link, parse_slow
 
 
 def race(
@@ -27,6 +27,7 @@ def race(
     hosts: options.Hosts = None,
     mbit: options.Mbit = None,
     delay_ms: options.DelayMs = None,
+    links: options.Links = None,
     workload: options.Workload = None,
     parameters: options.Parameters = None,
     global_batch: options.GlobalBatch = None,
@@ -53,6 +54,7 @@ def race(
         ps=ps,
         hosts=hosts,
         link=options.link(mbit, delay_ms),
+        links=dict(map(parse_link, links)) if links else None,
         workload=workload,
         parameters=parameters,
         global_batch=global_batch,

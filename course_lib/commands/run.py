@@ -15,7 +15,7 @@ from course_lib.commands.options import about
 from course_lib.commands.tables import show, table
 from course_lib.launch import start
 from course_lib.progress import follow
-from course_lib.spec import parse_slow
+from course_lib.spec import parse_link, parse_slow
 
 
 def run(
@@ -33,6 +33,7 @@ def run(
     hosts: options.Hosts = None,
     mbit: options.Mbit = None,
     delay_ms: options.DelayMs = None,
+    links: options.Links = None,
     workload: options.Workload = None,
     parameters: options.Parameters = None,
     global_batch: options.GlobalBatch = None,
@@ -61,6 +62,7 @@ def run(
         emulate=emulate,
         hosts=hosts,
         link=options.link(mbit, delay_ms),
+        links=dict(map(parse_link, links)) if links else None,
         workload=workload,
         parameters=parameters,
         global_batch=global_batch,
@@ -83,6 +85,7 @@ def run(
     else:
         shown = {name: value for name, value in result.items() if name != "run_dir"}
         Console().print(table(["result", "seconds are counted from the call"], [[name, show(value)] for name, value in shown.items()]))
-        print("Where each task's time went; in the first step TensorFlow compiles:")
+        compiles = ", which TensorFlow compiles in" if result["framework"] == "tensorflow" else ""
+        print(f"Where each task's time went, the first step included{compiles}:")
         print(measures.table(started.trace))
         print(f"The record of this run: {result['run_dir']}")

@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
+LINE = "\n"
+
 
 def table(headers: list[str], rows: Any) -> Table:
     first, *others = headers
@@ -22,7 +24,7 @@ def show(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
     if isinstance(value, dict):
-        return "\n".join(f"{name}: {show(inner)}" for name, inner in value.items())
+        return "\n".join(f"{name}: {show(inner).replace(LINE, ', ')}" for name, inner in value.items())
     if isinstance(value, (list, tuple)):
         return "\n".join(map(show, value))
     return str(value)

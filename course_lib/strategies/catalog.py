@@ -120,7 +120,8 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
     if algorithm is None and spec.all_reduce not in ALGORITHMS | FOILS:
         raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS, *FOILS])
     servers = {"colocated": True} if spec.all_reduce == "parameter_server" and algorithm is None else {}  # a worker is the server
-    found = build(algorithm or spec.all_reduce, spec.workers, hosts=spec.hosts, **servers)
+    hosts = [spec.places[task] for task in spec.tasks if task.startswith("worker:")] if spec.placement else spec.hosts
+    found = build(algorithm or spec.all_reduce, spec.workers, hosts=hosts, **servers)
     if found.kind != "all_reduce" or found.servers:
         what = f"a {found.kind}" if found.kind != "all_reduce" else "one that needs servers of its own"
         raise SpecError("all_reduce", spec.all_reduce, f"{what}; a run needs an all-reduce between its workers")

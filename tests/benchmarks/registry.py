@@ -11,6 +11,7 @@ from tests.benchmarks import (
     hooks,
     kills,
     memory,
+    network,
     prediction,
     simulator,
     stage,
@@ -33,6 +34,7 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "kills": kills.rows,
     "prediction": prediction.rows,
     "hooks": hooks.rows,
+    "network": network.rows,
     "stage": stage.rows,
     "boards": boards.rows,
 }

@@ -39,6 +39,8 @@ SERVER = replace(
 )
 MACOS = replace(LAPTOP, system="macOS", fork=Capability(False, "the libraries of macOS start threads"))
 
+ABILITIES = ["warm fork", "private network", "hosts", "rate", "delay", "meter"]
+
 Files = Callable[[dict[str, str]], Path]
 
 
@@ -320,7 +322,7 @@ def test_versions_tell_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_every_row_has_something_to_say_in_a_sentence(machine: Machine) -> None:
     rows = hardware.machine_rows(machine)
-    assert [what for what, _, _ in rows] == ["system", "cores", "memory", "GPU", "TPU", "warm fork", "private network"]
+    assert [what for what, _, _ in rows] == ["system", "cores", "memory", "GPU", "TPU", *ABILITIES]
     for _, value, meaning in rows:
         assert value
         assert meaning[0].isupper()

@@ -221,7 +221,8 @@ class Worker:
         """Send each shard its piece of the gradient and wait for what `function(shard, gradient)` says there."""
         start = clock()
         pieces = zip(self.versions, torch.tensor_split(self.gradient, len(self.servers)), strict=True)
-        sent = [(Gradient(self.task.index, step, read, piece, self.loss, self.share),) for read, piece in pieces]
+        # A clone, as with a view of half a tensor RPC would send the whole of it.
+        sent = [(Gradient(self.task.index, step, read, piece.clone(), self.loss, self.share),) for read, piece in pieces]
         answers: list[Answer] = self._ask(f"push of step {step}", function, sent)
         self.task.record("reduce", step, start, clock())
         for answer in answers:
