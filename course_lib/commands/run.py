@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from course_lib.commands.tables import show, table
 from course_lib.launch import start
 from course_lib.progress import follow
 from course_lib.spec import parse_link, parse_slow
+from course_lib.strategies import catalog
 
 
 def run(
@@ -49,6 +51,10 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Train with a strategy, in real processes on this machine."""
+    known = catalog.STRATEGIES.get(strategy)
+    if known and workers and workers > known.max_workers == 1:  # so that one command goes through all strategies
+        print(f"{strategy} has one worker: --workers {workers} is left out", file=sys.stderr)
+        workers = None
     given: dict[str, Any] = dict(
         framework=framework,
         workers=workers,

@@ -51,6 +51,12 @@ def test_an_imposed_straggler_makes_a_run_emulated() -> None:
     assert json.loads(done.stdout)["reality"] == "emulated"
 
 
+def test_one_device_leaves_out_workers_that_it_cannot_have_and_says_so() -> None:
+    done = lockstep("run", "one_device", "--framework", "torch", "--workers", "2", "--steps", "5", "--json")
+    assert (done.returncode, json.loads(done.stdout)["workers"]) == (0, 1)
+    assert "one_device has one worker: --workers 2 is left out" in done.stderr
+
+
 def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> None:
     done = lockstep("run", "one_device", "--framework", "torch", "--steps", "5")
     assert done.returncode == 0, done.stderr
@@ -73,7 +79,6 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
         ("run --slow worker:1=0.1", "a factor from 1"),
         ("run --slow fast", "worker:1=3"),
         ("run --run-dir /proc/nowhere", "cannot be written"),
-        ("run one_device --workers 4", "one_device has exactly 1"),
         ("run --parameters 10 --workload wide", "1000 to 50000000"),
         ("run --nonsense", "--nonsense"),
         ("nonsense", "nonsense"),

@@ -30,8 +30,9 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
 
 
 def run(capsys: pytest.CaptureFixture[str], name: str, framework: str, *more: str) -> Ended:
-    workers = [] if name == "one_device" else ["--workers", "2"]
-    return command(capsys, "run", name, "--framework", framework, *workers, "--steps", "50", "--workload", "digits", "--json", *more)
+    return command(
+        capsys, "run", name, "--framework", framework, "--workers", "2", "--steps", "50", "--workload", "digits", "--json", *more
+    )
 
 
 def learned(out: str) -> dict[str, Any]:
