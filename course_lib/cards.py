@@ -12,7 +12,7 @@ from course_lib.widgets import MachineCard, StrategyTable
 def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
     """What this machine has and what that means for each strategy; for a `strategy` and `fields` of `RunSpec`, the plan of that run too."""
     here = hardware.probe()
-    reasons = hardware.plan(catalog.spec_for(strategy, **fields), here).reasons if strategy else ()
+    reasons = catalog.plan(catalog.spec_for(strategy, **fields), here).reasons if strategy else ()
     return MachineCard(hardware.machine_rows(here), catalog.rows(here), [(r.what, r.choice, r.why) for r in reasons])
 
 

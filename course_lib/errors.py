@@ -5,6 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+OTHER_NAMES = {
+    "ddp": "multi_worker_mirrored",
+    "horovod": "multi_worker_mirrored",
+    "fsdp": "fully_sharded",
+    "zero": "fully_sharded",
+    "tf": "tensorflow",
+    "pytorch": "torch",
+}
+"""What others call what has a name of its own here."""
+
 
 class LockstepError(Exception):
     """Base of all errors raised on purpose by this library."""
@@ -22,9 +32,10 @@ class SpecError(LockstepError, ValueError):
 
     @classmethod
     def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
-        """The error for a name that is not in a registry, with the nearest name that is."""
+        """The error for a name that is not in a registry, with the one that others may call so, or else the nearest."""
         names = list(names)
-        near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
+        other = OTHER_NAMES.get(str(value).lower())
+        near = [other] if other in names else difflib.get_close_matches(str(value), names, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return cls(field, value, f"{hint}allowed: {', '.join(names)}")
 

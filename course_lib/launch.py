@@ -42,7 +42,7 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
         programs, summary = _by_job(what), None
         spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
     schedule = catalog.schedule(spec, algorithm if callable(algorithm) else None)
-    plan = hardware.plan(spec, machine, warm=nursery.is_warm(spec.framework))
+    plan = catalog.plan(spec, machine, warm=nursery.is_warm(spec.framework))
     directory = RunDir(spec)
     return launch(spec, plan, machine, directory, origin, programs, summary, schedule)
 

@@ -17,14 +17,15 @@ SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training s
 def lanes(trace: Trace, since: float = 0.0) -> list[Phase]:
     """All phases that end after `since`, with `reduce` split into `wait`, until the last worker has arrived, and the exchange itself.
 
-    A worker in a synchronous reduction cannot tell the two apart; on one clock with all the others, the trace can.
+    A worker in a synchronous reduction cannot tell the two apart; on one clock with all the others, the trace can. The last to arrive is the last of
+    those whose gradients make the worker's update: where updates name them (see `Update.workers`), of these, else of all workers.
     """
     phases = [p for p in trace.all(Phase) if p.end > since]
     numbers = _reductions(phases)
-    last_arrival = _last_arrivals(phases, numbers)
+    last_arrival = _last_arrivals(phases, numbers, [u for u in trace.all(Update) if u.workers])
     split: list[Phase] = []
     for p, number in zip(phases, numbers, strict=True):
-        ready = last_arrival.get((p.step, number), p.start) if p.what == "reduce" else p.start
+        ready = last_arrival.get((p.task, p.step, number), p.start) if p.what == "reduce" else p.start
         ready = p.start if ready > p.end else max(p.start, ready)  # one that is over before the last has come did not wait for it
         if ready > p.start:
             split.append(p._replace(what="wait", end=ready))
@@ -42,14 +43,26 @@ def _reductions(phases: list[Phase]) -> list[int]:
     return numbers
 
 
-def _last_arrivals(phases: list[Phase], numbers: list[int]) -> dict[tuple[int, int], float]:
-    """(Step, number of the reduction in it) -> when the last worker began it, for those that every worker has come to."""
+def _last_arrivals(phases: list[Phase], numbers: list[int], updates: list[Update]) -> dict[tuple[str, int, int], float]:
+    """(Task, step, number of the reduction in it) -> when the last came of those for whom the task waits in it, where all of them have come.
+
+    `updates`: those that name the workers whose gradients went into them. If there are any, no reduction is a meeting of all.
+    """
     begun: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
     for p, number in zip(phases, numbers, strict=True):
         if p.what == "reduce":
             begun[p.step, number][p.task] = p.start
+    together: dict[int, set[tuple[str, ...]]] = defaultdict(set)
+    for update in updates:
+        together[update.step].add(tuple(update.workers.split()))
     everyone = max((len(tasks) for tasks in begun.values()), default=0)
-    return {key: max(tasks.values()) for key, tasks in begun.items() if len(tasks) == everyone > 1}
+    last: dict[tuple[str, int, int], float] = {}
+    for (step, number), tasks in begun.items():
+        for who in together[step] if updates else [tuple(tasks)] if len(tasks) == everyone else []:
+            if tasks.keys() >= set(who):
+                came = max(tasks[task] for task in who)
+                last |= {(task, step, number): max(came, last.get((task, step, number), came)) for task in who}
+    return last
 
 
 def time_in(trace: Trace) -> dict[str, dict[str, float]]:
@@ -93,11 +106,22 @@ def idle_share(trace: Trace) -> dict[str, float]:
 
 
 def staleness(trace: Trace) -> dict[str, Any]:
-    """How stale the gradients were when they were applied: `mean`, `max`, and `updates`, which counts the updates of each staleness."""
-    seen = Counter(e.staleness for e in trace.all(Update))
-    total = sum(seen.values())
-    mean = sum(stale * n for stale, n in seen.items()) / total if total else 0.0
-    return {"mean": round(mean, 4), "max": max(seen, default=0), "updates": {str(stale): seen[stale] for stale in sorted(seen)}}
+    """How stale the gradients were when they were applied, counted in updates.
+
+    `mean` and `max`; `updates`: how many had which staleness; `by_worker`: the mean of each worker's gradients, {} where a trace does not tell
+    whose they are.
+    """
+    seen, of = Counter[int](), defaultdict[str, list[int]](list)
+    for update in trace.all(Update):
+        seen[update.staleness] += 1
+        for worker in update.workers.split():
+            of[worker].append(update.staleness)
+    return {
+        "mean": round(statistics.fmean(seen.elements()), 4) if seen else 0.0,
+        "max": max(seen, default=0),
+        "updates": {str(stale): seen[stale] for stale in sorted(seen)},
+        "by_worker": {worker: round(statistics.fmean(of[worker]), 4) for worker in sorted(of, key=task_key)},
+    }
 
 
 def step_ends(trace: Trace) -> list[float]:

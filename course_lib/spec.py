@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from course_lib.errors import SpecError
 
 MAX_WORKERS = 256
+MAX_REPLICAS = 64
 JOBS = ("chief", "worker", "ps")
 NATIVE = "native"
 Framework = Literal["tensorflow", "torch", "python"]
@@ -72,7 +73,10 @@ class RunSpec(BaseModel):
     framework: Framework = Field("tensorflow", description="'tensorflow', 'torch', or 'python' for functions of your own that need neither")
     workers: Count = Field(4, ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")
     replicas: Count = Field(
-        1, ge=1, le=64, description="devices of each worker, logical ones where there are no GPUs, a whole number from 1 to 64"
+        1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description=f"devices of each worker, logical ones where there are no GPUs, a whole number from 1 to {MAX_REPLICAS}",
     )
     ps: Count = Field(0, ge=0, le=32, description="parameter servers, a whole number from 0 to 32")
     chief: bool = Field(False, description="true if the cluster has a chief that coordinates and does not compute")
@@ -90,7 +94,7 @@ class RunSpec(BaseModel):
     cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = Field(
         None, description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl"
     )
-    staleness_bound: Count = Field(2, ge=0, le=1000, description="steps by which a worker may be ahead of the slowest, from 0 to 1000")
+    staleness_bound: Count = Field(2, ge=0, le=1000, description="steps by which a worker may be ahead of the slowest when it begins one, from 0 to 1000")
     backups: Count = Field(1, ge=0, le=MAX_WORKERS, description="workers more than are waited for in a step, a whole number from 0 on")
     microbatches: Count = Field(4, ge=1, le=256, description="parts of a batch that follow each other in a pipeline, from 1 to 256")
     pipeline: Literal["gpipe", "1f1b"] = Field("1f1b", description="the order of work in a pipeline: gpipe or 1f1b")

@@ -42,7 +42,8 @@ class Message(NamedTuple):
 class Update(NamedTuple):
     """An assignment to model variables. Versions count updates: `staleness` is how many others came between read and write.
 
-    `gradients`: how many computed gradients went into it. One that goes into none is a `Metric` named "dropped".
+    `gradients`: how many computed gradients went into it. One that goes into none is a `Metric` named "dropped". `workers`: whose they are, such
+    as "worker:3" or "worker:0 worker:2"; "" where all workers bring theirs together, or where it is not known.
     """
 
     task: str
@@ -53,6 +54,7 @@ class Update(NamedTuple):
     written: int
     at: float
     gradients: int = 1
+    workers: str = ""
 
     @property
     def staleness(self) -> int:

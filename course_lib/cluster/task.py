@@ -117,9 +117,9 @@ class Task:
         """Record a number; `samples` counts the examples that the whole run has used so far."""
         self.recorder.add(Metric(self.name, name, float(value), step, samples, clock()))
 
-    def update(self, step: int, variables: str, device: str, read: int, written: int, gradients: int = 1) -> None:
-        """Record that `variables` went from version `read`, as the gradients saw them, to version `written`, on `device`."""
-        self.recorder.add(Update(self.name, step, variables, device, read, written, clock(), gradients))
+    def update(self, step: int, variables: str, device: str, read: int, written: int, gradients: int = 1, workers: str = "") -> None:
+        """Record that `variables` went from version `read`, as the gradients of `workers` saw them, to version `written`, on `device`."""
+        self.recorder.add(Update(self.name, step, variables, device, read, written, clock(), gradients, workers))
 
     def dropped(self, step: int, samples: int = 0) -> None:
         """Record that a gradient computed for a step goes into no update."""

@@ -1,4 +1,7 @@
-"""Direct exchange: everyone is the root of its own chunk, and talks to all others at once."""
+"""Direct exchange: everyone is the root of its own chunk, and talks to all others at once.
+
+What the letters mean is in `ring.py`.
+"""
 
 from __future__ import annotations
 

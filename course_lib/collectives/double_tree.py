@@ -1,4 +1,7 @@
-"""Double binary tree: a rank that is a leaf in one tree works inside the other, so that nobody's link stays idle."""
+"""Double binary tree: a rank that is a leaf in one tree works inside the other, so that nobody's link stays idle.
+
+What the letters mean is in `ring.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reduction to one device: all send their gradient to rank 0, which adds them up and sends the sum back."""
+"""Reduction to one device: all send their gradient to rank 0, which adds them up and sends the sum back.
+
+What the letters mean is in `ring.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Chunked ring: every rank sends to its right neighbour and hears from its left one, in every round, a P-th of the buffer at a time."""
+"""Chunked ring: every rank sends to its right neighbour and hears from its left one, in every round, a P-th of the buffer at a time.
+
+Words and letters, here and on the pages of the other algorithms:
+
+    rank            the number of a worker: 0 to P-1 for P workers
+    S               bytes of the buffer; every rank has one, with its own gradients in it
+    chunk           one of the equal pieces that all buffers are cut into
+    reduce-scatter  every rank ends with one chunk (or a few) of the sum over all ranks
+    all-gather      every rank hands its finished chunks to all others, so that all end with the whole
+    α, β, γ         seconds for a message, for each byte of it on its way, and to add a byte to another
+    uplink          what leads from a host to all other hosts; the ranks of a host share it
+    lg              the logarithm to base 2
+"""
 
 from __future__ import annotations
 
@@ -14,10 +26,10 @@ from course_lib.errors import SpecError
 def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
     """All-reduce as a reduce-scatter and an all-gather, both around the ring.
 
-    P workers, S bytes. Rounds 2(P-1). Every rank sends 2(P-1)/P S: no algorithm lets its busiest rank send less. Time
-    2(P-1)(α + Sβ/P) + (P-1)/P Sγ: good for large messages; its rounds grow with P, so it is bad for small ones. `order` seats the ranks
-    around the ring (default: 0, 1, 2, ...); between hosts a bad order makes every message cross. Source: Patarasuk & Yuan 2009; nccl-tests
-    doc/PERFORMANCE.md for the factor 2(P-1)/P.
+    P workers, S bytes. Rounds 2(P-1). Every rank sends 2(P-1)/P S. Among the P ranks alone, without servers and without switches that add,
+    no algorithm lets its busiest rank send less. Time 2(P-1)(α + Sβ/P) + (P-1)/P Sγ: good for large messages; its rounds grow with P, so it
+    is bad for small ones. `order` seats the ranks around the ring (default: 0, 1, 2, ...); between hosts a bad order makes every message
+    cross. Source: Patarasuk & Yuan 2009; nccl-tests doc/PERFORMANCE.md for the factor 2(P-1)/P.
 
     The same as lists, for P workers in their own order:
 

@@ -1,4 +1,8 @@
-"""Binomial tree: in each round of the reduction half of the ranks hand in their sum and are done; the broadcast runs the tape backwards."""
+"""Binomial tree: in each round of the reduction half of the ranks hand in their sum and are done; the broadcast runs the tape backwards.
+
+With 4 ranks: 1 sends to 0 and 3 to 2; 2 sends to 0, which then has the sum. On the way back 0 sends it to 2, and at last 0 to 1 and 2 to 3.
+What the letters mean is in `ring.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ from course_lib.collectives.schedule import Round, Schedule
 def tree(workers: int) -> Schedule:
     """All-reduce as a reduction to rank 0 and a broadcast from it, each along a binomial tree.
 
-    P workers, S bytes, L = ⌈lg P⌉. Rounds 2L. Rank 0 sends L S, a leaf S. Time 2L(α + Sβ) + L Sγ: few rounds, so it is good for small
-    messages; all of S in each round, so it is bad for large ones. Source: Thakur, Rabenseifner & Gropp 2005.
+    P workers, S bytes, L = ⌈lg P⌉. Rounds 2L. Rank 0 sends L S, a leaf S. Time 2L(α + Sβ) + L Sγ. Its
+    rounds grow only with lg P, so for small messages it beats a ring of many ranks, but not recursive doubling, which has about half of
+    them; all of S travels in each round, so it is bad for large ones. Source: Thakur, Rabenseifner & Gropp 2005.
     """
     return Schedule("tree", workers, chunks=1, rounds=[*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds])
 

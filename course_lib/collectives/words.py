@@ -59,10 +59,13 @@ class History:
     def data(self) -> str:
         return "data" if self.schedule.kind in ("all_gather", "broadcast") else "gradient"
 
+    def plural(self, bits: int) -> bool:
+        """Whether `whose` names more than one thing."""
+        return self.data == "gradient" and bits.bit_count() > 1
+
     def whose(self, bits: int) -> str:
         """A bit set as "the gradients of ranks 0 and 3"."""
-        plural = self.data == "gradient" and bits & (bits - 1)
-        return f"the {self.data}{'s' if plural else ''} of {ranks_text(members(bits))}"
+        return f"the {self.data}{'s' if self.plural(bits) else ''} of {ranks_text(members(bits))}"
 
 
 def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
@@ -149,7 +152,8 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
             return Cause(number, t.dst, f"round {number}: {copy} wipes out {history.whose(lost)}, which no other rank has by then")
     has = [r for r in range(history.schedule.ranks) if history.end.once[r][chunk] & missing == missing]
     if tuple(has) == members(missing):
-        return Cause(0, has[0], f"{history.whose(missing)} in chunk {chunk} never gets away from {ranks_text(has)}")
+        never = "never get away" if history.plural(missing) else "never gets away"
+        return Cause(0, has[0], f"{history.whose(missing)} in chunk {chunk} {never} from {ranks_text(has)}")
     if has:
         number = max((history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived), default=0)
         text = f"after round {number}: chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"

@@ -63,18 +63,18 @@ class Plan:
     reasons: tuple[Reason, ...]
 
 
-def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
+def plan(spec: RunSpec, machine: Machine, warm: bool = False, all_reduce: Reason | None = None) -> Plan:
     """Decide how a run is placed. Pure: it looks at nothing but its arguments.
 
-    `warm` says that the zygote of this framework runs already, so that its memory is not counted twice. Raises `SpecError` if the tasks need more
-    memory than is free.
+    `warm` says that the zygote of this framework runs already, so that its memory is not counted twice. `all_reduce`: what the strategy has in
+    place of the framework's own. Raises `SpecError` if the tasks need more memory than is free.
     """
     start: StartMethod = "fork" if machine.fork.ok else "spawn"
     fits, memory = _fit(spec, machine, start, warm)
     gpus, device = _gpus_used(spec, machine)
     backend, reduction = _backend(spec, gpus)
-    if spec.all_reduce != NATIVE:
-        reduction = _scheduled(spec)
+    if all_reduce or spec.all_reduce != NATIVE:
+        reduction = all_reduce or _scheduled(spec)
     cores = _cores_reason(spec, machine, gpus)
     kind, rate, delay, network = _network(spec, machine.private_network)
     return Plan(
@@ -135,10 +135,6 @@ def _backend(spec: RunSpec, gpus: int) -> tuple[Backend, Reason]:
     if gpus > 1:
         return "nccl", Reason("all-reduce", "nccl", "Every worker has an NVIDIA GPU, and NCCL moves gradients straight from GPU to GPU.")
     native: Backend = "ring" if spec.framework == "tensorflow" else "gloo"
-    if spec.ps:
-        return native, Reason("all-reduce", "none", "Gradients go to the parameter servers and parameters come back; nobody all-reduces.")
-    if spec.replicas > 1:
-        return native, Reason("all-reduce", "in one process", f"All {spec.replicas} replicas are devices of one process.")
     if spec.workers == 1:
         return native, Reason("all-reduce", native, "One worker has nobody to reduce with, so nothing is sent.")
     how = (
@@ -204,6 +200,8 @@ def _cores_reason(spec: RunSpec, machine: Machine, gpus: int) -> Reason:
     have = f"{_n(cores, 'core')} for {_n(workers, 'worker')}"
     if gpus:
         why = f"{have}: they only have to feed the GPUs."
+    elif spec.replicas > 1:
+        why = f"{have}: its {spec.replicas} replicas share them."
     elif workers == 1:
         why = f"{have}: all of this machine is its own."
     elif cores >= workers:

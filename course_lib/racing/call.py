@@ -93,7 +93,7 @@ def _plans(entrants: Sequence[Entrant], share: Machine) -> list[Plan]:
     for entrant in entrants:
         framework = entrant.spec.framework
         try:
-            plans.append(hardware.plan(entrant.spec, share, warm=framework in warm or nursery.is_warm(framework)))
+            plans.append(catalog.plan(entrant.spec, share, warm=framework in warm or nursery.is_warm(framework)))
         except SpecError as error:
             raise SpecError(error.field, error.value, f"{error.allowed} (for {entrant.label}, one of {len(entrants)} entrants)") from None
         warm.add(framework)

@@ -217,10 +217,10 @@ def start_of_clock(trace: Trace) -> float:
 def idle_share(trace: Trace, zero: float) -> dict[str, float]:
     """Task -> share of its time since `zero`, until its last phase, that it waited for others.
 
-    Workers in a collective wait for the last to arrive, which the trace tells from the exchange. In an asynchronous run nobody waits but
-    where the strategy says so, with a phase `wait`.
+    Who reduces waits for the last of those whose gradients make the same update, which the trace tells from the exchange. In an asynchronous run
+    nobody waits but where the strategy says so, with a phase `wait`.
     """
-    phases = measures.lanes(trace) if in_lockstep(trace) else trace.all(Phase)
+    phases = measures.lanes(trace)
     waited: dict[str, float] = defaultdict(float)
     spans: dict[str, tuple[float, float]] = {}
     for p in phases:

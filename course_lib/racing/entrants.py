@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from course_lib import workloads
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec, parse_slow
@@ -79,7 +80,7 @@ def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[En
     _refused_by_all(refusals, [own for _, _, own in parsed])
     _check_same(found)
     notes = [_without(entrant, error) for entrant, refused in zip(found, refusals, strict=True) for error in refused]
-    return found, [*notes, *_device_notes(found)]
+    return found, [*notes, *_device_notes(found), *_update_notes(found)]
 
 
 def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
@@ -186,3 +187,23 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
         f"for {fewest.label}, {most.spec.batch // most.spec.shares} for {most.label}. "
         f"If devices are to be equally fast, give {fewest.label} a device_ms of its own: {device_ms * most.spec.shares / fewest.spec.shares:g}."
     ]
+
+
+def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
+    """What to know where a step of some is several updates, each as far as the one of others."""
+    steady = next((entrant for entrant in entrants if _updates(entrant.spec) == 1), None)
+    return [
+        f"{entrant.label} makes {_updates(entrant.spec)} updates a step, {steady.label} 1, at the same learning rate; to compare waiting and "
+        f"staleness alone, give {entrant.label} learning_rate={_rate(entrant.spec) / _updates(entrant.spec):.3g}."
+        for entrant in entrants
+        if steady and _updates(entrant.spec) > 1 and _rate(entrant.spec) == _rate(steady.spec)
+    ]
+
+
+def _updates(spec: RunSpec) -> int:
+    """Updates in a step."""
+    return spec.workers if catalog.find(spec.strategy).asynchronous else 1
+
+
+def _rate(spec: RunSpec) -> float:
+    return spec.learning_rate or workloads.load(spec).learning_rate

@@ -7,15 +7,15 @@ against the traces of runs.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from course_lib import hardware, workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware import Machine
-from course_lib.spec import MAX_WORKERS, NATIVE, RunSpec
+from course_lib.hardware import Machine, Plan
+from course_lib.spec import MAX_REPLICAS, MAX_WORKERS, NATIVE, RunSpec
 from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
 from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
 from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
@@ -59,17 +59,20 @@ def find(name: str) -> Strategy:
 def spec_for(name: str, **fields: Any) -> RunSpec:
     """The `RunSpec` of a run of strategy `name`; `fields` are those of `RunSpec`, None for those not given.
 
-    Without `workers` it has as many as the strategy usually has, and likewise parameter servers and a chief. Where all replicas live in one
-    process, that process has so many `replicas`. Raises `SpecError`, which names the field, the value and what is allowed.
+    Without `framework` it is the usual one, or the only one that the strategy has. Without `workers` it has as many as the strategy usually has, and
+    likewise parameter servers and a chief. Where all replicas live in one process, that process has so many `replicas`. Raises
+    `SpecError`, which names the field, the value and what is allowed.
     """
     strategy = find(name)
     given = {field: value for field, value in fields.items() if value is not None}
-    framework = given.get("framework", RunSpec.model_fields["framework"].default)
+    usual = RunSpec.model_fields["framework"].default
+    framework = given.setdefault("framework", usual if usual in strategy.programs else next(iter(strategy.programs)))
     _check_framework(strategy, framework)
     workers = given.setdefault("workers", strategy.default_workers)
     if isinstance(workers, int) and 1 <= workers <= MAX_WORKERS:  # else RunSpec will say what a number of workers is
         _check_workers(strategy, workers)
         if framework in strategy.one_process and "replicas" not in given:
+            _check_one_process(strategy, framework, workers, given.get("slow", {}))
             given.update(workers=1, replicas=workers)
     given.setdefault("ps", strategy.default_ps)
     given.setdefault("chief", framework in strategy.chief)
@@ -102,6 +105,12 @@ def checked(spec: RunSpec) -> RunSpec:
     return spec
 
 
+def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
+    """`hardware.plan` of a run, with the all-reduce that its strategy has."""
+    own = find(spec.strategy).all_reduce(spec) if spec.strategy in STRATEGIES else None
+    return hardware.plan(spec, machine, warm, own)
+
+
 def programs(spec: RunSpec) -> dict[str, str]:
     """Job -> `module:function` of the role functions of a run."""
     return dict(find(spec.strategy).programs[spec.framework])
@@ -115,8 +124,7 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
     if spec.all_reduce == NATIVE:
         return None
     if spec.strategy in STRATEGIES and not find(spec.strategy).takes_schedule:
-        takers = ", ".join(name for name, strategy in STRATEGIES.items() if strategy.takes_schedule)
-        raise SpecError("all_reduce", spec.all_reduce, f"{spec.strategy} has no all-reduce to replace; {takers} has")
+        raise SpecError("all_reduce", spec.all_reduce, _keeps_its_own(spec))
     if algorithm is None and spec.all_reduce not in ALGORITHMS | FOILS:
         raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS, *FOILS])
     servers = {"colocated": True} if spec.all_reduce == "parameter_server" and algorithm is None else {}  # a worker is the server
@@ -147,6 +155,28 @@ def _check_framework(strategy: Strategy, framework: str) -> None:
 def _check_workers(strategy: Strategy, workers: int) -> None:
     if workers > strategy.max_workers:
         raise SpecError("workers", workers, f"{strategy.name} has exactly {strategy.max_workers}; multi_worker_mirrored takes more")
+
+
+def _check_one_process(strategy: Strategy, framework: str, workers: int, slow: Mapping[str, float]) -> None:
+    """Refuse in a learner's words what holds for workers, where those will be the devices of one process."""
+    is_one = f"{strategy.name} with {framework} is one process"
+    if workers > MAX_REPLICAS:
+        raise SpecError("workers", workers, f"{is_one}, which takes at most {MAX_REPLICAS} devices")
+    for task in slow:
+        if task in RunSpec(workers=workers).tasks[1:]:
+            other = next(
+                (f"; --framework {name} has one for each" for name, jobs in strategy.programs.items() if jobs and name != framework), ""
+            )
+            raise SpecError("slow", task, f"{is_one}, whose devices cannot be slowed singly{other}")
+
+
+def _keeps_its_own(spec: RunSpec) -> str:
+    """Why a run cannot have another all-reduce, and what can."""
+    takers = ", ".join(name for name, strategy in STRATEGIES.items() if strategy.takes_schedule)
+    own = find(spec.strategy).all_reduce(spec)
+    if own and own.choice == "none":
+        return f"{spec.strategy} has no all-reduce to replace; {takers} has"
+    return f"{spec.strategy} keeps the framework's own; {takers} {'takes' if own else 'is the same program and takes'} yours"
 
 
 def _check_takes(strategy: Strategy, spec: RunSpec) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from course_lib.hardware import Machine
+from course_lib.hardware import Machine, Reason
 from course_lib.spec import MAX_WORKERS, RunSpec
 
 
@@ -59,6 +59,16 @@ def anything(spec: RunSpec, machine: Machine) -> None:
     """The check of a strategy that has no demands of its own."""
 
 
+def native(spec: RunSpec) -> Reason | None:
+    """The all-reduce of a strategy that has the framework's own: the plan says which that is."""
+    return None
+
+
+def no_all_reduce(why: str) -> Callable[[RunSpec], Reason]:
+    """That of a strategy that has none; `why`: what it has in its place."""
+    return lambda spec: Reason("all-reduce", "none", why)
+
+
 def batch_of(*parts: int) -> int:
     """A batch of 128 examples or a little less that divides by each of `parts`."""
     unit = math.lcm(*parts)
@@ -73,6 +83,8 @@ class Strategy:
     - `default_batch`: a global batch for so many `workers`, `backups` and `microbatches`, where the usual one would not do.
     - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief coordinates the workers.
     - `one_process`: frameworks in which all replicas live in one process, on a device each; `workers` are then made `replicas` of it.
+    - `all_reduce`: what makes all replicas' gradients one in a run, where it is not the all-reduce that the plan finds for the framework.
+    - `asynchronous`: every worker's gradients are an update of their own, so a step is as many updates as there are workers.
     - `takes_schedule`: whether its all-reduce can be one of ours.
     - `takes`: which of the fields that only some strategies have a use for it takes.
     """
@@ -88,5 +100,7 @@ class Strategy:
     default_ps: int = 0
     chief: tuple[str, ...] = ()
     one_process: tuple[str, ...] = ()
+    all_reduce: Callable[[RunSpec], Reason | None] = native
+    asynchronous: bool = False
     takes_schedule: bool = False
     takes: tuple[str, ...] = ()

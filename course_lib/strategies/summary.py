@@ -6,14 +6,13 @@ from typing import Any
 
 from course_lib import measures
 from course_lib.cluster.run import Run
-from course_lib.spec import NATIVE, RunSpec
-from course_lib.strategies.facts.mirrored import cross_device_ops
 from course_lib.trace import Metric, Update, task_key
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run.
 
+    `replicas` compute, each a share of the batch; they live in so many `workers`, which are processes. `all_reduce` is as the plan says.
     `seconds` are counted from `start`; `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each task to a
     hash of the parameters it ended with: equal digests are equal to the last bit. `variables_on`: bytes of parameters by the device that the
     runtime names. `staleness`: how many updates had how many others between their read and their write. `idle_share`: the part of its time that a
@@ -21,6 +20,7 @@ def summarize(run: Run) -> dict[str, Any]:
     hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
     """
     spec, trace, values = run.spec, run.trace, run.values
+    reasons = {reason.what: reason for reason in run.plan.reasons}
     reported = next(
         value
         for task, value in sorted(values.items(), key=lambda item: task_key(item[0]))
@@ -30,10 +30,10 @@ def summarize(run: Run) -> dict[str, Any]:
         "strategy": spec.strategy,
         "framework": spec.framework,
         "workload": spec.workload,
-        "all_reduce": _all_reduce(spec, run.plan.backend),
+        "all_reduce": reasons["all-reduce"].choice,
         "hosts": spec.hosts,
-        "workers": spec.workers,
         "replicas": spec.shares,
+        "workers": spec.workers,
         "steps": spec.steps,
         "global_batch": spec.batch,
         "parameters": reported["parameters"],
@@ -50,20 +50,11 @@ def summarize(run: Run) -> dict[str, Any]:
         "device_ms": spec.device_ms,
         "reality": run.plan.reality,
         "network": run.plan.network,
-        "network_why": next(reason.why for reason in run.plan.reasons if reason.what == "network"),
+        "network_why": reasons["network"].why,
         "link": {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts} if spec.link or spec.links else None,
         "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
         "run_dir": str(run.run_dir),
     }
-
-
-def _all_reduce(spec: RunSpec, native: str) -> str:
-    """The name of what makes all replicas' gradients one; "none" where it is no all-reduce between them."""
-    if spec.strategy == "mirrored" and spec.framework == "tensorflow":
-        return cross_device_ops(spec)
-    if spec.strategy not in ("mirrored", "multi_worker_mirrored"):
-        return "none"
-    return spec.all_reduce if spec.all_reduce != NATIVE else native
 
 
 def _device(task: str, device: str) -> str:

@@ -83,7 +83,7 @@ def test_central_storage_one_process_applies_the_mean_of_all_gradients_to_the_on
     assert result["update_applied_by"] == ["worker:0/cpu"]
     assert result["variables_on"] == {"worker:0/cpu": 4 * 4810}
     assert [(u.step, u.read, u.written, u.gradients) for u in trace.all(Update)] == [(n, n, n + 1, workers) for n in range(STEPS)]
-    assert result["staleness"] == {"mean": 0.0, "max": 0, "updates": {"0": STEPS}}
+    assert result["staleness"] == {"mean": 0.0, "max": 0, "updates": {"0": STEPS}, "by_worker": {}}
     assert len({value["digest"] for value in values.values()}) == 1  # what each finds in the shared memory when all is over
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import course_lib
+from course_lib import hardware
 from course_lib.errors import SpecError, Unavailable
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
@@ -29,6 +30,22 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
     ("name", "given", "says"),
     [
         ("multi_worker_mirored", {}, "strategy='multi_worker_mirored': did you mean 'multi_worker_mirrored'? allowed: one_device, "),
+        ("ddp", {}, "strategy='ddp': did you mean 'multi_worker_mirrored'?"),
+        ("FSDP", {}, "strategy='FSDP': did you mean 'fully_sharded'?"),
+        ("xyzzy", {}, "strategy='xyzzy': allowed: one_device, "),
+        ("one_device", {"framework": "pytorch"}, "framework='pytorch': did you mean 'torch'?"),
+        ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': allowed: torch"),
+        ("mirrored", {"workers": 100}, "workers=100: mirrored with tensorflow is one process, which takes at most 64 devices"),
+        (
+            "mirrored",
+            {"slow": {"worker:1": 3.0}},
+            "slow='worker:1': mirrored with tensorflow is one process, whose devices cannot be slowed singly; --framework torch has one for each",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"backups": 2},
+            "backups=2: multi_worker_mirrored has no use for it: leave it out (it is for backup_workers)",
+        ),
         ("one_device", {"framework": "tensorflw"}, "framework='tensorflw': did you mean 'tensorflow'? allowed: tensorflow, torch"),
         ("one_device", {"framework": "python"}, "framework='python': "),
         ("one_device", {"workload": "digit_cnn"}, "workload='digit_cnn': did you mean 'digits_cnn'?"),
@@ -57,6 +74,29 @@ def test_bad_input_names_the_field_the_value_and_what_is_allowed(name: str, give
         spec_for(name, **given)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_without_a_framework_a_strategy_has_the_usual_one_or_its_only_one() -> None:
+    assert spec_for("fully_sharded").framework == "torch"
+    assert spec_for("mirrored").framework == "tensorflow"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_who_can_take_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says_what_the_others_have(name: str) -> None:
+    for framework, jobs in STRATEGIES[name].programs.items():
+        if jobs:
+            spec = spec_for(name, framework=framework, emulate=name == "tpu" or None)
+            (reason,) = (r for r in catalog.plan(spec, hardware.probe()).reasons if r.what == "all-reduce")
+            assert (reason.choice in ("ring", "gloo", "nccl")) == (STRATEGIES[name].all_reduce(spec) is None)
+            if not STRATEGIES[name].takes_schedule:
+                refusal = "has no all-reduce to replace" if reason.choice == "none" else "keeps the framework's own"
+                with pytest.raises(SpecError, match=refusal):
+                    catalog.schedule(spec.model_copy(update={"all_reduce": "ring"}))
+
+
+def test_mirrored_with_torch_is_told_which_strategy_is_the_same_program_and_takes_an_all_reduce_of_ours() -> None:
+    with pytest.raises(SpecError, match="mirrored keeps the framework's own; multi_worker_mirrored is the same program and takes yours"):
+        catalog.schedule(spec_for("mirrored", framework="torch", all_reduce="ring"))
 
 
 def test_a_ready_made_spec_is_checked_too() -> None:

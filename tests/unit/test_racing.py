@@ -68,7 +68,7 @@ def asynchronous(seconds: tuple[float, ...] = (0.1, 0.4), until: float = 6.0, be
             Phase(task, step, "compute", start, computed),
             Phase(task, step, "reduce", computed, end),
             Phase("ps:0", step, "apply", end - 0.001, end),
-            Update("ps:0", step, "all", "cpu", read, version + 1, end),
+            Update("ps:0", step, "all", "cpu", read, version + 1, end, 1, task),
             Metric(task, "loss", 1 / (version + 1), step, (version + 1) * BATCH // len(seconds), end),
         ]
     return Trace(events)
@@ -509,6 +509,18 @@ def test_a_note_says_what_equally_long_steps_mean_where_the_shares_of_a_batch_ar
     assert "20 ms" not in notes("multi_worker_mirrored", "one_device", workers=4)
     own = notes("multi_worker_mirrored", {"strategy": "one_device", "device_ms": 80}, workers=4, device_ms=20)
     assert "multi_worker_mirrored 20 ms, one_device 80 ms" in own and "of its own:" not in own
+
+
+def test_a_note_says_that_more_updates_at_the_same_learning_rate_are_a_lead_of_their_own() -> None:
+    asynchronous = {"strategy": "parameter_server", "framework": "torch", "label": "async"}
+    _, notes = line_up(["multi_worker_mirrored", asynchronous], {"workers": 4, "learning_rate": 0.2})
+    assert [note for note in notes if "updates" in note] == [
+        "async makes 4 updates a step, multi_worker_mirrored 1, at the same learning rate; to compare waiting and staleness alone, "
+        "give async learning_rate=0.05."
+    ]
+    _, slower = line_up(["multi_worker_mirrored", asynchronous | {"learning_rate": 0.05}], {"workers": 4, "learning_rate": 0.2})
+    _, alike = line_up([asynchronous, asynchronous | {"label": "other"}], {"workers": 4})
+    assert not [note for note in slower + alike if "updates" in note]
 
 
 def test_an_entrant_on_the_command_line_is_a_name_with_fields_of_its_own() -> None:

@@ -103,6 +103,37 @@ def test_a_worker_that_arrives_first_waits_for_the_last() -> None:
     assert Phase("worker:1", 0, "reduce", 4.0, 5.0) in lanes
 
 
+def test_who_an_update_does_not_name_is_not_waited_for() -> None:
+    """Backup workers: the gradients of workers 0 and 1 make the update, worker 2 comes too late. Asynchronous: each makes its own."""
+    phases = [Phase(f"worker:{k}", 0, "reduce", came, end) for k, came, end in ((0, 1.0, 3.1), (1, 3.0, 3.1), (2, 3.05, 3.2))]
+    backup = Update("ps:0", 0, "shard 0", "cpu", 0, 1, 3.05, 2, "worker:0 worker:1")
+    alone = [Update("ps:0", 0, "shard 0", "cpu", 0, k + 1, 3.1, 1, f"worker:{k}") for k in range(3)]
+    assert [p for p in measures.lanes(Trace([*phases, backup])) if p.what == "wait"] == [Phase("worker:0", 0, "wait", 1.0, 3.0)]
+    assert measures.lanes(Trace([*phases, *alone])) == phases
+    of_two = Update("ps:1", 0, "shard 1", "cpu", 0, 1, 3.15, 2, "worker:0 worker:2")  # another server, which has another pair
+    assert [p.end for p in measures.lanes(Trace([*phases, backup, of_two])) if p.what == "wait"] == [3.05]
+
+
+def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> None:
+    def update(read: int, written: int, workers: str) -> Update:
+        return Update("ps:0", 0, "shard 0", "cpu", read, written, 1.0, 1, workers)
+
+    named = [update(0, 1, "worker:0"), update(0, 2, "worker:10"), update(1, 4, "worker:2"), update(3, 5, "worker:2")]
+    found = measures.staleness(Trace(named))
+    assert found == {
+        "mean": 1.0,
+        "max": 2,
+        "updates": {"0": 1, "1": 2, "2": 1},
+        "by_worker": {"worker:0": 0, "worker:2": 1.5, "worker:10": 1},
+    }
+    assert list(found["by_worker"]) == ["worker:0", "worker:2", "worker:10"]
+    assert measures.staleness(Trace(EVENTS))["by_worker"] == {}
+
+
+def test_an_update_written_before_it_named_its_workers_is_read_as_one_that_names_none() -> None:
+    assert from_line('["update", "ps:0", 0, "shard 0", "cpu", 0, 1, 6.0, 1]') == Update("ps:0", 0, "shard 0", "cpu", 0, 1, 6.0)
+
+
 def test_idle_share_is_the_share_of_waiting() -> None:
     assert measures.idle_share(Trace(EVENTS)) == {"worker:0": 2.0 / 5.0, "worker:1": 0.0}
 

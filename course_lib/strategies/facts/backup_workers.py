@@ -6,7 +6,7 @@ from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
 from course_lib.strategies.facts.stale_synchronous import over_rpc
-from course_lib.strategies.strategy import Facts, Strategy, batch_of, programs
+from course_lib.strategies.strategy import Facts, Strategy, batch_of, no_all_reduce, programs
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
@@ -20,11 +20,11 @@ def check(spec: RunSpec, machine: Machine) -> None:
 BACKUP_WORKERS = Strategy(
     "backup_workers",
     Facts(
-        summary="Synchronous training with spare workers: the first gradients of a step make the update, those of stragglers are dropped.",
+        summary="Synchronous training with spare workers: the first (workers - backups) gradients of a step make the update, the rest are dropped.",
         variables="on the parameter servers, cut into equal pieces; workers pull copies",
-        gradients="each worker, from a share of the batch that only n - backups of them make up",
-        update="the parameter server, with the mean of the first n - backups gradients of a step",
-        waits="every worker for all but the slowest backups, in each step",
+        gradients="each worker, from a share of the batch; (workers - backups) shares make up the whole",
+        update="the parameter server, with the mean of the first (workers - backups) gradients of a step",
+        waits="every worker for the first (workers - backups), in each step; the slowest `backups` are not waited for",
         wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
         use="synchronous training on many machines, of which some are slow at any time",
         limits="what the backups compute is thrown away; the parameter servers' network carries everything",
@@ -35,5 +35,6 @@ BACKUP_WORKERS = Strategy(
     check,
     default_batch=lambda workers, backups, _: batch_of(workers, max(1, workers - backups)),
     default_ps=1,
+    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
     takes=("backups",),
 )

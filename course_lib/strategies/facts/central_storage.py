@@ -5,7 +5,7 @@ from __future__ import annotations
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
-from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
+from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
 
 
 def standing(framework: str, machine: Machine) -> Standing:
@@ -39,4 +39,5 @@ CENTRAL_STORAGE = Strategy(
     standing,
     check,
     one_process=("tensorflow",),
+    all_reduce=no_all_reduce("Gradients meet in the host's memory, where they are averaged and applied once."),
 )

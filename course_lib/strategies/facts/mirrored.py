@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware import Machine
+from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import Facts, Standing, Strategy, programs, real_processes
 
@@ -42,6 +42,13 @@ def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
         raise Unavailable("nccl", why, cure)
 
 
+def all_reduce(spec: RunSpec) -> Reason | None:
+    """PyTorch's is between processes, as the plan says."""
+    if spec.framework != "tensorflow":
+        return None
+    return Reason("all-reduce", cross_device_ops(spec), f"All {spec.replicas} replicas are devices of one process.")
+
+
 MIRRORED = Strategy(
     "mirrored",
     Facts(
@@ -60,5 +67,6 @@ MIRRORED = Strategy(
     standing,
     check,
     one_process=("tensorflow",),
+    all_reduce=all_reduce,
     takes=("cross_device_ops",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.hardware import Machine
-from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
+from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
 
 
 def standing(framework: str, machine: Machine) -> Standing:
@@ -28,4 +28,5 @@ ONE_DEVICE = Strategy(
     standing,
     default_workers=1,
     max_workers=1,
+    all_reduce=no_all_reduce("One device has nobody to reduce with."),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.hardware import Machine
-from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
+from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
 
 
 def over_tcp(framework: str, machine: Machine) -> Standing:
@@ -22,12 +22,15 @@ PARAMETER_SERVER = Strategy(
         waits="nobody",
         wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
         use="models too large for one machine's memory, such as big embeddings; workers of unequal speed",
-        limits="gradients are n-1 updates stale on average; the parameter servers' network carries everything; Keras' fit does not support it",
+        limits="gradients are stale: by close to n-1 updates if computing is nearly all of a step, less otherwise; the parameter servers' network "
+        "carries everything; Keras 3's fit does not support it",
         source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014",
     ),
     programs("parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
     over_tcp,
     default_workers=3,
     default_ps=1,
+    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
+    asynchronous=True,
     chief=("tensorflow",),
 )

@@ -6,7 +6,7 @@ from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
-from course_lib.strategies.strategy import Facts, Strategy, batch_of, programs
+from course_lib.strategies.strategy import Facts, Strategy, batch_of, no_all_reduce, programs
 from course_lib.workloads.model import shapes
 
 
@@ -42,5 +42,6 @@ PIPELINE_PARALLEL = Strategy(
     check=check,
     default_batch=lambda workers, _, microbatches: batch_of(workers, microbatches),
     default_workers=2,
+    all_reduce=no_all_reduce("Neighbours send each other activations and their gradients; nobody all-reduces."),
     takes=("microbatches", "pipeline"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.hardware import Machine
-from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
+from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
 
 
 def over_rpc(framework: str, machine: Machine) -> Standing:
@@ -14,11 +14,11 @@ def over_rpc(framework: str, machine: Machine) -> Standing:
 STALE_SYNCHRONOUS = Strategy(
     "stale_synchronous",
     Facts(
-        summary="Parameter servers apply gradients as they come, but no worker gets more than a few steps ahead of the slowest.",
+        summary="Parameter servers apply gradients as they come, but no worker begins a step while it is too far ahead of the slowest.",
         variables="on the parameter servers, cut into equal pieces; workers pull copies",
         gradients="each worker, from its share of the batch",
         update="the parameter server, with each gradient as it comes",
-        waits="a worker that is staleness_bound steps ahead, for the slowest",
+        waits="a worker that has done more than staleness_bound steps more than the slowest, for the slowest",
         wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
         use="clusters whose workers have hiccups at different times",
         limits="a worker that is always slow sets the pace of all; staleness up to (n-1)(2 staleness_bound + 1)",
@@ -27,5 +27,7 @@ STALE_SYNCHRONOUS = Strategy(
     programs("stale_synchronous", torch=("worker", "ps")),
     over_rpc,
     default_ps=1,
+    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
+    asynchronous=True,
     takes=("staleness_bound",),
 )

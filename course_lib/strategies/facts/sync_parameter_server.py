@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.strategies.facts.parameter_server import over_tcp
-from course_lib.strategies.strategy import Facts, Strategy, programs
+from course_lib.strategies.strategy import Facts, Strategy, no_all_reduce, programs
 
 SYNC_PARAMETER_SERVER = Strategy(
     "sync_parameter_server",
@@ -22,5 +22,6 @@ SYNC_PARAMETER_SERVER = Strategy(
     over_tcp,
     default_workers=3,
     default_ps=1,
+    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
     chief=("tensorflow",),
 )

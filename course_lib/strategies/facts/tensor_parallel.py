@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_lib import workloads
 from course_lib.errors import SpecError
-from course_lib.hardware import Machine
+from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import Facts, Standing, Strategy, programs, real_processes
 from course_lib.workloads.model import Dense
@@ -34,6 +34,12 @@ def check(spec: RunSpec, machine: Machine) -> None:
             raise SpecError(field, shards, f"must divide the {units} hidden units of {spec.workload}, {cure}")
 
 
+def all_reduce(spec: RunSpec) -> Reason:
+    return Reason(
+        "all-reduce", "of activations", "Workers add up in the middle of a step what their pieces make; gradients of parameters stay."
+    )
+
+
 TENSOR_PARALLEL = Strategy(
     "tensor_parallel",
     Facts(
@@ -53,4 +59,5 @@ TENSOR_PARALLEL = Strategy(
     check,
     default_workers=2,
     one_process=("tensorflow",),
+    all_reduce=all_reduce,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware import Machine
+from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
 
@@ -33,6 +33,14 @@ def check(spec: RunSpec, machine: Machine) -> None:
         raise SpecError("cross_device_ops", "nccl", "a TPU's cores average over links of their own; NCCL is for GPUs")
 
 
+def all_reduce(spec: RunSpec) -> Reason:
+    if spec.emulate:
+        return Reason(
+            "all-reduce", "reduction_to_one_device", f"All {spec.replicas} replicas are devices of one process; one of them adds up."
+        )
+    return Reason("all-reduce", "xla", "XLA compiles it into the step, over the links between the TPU's cores.")
+
+
 TPU = Strategy(
     "tpu",
     Facts(
@@ -50,5 +58,6 @@ TPU = Strategy(
     standing,
     check,
     one_process=("tensorflow",),
+    all_reduce=all_reduce,
     takes=("emulate",),
 )

@@ -219,9 +219,10 @@ def tell_worker(task: Task, answer: Answer) -> None:
         task.recorder.add(Phase(answer.worker, answer.step, what, start, end))
 
 
-def tell_ps(task: Task, model: Model, step: int, read: Sequence[int], applied: Sequence[Applied]) -> None:
-    """Write into the trace what the ps did with gradients for which these versions were read."""
+def tell_ps(task: Task, model: Model, step: int, read: Sequence[int], applied: Sequence[Applied], workers: Iterable[str]) -> None:
+    """Write into the trace what the ps did with gradients of these workers, for which these versions were read."""
+    whose = " ".join(workers)
     for shard, version, a in zip(model.shards, read, applied, strict=True):
         name = f"shard {shard.task.partition(':')[2]}"
         task.recorder.add(Phase(shard.task, step, "apply", a.begun, a.ended))
-        task.recorder.add(Update(shard.task, step, name, shard.device, version, a.written, a.ended, a.gradients))
+        task.recorder.add(Update(shard.task, step, name, shard.device, version, a.written, a.ended, a.gradients, whose))

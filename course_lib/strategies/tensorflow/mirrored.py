@@ -10,6 +10,10 @@ How the mean comes about is the strategy's `cross_device_ops`, for n devices and
     hierarchical_copy         the same within each half of the devices, and the two halves meet: n/2 S each way at the busiest device
     nccl                      a ring between GPUs: 2 (n - 1)/n S for each
 
+Left to itself, `MirroredStrategy()` takes none of these but TensorFlow's collective operations (CollectiveAllReduce, in TensorFlow 2.21): NCCL where
+all replicas are GPUs, a ring where all are CPUs; and reduction to one device for a mixture. Here hierarchical copy is the default, because it works
+between any devices, and between the logical devices of a CPU, which share memory, it is faster than that ring.
+
 Hierarchical copy is made for machines whose GPUs form two halves with fast links within each. TensorFlow's takes n // 2 devices for each half: of
 an odd number it leaves one out, and that replica's gradient is lost without a word (seen in TensorFlow 2.21), so a run like that is refused.
 

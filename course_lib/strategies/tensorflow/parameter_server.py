@@ -1,11 +1,15 @@
 """parameter_server: the variables live on parameter servers (ps). Workers pull them, compute gradients and push those back, each at its own pace.
 
 Nobody waits for anybody: a ps applies every gradient as soon as it is there. So while a worker computes, the gradients of others change what it has
-read, and its own is stale when it arrives. Staleness counts those changes: w - 1 for w workers that are alike and do nothing but compute, more
-for one that is slower. The chief only hands out the steps; no variable and no gradient passes through it.
+read, and its own is stale when it arrives. Staleness counts those changes: close to w - 1 for w workers that are alike if computing is nearly
+all of a step, less otherwise, and more for one that is slower.
 
+The chief runs the program and computes nothing: it builds a step as a graph and hands it out, share by share. No variable and no gradient passes
+through it. That step, pull, compute and push, is `make_step` in `coordinator.py`; what is below as `worker` and `ps` only serves.
+
+A step is w updates here, each from 1/w of the batch with the full learning rate.
 A slow worker is given fewer steps and holds up no one. Nor would a lost one: TensorFlow gives its step to another worker. Here the run ends with an
-error instead, which names it.
+error instead, which names it. It ends so too when a ps is lost: its part of the variables is gone, and only a checkpoint would have it.
 Source: tf.distribute.ParameterServerStrategy; Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012.
 """
 
@@ -68,5 +72,5 @@ def _told(task: Task, model: Model, answers: Iterator[Answer]) -> Iterator[Answe
     """The answers, once they are in the trace."""
     for answer in answers:
         tell_worker(task, answer)
-        tell_ps(task, model, answer.step, answer.read, answer.applied)
+        tell_ps(task, model, answer.step, answer.read, answer.applied, [answer.worker])
         yield answer

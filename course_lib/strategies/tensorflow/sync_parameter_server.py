@@ -1,12 +1,13 @@
 """sync_parameter_server: the variables live on parameter servers (ps), and a ps applies the mean of all workers' gradients, once a step.
 
 The workers push their gradients and wait. A ps adds up what comes in; when it has a gradient from every worker, it applies their mean and gives each
-worker a token, with which that goes on to pull the new values. No gradient is stale, so this computes what one device computes; the price is
-that all wait for the slowest.
+worker a token: a small message that says that the update is made, so that it may go on and pull the new values. No gradient is stale, so this
+computes what one device computes; the price is that all wait for the slowest.
 
-TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of: accumulators, which lie on a ps, sum up what
-comes in and let nobody take it before there is enough. The loop that takes gradients and gives tokens is a graph that the chief starts once, and
-that then goes on by itself on the ps.
+TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of: accumulators, which lie on a ps, sum up what comes
+in and let nobody take it before there is enough. The loop that takes gradients and gives tokens is a graph that the chief starts once, and that then
+goes on by itself on the ps. The chief runs the program and computes nothing; the step that it hands out is `make_step` in `coordinator.py`, and
+`worker` and `ps` below only serve.
 Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016; tf.compat.v1.train.SyncReplicasOptimizer.
 """
 
@@ -53,7 +54,7 @@ def chief(task: Task) -> dict[str, Any]:
         for share in shares:
             tell_worker(task, share)
         oldest = [min(versions) for versions in zip(*(share.read for share in shares), strict=True)]
-        tell_ps(task, model, shares[0].step, oldest, shares[0].applied)  # all have the same token
+        tell_ps(task, model, shares[0].step, oldest, shares[0].applied, [share.worker for share in shares])  # all have the same token
         losses.append(loss)
     running.result(PATIENCE)
     outcome = result(task, model, losses[-1])

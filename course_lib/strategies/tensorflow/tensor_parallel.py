@@ -9,7 +9,9 @@ The program is that of one device. DTensor derives from the layouts which piece 
     first kernel    (inputs, units)     [unsharded, model]
     second kernel   (units, outputs)    [model, unsharded]
 
-It all happens in one process. Gradients have the layouts of their variables, so every device updates its own pieces and no gradient is ever sent.
+It all happens in one process. Gradients have the layouts of their variables, so every device updates its own pieces, and no gradient of a parameter
+is ever sent. What travels for a pair of layers is its output, batch x output width numbers, and on the way back, for all pairs but the first, the
+gradient of its input. The hidden width between the two, where most parameters are, does not travel. The second layer's bias is whole on every device.
 The all-reduce is part of the graph that computes the gradients, so the trace has it within `compute`. Each device does 1/n of the work, so it takes
 1/n of the emulated device time of a step.
 Source: https://www.tensorflow.org/guide/dtensor_overview; Shoeybi et al., "Megatron-LM", 2019.

@@ -9,7 +9,8 @@ says so in the model: each layer rounds its inputs and its weights before it mul
 the loss and the mean stay float32.
 
 Emulated, for want of a TPU: logical devices of the CPU play the cores; the replica's part of the step, forward and backward pass, is compiled by XLA
-for each; and bfloat16 rounds as it would there. What is not emulated is the TPU's speed, nor its links: the cores' mean is formed outside of XLA.
+for each; and the inputs of a product are rounded as there. Inside a fused program XLA may keep more digits than bfloat16 has. Not emulated are the
+TPU's speed and its links: the cores' mean is formed outside of XLA.
 
 Sources: tensorflow.org/guide/tpu; tensorflow.org/guide/mixed_precision; openxla.org/xla.
 """

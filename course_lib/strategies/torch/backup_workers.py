@@ -1,14 +1,15 @@
-"""backup_workers: synchronous training that does not wait for the slowest: of w = n + b workers the first n gradients of a step make the update.
+"""backup_workers: synchronous training with spare workers: an update is the mean of the first (workers - backups) gradients of a step.
 
-b workers are spare. The ps applies the mean of the first n gradients that come in for a step, where n = w - b. A gradient that comes later was
-computed from parameters which are gone; it is dropped, and its worker pulls the newest and goes on with the step that all are in. So up to b
-stragglers cost no time, and no gradient is ever stale. The price is b workers' computing.
+The slowest `backups` are not waited for. A gradient of theirs that comes later was computed from parameters which are gone; it is dropped, and its
+worker pulls the newest and goes on with the step that all are in. So as many stragglers as there are backups cost no time, and no gradient is ever
+stale. The price is what the backups compute.
 
-The global batch is spread over the n that count: every worker computes global_batch / n examples a step, rounded down, and a step uses n such shares,
-whichever they are.
+The global batch is spread over the gradients that count: every worker computes global_batch / (workers - backups) examples a step, and a step uses
+(workers - backups) such shares, whichever they are.
 
 A step is a version of the parameters: a gradient is late if the version that it was computed from is not the newest. With several ps each shard takes
-its own first n, so a gradient may count on one and be dropped on another; what is dropped is counted on each shard, as updates are.
+its own first ones, so a gradient may count on one and be dropped on another; what is dropped is counted on each shard, as updates are. Load, compute
+and push are in `server.py`.
 Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
 """
 
@@ -22,7 +23,7 @@ from course_lib.strategies.torch.server import Answer, Gradient, Shard, Worker, 
 
 
 def counted(spec: RunSpec) -> int:
-    """n: how many gradients make an update."""
+    """How many gradients make an update."""
     return spec.workers - spec.backups
 
 
@@ -50,7 +51,7 @@ def ps(task: Task) -> None:
 
 
 def push(shard: Shard, gradient: Gradient) -> Answer | Future[Any]:
-    """On a ps: keep the gradient, or drop it if it is late; with the n-th of the step, apply the mean of the n. The answer comes after the update."""
+    """On a ps: keep the gradient, or drop it if it is late; with the last that counts, apply their mean. The answer comes after the update."""
     if gradient.read < shard.version:
         return shard.answer(used=False)
     shard.kept.append(gradient)

@@ -8,9 +8,9 @@ find new parameters when they go on:
     worker:0    compute | fill my slot | wait for all | mean | parameters -= rate * mean | let all go on
     worker:k    compute | fill my slot | wait for worker:0 ........................................... |
 
-It saves memory, as there is one copy of the parameters and not one for each replica. It costs time: one process adds up all gradients, so its work
-grows with the number of replicas, where mirrored copies share it. Slots, and not one sum that everybody adds to: float32 additions round, so that
-sum would depend on who comes first.
+It saves memory for parameters: S bytes once, and not in each of w replicas. The slots for gradients still take w times S. It costs time: one process
+adds up all gradients, so its work grows with the number of replicas, where mirrored copies share it. Slots, and not one sum that everybody adds to:
+float32 additions round, so that sum would depend on who comes first.
 Source: tf.distribute.experimental.CentralStorageStrategy has the name and the idea; PyTorch has no such strategy, only the parts to build it from.
 """
 

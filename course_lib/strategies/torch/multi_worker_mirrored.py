@@ -1,8 +1,16 @@
 """multi_worker_mirrored: every worker process holds a copy of the parameters, and an all-reduce keeps the copies equal.
 
+All-reduce: each worker brings its gradients, and all leave with the mean. Each applies that mean to its own copy, so the copies change alike. Nobody
+begins the next step before the mean is there, so all wait for the slowest. DDP's own all-reduce is that of gloo, or of NCCL between GPUs; with
+`all_reduce=` a schedule of ours takes its place.
+
 DistributedDataParallel (DDP) gathers gradients in buckets. As soon as the backward pass has filled a bucket, its all-reduce starts, while the
 backward pass goes on with the layers before: communication hides behind computing. That needs more than one bucket, and the first is not full
 before it holds 1 MiB of gradients: `digits` has one bucket, `wide` has two from about two million parameters on.
+
+What hides here, and what does not: emulated device time (`device_ms`) is slept before the forward pass, so no exchange hides behind that, only behind
+what is really computed. And on GPUs the clock of this page waits for the device when a reduction begins and when it ends. So its times are true, but
+computing stops meanwhile: the overlap that DDP brings is lost for as long as it is measured this way.
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
 """
 

@@ -9,8 +9,9 @@ With several ps the parameters are laid end to end as one long vector and cut in
 receives the same number of bytes, however unequal the layers are. A worker talks to all shards at once. Each shard counts its own versions, and
 nothing holds one shard back for another.
 
-RPC means that a worker runs a function on a ps and gets its value back. Here all go through `call`, one at a time on a ps. A function that must wait
-for other workers returns a future; meanwhile the ps serves the others.
+RPC (remote procedure call) means that a worker runs a function on a ps and gets its value back. PyTorch's documentation calls its RPC stable and in
+maintenance mode: expect nothing new of it. It is here because it shows the idea in few lines. Here all go through `call`, one at a time on a ps.
+A function that must wait for other workers returns a future; meanwhile the ps serves the others.
 Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
 """
 
@@ -92,7 +93,8 @@ class Shard:
         self.version += 1
         self.task.record("apply", step, start, clock())
         where, read = str(self.values.device), min(g.read for g in gradients)
-        self.task.update(step, f"shard {self.task.index}", where, read=read, written=self.version, gradients=len(gradients))
+        whose = " ".join(f"worker:{g.worker}" for g in gradients)
+        self.task.update(step, f"shard {self.task.index}", where, read, self.version, len(gradients), whose)
         for g in gradients:
             self.losses.append(g.loss)
             self.examples += g.examples

@@ -1,8 +1,9 @@
-"""stale_synchronous: asynchronous training on a leash: no worker may be more than `staleness_bound` steps ahead of the slowest (SSP).
+"""stale_synchronous: asynchronous training on a leash: no worker begins a step while it is more than `staleness_bound` steps ahead (SSP).
 
-Every worker has its own share of each step and makes all steps. Gradients are applied as they come. Only a worker that is `bound` steps ahead of the
-slowest waits, until that one has done another step. So short hiccups cost nothing, as in asynchronous training, and a worker that is slow all
-the time sets the pace of all, as in synchronous training.
+Every worker has its own share of each step and makes all steps. Gradients are applied as they come. A worker that has done up to `bound` steps more
+than the slowest goes on; only one that has done more than that waits, until the slowest has done another step. So short hiccups cost nothing, as
+in asynchronous training, and a worker that is slow all the time sets the pace of all, as in synchronous training. Pull, compute and push are in
+`server.py`.
 
 From the bound s follows one for staleness. When a worker begins a step, each of the other w - 1 is at most s steps behind it, and while it computes
 each can get at most s steps ahead and push that step too. So at most 2s + 1 updates of each other worker come between its pull and its push, and

@@ -1,8 +1,8 @@
 """sync_parameter_server: the parameter servers wait until all workers' gradients of a step are in, then apply their mean, once.
 
-Every worker waits for the slowest in each step: its push is answered only when the update has been made. So all pull the same version, no gradient
-is stale, and the losses and weights are those of one device (but for the order of sums). It does what an all-reduce between the workers does,
-with all traffic going through the ps.
+Every worker waits for the slowest in each step: its push is answered only when the update has been made. So all pull the same version, no gradient is
+stale, and the losses and weights are those of one device (but for the order of sums). It does what an all-reduce between the workers does, with all
+traffic going through the ps. Pull, load, compute and push are in `server.py`.
 Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 2.
 """
 

@@ -6,9 +6,10 @@ Two dense layers are cut so that they need one exchange between them. With activ
     B = [B1             by rows: the rows that belong to these units. H_k B_k has the shape of the whole output,
          B2]            and the output is the sum over the workers, H_1 B_1 + H_2 B_2: one all-reduce
 
-Backwards nothing has to be exchanged for the first pair of layers; for a later one, the gradient of its input is a sum over the workers too.
-The gradient of a piece is complete where the piece is, so each worker updates its own: no gradient is ever sent. What goes over the wire are
-activations, batch x outputs numbers, which depend on the batch and not on the size of the layers.
+Backwards nothing has to be exchanged for the first pair of layers; for a later one, the gradient of its input is a sum over the workers too. The
+gradient of a piece is complete where the piece is, so each worker updates its own: no gradient of a parameter is ever sent. What travels for a pair
+of layers is its output, batch x output width numbers, and on the way back, for all pairs but the first, the gradient of its input. The hidden width
+between the two, where most parameters are, does not travel. The second layer's bias is whole on every worker: all compute the same gradient for it.
 Each worker's device does 1/w of the work, so it takes 1/w of the emulated device time of a step.
 Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
 """

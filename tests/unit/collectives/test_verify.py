@@ -67,6 +67,8 @@ def test_copy_where_reduce_belongs_wipes_out():
 def test_nothing_is_sent_at_all():
     proof = verify(mine(2, 1, []))
     assert "the gradient of rank 1 in chunk 0 never gets away from rank 1" in str(proof)
+    proof = verify(mine(3, 1, [[Transfer(1, 0, 0, "reduce")], [Transfer(0, 1, 0, "copy")]]))
+    assert "the gradients of ranks 0 and 1 in chunk 0 never get away from ranks 0 and 1" in str(proof)
 
 
 def test_first_problem_first():
