@@ -94,7 +94,9 @@ class RunSpec(BaseModel):
     cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = Field(
         None, description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl"
     )
-    staleness_bound: Count = Field(2, ge=0, le=1000, description="steps by which a worker may be ahead of the slowest when it begins one, from 0 to 1000")
+    staleness_bound: Count = Field(
+        2, ge=0, le=1000, description="steps by which a worker may be ahead of the slowest when it begins one, from 0 to 1000"
+    )
     backups: Count = Field(1, ge=0, le=MAX_WORKERS, description="workers more than are waited for in a step, a whole number from 0 on")
     microbatches: Count = Field(4, ge=1, le=256, description="parts of a batch that follow each other in a pipeline, from 1 to 256")
     pipeline: Literal["gpipe", "1f1b"] = Field("1f1b", description="the order of work in a pipeline: gpipe or 1f1b")
