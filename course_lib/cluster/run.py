@@ -64,7 +64,7 @@ class Run:
                 busy = [task for task, state in self.tasks.items() if state not in ("done", "failed", "killed")]
                 raise Stalled({task: "paused" if task in self._paused else trace.last(task) for task in busy}, timeout)
         if self._error:
-            raise self._error
+            raise self._error.with_traceback(None)
         return self
 
     def wait_running(self, timeout: float = WAIT) -> Run:
@@ -72,7 +72,7 @@ class Run:
         if not self._arrived.wait(timeout):
             raise Stalled({task: self.trace.last(task) for task, state in self.tasks.items() if state == "starting"}, timeout)
         if self._error:
-            raise self._error
+            raise self._error.with_traceback(None)
         return self
 
     def stop(self, timeout: float = 10.0) -> Run:
@@ -134,7 +134,7 @@ class Run:
     def result(self) -> Any:
         """What came out of a finished run: the summary of a strategy, or `values` for functions of your own. Raises if there is none."""
         if self._error:
-            raise self._error
+            raise self._error.with_traceback(None)
         if self._state != "finished":
             raise LockstepError(f"the run has no result: it is {self._state}" + (". Call wait() first" if not self._over.is_set() else ""))
         return self._result

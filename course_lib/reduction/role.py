@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from course_lib.cluster.task import Task, clock
 from course_lib.collectives import Schedule, recursive_doubling
 from course_lib.exchange import Communicator
 from course_lib.spec import MAX_WORKERS
+from course_lib.trace import Message
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,7 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
         _together(group, barrier)
         exact, result = None, None
         if job.checked:
-            _timed(group, barrier, replace(job, calls=1))  # the first call meets the others and fills caches
-            group.record = traced
-            exact, result = _once(task.rank, group, job)
-            group.record = None
+            exact, result = _once(task.rank, group, job, barrier, traced)
         done.append(Done(exact, result, []))
     for repeat in range(max(job.repeats for job in jobs)):  # in turn: what disturbs the machine for a while disturbs all jobs
         for job, so_far in zip(jobs, done, strict=True):
@@ -77,14 +76,21 @@ def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
     return np.resize(_KNOWN[:workers].sum(axis=0), length).astype(dtype)
 
 
-def _once(rank: int, group: Communicator, job: Job) -> tuple[bool | None, np.ndarray | None]:
+def _once(
+    rank: int, group: Communicator, job: Job, barrier: Schedule, record: Callable[[Message], None] | None
+) -> tuple[bool | None, np.ndarray | None]:
+    """One call on the numbers that count, recorded. One before it meets the others and touches the memory, so that this one is a usual one."""
     dtype, worker = np.dtype(job.dtype), rank < job.schedule.workers
-    if job.arrays:
-        array = np.load(job.arrays[rank]) if worker else np.zeros(job.length, dtype)
-        group.execute(job.schedule, array)
-        return None, array if worker else None
-    array = known(rank, job.length, dtype) if worker else np.zeros(job.length, dtype)
+    array = np.zeros(job.length, dtype)
+    if worker:
+        array = np.load(job.arrays[rank]) if job.arrays else known(rank, job.length, dtype)
+    group.execute(job.schedule, array.copy())
+    _together(group, barrier)
+    group.record = record
     group.execute(job.schedule, array)
+    group.record = None
+    if job.arrays:
+        return None, array if worker else None
     return (np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype)) if worker else None), None
 
 
