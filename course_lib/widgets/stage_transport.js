@@ -55,7 +55,7 @@ class Transport {
     const slower = lasts / total;
     const times = slower >= 10 ? Math.round(slower).toLocaleString("en") : slower.toPrecision(2);
     const quickest = algorithms.filter((a) => a.clocks[clock]?.quickest).map((a) => `${a.label} ${seconds(a.clocks[clock].quickest)}`);
-    const words = [`slowed ${times}×`, ...(quickest.length ? [`a first call, watched; the quickest later: ${quickest.join(", ")}`] : [])];
+    const words = [`slowed ${times}×`, ...(quickest.length ? [`one call, watched; the quickest took ${quickest.join(", ")}`] : [])];
     this.pace.textContent = clock === "rounds" || !total ? "" : words.join("; ");
     this.pace.title = `What took ${seconds(total)} is shown in ${lasts.toPrecision(2)} s.`;
     Object.assign(this, { clock, total });
