@@ -35,13 +35,14 @@ notebooks: $(VENV)/.test
 bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 
-# The picture in README.md, from a run that happens now.
+# The pictures in README.md, from runs that happen now.
 picture: $(VENV)/.lab
 	@rm -rf .picture-run
 	@$(BIN)/lockstep run multi_worker_mirrored --steps 60 --device-ms 20 --slow worker:3=4 --run-dir .picture-run --json >/dev/null
 	@$(BIN)/lockstep picture .picture-run --first 30 --steps 5 --out notebooks/pictures/straggler.svg \
 		--title "Four TensorFlow workers, one of them four times slower"
 	@rm -rf .picture-run
+	@$(BIN)/lockstep stage ring hierarchical --workers 8 --hosts 2 --mbit 200 --real --round 3 --out notebooks/pictures/all_reduce.svg
 
 # The exercises, from the solutions.
 exercises: $(VENV)/.lab
