@@ -208,7 +208,7 @@ class Trace:
 
     def since(self, kind: type[E], number: int) -> list[E]:
         """Events of one kind after the first `number`, in the order in which they were written."""
-        return list(self._events.get(kind, ())[number:])  # type: ignore[arg-type]
+        return list(self._events.get(kind, ())[number:])  # type: ignore[arg-type]  # as in `all`
 
     def refresh(self) -> Trace:
         """Read what the tasks have written since the last call; returns the trace itself."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from course_lib.spec import Link, RunSpec
+from course_lib.spec import Link, RunSpec, parse_link, parse_slow
 
 
 def about(field: str) -> str:
@@ -40,3 +40,14 @@ Links = Annotated[
 def link(mbit: float | None, delay_ms: float | None) -> Link | None:
     """The link that was asked for, if one was."""
     return None if mbit is None and delay_ms is None else Link(mbit=mbit, delay_ms=delay_ms or 0.0)
+
+
+def fields(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a command, given as its `locals()`, that are fields of a `RunSpec` and were set, as what the spec takes."""
+    found = {name: value for name, value in options.items() if name in RunSpec.model_fields and value is not None}
+    found["slow"] = dict(map(parse_slow, options["slow"] or []))
+    if options["links"]:
+        found["links"] = dict(map(parse_link, options["links"]))
+    if imposed := link(options["mbit"], options["delay_ms"]):
+        found["link"] = imposed
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,7 +13,6 @@ from course_lib.commands import options
 from course_lib.commands.tables import table
 from course_lib.racing.call import race as start_race
 from course_lib.racing.entrants import parse_entrant
-from course_lib.spec import parse_link, parse_slow
 
 
 def race(
@@ -47,26 +46,9 @@ def race(
     as_json: options.Json = False,
 ) -> None:
     """Run strategies at the same time, each in its own processes with an equal share of this machine, and compare them."""
-    fields: dict[str, Any] = dict(
-        framework=framework,
-        workers=workers,
-        all_reduce=all_reduce,
-        ps=ps,
-        hosts=hosts,
-        link=options.link(mbit, delay_ms),
-        links=dict(map(parse_link, links)) if links else None,
-        workload=workload,
-        parameters=parameters,
-        global_batch=global_batch,
-        steps=steps,
-        seed=seed,
-        learning_rate=learning_rate,
-        evaluate_every=evaluate_every,
-        device_ms=device_ms,
-        run_dir=run_dir,
-    )  # those that are None are left out by race
+    fields = options.fields(locals())
     targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
-    with start_race(*map(parse_entrant, entrants), **targets, slow=dict(map(parse_slow, slow or [])), **fields) as started:
+    with start_race(*map(parse_entrant, entrants), **targets, **fields) as started:
         started.wait(timeout)
     if as_json:
         print(json.dumps(started.as_dict()))

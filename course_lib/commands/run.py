@@ -16,8 +16,8 @@ from course_lib.commands.options import about
 from course_lib.commands.tables import show, table
 from course_lib.launch import start
 from course_lib.progress import follow
-from course_lib.spec import parse_link, parse_slow
 from course_lib.strategies import catalog
+from course_lib.trace import Trace
 
 
 def run(
@@ -55,32 +55,8 @@ def run(
     if known and workers and workers > known.max_workers == 1:  # so that one command goes through all strategies
         print(f"{strategy} has one worker: --workers {workers} is left out", file=sys.stderr)
         workers = None
-    given: dict[str, Any] = dict(
-        framework=framework,
-        workers=workers,
-        ps=ps,
-        all_reduce=all_reduce,
-        cross_device_ops=cross_device_ops,
-        staleness_bound=staleness_bound,
-        backups=backups,
-        microbatches=microbatches,
-        pipeline=pipeline,
-        emulate=emulate,
-        hosts=hosts,
-        link=options.link(mbit, delay_ms),
-        links=dict(map(parse_link, links)) if links else None,
-        workload=workload,
-        parameters=parameters,
-        global_batch=global_batch,
-        steps=steps,
-        seed=seed,
-        learning_rate=learning_rate,
-        evaluate_every=evaluate_every,
-        device_ms=device_ms,
-        run_dir=run_dir,
-    )
-    fields = {name: value for name, value in given.items() if value is not None}
-    with start(strategy, slow=dict(map(parse_slow, slow or [])), trace=not no_trace, **fields) as started:
+    fields = options.fields(locals())
+    with start(fields.pop("strategy"), trace=not no_trace, **fields) as started:
         if not as_json:
             for reason in started.plan.reasons:
                 Console(stderr=True).print(f"[bold]{reason.what}[/bold] {reason.choice}: {reason.why}", highlight=False)
@@ -89,9 +65,14 @@ def run(
     if as_json:
         print(json.dumps(result))
     else:
-        shown = {name: value for name, value in result.items() if name != "run_dir"}
-        Console().print(table(["result", "seconds are counted from the call"], [[name, show(value)] for name, value in shown.items()]))
-        compiles = ", which TensorFlow compiles in" if result["framework"] == "tensorflow" else ""
-        print(f"Where each task's time went, the first step included{compiles}:")
-        print(measures.table(started.trace))
-        print(f"The record of this run: {result['run_dir']}")
+        report(result, started.trace)
+
+
+def report(result: dict[str, Any], trace: Trace) -> None:
+    """A finished run as tables."""
+    shown = {name: value for name, value in result.items() if name != "run_dir"}
+    Console().print(table(["result", "seconds are counted from the call"], [[name, show(value)] for name, value in shown.items()]))
+    compiles = ", which TensorFlow compiles in" if result["framework"] == "tensorflow" else ""
+    print(f"Where each task's time went, the first step included{compiles}:")
+    print(measures.table(trace))
+    print(f"The record of this run: {result['run_dir']}")

@@ -78,11 +78,11 @@ def _call(function: Callable[..., Any], workers: int) -> dict[int, Any]:
     """What comes back, by number of workers; nothing if the function raises, which `smallest_failure` puts into words."""
     try:
         return {workers: function(workers)}
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # the stub that an exercise begins with
         raise Unusable("to do", TO_DO) from error
     except MemoryError:
         raise
-    except Exception:
+    except Exception:  # a learner's function may raise anything
         return {}
 
 

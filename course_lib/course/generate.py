@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 
 from course_lib.errors import SpecError
 
-STUB = 'raise NotImplementedError("your turn")'
+STUB = 'raise NotImplementedError("your turn")'  # what a learner finds in place of an answer; checks know it as "to do"
 PLACE = "# your turn"  # outside a function, where nothing can be raised without ending the notebook
 _MARKER = re.compile(r"\s*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\s*")
 

@@ -46,7 +46,7 @@ def judge(task: str, answer: Any) -> Verdict:
         with bounded(PATIENCE):
             given = answer(probe)
         complaint = _complaint(given)
-    except NotImplementedError:
+    except NotImplementedError:  # the stub that an exercise begins with
         return Verdict(task, "to do", TO_DO)
     except TookTooLong:
         complaint = f"It had not come back after {PATIENCE:g} seconds of computing. Does a loop in it never end?", ""

@@ -92,13 +92,13 @@ class Controls(w.VBox):
         for side in self.chosen:
             if self.ordered[side.label, task] != factor and side.active and _can_be_slowed(side, task):
                 self.ordered[side.label, task] = factor
-                self.submit(lambda run=side.run: run.slow(task, factor))  # type: ignore[misc]
+                self.submit(lambda run=side.run: run.slow(task, factor))  # type: ignore[misc]  # mypy cannot infer a default's type
 
     def _each(self, what: str) -> None:
         task = self.task.value
         for side in self.chosen:
             if side.active:
-                self.submit(lambda run=side.run: getattr(run, what)(task))  # type: ignore[misc]
+                self.submit(lambda run=side.run: getattr(run, what)(task))  # type: ignore[misc]  # mypy cannot infer a default's type
 
 
 class Links(w.HBox):
@@ -140,12 +140,12 @@ class Links(w.HBox):
         host = self.host.value
         for side in self._live():
             link = Link(mbit=change["new"], delay_ms=side.spec.link_of(host).delay_ms)
-            self.submit(lambda run=side.run, link=link: run.link(host, link))  # type: ignore[misc]
+            self.submit(lambda run=side.run, link=link: run.link(host, link))  # type: ignore[misc]  # mypy cannot infer a default's type
 
     def _each(self, what: str) -> None:
         host = self.host.value
         for side in self._live():
-            self.submit(lambda run=side.run: getattr(run, what)(host))  # type: ignore[misc]
+            self.submit(lambda run=side.run: getattr(run, what)(host))  # type: ignore[misc]  # mypy cannot infer a default's type
 
 
 def _wide() -> w.Layout:
