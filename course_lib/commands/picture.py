@@ -10,7 +10,7 @@ import typer
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
 from course_lib.trace import Phase, Trace
-from course_lib.widgets.still import lanes_svg
+from course_lib.widgets.timeline.still import lanes_svg
 
 
 def picture(

@@ -12,7 +12,7 @@ from course_lib.collectives import ALGORITHMS, FOILS
 from course_lib.commands import options
 from course_lib.errors import SpecError
 from course_lib.reduction.call import compare
-from course_lib.widgets.stage_scene import Reduced
+from course_lib.widgets.stage.scene import Reduced
 
 
 def stage(

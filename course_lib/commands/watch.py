@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.errors import SpecError
-from course_lib.widgets import board_page, board_words
-from course_lib.widgets.lanes import NAMES, runs
+from course_lib.widgets.board import export, words
+from course_lib.widgets.board.lanes import NAMES, runs
+from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.palette import FATE, PHASE
 from course_lib.widgets.saved import saved_runs
-from course_lib.widgets.view import Side, View
 
 PERIOD = 0.25  # seconds between pictures
 MARKS = {"read": "r", "compute": "█", "wait": "·", "reduce": "▒", "apply": "▌", "checkpoint": "c", "paused": "=", "killed": "x", "cut": "/"}
@@ -43,7 +43,7 @@ def watch(
     console.print(picture(view, console.width))
     if html is not None:
         try:
-            print(board_page.write(html, board_page.page(view)))
+            print(export.write(html, export.page(view)))
         except OSError as error:
             raise SpecError("html", str(html), f"cannot be written ({error.strerror})") from None
 
@@ -65,8 +65,8 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
             line.append(" " * (first - at)).append(MARKS[NAMES[what]] * (last - first), {**PHASE, **FATE}[NAMES[what]][0])
             at = last
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
-    about = f"{side.spec.framework}, {side.state}, {board_words.reality(side)[0]}"
-    head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {board_words.summary(side)}")
+    about = f"{side.spec.framework}, {side.state}, {words.reality(side)[0]}"
+    head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {words.summary(side)}")
     zero = 0.0 if math.isinf(side.digest.zero) else side.digest.zero
     foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
     return Group(head, *filter(None, [side.failure]), grid, foot)

@@ -9,7 +9,7 @@ from course_lib.collectives import Link as Modelled
 from course_lib.collectives import Topology
 from course_lib.reduction.call import compare
 from course_lib.spec import Link
-from course_lib.widgets.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 
 
 def stage(*algorithms: Any, link: Link | None = None, **options: Any) -> AllReduceStage:

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent
 
 
 def asset(*names: str) -> str:
-    """The text of files beside this one, one after the other: a widget's script may be cut into parts that read well on their own.
+    """The text of files in this folder and below, one after the other: a widget's script may be cut into parts that read well on their own.
 
     Lines come without their indentation, since all of it travels to the browser with every widget.
     """

@@ -22,7 +22,7 @@ from playwright.sync_api import sync_playwright
 
 from course_lib.spec import RunSpec
 from course_lib.trace import Event, Metric, Phase, Trace, Update
-from course_lib.widgets.race_board import RaceBoard
+from course_lib.widgets.board.race_board import RaceBoard
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
 from tests.conftest import HOME

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import Unavailable
-from course_lib.widgets.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
 
 STAGE = "document.querySelector('.ls-stage').stage"
 CELL = """
-from course_lib.widgets.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 stage = AllReduceStage(workers={workers}, hosts=2)
 stage.clock, stage.speed = "simulated", 0.25
 stage

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from course_lib.collectives import Schedule, Transfer, build, verify
-from course_lib.widgets.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
 
 if CHROMIUM is None:
@@ -19,7 +19,7 @@ STAGE = "document.querySelector('.ls-stage').stage"
 LAB = """
 from functools import partial
 from course_lib.reduction.call import compare
-from course_lib.widgets.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 stage = AllReduceStage(workers=3, hosts=1, bytes="64KiB", run=lambda *given, link: compare(*given, repeats=1, link=link))
 stage
 """

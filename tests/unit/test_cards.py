@@ -8,9 +8,9 @@ import pytest
 from course_lib import hardware
 from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard, StrategyTable
-from course_lib.widgets.card import Card
-from course_lib.widgets.strategy_table import QUESTIONS
-from course_lib.widgets.words import WORDS, explained, glossary
+from course_lib.widgets.cards.card import Card
+from course_lib.widgets.cards.strategy_table import QUESTIONS
+from course_lib.widgets.cards.words import WORDS, explained, glossary
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,12 @@ from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.racing import comparison
 from course_lib.spec import Link, RunSpec
 from course_lib.trace import Event, Lifecycle, Metric, Trace, to_line
-from course_lib.widgets import board_page
-from course_lib.widgets.digest import Digest
-from course_lib.widgets.lanes import COLUMNS, NAMES, NOTHING, Window, lanes, runs
-from course_lib.widgets.race_board import RaceBoard
+from course_lib.widgets.board import export
+from course_lib.widgets.board.digest import Digest
+from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, Window, lanes, runs
+from course_lib.widgets.board.race_board import RaceBoard
+from course_lib.widgets.board.view import View
 from course_lib.widgets.saved import SavedRun, saved_runs
-from course_lib.widgets.view import View
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.unit.test_racing import BATCH, SPEC, asynchronous, lockstep
@@ -391,7 +391,7 @@ def test_the_terminal_shows_the_lanes_of_a_board(tmp_path: Path) -> None:
 def test_a_page_of_one_run_has_its_one_lane_for_each_task(tmp_path: Path) -> None:
     view = View({"it": SomeRun(lockstep())})
     view.look()
-    page = board_page.page(view)
+    page = export.page(view)
     assert page.count('class="lk-row"') == 2 and view.goal is None and "They race" not in page
 
 

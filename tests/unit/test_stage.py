@@ -20,8 +20,8 @@ from course_lib.commands.stage import stage as command
 from course_lib.errors import SpecError
 from course_lib.trace import Trace
 from course_lib.widgets import page
-from course_lib.widgets.all_reduce_stage import AllReduceStage
-from course_lib.widgets.stage_scene import Shown
+from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage.scene import Shown
 
 SVG = "{http://www.w3.org/2000/svg}"
 

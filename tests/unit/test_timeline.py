@@ -16,9 +16,9 @@ from course_lib.spec import RunSpec
 from course_lib.trace import PHASES, Event, Lifecycle, Message, Phase, Trace, Traffic, Update, to_line
 from course_lib.widgets import Timeline
 from course_lib.widgets.source import source
-from course_lib.widgets.still import lanes_svg, messages_svg
-from course_lib.widgets.timeline_scene import scene
-from course_lib.widgets.waits import waits
+from course_lib.widgets.timeline.scene import scene
+from course_lib.widgets.timeline.still import lanes_svg, messages_svg
+from course_lib.widgets.timeline.waits import waits
 from tests.unit.test_trace import EVENTS
 
 
@@ -101,7 +101,7 @@ def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() 
 
 
 def test_of_too_many_events_the_last_are_kept_and_it_says_how_many_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("course_lib.widgets.timeline_scene.MOST", 5)
+    monkeypatch.setattr("course_lib.widgets.timeline.scene.MOST", 5)
     described, _ = scene(Trace(EVENTS))
     assert described["first"][-1] == 5 and described["leftOut"] == 2
 

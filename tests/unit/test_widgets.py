@@ -10,8 +10,8 @@ from course_lib import measures
 from course_lib.spec import RunSpec
 from course_lib.trace import Phase, Trace
 from course_lib.widgets import Predict, TrainingBoard
-from course_lib.widgets.lanes import NAMES
-from course_lib.widgets.still import lanes_svg
+from course_lib.widgets.board.lanes import NAMES
+from course_lib.widgets.timeline.still import lanes_svg
 from tests.unit.test_trace import EVENTS
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from course_lib.widgets.badge import REALITY, badge
-from course_lib.widgets.card import Card
-from course_lib.widgets.machine_card import FRAMEWORKS
-from course_lib.widgets.words import explained, glossary
+from course_lib.widgets.cards.card import Card
+from course_lib.widgets.cards.machine_card import FRAMEWORKS
+from course_lib.widgets.cards.words import explained, glossary
 
 # Fact -> the question that it answers.
 QUESTIONS = {

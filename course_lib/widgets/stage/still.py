@@ -10,8 +10,8 @@ from course_lib.collectives import Schedule, State, Transfer
 from course_lib.collectives.contributions import goal, members
 from course_lib.collectives.messages import chunk_ends
 from course_lib.widgets.palette import INK
-from course_lib.widgets.stage_act import Act, Setting, amount
-from course_lib.widgets.stage_scene import ITEMSIZE
+from course_lib.widgets.stage.act import Act, Setting, amount
+from course_lib.widgets.stage.scene import ITEMSIZE
 
 PANEL, LABEL, ROW, TOP = 620, 30, 44, 80
 _FONT = f'font-family="system-ui, sans-serif" font-size="14" fill="{INK}"'

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from course_lib.widgets.curves import Goal
-from course_lib.widgets.panels import latest
+from course_lib.widgets.board.curves import Goal
+from course_lib.widgets.board.panels import latest
 
 if TYPE_CHECKING:
-    from course_lib.widgets.view import Side
+    from course_lib.widgets.board.view import Side
 
 LEVEL = 1.03  # times as long that count as equally fast
 

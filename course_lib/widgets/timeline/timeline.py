@@ -15,9 +15,9 @@ from course_lib.trace import Message, Phase, task_key
 from course_lib.widgets import page
 from course_lib.widgets.badge import badge
 from course_lib.widgets.source import Given, is_over, source
-from course_lib.widgets.still import lanes_svg, messages_svg
-from course_lib.widgets.timeline_scene import scene
-from course_lib.widgets.waits import waits
+from course_lib.widgets.timeline.scene import scene
+from course_lib.widgets.timeline.still import lanes_svg, messages_svg
+from course_lib.widgets.timeline.waits import waits
 
 
 class Timeline(anywidget.AnyWidget):
@@ -27,8 +27,8 @@ class Timeline(anywidget.AnyWidget):
     no network, `still(path)` a picture, `export(path)` a file for Perfetto. Raises `SpecError` for what has no trace.
     """
 
-    _esm = page.asset("timeline_data.js", "timeline_draw.js", "timeline_input.js", "timeline.js")
-    _css = page.asset("theme.css", "timeline.css")
+    _esm = page.asset(*(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")))
+    _css = page.asset("theme.css", "timeline/timeline.css")
     scene = traitlets.Dict().tag(sync=True)
     data = traitlets.Bytes().tag(sync=True)
     live = traitlets.Bool().tag(sync=True)

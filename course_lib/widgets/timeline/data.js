@@ -1,4 +1,4 @@
-/* The data of a timeline: columns of numbers, and what they say at a place. `timeline_draw.js` and `timeline.js` follow in the same module. */
+/* The data of a timeline: columns of numbers, and what they say at a place. `draw.js` and `timeline.js` follow in the same module. */
 
 const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f8: Float64Array };
 const NONE = -1;

@@ -8,11 +8,11 @@ from html import escape
 from pathlib import Path
 
 from course_lib import measures
-from course_lib.widgets import board_html, board_words
-from course_lib.widgets.charts_svg import chart, mark
-from course_lib.widgets.lanes import COLUMNS, bars, ticks
+from course_lib.widgets.board import markup, words
+from course_lib.widgets.board.charts_svg import chart, mark
+from course_lib.widgets.board.lanes import COLUMNS, bars, ticks
+from course_lib.widgets.board.view import View
 from course_lib.widgets.palette import FATE, PHASE, entrant, svg_patterns
-from course_lib.widgets.view import View
 
 WIDTH, GAP, LANE = 1200, 32, 26
 _CHART = 378.0, 210.0  # in units of a page's own pictures
@@ -31,7 +31,7 @@ def write(path: Path | str, text: str) -> Path:
 
 def page(view: View) -> str:
     """A page that needs nothing but itself: the sentence, the charts, the lanes, and all of it as text."""
-    name = board_html.prefix()
+    name = markup.prefix()
     width, height = _CHART
     pictures = "".join(
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" font-size="14" role="img" aria-label="{escape(p.title)}">{chart(p, 0, 0, *_CHART)}</svg>'
@@ -46,20 +46,20 @@ def page(view: View) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<title>{escape(title)}</title><style>{style}{_THEME}</style><body><div class="lk-board ls">'
-        f'{board_html.head(view)}<div class="charts">{pictures}</div>{board_html.sides(view, name)}{board_html.frame(name)}'
+        f'{markup.head(view)}<div class="charts">{pictures}</div>{markup.sides(view, name)}{markup.frame(name)}'
         f"<details><summary>The same as text</summary><pre>{escape(view.table())}</pre></details></div></body></html>\n"
     )
 
 
 def still(view: View) -> str:
     """An SVG picture, 1200 wide: the sentence, the charts, and the lanes of each run beside each other, two in a row."""
-    name = board_html.prefix()
+    name = markup.prefix()
     sentence = textwrap.wrap(view.headline().replace("**", ""), 104)
     parts = [
         f'<text class="ink" x="0" y="{22 + 27 * i}" font-size="20" font-weight="600">{escape(s)}</text>' for i, s in enumerate(sentence)
     ]
     y = 27.0 * len(sentence) + 4
-    notes = [f"{side.label} {': '.join(board_words.reality(side))}." for side in view.sides]
+    notes = [f"{side.label} {': '.join(words.reality(side))}." for side in view.sides]
     for line in [part for note in filter(None, [*_once(notes), view.detail()]) for part in textwrap.wrap(note, 160)]:
         parts.append(f'<text class="muted" x="0" y="{y + 14}" font-size="14">{escape(line)}</text>')
         y += 20
@@ -99,7 +99,7 @@ def _lanes(view: View, number: int, x: float, y: float, width: float, name: str)
         mark(number, x + 20, y + 12, 5),
         f'<text class="ink" x="{x + 50}" y="{y + 17}" font-size="15" font-weight="600">{escape(side.label)}</text>',
         f'<text class="muted" x="{x + width}" y="{y + 17}" text-anchor="end">{side.spec.framework} · {side.state}</text>',
-        f'<text class="muted" x="{x}" y="{y + 38}">{escape(board_words.summary(side))}</text>',
+        f'<text class="muted" x="{x}" y="{y + 38}">{escape(words.summary(side))}</text>',
     ]
     top = y + 50
     for i, lane in enumerate(lanes):

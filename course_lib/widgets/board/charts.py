@@ -8,8 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from course_lib.widgets.board.panels import Panel
 from course_lib.widgets.palette import INK, entrant, layout
-from course_lib.widgets.panels import Panel
 
 HEIGHT = 190
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from course_lib.widgets.board import Board
-from course_lib.widgets.view import Watched
+from course_lib.widgets.board.board import Board
+from course_lib.widgets.board.view import Watched
 
 
 class TrainingBoard(Board):

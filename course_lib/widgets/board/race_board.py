@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course_lib.widgets.board import Board
-from course_lib.widgets.view import Raced
+from course_lib.widgets.board.board import Board
+from course_lib.widgets.board.view import Raced
 
 
 class RaceBoard(Board):

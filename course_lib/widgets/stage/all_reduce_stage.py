@@ -17,9 +17,9 @@ from course_lib.errors import SpecError
 from course_lib.spec import parse_bytes
 from course_lib.widgets import page
 from course_lib.widgets.palette import WORKER
-from course_lib.widgets.stage_act import Act, Setting, alike, scene, table
-from course_lib.widgets.stage_scene import Reduced
-from course_lib.widgets.stage_still import still_svg
+from course_lib.widgets.stage.act import Act, Setting, alike, scene, table
+from course_lib.widgets.stage.scene import Reduced
+from course_lib.widgets.stage.still import still_svg
 
 # Colours go to workers in their order: cool ones to the first half and warm ones to the second, so that two hosts can be told apart.
 PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
@@ -41,8 +41,8 @@ class AllReduceStage(anywidget.AnyWidget):
     Raises SpecError for settings that cannot be.
     """
 
-    _esm = page.asset(*(f"stage_{part}.js" for part in ("words", "state", "layout", "draw", "sliders", "transport")), "all_reduce_stage.js")
-    _css = page.asset("theme.css", "all_reduce_stage.css")
+    _esm = page.asset(*(f"stage/{part}.js" for part in ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")))
+    _css = page.asset("theme.css", "stage/all_reduce_stage.css")
 
     scene = t.Dict().tag(sync=True)
     settings = t.Dict().tag(sync=True)  # the fields of a Setting

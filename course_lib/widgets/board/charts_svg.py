@@ -6,9 +6,9 @@ from html import escape
 
 import numpy as np
 
-from course_lib.widgets.lanes import ticks
+from course_lib.widgets.board.lanes import ticks
+from course_lib.widgets.board.panels import Panel
 from course_lib.widgets.palette import entrant
-from course_lib.widgets.panels import Panel
 
 LEFT, RIGHT, TOP, BOTTOM = 36, 14, 30, 24
 

@@ -11,7 +11,7 @@ from course_lib.collectives import Topology, build
 from course_lib.collectives.registry import Algorithm, find
 from course_lib.errors import SpecError
 from course_lib.spec import Link
-from course_lib.widgets.stage_scene import MOST_WORKERS, Reduced, Shown, measured, panel, simulated, totals
+from course_lib.widgets.stage.scene import MOST_WORKERS, Reduced, Shown, measured, panel, simulated, totals
 
 
 @dataclass(frozen=True)

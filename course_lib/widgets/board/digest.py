@@ -15,7 +15,7 @@ from typing import TypeVar
 from course_lib import measures
 from course_lib.spec import RunSpec
 from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update, task_key
-from course_lib.widgets.curves import Curve, Readings
+from course_lib.widgets.board.curves import Curve, Readings
 from course_lib.widgets.palette import FATE
 
 KEPT = 2000  # phases of a task that are kept to be drawn

@@ -27,7 +27,7 @@ class Card(ABC):
         return ""
 
     def _repr_html_(self) -> str:
-        styles = page.asset("theme.css", "card.css") + self.style()
+        styles = page.asset("theme.css", "cards/card.css") + self.style()
         return f'<style>{styles}</style><div class="ls ls-card">{_own_keys(self.body())}</div>'
 
     def to_html(self, path: Path | str) -> Path:

@@ -9,7 +9,7 @@ import ipywidgets as w
 
 from course_lib.errors import SpecError
 from course_lib.spec import Link
-from course_lib.widgets.view import Side
+from course_lib.widgets.board.view import Side
 
 EVERY = "all"
 Order = Callable[[], object]

@@ -10,7 +10,7 @@ from typing import Any
 
 import ipywidgets as w
 
-from course_lib.widgets.card import Card
+from course_lib.widgets.cards.card import Card
 
 Range = tuple[float, float, str]
 Answer = str | float | Mapping[str, float]

@@ -16,7 +16,7 @@ import numpy as np
 from course_lib import measures
 from course_lib.trace import PHASES, Lifecycle, Message, Phase, Trace, Update, end_of
 from course_lib.widgets.palette import PHASE
-from course_lib.widgets.waits import waits
+from course_lib.widgets.timeline.waits import waits
 
 MOST = 500_000  # phases, and messages: of more the last are shown
 OPENING = 10  # steps in view at first

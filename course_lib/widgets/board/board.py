@@ -14,9 +14,9 @@ from typing import Any
 import ipywidgets as w
 
 from course_lib.errors import LockstepError
-from course_lib.widgets import board_html, board_page, charts
-from course_lib.widgets.controls import Controls, Order
-from course_lib.widgets.view import Raced, View, Watched
+from course_lib.widgets.board import charts, export, markup
+from course_lib.widgets.board.controls import Controls, Order
+from course_lib.widgets.board.view import Raced, View, Watched
 
 PERIOD = 0.22  # seconds between pictures of the lanes
 CHARTS = 0.7  # and between those of the charts: a page is busy for about a tenth of a second with each
@@ -32,9 +32,9 @@ class Board(w.VBox):
 
     def __init__(self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None) -> None:
         self.view = View(runs, race)
-        self._name, self._stop_runs = board_html.prefix(), stop
+        self._name, self._stop_runs = markup.prefix(), stop
         self.figure = charts.figure([side.label for side in self.view.sides], self.view.panels())
-        self.head, self.lanes, self.message, legend = w.HTML(), w.HTML(), w.HTML(), w.HTML(board_html.frame(self._name))
+        self.head, self.lanes, self.message, legend = w.HTML(), w.HTML(), w.HTML(), w.HTML(markup.frame(self._name))
         shown = [self.head, w.VBox([self.figure]), self.lanes, legend, self.message]
         for part in shown:
             part.add_class("ls")
@@ -64,11 +64,11 @@ class Board(w.VBox):
 
     def still(self, path: Path | str) -> Path:
         """Write the board as it stands as one SVG picture, and return where it is."""
-        return board_page.write(path, board_page.still(self.view))
+        return export.write(path, export.still(self.view))
 
     def to_html(self, path: Path | str) -> Path:
         """Write the board as it stands as one page that needs no kernel and no network, and return where it is."""
-        return board_page.write(path, board_page.page(self.view))
+        return export.write(path, export.page(self.view))
 
     # --- the thread ---
 
@@ -113,7 +113,7 @@ class Board(w.VBox):
         if self._news and (charts_too or self.view.over or began >= self._charts_due):
             charts.update(self.figure, self.view.panels())
             self._news, self._charts_due = False, began + CHARTS
-        self.head.value = board_html.head(self.view)
-        self.lanes.value = board_html.sides(self.view, self._name)
+        self.head.value = markup.head(self.view)
+        self.lanes.value = markup.sides(self.view, self._name)
         self.controls.refresh()
         return time.monotonic() - began

@@ -7,13 +7,14 @@ import re
 from html import escape
 
 from course_lib import measures
-from course_lib.widgets import board_words, page
+from course_lib.widgets import page
 from course_lib.widgets.badge import badge
-from course_lib.widgets.charts_svg import swatch
-from course_lib.widgets.digest import Digest
-from course_lib.widgets.lanes import COLUMNS, Lane, Window, bars, ticks
+from course_lib.widgets.board import words
+from course_lib.widgets.board.charts_svg import swatch
+from course_lib.widgets.board.digest import Digest
+from course_lib.widgets.board.lanes import COLUMNS, Lane, Window, bars, ticks
+from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.palette import FATE, PHASE, entrant, svg_patterns
-from course_lib.widgets.view import Side, View
 
 BINS = 12  # of the histogram of staleness; the last takes what is beyond
 STALENESS = "how many updates others made between a worker's reading of the parameters and the use of its gradient: 0 is fresh"
@@ -32,7 +33,7 @@ def frame(name: str) -> str:
     for what, (_, _, meaning) in {**{what: PHASE[what] for what in measures.SHOWN}, **FATE}.items():
         sample = f'<svg width="22" height="14" aria-hidden="true"><rect width="22" height="14" fill="url(#{name}{what})"/></svg>'
         entries.append(f"<span>{sample}{term(what, meaning.partition(': ')[2])}</span>")
-    return f'<style>{page.asset("theme.css", "board.css")}</style>{patterns}<div class="lk-legend">{"".join(entries)}</div>'
+    return f'<style>{page.asset("theme.css", "board/board.css")}</style>{patterns}<div class="lk-legend">{"".join(entries)}</div>'
 
 
 def term(word: str, meaning: str) -> str:
@@ -42,7 +43,7 @@ def term(word: str, meaning: str) -> str:
 
 def head(view: View) -> str:
     """The headline, how real it all is, and what to know beside it."""
-    badges = {badge(*board_words.reality(side)) for side in view.sides}
+    badges = {badge(*words.reality(side)) for side in view.sides}
     unfair = " lk-unfair" if view.fairness.startswith("NOT") else ""
     detail = f'<p class="lk-note{unfair}">{escape(view.detail())}</p>' if view.detail() else ""
     return f'<div class="lk-headline"><h2 role="status">{_marked(view.headline())}</h2>{"".join(sorted(badges))}</div>{detail}'
@@ -73,15 +74,15 @@ def _header(side: Side, number: int) -> str:
     about = side.spec.framework + ("" if side.state == "running" else f" · {side.state}")
     return (
         f"<header>{swatch(number)}<b>{escape(side.label)}</b><span>{about}</span></header>"
-        f'<p class="lk-figures">{escape(board_words.summary(side))}</p>'
+        f'<p class="lk-figures">{escape(words.summary(side))}</p>'
     )
 
 
 def _row(lane: Lane, name: str) -> str:
     """One lane; `data-` attributes say the same as the picture."""
-    words = f"{lane.name}: {lane.note}"
+    said = f"{lane.name}: {lane.note}"
     tip = f' title="made {lane.factor:g} times slower"' if lane.factor > 1 else ""
-    picture = f'<svg viewBox="0 0 {COLUMNS} 18" preserveAspectRatio="none" role="img" aria-label="{words}">'
+    picture = f'<svg viewBox="0 0 {COLUMNS} 18" preserveAspectRatio="none" role="img" aria-label="{said}">'
     return (
         f'<div class="lk-row{" lk-hit" if lane.fate else ""}" data-task="{lane.task}" data-fate="{lane.fate}">'
         f"<span{tip}>{lane.name}</span>{picture}{bars(lane.cells, (0, 0, COLUMNS, 18), name)}</svg><span>{lane.note}</span></div>"

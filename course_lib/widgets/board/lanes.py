@@ -14,7 +14,7 @@ import numpy as np
 
 from course_lib import measures
 from course_lib.trace import Phase
-from course_lib.widgets.digest import Digest
+from course_lib.widgets.board.digest import Digest
 from course_lib.widgets.palette import FATE
 
 COLUMNS = 600

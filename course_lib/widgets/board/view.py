@@ -9,11 +9,11 @@ from course_lib import measures
 from course_lib.errors import LockstepError
 from course_lib.spec import RunSpec
 from course_lib.trace import Trace
-from course_lib.widgets import board_words
-from course_lib.widgets.curves import EMPTY, Goal
-from course_lib.widgets.digest import Digest
-from course_lib.widgets.lanes import Lane, Window, lanes, span_for
-from course_lib.widgets.panels import Panel, over_examples, over_seconds, throughput
+from course_lib.widgets.board import words
+from course_lib.widgets.board.curves import EMPTY, Goal
+from course_lib.widgets.board.digest import Digest
+from course_lib.widgets.board.lanes import Lane, Window, lanes, span_for
+from course_lib.widgets.board.panels import Panel, over_examples, over_seconds, throughput
 
 ACTIVE = ("starting", "running")
 
@@ -135,7 +135,7 @@ class View:
         """What is raced for: what the race says, else the lowest loss that all have reached. None for a single run, and before that."""
         if self.given is not None:
             return self.given
-        return board_words.common(self.sides) if len(self.sides) > 1 else None
+        return words.common(self.sides) if len(self.sides) > 1 else None
 
     def panels(self) -> list[Panel]:
         """The charts; with one of the test accuracy if that is measured on the way."""
@@ -154,8 +154,8 @@ class View:
     def headline(self) -> str:
         """Who is ahead, or how far a single run is, in one sentence; names stand between ** and **."""
         if len(self.sides) == 1:
-            return board_words.progress(self.sides[0])
-        return board_words.verdict(self.sides, self.goal) if self.over else board_words.ahead(self.sides, self.goal)
+            return words.progress(self.sides[0])
+        return words.verdict(self.sides, self.goal) if self.over else words.ahead(self.sides, self.goal)
 
     def detail(self) -> str:
         """What to know beside the headline of a race: what it is for, and in the end whether it was fair."""
@@ -163,11 +163,11 @@ class View:
             return self.fairness
         if any(side.state == "failed" for side in self.sides):
             return ""
-        return board_words.aim(self.goal, given=self.given is not None)
+        return words.aim(self.goal, given=self.given is not None)
 
     def table(self) -> str:
         """The same as text: the sentence, what to know of it, and for each run its figures and where the time of its tasks went."""
         parts = [self.headline().replace("**", ""), self.detail()]
         for side in self.sides:
-            parts += ["", board_words.figures(side), measures.table(side.run.trace)]
+            parts += ["", words.figures(side), measures.table(side.run.trace)]
         return "\n".join(parts).strip()

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from course_lib.widgets.badge import REALITY, badge
-from course_lib.widgets.card import Card
-from course_lib.widgets.words import explained, glossary
+from course_lib.widgets.cards.card import Card
+from course_lib.widgets.cards.words import explained, glossary
 
 Row = tuple[str, str, str]
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}

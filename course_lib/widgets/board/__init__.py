@@ -1,0 +1,1 @@
+"""RaceBoard and TrainingBoard: runs as they happen."""

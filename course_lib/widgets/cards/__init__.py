@@ -1,0 +1,1 @@
+"""Cards: what a learner reads, and where one guesses."""

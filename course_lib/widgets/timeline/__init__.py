@@ -1,0 +1,1 @@
+"""Timeline: what each task did, and what each wait was for."""
