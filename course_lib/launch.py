@@ -28,6 +28,9 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
         run = start("multi_worker_mirrored", workers=4, steps=200)
         run.wait().result["test_accuracy"]
     """
+    if isinstance(what, RunSpec) and fields:
+        field, value = next(iter(fields.items()))
+        raise SpecError(field, value, f"a RunSpec says all there is: RunSpec(..., {field}=...)")
     origin = clock()
     machine = hardware.probe()
     algorithm = fields.get("all_reduce")

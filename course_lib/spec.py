@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from course_lib.errors import SpecError
 
@@ -19,6 +19,8 @@ JOBS = ("chief", "worker", "ps")
 NATIVE = "native"
 Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
+ONLY_SOME = ("cross_device_ops", "staleness_bound", "backups", "microbatches", "pipeline", "emulate", "parameters")
+"""Fields that only some strategies have a use for, or only some workloads: whoever sets one for another is told so."""
 
 
 _CHECKED = ConfigDict(frozen=True, extra="forbid")
@@ -34,7 +36,11 @@ class Link(BaseModel):
     model_config = _CHECKED
 
     mbit: float | None = Field(
-        default=None, gt=0, le=100_000, allow_inf_nan=False, description="megabits a second, above 0, at most 100000; None for no limit"
+        default=None,
+        gt=0,
+        le=100_000,
+        allow_inf_nan=False,
+        description="megabits a second, above 0, at most 100000; leave it out for no limit",
     )
     delay_ms: float = Field(default=0.0, ge=0, le=10_000, allow_inf_nan=False, description="milliseconds, from 0 to 10000")
 
@@ -62,6 +68,9 @@ class RunSpec(BaseModel):
     Batches are global: `global_batch` examples a step over all workers together, each worker takes an equal share.
     Times are in milliseconds where a name ends in `_ms`, else in seconds. Raises `SpecError`, which names the field,
     the value and what is allowed.
+
+    What was set counts as set even if it is the default (`model_fields_set`). JSON has all fields but those of `ONLY_SOME` that were not set, so it
+    means the same when it is read again.
 
     `hosts` tells over how many hosts the workers are spread, in equal blocks of neighbours; if there are several, each parameter server and the
     chief has one of its own besides. `placement` says otherwise for some tasks or all. Every host has a `link`; those in `links` have another.
@@ -141,7 +150,7 @@ class RunSpec(BaseModel):
         elif self.global_batch % shares:
             lower = self.global_batch // shares * shares
             near = [str(n) for n in (lower, lower + shares) if n]
-            who = f"{self.workers} workers" if self.replicas == 1 else f"{shares} replicas"
+            who = f"{self.workers} workers" if self.replicas == 1 else f"{shares} devices"
             raise SpecError("global_batch", self.global_batch, f"must divide evenly over {who}, such as {' or '.join(near)}")
         if self.hosts > self.workers:
             raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
@@ -151,16 +160,21 @@ class RunSpec(BaseModel):
         self._check_hosts()
         return self
 
+    @model_serializer(mode="wrap")
+    def _to_json(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if name in self.model_fields_set or name not in ONLY_SOME}
+
     def _check_hosts(self) -> None:
         for task in self.placement:
             self.check_task(task, "placement")
         if self.placement:  # from here on it names all tasks, so that it means the same when it is read again
             object.__setattr__(self, "placement", self.places)
             object.__setattr__(self, "hosts", len({host for task, host in self.places.items() if task.startswith("worker:")}))
+        if len(self.all_hosts) == 1 and (self.link or self.links):
+            field, value = ("link", str(self.link)) if self.link else ("links", next(iter(self.links)))
+            raise SpecError(field, value, "a link is between hosts, and there is one: set hosts to 2 or more")
         for host in self.links:
             self.check_host(host, "links")
-        if self.link and len(self.all_hosts) == 1:
-            raise SpecError("link", str(self.link), "a link is between hosts, and there is one: set hosts to 2 or more")
 
     @property
     def places(self) -> dict[str, int]:
@@ -247,7 +261,7 @@ def parse_bytes(text: str | int, field: str = "bytes") -> int:
 
 def parse_slow(text: str) -> tuple[str, float]:
     """`worker:1=3` as `("worker:1", 3.0)`, the way the command line writes a straggler."""
-    match = re.fullmatch(r"\s*([a-z]+:\d+)\s*=\s*([0-9.]+)\s*", text)
+    match = re.fullmatch(r"\s*([a-z]+:\d+)\s*=\s*(-?[0-9.]+)\s*", text)
     try:
         if not match:
             raise ValueError
@@ -258,7 +272,7 @@ def parse_slow(text: str) -> tuple[str, float]:
 
 def parse_link(text: str) -> tuple[int, Link]:
     """`1=50` or `1=50,2.5` as host 1 with `Link(mbit=50)` or `Link(mbit=50, delay_ms=2.5)`, the way the command line writes a slow rack."""
-    match = re.fullmatch(r"\s*(\d+)\s*=\s*([0-9.]+)\s*(?:,\s*([0-9.]+)\s*)?", text)
+    match = re.fullmatch(r"\s*(\d+)\s*=\s*(-?[0-9.]+)\s*(?:,\s*(-?[0-9.]+)\s*)?", text)
     try:
         if not match:
             raise ValueError

@@ -28,5 +28,7 @@ def picture(
         first = max(0, (last - steps) // 2) if first is None else first
         out.write_text(lanes_svg(trace, title or f"{spec.strategy}, {spec.framework}, {spec.workers} workers", first, steps))
     except (OSError, ValueError) as error:
-        raise SpecError("picture", str(run_dir), f"cannot be drawn: {error}") from None
+        raise SpecError(
+            "run_dir", str(run_dir), f"cannot be drawn: the directory of a run is needed, as `run` prints it ({error})"
+        ) from None
     print(out)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from course_lib.commands import options
 from course_lib.commands.tables import table
+from course_lib.errors import SpecError
 from course_lib.racing.call import race as start_race
 from course_lib.racing.entrants import parse_entrant
 
@@ -47,6 +48,8 @@ def race(
 ) -> None:
     """Run strategies at the same time, each in its own processes with an equal share of this machine, and compare them."""
     fields = options.fields(locals())
+    if len(entrants) < 2:
+        raise SpecError("race", entrants[0], "two strategies or more, such as: lockstep race one_device multi_worker_mirrored")
     targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
     with start_race(*map(parse_entrant, entrants), **targets, **fields) as started:
         started.wait(timeout)

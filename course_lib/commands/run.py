@@ -21,7 +21,7 @@ from course_lib.trace import Trace
 
 
 def run(
-    strategy: Annotated[str, typer.Argument(help=about("strategy"))] = "multi_worker_mirrored",
+    strategy: Annotated[str, typer.Argument(help="The name of a strategy, see `lockstep strategies`.")] = "multi_worker_mirrored",
     framework: options.Framework = None,
     workers: options.Workers = None,
     ps: options.Ps = None,
@@ -31,7 +31,7 @@ def run(
     backups: Annotated[int | None, typer.Option(help=about("backups"))] = None,
     microbatches: Annotated[int | None, typer.Option(help=about("microbatches"))] = None,
     pipeline: Annotated[str | None, typer.Option(help=about("pipeline"))] = None,
-    emulate: Annotated[bool | None, typer.Option("--emulate", help=about("emulate"))] = None,
+    emulate: Annotated[bool | None, typer.Option("--emulate", help="Emulate a device that is not there (tpu).")] = None,
     hosts: options.Hosts = None,
     mbit: options.Mbit = None,
     delay_ms: options.DelayMs = None,
@@ -45,7 +45,7 @@ def run(
     evaluate_every: options.EvaluateEvery = None,
     device_ms: options.DeviceMs = None,
     slow: options.Slow = None,
-    run_dir: Annotated[Path | None, typer.Option(help=about("run_dir"))] = None,
+    run_dir: Annotated[Path | None, typer.Option(help=about("run_dir", "where the record of the run is written"))] = None,
     no_trace: Annotated[bool, typer.Option("--no-trace", help="Record no events.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end of the run.")] = 600.0,
     as_json: options.Json = False,
@@ -56,7 +56,9 @@ def run(
         print(f"{strategy} has one worker: --workers {workers} is left out", file=sys.stderr)
         workers = None
     fields = options.fields(locals())
-    with start(fields.pop("strategy"), trace=not no_trace, **fields) as started:
+    if no_trace:
+        fields["trace"] = False
+    with start(fields.pop("strategy"), **fields) as started:
         if not as_json:
             for reason in started.plan.reasons:
                 Console(stderr=True).print(f"[bold]{reason.what}[/bold] {reason.choice}: {reason.why}", highlight=False)

@@ -38,7 +38,11 @@ def stage(
             raise SpecError.unknown("algorithm", name, ALGORITHMS | FOILS)
     if out.suffix not in (".html", ".svg"):
         raise SpecError("out", str(out), "a file that ends in .html or .svg")
+    if rounds is not None and out.suffix == ".html":
+        raise SpecError("round", rounds, "is for a still picture: take an --out that ends in .svg")
     link = options.link(mbit, None)
+    if link and hosts == 1:
+        raise SpecError("link", str(link), "a link is between hosts, and there is one: set hosts to 2 or more")
     shown: Sequence[str | Reduced] = compare(size, names, workers, hosts, link=link) if real else names
     widget = show(*shown, workers=workers, hosts=hosts, bytes=size, link=link)
     try:

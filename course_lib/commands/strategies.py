@@ -11,7 +11,6 @@ from rich.console import Console
 from course_lib import hardware
 from course_lib.commands.options import Json
 from course_lib.commands.tables import show, table
-from course_lib.errors import SpecError
 from course_lib.strategies import catalog
 
 NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
@@ -23,10 +22,7 @@ def strategies(
     """List the strategies, and which of them run here."""
     rows = catalog.rows(hardware.probe())
     if name is not None:
-        known = {row["strategy"] for row in rows}
-        if name not in known:
-            raise SpecError.unknown("strategy", name, known)
-        rows = [row for row in rows if row["strategy"] == name]
+        rows = [row for row in rows if row["strategy"] == catalog.find(name).name]
     if as_json:
         print(json.dumps(rows))
     elif name is not None:

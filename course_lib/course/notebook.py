@@ -30,7 +30,7 @@ def read(path: Path) -> Notebook:
     It is known by the metadata that its solution gave it, so it may have been renamed.
     """
     if not path.is_file():
-        raise SpecError("notebook", str(path), "no such file")
+        raise SpecError("notebook", str(path), "is a directory: name a notebook in it" if path.is_dir() else "no such file")
     try:
         content = nbformat.read(path, as_version=4)
         exercise = content.metadata.get("lockstep", {}).get("exercise")

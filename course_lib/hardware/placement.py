@@ -96,7 +96,8 @@ def _fit(spec: RunSpec, machine: Machine, start: StartMethod, warm: bool) -> tup
     """How many tasks of this kind fit in memory. Raises `SpecError` if those of `spec` do not."""
     once, each = (mb * MB for mb in _MEMORY_MB[spec.framework, start])
     once = 0 if warm and start == "fork" else once
-    each += 4 * spec.parameters * _COPIES[spec.framework] * spec.replicas if spec.workload == "wide" else 0
+    model = 4 * spec.parameters * _COPIES[spec.framework] if spec.workload == "wide" else 0
+    each += model * spec.replicas
     tasks = len(spec.tasks)
     if machine.memory_total == 0:
         return tasks, Reason("memory", "not known", "How much is free cannot be read here, so nothing is refused.")
@@ -104,11 +105,13 @@ def _fit(spec: RunSpec, machine: Machine, start: StartMethod, warm: bool) -> tup
     free = gigabytes(machine.memory)
     if tasks <= fits:
         return fits, Reason("memory", f"about {need}", f"For {_n(tasks, 'task')}; the {free} that are free would hold {fits} of this kind.")
-    most = fits - (tasks - spec.workers)
+    most, what = fits - (tasks - spec.workers), _n(tasks, "task")
+    if spec.replicas > 1:  # the workers that were asked for are the devices of one process
+        most, what = (machine.memory - once - each) // max(model, 1) + spec.replicas, f"{spec.replicas} devices of one process"
     at_most = f"at most {_n(most, 'worker')}" if most > 0 else "not even one worker fits: close other programs or notebooks"
     smaller = ", or fewer parameters" if spec.workload == "wide" else ""
-    text = f"{spec.framework} needs about {need} for {_n(tasks, 'task')}, this machine has {free} free: {at_most}{smaller}"
-    raise SpecError("workers", spec.workers, text)
+    text = f"{spec.framework} needs about {need} for {what}, this machine has {free} free: {at_most}{smaller}"
+    raise SpecError("workers", spec.shares, text)
 
 
 def _gpus_used(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:

@@ -17,7 +17,8 @@ from course_lib.strategies import catalog
 
 SAME = ("workload", "parameters", "seed", "global_batch")  # what is learnt, from which start and in which order: else it is no race
 OPTIONAL = (  # not every strategy can take these: such an entrant goes without, and a note says so
-    *("workers", "replicas", "ps", "chief", "slow", "all_reduce", "hosts"),
+    *("workers", "replicas", "ps", "chief", "slow", "all_reduce"),
+    *("hosts", "placement", "link", "links"),
     *("cross_device_ops", "staleness_bound", "backups", "microbatches", "pipeline", "emulate"),
 )
 MODEL_PARALLEL = ("pipeline_parallel", "tensor_parallel")  # they divide the work on each example, and its device time, not the examples
@@ -167,7 +168,7 @@ def _check_same(entrants: Sequence[Entrant]) -> None:
         for name in SAME:
             mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
             if mine != theirs:
-                raise SpecError(name, theirs, f"the same for all entrants of a race, and {first.label} has {mine}")
+                raise SpecError(name, theirs, f"({other.label}) must be the same for all entrants of a race, and {first.label} has {mine}")
 
 
 def _device_notes(entrants: Sequence[Entrant]) -> list[str]:

@@ -15,7 +15,7 @@ from course_lib import hardware, workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine, Plan
-from course_lib.spec import MAX_REPLICAS, MAX_WORKERS, NATIVE, RunSpec
+from course_lib.spec import MAX_REPLICAS, MAX_WORKERS, NATIVE, ONLY_SOME, RunSpec
 from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
 from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
 from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
@@ -68,24 +68,36 @@ def spec_for(name: str, **fields: Any) -> RunSpec:
     usual = RunSpec.model_fields["framework"].default
     framework = given.setdefault("framework", usual if usual in strategy.programs else next(iter(strategy.programs)))
     _check_framework(strategy, framework)
-    workers = given.setdefault("workers", strategy.default_workers)
+    _check_one_host(strategy, framework, given)
+    one_process = framework in strategy.one_process
+    workers = given.setdefault("workers", 1 if one_process and "replicas" in given else strategy.default_workers)
+    devices = one_process and "replicas" not in given  # workers are the devices of one process
     if isinstance(workers, int) and 1 <= workers <= MAX_WORKERS:  # else RunSpec will say what a number of workers is
         _check_workers(strategy, workers)
-        if framework in strategy.one_process and "replicas" not in given:
+        if devices:
             _check_one_process(strategy, framework, workers, given.get("slow", {}))
             given.update(workers=1, replicas=workers)
     given.setdefault("ps", strategy.default_ps)
     given.setdefault("chief", framework in strategy.chief)
     spec = RunSpec(strategy=name, **given)
     if strategy.default_batch and "global_batch" not in given:
-        spec = RunSpec(strategy=name, **given, global_batch=strategy.default_batch(spec.workers, spec.backups, spec.microbatches))
-    return checked(spec)
+        spec = RunSpec(strategy=name, **given, global_batch=strategy.default_batch(spec))
+    try:
+        return checked(spec)
+    except SpecError as error:
+        if devices and error.field == "replicas":  # what was asked for is called workers
+            raise SpecError("workers", error.value, error.allowed) from None
+        raise
 
 
 def checked(spec: RunSpec) -> RunSpec:
-    """Return `spec` if its strategy can be run as it says, else raise `SpecError`, or `Unavailable` if this machine cannot."""
+    """Return `spec` if its strategy can be run as it says, else raise `SpecError`, or `Unavailable` if this machine cannot.
+
+    What it has a use for is set in what is returned, so that the record of a run says it.
+    """
     strategy = find(spec.strategy)
     _check_framework(strategy, spec.framework)
+    _check_one_host(strategy, spec.framework, dict(spec))
     _check_workers(strategy, spec.workers)
     jobs = strategy.programs[spec.framework]
     for job, count in (("ps", spec.ps), ("chief", spec.chief)):
@@ -100,9 +112,13 @@ def checked(spec: RunSpec) -> RunSpec:
     workloads.find(spec.workload)
     if not _installed(spec.framework):
         raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
+    if spec.evaluate_every and not spec.trace:
+        raise SpecError(
+            "evaluate_every", spec.evaluate_every, "the accuracy goes into the trace, and this run has none: leave one of the two out"
+        )
     strategy.check(spec, hardware.probe())
-    _check_takes(strategy, spec)
-    return spec
+    _check_use(spec)
+    return spec.model_copy(update={field: getattr(spec, field) for field in ONLY_SOME if _user(spec, field) in _users(field)})
 
 
 def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
@@ -148,8 +164,11 @@ def rows(machine: Machine) -> list[dict[str, str]]:
 
 
 def _check_framework(strategy: Strategy, framework: str) -> None:
-    if framework not in strategy.programs:
-        raise SpecError.unknown("framework", framework, strategy.programs)
+    if framework in strategy.programs:
+        return
+    if any(framework in other.programs for other in STRATEGIES.values()):
+        raise SpecError("framework", framework, f"{strategy.name} is built in {' and '.join(strategy.programs)} only: leave it out")
+    raise SpecError.unknown("framework", framework, strategy.programs)
 
 
 def _check_workers(strategy: Strategy, workers: int) -> None:
@@ -170,6 +189,24 @@ def _check_one_process(strategy: Strategy, framework: str, workers: int, slow: M
             raise SpecError("slow", task, f"{is_one}, whose devices cannot be slowed singly{other}")
 
 
+def _check_one_host(strategy: Strategy, framework: str, given: Mapping[str, Any]) -> None:
+    """Refuse hosts, and links between them, where all workers have to be on one host."""
+    if not (why := _one_host(strategy, framework)):
+        return
+    other = next((name for name, jobs in strategy.programs.items() if jobs and not _one_host(strategy, name)), None)
+    cure = f"--framework {other} can be on several" if other else "multi_worker_mirrored can be on several"
+    for field in ("hosts", "placement", "link", "links"):
+        if (value := given.get(field)) and (field != "hosts" or (isinstance(value, int) and value > 1)):
+            raise SpecError(field, str(value) if field == "link" else value, f"{why}, so on one host: leave it out ({cure})")
+
+
+def _one_host(strategy: Strategy, framework: str) -> str:
+    """Why all workers of a strategy have to be on one host; "" if they need not be."""
+    if framework in strategy.one_process or strategy.max_workers == 1:
+        return f"{strategy.name} with {framework} is one process"
+    return strategy.one_host
+
+
 def _keeps_its_own(spec: RunSpec) -> str:
     """Why a run cannot have another all-reduce, and what can."""
     takers = ", ".join(name for name, strategy in STRATEGIES.items() if strategy.takes_schedule)
@@ -179,12 +216,22 @@ def _keeps_its_own(spec: RunSpec) -> str:
     return f"{spec.strategy} keeps the framework's own; {takers} {'takes' if own else 'is the same program and takes'} yours"
 
 
-def _check_takes(strategy: Strategy, spec: RunSpec) -> None:
-    """Refuse what would change nothing: a learner is to know that."""
-    for name in sorted({field for other in STRATEGIES.values() for field in other.takes} - set(strategy.takes)):
-        if (value := getattr(spec, name)) != RunSpec.model_fields[name].default:
-            takers = ", ".join(other.name for other in STRATEGIES.values() if name in other.takes)
-            raise SpecError(name, value, f"{strategy.name} has no use for it: leave it out (it is for {takers})")
+def _check_use(spec: RunSpec) -> None:
+    """Refuse what was set and would change nothing, whatever its value: a learner is to know that."""
+    for field in ONLY_SOME:
+        if field in spec.model_fields_set and (user := _user(spec, field)) not in _users(field):
+            text = f"{user} has no use for it: leave it out (it is for {', '.join(_users(field))})"
+            raise SpecError(field, getattr(spec, field), text)
+
+
+def _users(field: str) -> tuple[str, ...]:
+    """The strategies, or the workloads, that have a use for a field of `ONLY_SOME`."""
+    return ("wide",) if field == "parameters" else tuple(name for name, strategy in STRATEGIES.items() if field in strategy.takes)
+
+
+def _user(spec: RunSpec, field: str) -> str:
+    """The strategy of a run, or its workload, that a field of `ONLY_SOME` is for."""
+    return spec.workload if field == "parameters" else spec.strategy
 
 
 def _reality(name: str, framework: str, machine: Machine) -> dict[str, str]:

@@ -80,13 +80,14 @@ class Strategy:
     """A strategy: its facts and its role functions; `standing`: how real it is with a framework on a machine.
 
     - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
-    - `default_batch`: a global batch for so many `workers`, `backups` and `microbatches`, where the usual one would not do.
+    - `default_batch`: a global batch for a run, where the usual one would not do.
     - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief coordinates the workers.
     - `one_process`: frameworks in which all replicas live in one process, on a device each; `workers` are then made `replicas` of it.
+    - `one_host`: why its workers, which are processes of their own, have to be on one host all the same; "" if they need not.
     - `all_reduce`: what makes all replicas' gradients one in a run, where it is not the all-reduce that the plan finds for the framework.
     - `asynchronous`: every worker's gradients are an update of their own, so a step is as many updates as there are workers.
     - `takes_schedule`: whether its all-reduce can be one of ours.
-    - `takes`: which of the fields that only some strategies have a use for it takes.
+    - `takes`: which of the fields that only some strategies have a use for (`ONLY_SOME`) it takes.
     """
 
     name: str
@@ -94,12 +95,13 @@ class Strategy:
     programs: Programs
     standing: Callable[[str, Machine], Standing] = real_processes
     check: Callable[[RunSpec, Machine], None] = anything
-    default_batch: Callable[[int, int, int], int] | None = None
+    default_batch: Callable[[RunSpec], int] | None = None
     default_workers: int = 4
     max_workers: int = MAX_WORKERS
     default_ps: int = 0
     chief: tuple[str, ...] = ()
     one_process: tuple[str, ...] = ()
+    one_host: str = ""
     all_reduce: Callable[[RunSpec], Reason | None] = native
     asynchronous: bool = False
     takes_schedule: bool = False

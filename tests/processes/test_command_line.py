@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from course_lib import hardware
+from course_lib.__main__ import main
+from course_lib.commands import options
 from tests.conftest import HOME, processes_of
 
 FIELDS = {
@@ -82,7 +84,7 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
         ("run --parameters 10 --workload wide", "1000 to 50000000"),
         ("run --nonsense", "--nonsense"),
         ("nonsense", "nonsense"),
-        ("picture /nowhere --out /tmp/x.svg", "cannot be drawn"),
+        ("picture /nowhere --out /tmp/x.svg", "the directory of a run"),
         ("run --all-reduce rign", "all_reduce='rign': did you mean 'ring'? allowed: native, "),
         ("run --hosts 9", "hosts=9: at most 4, one for each worker"),
         ("run --hosts 0", "hosts=0: allowed: a whole number from 1"),
@@ -111,11 +113,79 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(arguments: str
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("run fully_sharded --framework tensorflow", "framework='tensorflow': fully_sharded is built in torch only: leave it out"),
+        ("run tpu --framework torch", "Use --framework tensorflow."),
+        ("run one_device --backups 1", "backups=1: one_device has no use for it: leave it out (it is for backup_workers)"),
+        ("run mirrored --pipeline 1f1b", "pipeline='1f1b': mirrored has no use for it: leave it out (it is for pipeline_parallel)"),
+        ("run --parameters 1000000", "parameters=1000000: digits has no use for it: leave it out (it is for wide)"),
+        ("run --evaluate-every 5 --no-trace", "evaluate_every=5: the accuracy goes into the trace, and this run has none: leave one of"),
+        ("run tensor_parallel --workers 3", "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8"),
+        ("run mirrored --workers 3 --global-batch 128", "global_batch=128: must divide evenly over 3 devices, such as 126 or 129"),
+        ("run --workload mnist", "workload='mnist': allowed: digits, digits_cnn, digits_deep, wide"),
+        ("run --steps -5", "steps=-5: allowed: a whole number from 1"),
+        ("run --device-ms 20ms", "'--device-ms': Input should be a valid number"),
+        ("run --slow worker:1=-2", "slow[worker:1]=-2.0: a factor from 1"),
+        ("run --mbit 100", "a link is between hosts, and there is one: set hosts to 2 or more"),
+        ("run --link 0=50", "a link is between hosts, and there is one: set hosts to 2 or more"),
+        ("run --hosts 2 --link 7=50", "links=7: this run has the hosts 0, 1"),
+        ("run --hosts 2 --link 1=fast", "links='1=fast': host=mbit or host=mbit,delay_ms, such as 1=50"),
+        ("run --hosts 2 --link 1=-50", "mbit=-50.0: allowed: megabits a second, above 0"),
+        (
+            "run mirrored --hosts 2",
+            "hosts=2: mirrored with tensorflow is one process, so on one host: leave it out (multi_worker_mirrored can",
+        ),
+        ("run central_storage --framework torch --mbit 5", "lie in memory that all its workers share, so on one host: leave it out"),
+        ("run multi_worker_mirrored mirrored", "unexpected extra argument"),
+        ("race mirrored", "race='mirrored': two strategies or more, such as: lockstep race one_device multi_worker_mirrored"),
+        ("race mirrored mirorred", "did you mean 'mirrored'?"),
+        ("race mirrored,wrkers=3 one_device", "field='wrkers': did you mean 'workers'?"),
+        ("race mirrored one_device --target-accuracy 90", "target_accuracy=90.0: a number above 0, at most 1, such as 0.9"),
+        ("race mirrored one_device --hosts 9", "hosts=9: mirrored with tensorflow is one process, so on one host"),
+        ("allreduce --bytes -4", "bytes='-4': a number of bytes, such as 4MiB, 64KiB or 1000"),
+        ("allreduce --hosts 2 --mbit -3", "mbit=-3.0: allowed: megabits a second, above 0"),
+        ("stage rng", "algorithm='rng': did you mean 'ring'?"),
+        ("stage --round 3 --out x.html", "round=3: is for a still picture: take an --out that ends in .svg"),
+        ("stage --mbit 100 --hosts 1 --out x.html", "a link is between hosts, and there is one: set hosts to 2 or more"),
+        ("race mirrored,seed=1 one_device", "seed=0: (one_device) must be the same for all entrants of a race, and mirrored has 1"),
+        ("check notebooks", "notebook='notebooks': is a directory: name a notebook in it"),
+        ("stage --out x.png", "out='x.png': a file that ends in .html or .svg"),
+        ("watch /proc", "run_dir='/proc': the directory of a run, or of a race with its runs in it"),
+        ("check README.md", "cannot be read as a notebook"),
+        ("strategies mirored", "did you mean 'mirrored'?"),
+    ],
+)
+def test_a_plausible_mistake_is_told_with_what_would_be_right(arguments: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert says in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
+    nothing = dict.fromkeys(("workers", "backups", "slow", "links", "mbit", "delay_ms"))
+    assert options.fields({**nothing, "timeout": 600.0}) == {}
+    assert options.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {"backups": 1, "slow": {"worker:1": 3.0}}
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel", "fully_sharded"])
+def test_a_model_in_parts_trains_over_hosts_with_a_link_between_them(name: str) -> None:
+    done = lockstep("run", name, *["--framework", "torch", "--workers", "2", "--hosts", "2", "--mbit", "500", "--steps", "3", "--json"])
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["hosts"], result["reality"]) == (2, "emulated")
+    assert result["final_loss"] > 0
+
+
 def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
     before = {p.pid for p in processes_of(HOME)}
     done = lockstep("run", "--framework", "torch", "--steps", "100000", "--device-ms", "50", "--timeout", "6")
     assert done.returncode == 1
-    assert "not over after 6 s (--timeout), so it was stopped. Still waiting for: worker:0" in done.stderr
+    assert "not over after 6 s (--timeout), so it was stopped: worker:0" in done.stderr
     time.sleep(0.5)
     assert {p.pid for p in processes_of(HOME)} <= before
 

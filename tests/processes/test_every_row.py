@@ -87,5 +87,5 @@ def test_whoever_asks_for_nccl_without_gpus_is_told_why_not_and_what_instead(
 ) -> None:
     done = command(capsys, "run", *arguments.split())
     assert (done.code, done.out) == (2, "")
-    assert "nccl is unavailable here: it joins NVIDIA GPUs, one for each of 4 replicas" in done.err and instead in done.err
+    assert "nccl is unavailable here: it joins NVIDIA GPUs, 4 of them in this run" in done.err and instead in done.err
     assert len(done.err.strip().splitlines()) == 1

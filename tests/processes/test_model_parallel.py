@@ -271,11 +271,11 @@ def test_one_worker_is_enough(name: str) -> None:
         ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': "),
         ("tensor_parallel", {"workload": "digits_cnn"}, "workload='digits_cnn': tensor_parallel cuts dense layers, two at a time"),
         ("tensor_parallel", {"workers": 65}, "workers=65: at most 64, one for each hidden unit of digits"),
-        ("tensor_parallel", {"framework": "tensorflow", "workers": 3}, "replicas=3: must divide the 64 hidden units of digits"),
+        ("tensor_parallel", {"framework": "tensorflow", "workers": 3}, "workers=3: must divide the 64 hidden units of digits"),
         (
             "tensor_parallel",
             {"framework": "tensorflow", "workload": "wide", "parameters": 7_585},
-            "replicas=2: must divide the 101 hidden units of wide, or parameters=7510",
+            "workers=2: must divide the 101 hidden units of wide, or parameters=7510",
         ),
     ],
 )

@@ -249,7 +249,7 @@ def test_workers_of_a_strategy_in_one_process_are_its_replicas() -> None:
 def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_starts() -> None:
     if len(probe().gpus) < 2:
         with pytest.raises(
-            Unavailable, match="nccl is unavailable here: it joins NVIDIA GPUs, one for each of 2 replicas, and tensorflow can use"
+            Unavailable, match="nccl is unavailable here: it joins NVIDIA GPUs, 2 of them in this run, and tensorflow can use"
         ):
             start("mirrored", workers=2, cross_device_ops="nccl")
     spec = RunSpec(strategy="mirrored", workers=1, replicas=2, cross_device_ops="nccl")
@@ -265,7 +265,7 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
         (
             "mirrored",
             {"workers": 3, "cross_device_ops": "hierarchical_copy"},
-            "cross_device_ops='hierarchical_copy': TensorFlow's would lose the gradient of one of 3 replicas",
+            "cross_device_ops='hierarchical_copy': TensorFlow's would lose the gradient of one of 3 devices",
         ),
         ("central_storage", {"cross_device_ops": "nccl"}, "cross_device_ops='nccl': central_storage averages on the host"),
         ("tpu", {"cross_device_ops": "nccl", "emulate": True}, "cross_device_ops='nccl': a TPU's cores average over links of their own"),

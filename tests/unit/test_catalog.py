@@ -11,7 +11,7 @@ import pytest
 import course_lib
 from course_lib import hardware
 from course_lib.errors import SpecError, Unavailable
-from course_lib.spec import RunSpec
+from course_lib.spec import ONLY_SOME, Link, RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.catalog import STRATEGIES, spec_for
 from course_lib.strategies.strategy import Facts
@@ -34,7 +34,7 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         ("FSDP", {}, "strategy='FSDP': did you mean 'fully_sharded'?"),
         ("xyzzy", {}, "strategy='xyzzy': allowed: one_device, "),
         ("one_device", {"framework": "pytorch"}, "framework='pytorch': did you mean 'torch'?"),
-        ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': allowed: torch"),
+        ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': fully_sharded is built in torch only: leave it out"),
         ("mirrored", {"workers": 100}, "workers=100: mirrored with tensorflow is one process, which takes at most 64 devices"),
         (
             "mirrored",
@@ -67,6 +67,9 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         ),
         ("mirrored", {"microbatches": 8}, "microbatches=8: mirrored has no use for it: leave it out (it is for pipeline_parallel)"),
         ("parameter_server", {"slow": {"ps:0": 2.0}}, "slow='ps:0': only workers can be slowed, such as worker:0"),
+        ("tensor_parallel", {"workers": 3}, "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8"),
+        ("mirrored", {"workers": 3, "global_batch": 128}, "global_batch=128: must divide evenly over 3 devices, such as 126 or 129"),
+        ("one_device", {"evaluate_every": 5, "trace": False}, "evaluate_every=5: the accuracy goes into the trace, and this run has none"),
     ],
 )
 def test_bad_input_names_the_field_the_value_and_what_is_allowed(name: str, given: dict[str, Any], says: str) -> None:
@@ -74,6 +77,77 @@ def test_bad_input_names_the_field_the_value_and_what_is_allowed(name: str, give
         spec_for(name, **given)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+ROWS = [(name, framework) for name, strategy in STRATEGIES.items() for framework, jobs in strategy.programs.items() if jobs]
+
+
+def given_for(name: str) -> dict[str, Any]:
+    return {"emulate": True} if name == "tpu" else {}
+
+
+OWN = [(name, field) for name, strategy in STRATEGIES.items() for field in sorted(set(ONLY_SOME) - {"parameters", *strategy.takes})]
+
+
+@pytest.mark.parametrize(("name", "field"), OWN)
+def test_what_was_set_counts_even_if_it_is_the_default(name: str, field: str) -> None:
+    usual = RunSpec.model_fields[field].default or "hierarchical_copy"
+    with pytest.raises(SpecError, match=f"{name} has no use for it: leave it out") as caught:
+        spec_for(name, **{"framework": None, **given_for(name), field: False if field == "emulate" else usual})
+    assert caught.value.field == field
+
+
+def test_the_size_of_a_model_counts_as_set_where_the_workload_has_another() -> None:
+    assert spec_for("one_device", workload="wide").parameters == spec_for("one_device", workload="wide", parameters=1_000_000).parameters
+    with pytest.raises(SpecError, match=r"parameters=1000000: digits has no use for it: leave it out \(it is for wide\)"):
+        spec_for("one_device", parameters=1_000_000)
+
+
+def test_every_field_that_only_some_use_is_used_by_one() -> None:
+    assert {field for strategy in STRATEGIES.values() for field in strategy.takes} == set(ONLY_SOME) - {"parameters"}
+
+
+@pytest.mark.parametrize(("name", "framework"), ROWS)
+def test_a_saved_spec_says_what_its_run_had_a_use_for_and_can_be_run_again(name: str, framework: str) -> None:
+    spec = spec_for(name, framework=framework, workload="wide", parameters=30_010, **given_for(name))
+    written = spec.model_dump_json()
+    assert {field for field in ONLY_SOME if f'"{field}":' in written} == {*STRATEGIES[name].takes, "parameters"}
+    again = RunSpec.model_validate_json(written)
+    assert catalog.checked(again) == spec
+    assert again.model_dump_json() == written
+
+
+ONE_HOST = {
+    **{("one_device", framework): "one_device with [a-z]+ is one process" for framework in ("tensorflow", "torch")},
+    **{(name, "tensorflow"): "is one process" for name in ("mirrored", "tpu", "central_storage")},
+    ("tensor_parallel", "tensorflow"): r"is one process, so on one host: leave it out \(--framework torch can be on several\)",
+    ("mirrored", "torch"): r"the devices of one machine, so on one host: leave it out \(multi_worker_mirrored can be on several\)",
+    ("central_storage", "torch"): "memory that all its workers share",
+}
+
+
+@pytest.mark.parametrize(("name", "framework"), ROWS)
+def test_hosts_and_links_are_for_workers_that_can_be_on_several_and_refused_with_the_reason_elsewhere(name: str, framework: str) -> None:
+    fast = Link(mbit=500)
+    spread: list[dict[str, Any]] = [
+        {"hosts": 2},
+        {"hosts": 2, "link": fast},
+        {"hosts": 2, "links": {1: fast}},
+        {"placement": {"worker:1": 1}},
+    ]
+    for given in spread:
+        given |= {"workers": 2, "framework": framework, **given_for(name)}
+        if why := ONE_HOST.get((name, framework)):
+            with pytest.raises(SpecError, match=why):
+                spec_for(name, **given)
+            with pytest.raises(SpecError, match=why):
+                catalog.checked(RunSpec(strategy=name, **given))
+        else:
+            assert spec_for(name, **given).hosts == 2
+    if (name, framework) in ONE_HOST:
+        with pytest.raises(SpecError, match=r"link='500 Mbit/s, 0 ms': .*one host: leave it out"):
+            spec_for(name, framework=framework, link=fast, **given_for(name))
+        assert spec_for(name, framework=framework, hosts=1, **given_for(name)).hosts == 1
 
 
 def test_without_a_framework_a_strategy_has_the_usual_one_or_its_only_one() -> None:
@@ -97,6 +171,16 @@ def test_who_can_take_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says
 def test_mirrored_with_torch_is_told_which_strategy_is_the_same_program_and_takes_an_all_reduce_of_ours() -> None:
     with pytest.raises(SpecError, match="mirrored keeps the framework's own; multi_worker_mirrored is the same program and takes yours"):
         catalog.schedule(spec_for("mirrored", framework="torch", all_reduce="ring"))
+
+
+def test_replicas_of_one_process_may_be_given_by_their_own_name() -> None:
+    by_name, as_workers = (spec_for("mirrored", framework="tensorflow", **given) for given in ({"replicas": 2}, {"workers": 2}))
+    assert (by_name.workers, by_name.replicas) == (as_workers.workers, as_workers.replicas) == (1, 2)
+
+
+def test_fields_beside_a_ready_made_spec_are_refused_and_not_forgotten() -> None:
+    with pytest.raises(SpecError, match=r"steps=5: a RunSpec says all there is: RunSpec\(\.\.\., steps=\.\.\.\)"):
+        course_lib.start(RunSpec(workers=2), steps=5)
 
 
 def test_a_ready_made_spec_is_checked_too() -> None:

@@ -424,6 +424,19 @@ def test_more_tasks_than_memory_allows_are_refused_with_both_numbers() -> None:
         hardware.plan(RunSpec(workers=4, workload="wide", parameters=50_000_000), LAPTOP)
 
 
+def test_where_devices_of_one_process_do_not_fit_the_refusal_says_how_many_workers_would() -> None:
+    def planned(devices: int) -> None:
+        hardware.plan(RunSpec(strategy="mirrored", workers=1, replicas=devices, workload="wide", parameters=20_000_000), LAPTOP)
+
+    with pytest.raises(SpecError, match=r"for 32 devices of one process, .*: at most ") as caught:
+        planned(32)
+    assert (caught.value.field, caught.value.value) == ("workers", 32)
+    most = int(caught.value.allowed.partition("at most ")[2].split()[0])
+    planned(most)
+    with pytest.raises(SpecError, match=f"at most {most} worker"):
+        planned(most + 1)
+
+
 @given(
     framework=st.sampled_from(["tensorflow", "torch", "python"]),
     ps=st.integers(0, 3),

@@ -3,12 +3,28 @@
 import pytest
 
 from course_lib.errors import SpecError
-from course_lib.spec import RunSpec, parse_slow
+from course_lib.spec import ONLY_SOME, Link, RunSpec, parse_link, parse_slow
 
 
 def test_a_spec_goes_to_json_and_back() -> None:
     spec = RunSpec(strategy="one_device", workers=1, slow={"worker:0": 2.0}, device_ms=5)
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_json_keeps_all_but_what_only_some_use_and_nobody_set_so_that_it_means_the_same_when_read() -> None:
+    spec = RunSpec(backups=1, hosts=1)  # both are the defaults
+    written = spec.model_dump()
+    assert set(RunSpec.model_fields) - set(written) == set(ONLY_SOME) - {"backups"}
+    again = RunSpec.model_validate_json(spec.model_dump_json())
+    assert again == spec
+    assert again.model_fields_set & set(ONLY_SOME) == spec.model_fields_set & set(ONLY_SOME) == {"backups"}
+
+
+def test_a_link_between_hosts_needs_two_of_them() -> None:
+    for field, fields in (("link", {"link": Link(mbit=9)}), ("links", {"links": {0: Link(mbit=9)}})):
+        with pytest.raises(SpecError, match="set hosts to 2 or more") as caught:
+            RunSpec(**fields)
+        assert caught.value.field == field
 
 
 def test_tasks_are_named_as_tensorflow_names_them() -> None:
@@ -32,6 +48,7 @@ def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batc
         ("framework", {"framework": "jax"}, "tensorflow"),
         ("global_batch", {"global_batch": 100, "workers": 3}, "99 or 102"),
         ("global_batch", {"global_batch": 2, "workers": 4}, "such as 4"),
+        ("global_batch", {"global_batch": 4, "workers": 1, "replicas": 3}, "over 3 devices, such as 3 or 6"),
         ("steps", {"steps": 0}, "1 to 1000000"),
         ("seed", {"seed": -5}, "0 to"),
         ("device_ms", {"device_ms": -1}, "from 0"),
@@ -58,3 +75,11 @@ def test_a_straggler_that_cannot_be_read_is_refused(text: str) -> None:
 
 def test_a_straggler_is_read() -> None:
     assert parse_slow("worker:1=3") == ("worker:1", 3.0)
+
+
+def test_a_number_below_0_is_told_what_may_be() -> None:
+    with pytest.raises(SpecError, match="a factor from 1"):
+        RunSpec(slow=dict([parse_slow("worker:1=-3")]))
+    for text, says in (("1=-50", "above 0"), ("1=50,-2", "from 0")):
+        with pytest.raises(SpecError, match=says):
+            parse_link(text)

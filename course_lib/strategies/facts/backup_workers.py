@@ -33,7 +33,7 @@ BACKUP_WORKERS = Strategy(
     programs("backup_workers", torch=("worker", "ps")),
     over_rpc,
     check,
-    default_batch=lambda workers, backups, _: batch_of(workers, max(1, workers - backups)),
+    default_batch=lambda spec: batch_of(spec.workers, max(1, spec.workers - spec.backups)),
     default_ps=1,
     all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
     takes=("backups",),

@@ -39,5 +39,6 @@ CENTRAL_STORAGE = Strategy(
     standing,
     check,
     one_process=("tensorflow",),
+    one_host="the parameters of central_storage lie in memory that all its workers share",
     all_reduce=no_all_reduce("Gradients meet in the host's memory, where they are averaged and applied once."),
 )

@@ -26,11 +26,11 @@ def cross_device_ops(spec: RunSpec) -> str:
 def check(spec: RunSpec, machine: Machine) -> None:
     """NCCL needs a GPU for each replica, and TensorFlow's hierarchical copy an even number of them."""
     if spec.framework == "torch" and spec.cross_device_ops not in (None, "nccl"):
-        raise SpecError("cross_device_ops", spec.cross_device_ops, "is TensorFlow's; DistributedDataParallel has gloo and nccl")
+        raise SpecError("cross_device_ops", spec.cross_device_ops, "is TensorFlow's: leave it out, or take nccl on GPUs")
     if spec.cross_device_ops == "nccl":
         check_nccl(spec, machine, "Leave it out for gloo." if spec.framework == "torch" else OTHERS)
     if spec.cross_device_ops == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
-        text = f"TensorFlow's would lose the gradient of one of {spec.replicas} replicas: take an even number, or reduction_to_one_device"
+        text = f"TensorFlow's would lose the gradient of one of {spec.replicas} devices: take an even number, or reduction_to_one_device"
         raise SpecError("cross_device_ops", spec.cross_device_ops, text)
 
 
@@ -38,7 +38,7 @@ def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
     """Raise `Unavailable` if a run cannot have NCCL on a machine; `cure`: what to take instead."""
     needed, usable = max(2, spec.shares), len(machine.gpus) if spec.framework in machine.cuda_frameworks else 0
     if usable < needed:
-        why = f"it joins NVIDIA GPUs, one for each of {needed} replicas, and {spec.framework} can use {usable or 'none'} on this machine"
+        why = f"it joins NVIDIA GPUs, {needed} of them in this run, and {spec.framework} can use {usable or 'none'} on this machine"
         raise Unavailable("nccl", why, cure)
 
 
@@ -67,6 +67,7 @@ MIRRORED = Strategy(
     standing,
     check,
     one_process=("tensorflow",),
+    one_host="mirrored is for the devices of one machine",
     all_reduce=all_reduce,
     takes=("cross_device_ops",),
 )

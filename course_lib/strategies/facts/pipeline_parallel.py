@@ -40,7 +40,7 @@ PIPELINE_PARALLEL = Strategy(
     ),
     programs("pipeline_parallel", torch=("worker",)),
     check=check,
-    default_batch=lambda workers, _, microbatches: batch_of(workers, microbatches),
+    default_batch=lambda spec: batch_of(spec.workers, spec.microbatches),
     default_workers=2,
     all_reduce=no_all_reduce("Neighbours send each other activations and their gradients; nobody all-reduces."),
     takes=("microbatches", "pipeline"),
