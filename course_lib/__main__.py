@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _fail(error, 2)
     except Stalled as stalled:
         waited = "; ".join(f"{task} {last}" for task, last in stalled.waiting_for.items())
-        _fail(f"not over after {stalled.seconds:g} s (--timeout), so it was stopped. Still waiting for: {waited}", 1)
+        _fail(f"not over after {stalled.seconds:g} s (--timeout), so it was stopped: {waited}", 1)
     except LockstepError as error:
         _fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):

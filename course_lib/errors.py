@@ -65,14 +65,25 @@ class StartTimeout(LockstepError):
 
 
 class Stalled(LockstepError):
-    """A wait ran out. Fields: `waiting_for` (task -> what it did last), `seconds`. The run itself goes on."""
+    """A wait ran out. Fields: `waiting_for` (task -> what it does, as "waits in step 3 for ps:0"), `seconds`. The run itself goes on."""
 
     def __init__(self, waiting_for: dict[str, str], seconds: float) -> None:
         self.waiting_for, self.seconds = dict(waiting_for), seconds
-        who = "; ".join(f"{task} ({last})" for task, last in self.waiting_for.items())
-        super().__init__(
-            f"after {seconds:.1f} s the run is not over. Still waiting for: {who}. Wait longer with wait(timeout=...), or end it with stop()."
-        )
+        alike: dict[str, list[str]] = {}
+        for task, what in self.waiting_for.items():
+            alike.setdefault(what, []).append(task)
+        who = "; ".join(f"{', '.join(tasks)} {what if len(tasks) == 1 else _plural(what)}" for what, tasks in alike.items())
+        what = f"the run is not over: {who}" if who else "the run is not over"
+        super().__init__(f"after {seconds:.1f} s {what}. Wait longer with wait(timeout=...), or end it with stop().")
+
+
+_PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were"}
+
+
+def _plural(what: str) -> str:
+    """What several tasks do, from what each of them does."""
+    verb, _, rest = what.partition(" ")
+    return f"{_PLURAL.get(verb, verb)} {rest}"
 
 
 class TaskFailed(LockstepError):

@@ -1,4 +1,11 @@
-"""What a trace says: waiting, idle share, throughput. Everything here is computed from events, for live, saved and simulated runs alike."""
+"""What a trace says: waiting, idle share, throughput. Everything here is computed from events, for live, saved and simulated runs alike.
+
+What counts as an update: one application of a gradient to the whole model, however many places that lies in. Those may be copies (one for each
+replica) or parts (one for each parameter server, stage or shard), and each of them writes an `Update` into the trace. What several places write
+of the same step is one update. What one place writes of the same step is several, as each asynchronous worker numbers its own steps. So 150
+synchronous steps are 150 updates, on four replicas, two parameter servers or a central device alike, and with backup workers too; 150 steps of each
+of four asynchronous workers are 600. Parts count their versions themselves: the staleness of an update is that of its stalest part.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import itertools
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from course_lib.trace import Lifecycle, Metric, Phase, Trace, Traffic, Update, task_key
@@ -105,15 +112,46 @@ def idle_share(trace: Trace) -> dict[str, float]:
     return {task: waited[task] / (end - start) if end > start else 0.0 for task, (start, end) in spans.items()}
 
 
+class Updates:
+    """The updates of a run, counted as the top of this file says, taken in as their places write them: piece by piece, or all at once.
+
+    The order in which places are read does not matter.
+    """
+
+    def __init__(self, written: Iterable[Update] = ()) -> None:
+        self._seen: Counter[int] = Counter()
+        self._made: Counter[tuple[str, str, str, int]] = Counter()  # place and step -> how many so far
+        self._stalest: dict[tuple[int, int], int] = {}  # step, and number in it -> staleness
+        self.add(written)
+
+    def add(self, written: Iterable[Update]) -> None:
+        """Take in more, in the order in which each place wrote it."""
+        for u in written:
+            here = u.task, u.device, u.variables, u.step
+            update = u.step, self._made[here]
+            self._made[here] += 1
+            known = self._stalest.get(update)
+            if known is None or u.staleness > known:
+                self._stalest[update] = u.staleness
+                self._seen[u.staleness] += 1
+                if known is not None:
+                    self._seen[known] -= 1
+
+    @property
+    def staleness(self) -> Counter[int]:
+        """How many updates had which staleness."""
+        return +self._seen
+
+
 def staleness(trace: Trace) -> dict[str, Any]:
     """How stale the gradients were when they were applied, counted in updates.
 
-    `mean` and `max`; `updates`: how many had which staleness; `by_worker`: the mean of each worker's gradients, {} where a trace does not tell
-    whose they are.
+    `mean` and `max`; `updates`: how many had which staleness; `by_worker`: the mean of each worker's gradients, over all places that they were
+    applied in, {} where a trace does not tell whose they are.
     """
-    seen, of = Counter[int](), defaultdict[str, list[int]](list)
-    for update in trace.all(Update):
-        seen[update.staleness] += 1
+    written = trace.all(Update)
+    seen, of = Updates(written).staleness, defaultdict[str, list[int]](list)
+    for update in written:
         for worker in update.workers.split():
             of[worker].append(update.staleness)
     return {

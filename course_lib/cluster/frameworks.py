@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "GLIBC_TUNABLES": "glibc.malloc.arena_max=1",  # TensorFlow's hundred threads would each dirty an arena: slower starts, more memory
     "OMP_WAIT_POLICY": "PASSIVE",  # tasks share cores: a thread that waits must not spin
     "TF_CPP_MIN_LOG_LEVEL": "3",  # what matters comes as an exception; without a GPU the rest is alarm about CUDA
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # as a warning it would tell, at each start, that addresses of a private network have no names
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums differ with the number of threads; without it N workers and one device agree
     "KERAS_BACKEND": "tensorflow",
     "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,  # not the machine's name, which some cannot resolve; tasks on hosts have another

@@ -10,9 +10,10 @@ from typing import Any
 
 import cloudpickle
 
-from course_lib.cluster import nursery
+from course_lib.cluster import nursery, waiting
 from course_lib.cluster.channel import Channel
 from course_lib.cluster.failure import first_failure, log_tail
+from course_lib.cluster.interrupt import saying
 from course_lib.cluster.process import task_dir
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
@@ -23,6 +24,8 @@ from course_lib.spec import Link, RunSpec, check_factor
 from course_lib.trace import Trace, task_key
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
+_STARTING = "is still starting"
+_going: list[Run] = []
 
 
 class Run:
@@ -42,10 +45,11 @@ class Run:
         self._error: LockstepError | None = None
         self._result: Any = None
         self._channel: Channel | None = None
-        self._paused: set[str] = set()
         self._early: list[dict[str, Any]] = []  # orders given before there was a supervisor to take them
         self._arrived, self._over = threading.Event(), threading.Event()
         self._sending = threading.Lock()
+        self._held = False  # by a `with` block, which stops it
+        _going.append(self)
         self._thread = threading.Thread(target=self._listen, name=f"lockstep-{directory.path.name}", daemon=True)
         self._thread.start()
 
@@ -55,22 +59,23 @@ class Run:
         """Wait until the run is over and return it.
 
         Raises what ended it, if that was a failure: `TaskFailed`, `StartTimeout`. Raises `Stalled` after `timeout` seconds, and names who was waited
-        for; the run goes on then, as it does when the cell is interrupted.
+        for; the run goes on then, as it does when the cell is interrupted: `KeyboardInterrupt` says how to end it.
         """
         deadline = clock() + timeout
-        while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
-            if clock() >= deadline:
-                trace = self.trace
-                busy = [task for task, state in self.tasks.items() if state not in ("done", "failed", "killed")]
-                raise Stalled({task: "paused" if task in self._paused else trace.last(task) for task in busy}, timeout)
+        with self._interruptible():
+            while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
+                if clock() >= deadline:
+                    raise Stalled(self.waiting_for(), timeout)
         if self._error:
             raise self._error.with_traceback(None)
         return self
 
     def wait_running(self, timeout: float = WAIT) -> Run:
         """Wait until every task runs its function. Raises as `wait` does."""
-        if not self._arrived.wait(timeout):
-            raise Stalled({task: self.trace.last(task) for task, state in self.tasks.items() if state == "starting"}, timeout)
+        with self._interruptible():
+            arrived = self._arrived.wait(timeout)
+        if not arrived:
+            raise Stalled({task: _STARTING for task, state in self.tasks.items() if state == "starting"}, timeout)
         if self._error:
             raise self._error.with_traceback(None)
         return self
@@ -79,8 +84,20 @@ class Run:
         """End the run now; returns when its last process is gone. Does nothing to a run that is over."""
         self._order("stop")
         if not self._over.wait(timeout):
-            raise Stalled(dict.fromkeys(self.tasks, "told to stop"), timeout)
+            raise Stalled(dict.fromkeys(self.tasks, "was told to stop"), timeout)
         return self
+
+    @staticmethod
+    def going() -> list[Run]:
+        """All runs of this process that are not over, oldest first: those of races, and those that nobody has given a name, among them."""
+        return list(_going)
+
+    def waiting_for(self, handle: str = "run") -> dict[str, str]:
+        """Task -> what it does or waits for, as its trace tells, of the tasks that are not over. `handle`: what cures are to call the run."""
+        busy = {task: state for task, state in self.tasks.items() if state not in ("done", "failed", "killed")}
+        starting = {task: _STARTING for task, state in busy.items() if state == "starting"}
+        others = [task for task in busy if task not in starting]
+        return starting | waiting.describe(self.trace, self.spec, others, clock() - self._origin, handle)
 
     def kill(self, task: str) -> None:
         """Kill a task's process with SIGKILL, as a crash or a pulled plug would."""
@@ -89,12 +106,10 @@ class Run:
     def pause(self, task: str) -> None:
         """Freeze a task (SIGSTOP) until `resume`: a machine that hangs."""
         self._order("pause", task=self.spec.check_task(task))
-        self._paused.add(task)
 
     def resume(self, task: str) -> None:
         """Let a paused task go on (SIGCONT)."""
         self._order("resume", task=self.spec.check_task(task))
-        self._paused.discard(task)
 
     def slow(self, task: str, factor: float) -> None:
         """Make a task take `factor` times as long over its steps from now on; 1 is full speed."""
@@ -144,6 +159,7 @@ class Run:
         return log_tail(self.run_dir, self.spec.check_task(task), lines)
 
     def __enter__(self) -> Run:
+        self._held = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,6 +167,9 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.spec.strategy}, {self.spec.framework}, {len(self.tasks)} tasks, {self._state})"
+
+    def _interruptible(self) -> contextlib.AbstractContextManager[None]:
+        return saying("run", "Run.going()[-1].stop()", self._held)
 
     # --- the thread that listens ---
 
@@ -171,6 +190,7 @@ class Run:
             if self._channel:
                 self._channel.close()
             self._error, self._state = error, outcome
+            _going.remove(self)
             self._arrived.set()
             self._over.set()
 
@@ -189,7 +209,7 @@ class Run:
             for message in messages:
                 if "over" in message:
                     if message["over"] == "failed":
-                        raise first_failure(self.run_dir, message["deaths"], self.trace, sorted(self._paused))
+                        raise first_failure(self.run_dir, message["deaths"], self.trace, waiting.paused(self.trace, self.tasks))
                     return str(message["over"])
                 if "unavailable" in message:
                     raise Unavailable(*message["unavailable"])

@@ -14,6 +14,7 @@ from typing import Any
 
 from course_lib import hardware
 from course_lib.cluster import nursery
+from course_lib.cluster.interrupt import saying
 from course_lib.cluster.run import WAIT, Run, launch
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
@@ -132,6 +133,7 @@ class Race:
         self._notes, self._origin, self._cores = list(notes), origin, cores
         self._line = StartingLine(self.runs)
         self._samples: list[Sample] = []
+        self._held = False  # by a `with` block, which stops it
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lockstep-race", daemon=True)
         self._thread.start()
@@ -142,12 +144,13 @@ class Race:
         """Wait until all runs are over and return the race.
 
         An entrant that fails does not stop the others. Raises, once all are over, what ended the first that failed; `Stalled` after
-        `timeout` seconds, and names who was waited for; the race goes on then.
+        `timeout` seconds, and names who was waited for; the race goes on then, as it does after an interrupt.
         """
         deadline = clock() + timeout
-        while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
-            if clock() >= deadline:
-                raise Stalled(self._busy(), timeout)
+        with saying("race", "[run.stop() for run in Run.going()]", self._held):
+            while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
+                if clock() >= deadline:
+                    raise Stalled(self._busy(), timeout)
         for label, run in self.runs.items():
             try:
                 run.wait(0)
@@ -207,6 +210,7 @@ class Race:
         return {"state": self.state, **self.comparison.as_dict(), "run_dirs": where}
 
     def __enter__(self) -> Race:
+        self._held = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -233,15 +237,11 @@ class Race:
             self._over.set()
 
     def _busy(self) -> dict[str, str]:
-        """Tasks of all entrants that are not done, and what each did last."""
-        busy: dict[str, str] = {}
-        for label, run in self.runs.items():
-            if run.state in ACTIVE:
-                trace = run.trace
-                busy |= {
-                    f"{label}: {task}": trace.last(task) for task, state in run.tasks.items() if state not in ("done", "failed", "killed")
-                }
-        return busy
+        """Tasks of all entrants that are not done, and what each of them does or waits for."""
+        active = {label: run for label, run in self.runs.items() if run.state in ACTIVE}
+        return {
+            f"{label}: {task}": what for label, run in active.items() for task, what in run.waiting_for(f"race.runs[{label!r}]").items()
+        }
 
     def _verdict(self, found: Sequence[Figures]) -> Verdict:
         specs = [run.spec for run in self.runs.values()]

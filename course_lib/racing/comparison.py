@@ -117,7 +117,7 @@ class Comparison:
             "seconds": lambda f: f"{f.seconds:.2f}",
             "examples": lambda f: f"{f.examples:,}",
             "idle": lambda f: "\n".join(f"{task} {share:.0%}" for task, share in f.idle_share.items()) or "-",
-            "updates by staleness": lambda f: _histogram(f.staleness["updates"]),
+            "updates": lambda f: _histogram(f.staleness["updates"]),
             "gradients dropped": lambda f: str(f.dropped_gradients),
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
@@ -296,4 +296,4 @@ def _text(value: float | None, form: str) -> str:
 
 
 def _histogram(updates: Mapping[str, int]) -> str:
-    return "\n".join(f"{stale}: {count:,}" for stale, count in updates.items()) or "-"
+    return "\n".join(f"{count:,} of staleness {stale}" for stale, count in updates.items()) or "-"

@@ -17,6 +17,7 @@ from course_lib import allreduce, start
 from course_lib.collectives import ALGORITHMS, Schedule, Transfer, build, bus_bandwidth, cost, ring, simulate, verify
 from course_lib.reduction.call import AllReduce, compare
 from course_lib.reduction.measure import REPEATS, calibration, job, measure
+from course_lib.spec import Link
 from course_lib.trace import Message, Trace
 from tests.conftest import HOME
 
@@ -211,6 +212,11 @@ def test_each_job_of_a_measurement_is_timed_as_often_as_it_says_and_has_a_trace_
     assert [len(one.seconds) for one in done] == [3, REPEATS, 1]
     assert [(one.exact, len(one.trace)) for one in done] == [(True, 4), (None, 0), (True, 2)]
     assert all(seconds > 0 for one in done for seconds in one.seconds)
+
+
+def test_of_short_messages_over_links_the_model_knows_what_the_cores_have_to_do() -> None:
+    for result in compare("1KiB", ["hierarchical", "ring_worst_order"], workers=8, hosts=2, link=Link(mbit=200)):
+        assert result.predicted_seconds > result.seconds / 3  # the link alone would account for a twentieth
 
 
 # --- nothing left, nothing lost -------------------------------------------------------------------------------------------------------------

@@ -12,10 +12,23 @@ from typing import Any
 
 import psutil
 import pytest
+from jupyter_client.manager import start_new_kernel
 
 from course_lib import start
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, TaskFailed
 from course_lib.trace import Lifecycle, Metric, Phase
+from tests.conftest import gone_within
+
+# What an interrupt says.
+END_IT = "from course_lib import Run; Run.going()[-1].stop()"
+WORD = f"The run goes on, as long as this Python process does. run.stop() ends it; if it has no name: {END_IT}"
+
+
+def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"still waiting for {what}"
+        time.sleep(0.02)
 
 
 @pytest.fixture(params=["fork", "spawn"])
@@ -205,7 +218,7 @@ def test_pause_freezes_a_task_and_resume_lets_it_go_on() -> None:
         before = len(run.trace.all(Phase, "worker:1"))
         time.sleep(0.5)
         assert len(run.trace.all(Phase, "worker:1")) == before
-        with pytest.raises(Stalled, match=r"worker:1 \(paused\)"):
+        with pytest.raises(Stalled, match=r"worker:1 is paused \(run\.resume\('worker:1'\) lets it go on\)"):
             run.wait(0.1)
         run.resume("worker:1")
         time.sleep(0.5)
@@ -213,6 +226,32 @@ def test_pause_freezes_a_task_and_resume_lets_it_go_on() -> None:
         run.pause("worker:0")  # and a paused task can be stopped
     assert run.state == "stopped"
     assert alive(run) == []
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+def test_workers_of_a_synchronous_run_are_said_to_wait_for_the_one_that_is_paused(framework: str) -> None:
+    with start("multi_worker_mirrored", workers=3, steps=100_000, framework=framework) as run:
+        until(lambda: len(run.wait_running(60).trace.all(Phase, "worker:0", what="apply")) > 5, "the first steps")
+        run.pause("worker:2")
+        with pytest.raises(
+            Stalled, match=r"worker:0, worker:1 wait in step (\d+) for worker:2; worker:2 is paused \(run\.resume\("
+        ) as caught:
+            run.wait(3)
+        steps = max(p.step for p in run.trace.all(Phase))
+        assert caught.value.waiting_for["worker:0"] == f"waits in step {steps} for worker:2"
+        run.resume("worker:2")
+        until(lambda: run.trace.all(Phase, "worker:0", step=steps + 3), "steps after the pause")
+
+
+def test_warnings_of_torch_at_its_start_are_not_in_a_tasks_log() -> None:
+    def meet(task):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        print("met")
+
+    run = start(meet, framework="torch", workers=2).wait(60)
+    assert [run.log(task) for task in run.tasks] == ["met", "met"]
 
 
 def test_slow_acts_on_a_running_task() -> None:
@@ -238,18 +277,50 @@ def test_orders_to_a_task_that_is_not_there_are_refused(order: str) -> None:
         getattr(run, order)("worker:9")
 
 
-def test_an_interrupt_ends_the_wait_and_not_the_run(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_wait_and_not_the_run_and_says_how_to_end_that(tmp_path: Path) -> None:
     script = tmp_path / "cell.py"
     script.write_text(
         "import os, signal, threading, time\n"
-        "from course_lib import start\n"
+        "from course_lib import Run, start\n"
         "run = start(lambda: time.sleep(1.5) or 'whole', workers=2).wait_running(60)\n"
         "threading.Timer(0.3, lambda: os.killpg(0, signal.SIGINT)).start()\n"  # as Jupyter does: to the whole group
-        "try:\n    run.wait(30)\nexcept KeyboardInterrupt:\n    print('interrupted', run.state)\n"
-        "print(run.wait(30).result)\n"
+        "try:\n    run.wait(30)\nexcept KeyboardInterrupt as interrupt:\n    print(run.state, Run.going() == [run], interrupt)\n"
+        "print(run.wait(30).result, Run.going())\n"
+        "try:\n    with start(lambda: time.sleep(60)) as run:\n"
+        "        threading.Timer(0.3, lambda: os.killpg(0, signal.SIGINT)).start()\n        run.wait(30)\n"
+        "except KeyboardInterrupt as interrupt:\n    print(run.state, interrupt)\n"
     )
     out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=90, start_new_session=True)
-    assert out.stdout.splitlines() == ["interrupted running", "{'worker:0': 'whole', 'worker:1': 'whole'}"], out.stderr
+    assert out.stdout.splitlines() == [
+        f"running True {WORD}",
+        "{'worker:0': 'whole', 'worker:1': 'whole'} []",
+        "stopped The with block ends, and stops the run.",
+    ], out.stderr
+
+
+def reply_to(client: Any, message: str) -> dict[str, Any]:
+    """What a kernel says when it is done with a cell."""
+    while (reply := client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != message:
+        pass
+    return dict(reply["content"])
+
+
+def test_a_cell_that_is_interrupted_shows_the_word_and_what_it_says_ends_a_run_without_a_name(home: Path) -> None:
+    manager, client = start_new_kernel(env={**os.environ, "LOCKSTEP_HOME": str(home)})
+    try:
+        cell = client.execute("import time; from course_lib import start; start(lambda: time.sleep(120), workers=2).wait(90)")
+        until(lambda: list(home.glob("runs/*/tasks/worker-1/events.jsonl")), "the tasks")
+        time.sleep(0.5)
+        manager.interrupt_kernel()
+        reply = reply_to(client, cell)
+        assert (reply["ename"], reply["evalue"]) == ("KeyboardInterrupt", WORD)
+        assert WORD in reply["traceback"][-1]
+        ended = reply_to(client, client.execute(END_IT, user_expressions={"left": "Run.going()"}))
+        assert ended["user_expressions"]["left"]["data"]["text/plain"] == "[]"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert not gone_within(str(home), 5.0)
 
 
 def test_what_a_task_starts_goes_with_it() -> None:

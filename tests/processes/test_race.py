@@ -3,7 +3,9 @@
 import functools
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from course_lib import hardware
+from course_lib import Run, hardware
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.racing.call import Race, divide, race
 from course_lib.strategies import catalog
@@ -74,7 +76,7 @@ def test_a_straggler_costs_the_synchronous_entrant_time_and_its_other_workers_id
     assert alone.seconds_to_target < slowed.seconds_to_target  # type: ignore[operator]
     assert comparison.first == "one_device"
     assert slowed.idle_share["worker:0"] > 0.5 > slowed.idle_share["worker:1"]
-    assert set(slowed.staleness["updates"]) == {"0"}
+    assert slowed.staleness["updates"] == {"0": STEPS}  # both replicas apply each
 
 
 def test_a_race_says_who_goes_without_what_how_the_machine_is_divided_and_whether_it_was_fair() -> None:
@@ -101,7 +103,7 @@ def test_a_race_is_plain_json_and_a_table() -> None:
     assert list(told["entrants"]) == list(told["run_dirs"]) == ["multi_worker_mirrored", "one_device"]
     assert all(Path(path, "result.json").exists() for path in told["run_dirs"].values())
     assert told["entrants"]["one_device"]["curve"]["examples"] == [128 * (n + 1) for n in range(STEPS)]
-    assert "examples per second" in str(found.comparison)
+    assert "examples per second" in str(found.comparison) and f"{STEPS} of staleness 0" in str(found.comparison)
 
 
 def test_frameworks_race_each_other_and_the_one_that_compiles_longer_is_waited_for() -> None:
@@ -129,16 +131,26 @@ def test_synchronous_entrants_reach_a_target_accuracy_after_the_same_examples_ea
     assert "seconds to accuracy 0.600" in str(shown)
 
 
+def test_a_synchronous_step_is_one_update_and_an_asynchronous_one_is_one_for_each_worker_on_however_many_servers() -> None:
+    entrants = ("sync_parameter_server", "backup_workers", "parameter_server")
+    with race(*entrants, workers=2, ps=2, steps=20, device_ms=5, framework="torch") as found:
+        shown = found.wait(120).comparison.entrants
+    written = {label: len(run.trace.all(Update)) for label, run in found.runs.items()}
+    assert written == dict(zip(entrants, (40, 40, 80), strict=True))  # both servers write each
+    assert {label: sum(f.staleness["updates"].values()) for label, f in shown.items()} == dict(zip(entrants, (20, 20, 40), strict=True))
+    assert set(shown["parameter_server"].staleness["by_worker"]) == {"worker:0", "worker:1"}
+
+
 # --- strategies of this file's own ---
 
 
 def independent(task: Any) -> dict[str, Any]:
-    """Two workers, each at its own pace on a model of its own, that count each other's updates as if they were made to the same."""
+    """Two workers, each at its own pace on a model of its own, that tell of updates as if a server had made them to one."""
     for n in range(8 if task.index else 16):
         start = time.monotonic()
         task.pace()
         task.record("compute", n, start, time.monotonic())
-        task.update(n, "all", "cpu", read=n, written=n + 1 + task.index)
+        task.recorder.add(Update("ps:0", n, "all", "cpu", n, n + 1 + task.index, time.monotonic(), workers=task.name))
         task.metric("loss", 1 / (n + 1), n, (2 * n + task.index) * 64)
     return {"final_loss": 0.1, "test_accuracy": 0.5, "parameters": 1}
 
@@ -233,6 +245,25 @@ def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:
     assert found.stop() is found
     with pytest.raises(LockstepError, match="too late"):
         found.slow("worker:0", 1)
+
+
+def test_an_interrupted_wait_says_that_the_race_goes_on_and_what_it_says_ends_it() -> None:
+    found = race("one_device", ("another", "one_device"), steps=100_000, device_ms=2, framework="torch")
+    try:
+        until(lambda: found.state == "running")
+        found.runs["another"].pause("worker:0")
+        with pytest.raises(Stalled, match=r"another: worker:0 is paused \(race\.runs\['another'\]\.resume\('worker:0'\) lets it go on\)"):
+            found.wait(2)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(
+            KeyboardInterrupt,
+            match=r"The race goes on, as long as this Python process does\. race\.stop\(\) ends it; .*for run in Run\.going\(\)",
+        ):
+            found.wait(20)
+        assert found.state == "running" and set(found.runs.values()) <= set(Run.going())
+    finally:
+        found.stop()
+    assert not set(found.runs.values()) & set(Run.going())
 
 
 def _each_has_its_cores(found: Race) -> None:

@@ -177,6 +177,38 @@ def test_dropped_gradients_are_counted() -> None:
     assert of(Trace([*lockstep(), *dropped])).dropped_gradients == 3
 
 
+# --- what an update is ---
+
+
+def written(*places: str, step: int, read: int, version: int, workers: str = "") -> list[Event]:
+    """One update, as several places write it: each on a device of its own."""
+    return [Update(place, step, "all", f"cpu:{i}", read, version, 1.0, 1, workers) for i, place in enumerate(places)]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [("worker:0",), ("worker:0", "worker:0"), ("worker:0", "worker:1", "worker:2"), ("ps:0", "ps:1")],
+    ids=["central storage", "mirrored", "multi-worker mirrored", "synchronous, two servers"],
+)
+def test_a_synchronous_step_is_one_update_in_however_many_places_it_is_applied(places: tuple[str, ...]) -> None:
+    events = [u for n in range(150) for u in written(*places, step=n, read=n, version=n + 1)]
+    assert of(Trace(events)).staleness["updates"] == {"0": 150}
+
+
+def test_servers_that_took_other_backup_workers_gradients_made_one_update_all_the_same() -> None:
+    shards = [Update(f"ps:{k}", n, f"shard {k}", "cpu", n, n + 1, 1.0, 1, f"worker:{(n + k) % 2}") for n in range(20) for k in (0, 1)]
+    assert of(Trace(shards)).staleness["updates"] == {"0": 20}
+
+
+def test_each_gradient_of_an_asynchronous_worker_is_an_update_and_as_stale_as_its_stalest_part() -> None:
+    one = written("ps:0", step=3, read=3, version=4, workers="worker:0") + written("ps:0", step=3, read=3, version=5, workers="worker:1")
+    other = [Update("ps:1", 3, "all", "cpu:1", 3, version, 1.0, 1, worker) for worker, version in (("worker:0", 4), ("worker:1", 7))]
+    for events in ([*one, *other], [*other, *one]):
+        found = of(Trace(events)).staleness  # type: ignore[list-item]
+        assert (found["updates"], found["max"], found["mean"]) == ({"0": 1, "3": 1}, 3, 1.5)
+        assert found["by_worker"] == {"worker:0": 0, "worker:1": 2}
+
+
 # --- the target ---
 
 
@@ -285,7 +317,7 @@ def test_the_table_has_a_column_for_each_entrant_and_says_what_to_know() -> None
     assert all(len(row) == 3 for row in shown.rows())
     text = str(shown)
     assert "worker:0 65%" in text and "Fair: nobody waited." in text and "a note" in text
-    assert {row[0]: row[1] for row in shown.rows()}["updates by staleness"] == "0: 20"
+    assert {row[0]: row[1] for row in shown.rows()}["updates"] == "10 of staleness 0"
 
 
 def test_a_comparison_is_plain_json_and_a_long_curve_is_thinned_with_its_last_point_kept() -> None:

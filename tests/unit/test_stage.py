@@ -21,17 +21,22 @@ from course_lib.errors import SpecError
 from course_lib.trace import Trace
 from course_lib.widgets import page
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
-from course_lib.widgets.stage.scene import Shown
+from course_lib.widgets.stage.scene import MIDDLE, Shown
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def arrays(panel: dict[str, Any], clock: str = "simulated") -> dict[str, np.ndarray]:
     """The columns of a panel, as the page reads them."""
-    chunk = np.frombuffer(panel["chunk"], np.uint16)
+
+    def flags(name: str, count: int) -> np.ndarray:
+        return np.unpackbits(np.frombuffer(panel[name], np.uint8), bitorder="little", count=count)
+
     times = np.frombuffer(panel["clocks"][clock]["times"], np.uint16).reshape(2, -1) * (panel["clocks"][clock]["seconds"] / 65535)
-    columns = {name: np.frombuffer(panel[name], np.uint8) for name in ("src", "dst", "own", "wants")}
-    return columns | {"chunk": chunk & 0x7FFF, "reduce": chunk >> 15, "times": times}
+    cells = panel["ranks"] * panel["chunks"]
+    chunk = np.frombuffer(panel["chunk"], np.uint16 if panel["chunks"] > 256 else np.uint8)
+    bits = {"reduce": flags("reduce", len(chunk)), "own": flags("own", cells), "wants": flags("wants", cells)}
+    return {name: np.frombuffer(panel[name], np.uint8) for name in ("src", "dst")} | bits | {"chunk": chunk, "times": times}
 
 
 def carried(bytes: int, algorithms: Sequence[Any], workers: int, hosts: int, link: Any = None) -> list[Any]:
@@ -53,8 +58,15 @@ def reduce_half(p: int) -> list[list[Transfer]]:
     return [[Transfer(r, (r + 1) % p, (r - 1 - i) % p, "reduce") for r in range(p)] for i in range(p - 1)]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_scene_has_every_transfer_of_the_schedule_with_the_simulators_moments(name: str) -> None:
+def fine(workers: int) -> Schedule:
+    """All to rank 0 and back, in more chunks than a byte can number."""
+    rest, chunks = range(1, workers), range(300)
+    there = [[Transfer(r, 0, c, "reduce") for c in chunks] for r in rest]
+    return Schedule("fine", workers, 300, [*there, [Transfer(0, r, c, "copy") for r in rest for c in chunks]])
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, fine])
+def test_a_scene_has_every_transfer_of_the_schedule_with_the_simulators_moments(name: str | Callable[[int], Schedule]) -> None:
     (panel,) = AllReduceStage(name, workers=6, hosts=2, bytes=960).scene["panels"]
     schedule = build(name, 6, 2)
     listed = [(t.src, t.dst, t.chunk, t.op == "reduce") for r in schedule.rounds for t in r]
@@ -143,7 +155,7 @@ def test_a_broken_schedule_stops_at_the_transfer_that_breaks_it_with_the_words_o
     (panel,) = stage.scene["panels"]
     stop = panel["stop"]
     assert stop["text"] in [p.text for p in verify(make(4)).problems]
-    assert (stop["round"], stop["at"]["rounds"]) == (number, number + 0.5)
+    assert (stop["round"], stop["at"]["rounds"]) == (number, number + MIDDLE)
     assert len(panel["offsets"]) - 1 == number + 1 and panel["length"] == len(make(4).rounds)
     if blamed is None:
         assert stop["transfer"] is None and stop["cell"] is not None
@@ -214,6 +226,12 @@ def test_a_page_holds_all_it_needs_and_names_no_other_place(tmp_path: Path) -> N
     assert base64.b64decode(panel["src"]["$bytes"]) == AllReduceStage(workers=4).scene["panels"][0]["src"]
 
 
+def test_a_script_travels_without_its_indentation_comments_and_empty_lines() -> None:
+    lines = AllReduceStage._esm.splitlines()
+    assert "class Algorithm {" in lines and "constructor(data) {" in lines
+    assert [line for line in lines if line.startswith(("//", " ")) or not line] == []
+
+
 def test_a_page_escapes_what_could_end_its_scripts() -> None:
     text = page.html(AllReduceStage("ring", labels=["</script><b>"]), "x")
     assert "</script><b>" not in text
@@ -260,4 +278,4 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
 def test_the_model_of_links_is_the_one_given() -> None:
     fast, slow = (AllReduceStage("ring", topology=Topology(inter=Link.of(rate))) for rate in (1e9, 1e7))
     assert slow.scene["panels"][0]["clocks"]["simulated"]["seconds"] > 20 * fast.scene["panels"][0]["clocks"]["simulated"]["seconds"]
-    assert slow.scene["words"]["simulated"]["between"] == "80 Mbit/s each way"
+    assert slow.scene["words"]["simulated"]["between"] == "80 Mbit/s"

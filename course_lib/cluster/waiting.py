@@ -1,0 +1,77 @@
+"""Who waits for whom in a run that does not end, as its trace tells: what was done to tasks and hosts, and when each task was heard of last."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable
+
+from course_lib.cluster.roster import SERVICES
+from course_lib.network.layout import host_name
+from course_lib.spec import RunSpec
+from course_lib.trace import Lifecycle, Phase, Trace
+
+SILENT = 1.0  # seconds without a word after which a task may be waiting, or longer:
+STEPS = 3  # so many of its own steps
+RECENT = 50  # phases that tell how long its steps are
+AT_THE_END = ("reduce", "apply")  # phases after which a task is soon in its next step
+
+
+def describe(trace: Trace, spec: RunSpec, busy: Iterable[str], now: float, handle: str = "run") -> dict[str, str]:
+    """Task -> what it does at `now` (seconds of the trace): a verb and the rest, to be read after the task's name.
+
+    Servers are named if something holds them up. Those of the `busy` tasks that are paused, cut off or slowed hold up all that have fallen silent.
+    `handle`: what the run is called in the cures.
+    """
+    recent = {task: _recent(trace, task) for task in busy}
+    silent = {task for task, phases in recent.items() if _silent(phases, now)}
+    held = {task: why for task in recent if (why := _held(trace, spec, task, task in silent, handle))}
+    does = {task: _does(phases, list(held) if task in silent else []) for task, phases in recent.items()}
+    return {task: held.get(task, what) for task, what in does.items() if task in held or not task.startswith(SERVICES)}
+
+
+def paused(trace: Trace, tasks: Iterable[str]) -> list[str]:
+    """Those of the tasks that are paused, or were when they ended."""
+    return [task for task in tasks if _last(trace, task, "paused", "resumed") == "paused"]
+
+
+def _recent(trace: Trace, task: str) -> list[Phase]:
+    """The last phases of a task; of a chief, which may only hand out work, those of all."""
+    return trace.all(Phase, task)[-RECENT:] or (trace.all(Phase)[-RECENT:] if task.startswith("chief") else [])
+
+
+def _silent(phases: list[Phase], now: float) -> bool:
+    """Whether nothing was recorded for longer than steps usually take; of a task that records nothing, that cannot be told."""
+    begun: dict[int, float] = {}
+    for p in phases:
+        begun.setdefault(p.step, p.start)
+    usual = statistics.median([b - a for a, b in itertools.pairwise(begun.values())] or [0.0])
+    return bool(phases) and now - max(p.end for p in phases) > max(SILENT, STEPS * usual)
+
+
+def _held(trace: Trace, spec: RunSpec, task: str, silent: bool, handle: str) -> str | None:
+    """What holds a task up, and how to end that; None if nothing is known to."""
+    host = spec.places[task]
+    if paused(trace, [task]):
+        return f"is paused ({handle}.resume({task!r}) lets it go on)"
+    if _last(trace, host_name(host), "cut", "healed") == "cut":
+        return f"is on {host_name(host)}, which is cut off ({handle}.heal({host}) joins it again)"
+    slowed = trace.all(Lifecycle, task, state="slowed")[-1:]
+    if silent and slowed and slowed[0].why != "to 1 times its time":
+        return f"was slowed {slowed[0].why} ({handle}.slow({task!r}, 1) ends that)"
+    return None
+
+
+def _last(trace: Trace, who: str, *states: str) -> str:
+    """Which of these states a task or host entered last; "" if none."""
+    return next((e.state for e in reversed(trace.all(Lifecycle, who)) if e.state in states), "")
+
+
+def _does(phases: list[Phase], waits_for: list[str]) -> str:
+    """What a task does that nothing holds up but others."""
+    if not phases:
+        return "has recorded nothing so far"
+    last = phases[-1]
+    if waits_for:
+        return f"waits in step {last.step + (last.what in AT_THE_END)} for {', '.join(waits_for)}"
+    return f"has finished '{last.what}' of step {last.step} and nothing since"
