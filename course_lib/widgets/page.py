@@ -16,10 +16,10 @@ FOLDER = Path(__file__).parent
 def asset(*names: str) -> str:
     """The text of files in this folder and below, one after the other: a widget's script may be cut into parts that read well on their own.
 
-    Lines come without their indentation, since all of it travels to the browser with every widget.
+    Lines come without their indentation, and lines that are empty or a `//` comment not at all: the rest travels to the browser with every widget.
     """
     lines = (line.lstrip() for name in names for line in (FOLDER / name).read_text(encoding="utf-8").splitlines())
-    return "\n".join(lines) + "\n"
+    return "\n".join(line for line in lines if line and not line.startswith("//")) + "\n"
 
 
 def html(widget: anywidget.AnyWidget, title: str, text: str = "") -> str:

@@ -13,75 +13,67 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import Page
+
 from course_lib.errors import Unavailable
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 from tests.benchmarks.harness import Aim, Options, Rows, compare
-from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+from tests.browser.lab import CHROMIUM, chromium, opened
 
-STAGE = "document.querySelector('.ls-stage').stage"
-CELL = """
+WORKERS = (8, 32)
+CELL = f"""
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
-stage = AllReduceStage(workers={workers}, hosts=2)
-stage.clock, stage.speed = "simulated", 0.25
-stage
+for workers in {WORKERS}:
+    stage = AllReduceStage(workers=workers, hosts=2)
+    stage.clock = "simulated"
+    display(stage)
 """
 BUSY = "while True: pass"
-EMPTY = """async (ms) => {
+EMPTY = """async ([_, ms]) => {
     let count = 0;
     for (const end = performance.now() + ms; performance.now() < end; count++) await new Promise(requestAnimationFrame);
     return count;
 }"""
-PLAYED = f"""async (ms) => {{
-    const stage = {STAGE};
-    stage.seek(0);
+# From where many layers are to be drawn.
+PLAYED = """async ([which, ms]) => {
+    const { stage } = document.querySelectorAll(".ls-stage")[which];
+    stage.root.scrollIntoView();
+    stage.seek(0.4 * stage.total);
     stage.play();
     const before = stage.frames;
     await new Promise((over) => setTimeout(over, ms));
     stage.pause();
     return stage.frames - before;
-}}"""
+}"""
 
 
 def rows(options: Options) -> Rows:
     """Frames with 8 and with 32 ranks, and bytes."""
-    milliseconds = 1000 if options.quick else 3000
-    for workers in (8, 32):
-        with busy_page(workers) as page:
+    milliseconds = 500 if options.quick else 1500
+    with busy_page() as page:
+
+        def frames(script: str, which: int) -> float:
+            return page.evaluate(script, [which, milliseconds]) / (milliseconds / 1000)
+
+        for which, workers in enumerate(WORKERS):
             name = f"stage: frames with {workers} ranks, kernel busy"
-
-            def frames(script: str, page: Any = page) -> float:
-                return page.evaluate(script, milliseconds) / (milliseconds / 1000)
-
-            peer = "a page that draws nothing", partial(frames, EMPTY)
-            yield compare(name, "frames/s", partial(frames, PLAYED), peer, Aim("at least", 0.95), options)
-    for workers in (8, 32):
+            peer = "a page that draws nothing", partial(frames, EMPTY, which)
+            yield compare(name, "frames/s", partial(frames, PLAYED, which), peer, Aim("at least", 0.95), options)
+    for workers in WORKERS:
         name = f"stage: bytes to create one of {workers} ranks"
         yield compare(name, "kB", partial(created, workers), ("100 kB", lambda: 100.0), Aim("at most", 1), options)
 
 
 @contextmanager
-def busy_page(workers: int) -> Iterator[Any]:
-    """JupyterLab with a stage, and a kernel that will not answer. Raises Unavailable without a browser."""
+def busy_page() -> Iterator[Page]:
+    """JupyterLab with a stage of each size, and a kernel that will not answer. Raises Unavailable without a browser."""
     if CHROMIUM is None:
         raise Unavailable("a browser", "no Chromium was found", "apt install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        notebook(Path(folder) / "stage.ipynb", CELL.format(workers=workers), BUSY)
-        with jupyter(Path(folder)) as address:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
-            page.set_default_timeout(60_000)
-            page.goto(f"{address}/lab/tree/stage.ipynb")
-            page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
-            page.locator(".jp-Notebook .jp-Cell").first.click()
-            page.keyboard.press("Shift+Enter")
-            page.locator(".stage-canvas canvas").first.wait_for()
-            page.keyboard.press("Shift+Enter")
-            page.get_by_text("Python 3 (ipykernel) | Busy").wait_for()
-            page.evaluate(f"{STAGE}.root.scrollIntoView()")
-            yield page
-            browser.close()
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser, opened(browser, Path(folder), CELL, BUSY) as lab:
+        lab.run(2)
+        lab.page.locator(".stage-canvas canvas").last.wait_for()
+        lab.kernel("Busy")
+        yield lab.page
 
 
 def created(workers: int) -> float:

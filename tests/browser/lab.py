@@ -11,8 +11,10 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from course_lib.cluster import ports
 
@@ -26,6 +28,76 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+NONE = "no Chromium is installed: apt install chromium"
+SIZE = {"width": 1280, "height": 720}  # a projector
+OWN = ("file:", "data:", "blob:", "http://127.0.0.1", "ws://127.0.0.1")  # addresses on this machine
+
+
+class Tab:
+    """A page of a browser at a projector's size, what it asked for, and what went wrong in it. `look`: as Browser.new_page takes it."""
+
+    def __init__(self, browser: Browser, **look: Any) -> None:
+        self.page: Page = browser.new_page(**{"viewport": SIZE, **look})
+        self.page.set_default_timeout(60_000)
+        self.asked: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+
+    def open(self, path: Path) -> Page:
+        """Open a file."""
+        self.page.goto(path.as_uri())
+        return self.page
+
+    def complaints(self) -> list[str]:
+        """Errors, those on the console too, and requests that left the machine."""
+        return self.errors + [url for url in self.asked if not url.startswith(OWN)]
+
+    def close(self) -> None:
+        """Raises AssertionError if there are complaints."""
+        self.page.close()
+        assert self.complaints() == []
+
+
+class Lab(Tab):
+    """A notebook in JupyterLab: opened, its kernel started, its first cell chosen."""
+
+    def __init__(self, browser: Browser, address: str, **look: Any) -> None:
+        super().__init__(browser, **look)
+        self.page.goto(address)
+        self.kernel("Idle")
+        self.page.locator(".jp-Notebook .jp-Cell").first.click()
+
+    def kernel(self, state: str) -> None:
+        """Wait until the kernel is `Idle` or `Busy`."""
+        self.page.get_by_text(f"Python 3 (ipykernel) | {state}").wait_for()
+
+    def run(self, cells: int = 1) -> None:
+        """Run the chosen cell, and so many in all; the next one is chosen then. Does not wait for them."""
+        for _ in range(cells):
+            self.page.keyboard.press("Shift+Enter")
+
+    def choose(self, cell: int) -> None:
+        """Choose a cell by its number, from 0."""
+        self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputArea").click()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser, ended afterwards."""
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS) as browser:
+        yield browser
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, folder: Path, *cells: str, **look: Any) -> Iterator[Lab]:
+    """A notebook of these cells, open in a JupyterLab of its own that serves `folder`; nothing has run yet."""
+    book = notebook(folder / "notebook.ipynb", *cells)
+    with jupyter(folder) as address:
+        lab = Lab(browser, f"{address}/lab/tree/{book.name}", **look)
+        yield lab
+        lab.page.close()
 
 
 @contextlib.contextmanager
@@ -34,7 +106,10 @@ def jupyter(folder: Path) -> Iterator[str]:
     (reserved,) = ports.reserve(1)
     port = ports.address(reserved).rpartition(":")[2]
     reserved.close()
-    config = folder / ".jupyter"  # nobody's own settings
+    config = folder / ".jupyter"  # nobody's own settings, and no question whether to fetch news
+    quiet = config / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+    quiet.parent.mkdir(parents=True)
+    quiet.write_text('{"fetchNews": "false"}')
     server = subprocess.Popen(
         [
             sys.executable,
@@ -80,7 +155,7 @@ def _wait_for(address: str, server: subprocess.Popen[bytes], seconds: float = 60
 
 def notebook(path: Path, *cells: str) -> Path:
     """Write a notebook of code cells."""
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(book, path)
     return path

@@ -10,11 +10,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from tests.browser.lab import CHROMIUM, NONE, Lab, Tab, chromium, jupyter, notebook
 
-from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
-
-SIZE = {"width": 1280, "height": 720}  # a projector
 RUN = 'run = start("multi_worker_mirrored", framework="torch", workers=4, steps={steps}, device_ms=20, slow={{"worker:3": 4}})'
 
 # Name -> the code of a cell. Its last line shows the widget; one called `shown` is saved as a page, too.
@@ -90,13 +87,11 @@ shown""",
 SAVE = "import pathlib; shown.to_html(pathlib.Path('{name}.html')) if hasattr(shown, 'to_html') else None;"
 
 
-def photograph(page: Page, name: str, folder: Path) -> None:
+def photograph(lab: Lab, name: str, folder: Path) -> None:
     """Run the notebook that is open and keep what its first output looks like in both themes."""
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
-    page.locator(".jp-Notebook .jp-Cell").first.click()
+    page = lab.page
     page.keyboard.press("Control+b")  # without the list of files
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.press("Shift+Enter")
+    lab.run(2)
     page.get_by_text("[2]:", exact=True).first.wait_for(timeout=120_000)  # the second cell has run, so the first has
     page.locator(".jp-Cell").first.locator(".jp-InputCollapser").click()
     for theme in ("Light", "Dark"):
@@ -116,31 +111,24 @@ def main() -> None:
     if unknown := set(options.names) - set(CELLS):
         parser.error(f"no widget is called {', '.join(sorted(unknown))}; there are {', '.join(CELLS)}")
     if CHROMIUM is None:
-        parser.error("no Chromium is installed: apt install chromium")
+        parser.error(NONE)
     options.to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="lockstep-screenshots-") as temporary, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory(prefix="lockstep-screenshots-") as temporary, chromium() as browser:
         books = Path(temporary)
         os.environ["LOCKSTEP_HOME"] = str(books / "home")  # its runs go with it
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        quiet = books / ".jupyter/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
-        quiet.parent.mkdir(parents=True)
-        quiet.write_text('{"fetchNews": "false"}')  # nor a question whether to
         with jupyter(books) as address:
             for name in options.names or CELLS:
-                notebook(books / f"{name}.ipynb", CELLS[name].strip(), SAVE.format(name=name))
-                page = browser.new_page(viewport=SIZE)
-                page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb")
-                photograph(page, name, options.to)
-                page.close()
+                notebook(books / f"{name}.ipynb", CELLS[name], SAVE.format(name=name))
+                lab = Lab(browser, f"{address}/lab/workspaces/{name}/tree/{name}.ipynb")
+                photograph(lab, name, options.to)
+                lab.page.close()
                 for scheme in ("light", "dark"):
                     if (books / f"{name}.html").exists():
-                        page = browser.new_page(viewport=SIZE, color_scheme=scheme)
-                        page.goto((books / f"{name}.html").as_uri())
+                        page = Tab(browser, color_scheme=scheme).open(books / f"{name}.html")
                         page.wait_for_timeout(700)
                         page.screenshot(path=options.to / f"{name}-page-{scheme}.png")
                         page.close()
                 print(name, flush=True)
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -1,23 +1,18 @@
 """Timeline, StrategyTable, MachineCard and Predict in a real browser: from disk without a kernel, and in JupyterLab."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page, expect
 
 from course_lib import hardware
 from course_lib.collectives import build, simulate
 from course_lib.strategies import catalog
 from course_lib.trace import Lifecycle, Trace
 from course_lib.widgets import MachineCard, StrategyTable, Timeline
-from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+from tests.browser.lab import Tab, opened
 from tests.unit.test_timeline import training
 from tests.unit.test_trace import EVENTS
-
-if CHROMIUM is None:
-    pytest.skip("no Chromium is installed: apt install chromium", allow_module_level=True)
-
-from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CELLS = (
     """
@@ -38,37 +33,6 @@ card""",
 )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-class Watched:
-    """A page at a projector's size, what it asked for, and what went wrong in it."""
-
-    def __init__(self, browser: Browser, scheme: str = "light") -> None:
-        self.page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme=scheme, reduced_motion="reduce")
-        self.page.set_default_timeout(60_000)
-        self.asked: list[str] = []
-        self.errors: list[str] = []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
-
-    def open(self, path: Path) -> Page:
-        self.page.goto(path.as_uri())
-        return self.page
-
-    def close(self) -> None:
-        """Nothing went wrong and nobody else was asked."""
-        assert self.errors == []
-        assert [url for url in self.asked if not url.startswith(("file:", "data:", "blob:"))] == []
-        self.page.close()
-
-
 def view(page: Page) -> tuple[float, float]:
     """The span of seconds that a timeline shows."""
     return tuple(page.evaluate("(({from, to}) => [+from, +to])(document.querySelector('.ls-timeline').dataset)"))
@@ -79,8 +43,8 @@ def focused(page: Page) -> None:
 
 
 def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(browser: Browser, tmp_path: Path) -> None:
-    watched = Watched(browser)
-    page = watched.open(Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 6.5)])).to_html(tmp_path / "t.html"))
+    tab = Tab(browser, reduced_motion="reduce")
+    page = tab.open(Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 6.5)])).to_html(tmp_path / "t.html"))
     focused(page)
     page.keyboard.press("Home")
     expect(page.locator("[aria-live]")).to_have_text("worker:0 · step 0. compute: 1 s")
@@ -96,12 +60,12 @@ def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(browser: Browser, 
     expect(page.locator("[aria-live]")).to_contain_text("worker:1 · step 0")
     page.get_by_text("The same as text").click()
     expect(page.locator("pre")).to_contain_text("waited 2.00 s, for worker:1")
-    watched.close()
+    tab.close()
 
 
 def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(browser: Browser, tmp_path: Path) -> None:
-    watched = Watched(browser)
-    page = watched.open(Timeline(Trace(training(workers=4, steps=100))).to_html(tmp_path / "t.html"))
+    tab = Tab(browser, reduced_motion="reduce")
+    page = tab.open(Timeline(Trace(training(workers=4, steps=100))).to_html(tmp_path / "t.html"))
     focused(page)
     begin, end = view(page)
     assert end - begin == pytest.approx(0.3)  # ten steps of 100
@@ -131,12 +95,12 @@ def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(browser: Browse
     page.keyboard.up("Shift")
     wide = before[1] - before[0]
     page.wait_for_function(f"(({{from, to}}) => to - from < {wide / 5})(document.querySelector('.ls-timeline').dataset)")
-    watched.close()
+    tab.close()
 
 
 def test_a_hundred_thousand_phases_are_shown_as_shares_and_as_bars_when_near(browser: Browser, tmp_path: Path) -> None:
-    watched = Watched(browser)
-    page = watched.open(Timeline(Trace(training(workers=8, steps=3000))).to_html(tmp_path / "t.html"))
+    tab = Tab(browser, reduced_motion="reduce")
+    page = tab.open(Timeline(Trace(training(workers=8, steps=3000))).to_html(tmp_path / "t.html"))
     focused(page)
     expect(page.locator(".ls-timeline")).to_have_attribute("data-shares", "false")
     page.get_by_role("button", name="whole run").click()
@@ -147,13 +111,13 @@ def test_a_hundred_thousand_phases_are_shown_as_shares_and_as_bars_when_near(bro
     page.mouse.move(box["x"] + 600, box["y"] + 20)
     expect(page.locator(".tip")).to_contain_text("compute")
     expect(page.locator(".tip")).to_contain_text("Zoom in to see each phase.")
-    watched.close()
+    tab.close()
 
 
 def test_messages_of_a_simulation_are_told_by_pointer_and_keys(browser: Browser, tmp_path: Path) -> None:
-    watched = Watched(browser, scheme="dark")
+    tab = Tab(browser, color_scheme="dark", reduced_motion="reduce")
     simulation = simulate(build("ring", 4), 4 * 2**20, trace=True)
-    page = watched.open(Timeline(simulation).to_html(tmp_path / "t.html"))
+    page = tab.open(Timeline(simulation).to_html(tmp_path / "t.html"))
     expect(page.get_by_text("simulated").first).to_be_visible()
     focused(page)
     page.keyboard.press("Home")
@@ -168,13 +132,13 @@ def test_messages_of_a_simulation_are_told_by_pointer_and_keys(browser: Browser,
             found.add(page.locator(".tip b").inner_text())
     assert "worker:0 to worker:1" in found and found <= {f"worker:{r} to worker:{(r + 1) % 4}" for r in range(4)}
     assert page.evaluate("getComputedStyle(document.querySelector('.ls')).color") == "rgb(228, 231, 234)"
-    watched.close()
+    tab.close()
 
 
 def test_the_strategy_table_compares_filters_and_unfolds_by_keyboard(browser: Browser, tmp_path: Path) -> None:
-    watched = Watched(browser)
+    tab = Tab(browser, reduced_motion="reduce")
     here = hardware.probe()
-    page = watched.open(StrategyTable(catalog.rows(here)).to_html(tmp_path / "s.html"))
+    page = tab.open(StrategyTable(catalog.rows(here)).to_html(tmp_path / "s.html"))
     expect(page.get_by_role("columnheader", name="what is it?")).to_be_visible()
     expect(page.get_by_role("cell", name="nobody", exact=True)).to_have_count(0)
     page.get_by_label("compare").select_option("waits")
@@ -191,13 +155,13 @@ def test_the_strategy_table_compares_filters_and_unfolds_by_keyboard(browser: Br
     page.locator("summary").get_by_text("mirrored", exact=True).focus()
     page.keyboard.press("Enter")
     expect(page.get_by_text("every device, to its own copy, with the same average").last).to_be_visible()
-    watched.close()
+    tab.close()
 
 
 def test_the_machine_card_is_readable_in_the_dark_and_unfolds_its_words(browser: Browser, tmp_path: Path) -> None:
-    watched = Watched(browser, scheme="dark")
+    tab = Tab(browser, color_scheme="dark", reduced_motion="reduce")
     here = hardware.probe()
-    page = watched.open(MachineCard(hardware.machine_rows(here), catalog.rows(here)).to_html(tmp_path / "m.html"))
+    page = tab.open(MachineCard(hardware.machine_rows(here), catalog.rows(here)).to_html(tmp_path / "m.html"))
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     ink = page.evaluate("getComputedStyle(document.querySelector('.ls-card')).color")
     assert (paper, ink) == ("rgb(21, 24, 28)", "rgb(228, 231, 234)")
@@ -205,20 +169,14 @@ def test_the_machine_card_is_readable_in_the_dark_and_unfolds_its_words(browser:
     assert min(sizes) >= 14
     page.get_by_text("Words used here").click()
     expect(page.get_by_text("NVIDIA's library for exchanges between GPUs")).to_be_visible()
-    watched.close()
+    tab.close()
 
 
 def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(browser: Browser, tmp_path: Path) -> None:
-    notebook(tmp_path / "cards.ipynb", *(cell.strip() for cell in CELLS))
-    watched = Watched(browser)
-    page = watched.page
-    page.set_viewport_size({"width": 1280, "height": 2400})  # JupyterLab takes cells out of the page that cannot be seen
-    with jupyter(tmp_path) as address:
-        page.goto(f"{address}/lab/tree/cards.ipynb")
-        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
-        page.locator(".jp-Notebook .jp-Cell").first.click()
-        for _ in CELLS[:3]:
-            page.keyboard.press("Shift+Enter")
+    tall = {"width": 1280, "height": 2400}  # JupyterLab takes cells out of the page that cannot be seen
+    with opened(browser, tmp_path, *CELLS, viewport=tall) as lab:
+        page = lab.page
+        lab.run(3)
         page.get_by_text("Lock my guess").wait_for()
         cells = page.locator(".jp-Notebook .jp-Cell").count()
 
@@ -248,14 +206,10 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(b
             page.keyboard.press("ArrowRight")
         page.get_by_role("button", name="Lock my guess").press("Enter")
         expect(page.get_by_text("It stays as it is.")).to_be_visible()
-        page.locator(".jp-Notebook .jp-CodeCell").nth(3).locator(".jp-InputArea").click()
-        page.keyboard.press("Shift+Enter")
+        lab.choose(3)
+        lab.run()
         locked = float(page.locator(".widget-readout").first.inner_text())
         assert locked > 0
         expect(page.get_by_text(f"guessed {locked}")).to_be_visible()
         expect(page.locator("svg[aria-label='guess and measurement'] rect[stroke]")).to_have_count(2)
-
-        outside = [url for url in watched.asked if not url.startswith((address, address.replace("http", "ws"), "data:", "blob:"))]
-        assert outside == []
-        assert [error for error in watched.errors if any(word in error for word in ("widget", "Widget", "timeline", "Timeline"))] == []
-    page.close()
+        assert lab.complaints() == []

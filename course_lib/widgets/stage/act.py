@@ -52,10 +52,13 @@ class Setting:
         about = f"{workers} on {hosts}, {amount(self.bytes)} each"
         links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
         if clock == "measured":
-            tcp = f"{between} each way" if self.held else "TCP on this machine"
             held = f", links between hosts held to {between}" if self.held else ""
-            return {"inside": "shared memory", "between": tcp, "about": f"{about}; real processes on this machine{held}."}
-        return {"inside": f"{inside} inside", "between": f"{between} each way", "about": f"{about}; {links}."}
+            return {
+                "inside": "shared memory",
+                "between": between if self.held else "TCP",
+                "about": f"{about}; real processes on this machine{held}.",
+            }
+        return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
 
 
 @dataclass(frozen=True)

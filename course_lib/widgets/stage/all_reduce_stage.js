@@ -4,9 +4,10 @@ const FIGURES = {
   rounds: ["rounds", "A rank goes on to its next round when its own sends have left and its own receives have come."],
   time: ["time", ""],
   link: ["busiest link", "What has gone so far over the link between hosts that carries most in the end."],
-  bus: ["bus bandwidth", "2(P−1)/P · bytes / time, as nccl-tests define it: to be compared between algorithms, and with the hardware."],
+  bus: ["bus bandwidth", "2(P−1)/P · bytes / time with P workers, as nccl-tests define it: to be compared between algorithms, and with the hardware."],
 };
 const THEME = ["ls-ink", "ls-soft", "ls-paper", "ls-line", ...["rack", "track", "pipe", "rank", "alarm"].map((name) => `stage-${name}`)];
+const LOWEST = 250; // pixels of a picture's height: below that, labels of ranks have no room
 const GLOW = 0.35; // seconds for which a chunk that has just changed is marked
 
 class Stage {
@@ -101,7 +102,7 @@ class Stage {
     this.lasts = (clock === "rounds" ? Math.min(Math.max(1.1 * this.total, 4), 26) : 14) / this.model.get("speed"); // seconds of a showing
     const ends = right.flatMap((a) => [...a.over.filter((moment) => moment < a.last), a.last]);
     this.moments = [...new Set([0, ...ends])].sort((a, b) => a - b);
-    this.transport.arrange(right, { clock, speed: this.model.get("speed"), total: this.total, lasts: this.lasts });
+    this.transport.arrange(right, { clock, speed: this.model.get("speed"), total: this.total, lasts: this.lasts, runnable: this.model.get("runnable") });
     this.sliders.show(this.scene.words[clock].about);
     this.at = part * this.total;
     this.arrange(true);
@@ -141,10 +142,11 @@ class Stage {
     const theme = Object.fromEntries(THEME.map((name) => [name.split("-")[1], look.getPropertyValue(`--${name}`).trim()]));
     const most = Math.max(1, ...this.right.map((a) => a.most)); // bytes on the busiest link of all
     const told = { palette: this.scene.palette, words: this.scene.words[this.clock], most };
-    const problem = this.algorithms.some((a) => a.stop || a.error) ? 88 : 0; // room for the words
+    const room = Math.max(300, innerHeight - (this.model.get("standalone") ? 340 : 420)); // so that all of it is on one screen
+    const problem = this.algorithms.some((a) => a.stop || a.error) ? 88 : 0; // place for the words
     for (const { algorithm, canvas, picture } of this.views) {
-      const high = canvas && Math.min(Math.max(0.62 * canvas.clientWidth, 300), across > 1 ? 390 : 430) - problem;
-      picture?.arrange(algorithm, canvas.clientWidth, Math.round(high), theme, told);
+      const high = canvas && Math.min(Math.max(0.62 * canvas.clientWidth, 300), across > 1 ? 390 : 430, room) - problem;
+      picture?.arrange(algorithm, canvas.clientWidth, Math.max(Math.round(high), LOWEST), theme, told);
     }
     this.draw();
   }
@@ -234,10 +236,11 @@ class Stage {
     const put = (node, text) => node.textContent !== text && (node.textContent = text);
     put(shown.rounds.value, `${a.roundsDone} of ${a.length}`);
     put(shown.time.value, seconds(rounds ? times.seconds : Math.min(a.now, a.finish)));
-    put(shown.time.label, rounds ? `${times.reality} time` : times.reality);
+    put(shown.time.label, times.reality);
     put(shown.link.value, amount(a.busiest));
     put(shown.bus.value, `${(times.bus / 1e9).toPrecision(2)} GB/s`);
-    shown.time.pair.title = times.reality === "simulated" ? "Computed by the model of links; no process ran." : "One call of real processes.";
+    const source = times.reality === "simulated" ? "Computed by the model of links; no process ran." : "One call of real processes.";
+    shown.time.pair.title = `${rounds ? "The time of the whole all-reduce" : "The time that has passed"}. ${source}`;
     stop.hidden = !a.stopped;
     put(stop, a.stopped ? a.stop.text : "");
     if (!this.playing) canvas.setAttribute("aria-label", summary(a));

@@ -74,8 +74,9 @@ class Picture extends Layout {
       g.fillText(words, box.x + box.width - 12, box.y + 16);
     }
     if (this.cell.width >= 17) {
-      g.textAlign = "left";
-      if (this.at(box.ranks[0], 0).x + this.cell.width / 2 - box.x > 60) g.fillText("chunk", box.x + 10, box.y + box.head - 9);
+      const left = this.at(box.ranks[0], 0).x + this.cell.width / 2 - 11;
+      g.textAlign = "right";
+      if (left - g.measureText("chunk").width > box.x + 2) g.fillText("chunk", Math.min(left, box.x + 52), box.y + box.head - 9);
       g.textAlign = "center";
       const every = this.algorithm.chunks > 10 && this.cell.width < 26 ? 2 : 1;
       for (let chunk = 0; chunk < this.algorithm.chunks; chunk += every) {
@@ -172,7 +173,7 @@ class Picture extends Layout {
     g.textBaseline = "middle";
     g.textAlign = "left";
     g.fillStyle = theme.soft;
-    g.fillText(this.scene.words.between, line.x + 12, line.y + line.height / 2 + 1);
+    g.fillText(this.scene.words.between, line.x + 10, line.y + line.height / 2 + 1);
     this.boxes.forEach((box, rack) => this.#link(g, box, rack));
   }
 
@@ -192,10 +193,10 @@ class Picture extends Layout {
       g.fillRect(x - 5, box.under ? from : to - filled, 10, filled);
       const text = `${way === "up" ? "↑" : "↓"} ${amount(a[way][rack])}`;
       g.font = busiest ? BOLD : FONT;
-      if (g.measureText(text).width > (box.width + 18) / 2 - 24) continue;
+      if (g.measureText(text).width > box.width / 2 - 18) continue;
       g.fillStyle = busiest ? theme.ink : theme.soft;
       g.textAlign = way === "up" ? "right" : "left";
-      g.fillText(text, x + side * 13, middle);
+      g.fillText(text, x + side * 9, middle);
     }
   }
 
@@ -207,10 +208,10 @@ class Picture extends Layout {
     g.clearRect(0, 0, this.width, this.height);
     const { flying, fresh } = a.under(glow);
     for (const i of fresh) this.#glow(g, i, 1 - (a.now - a.end[i]) / glow);
+    if (a.stopped) this.#broken(g);
     if (still || (paused && !flying.length)) this.#arrows(g, flying.length ? flying : a.next());
     if (!still) for (const i of flying) this.#token(g, i);
     if (a.stop && flying.includes(a.stop.transfer)) this.#token(g, a.stop.transfer, true);
-    if (a.stopped) this.#broken(g);
   }
 
   #glow(g, i, strength) {
@@ -278,19 +279,22 @@ class Picture extends Layout {
   #broken(g) {
     const a = this.algorithm;
     const cells = a.stop.cell ? [a.stop.cell] : a.wrong;
-    g.strokeStyle = this.theme.alarm;
+    const { width, height } = this.cell;
+    const reach = Math.min(width, height, 36) / 2 - 3;
+    const line = this.pad > 1 ? 3 : 1.5;
     for (const [rank, chunk] of cells) {
       const { x, y } = this.at(rank, chunk);
-      const { width, height } = this.cell;
-      const reach = Math.min(width, height, 36) / 2 - 3;
-      g.lineWidth = this.pad > 1 ? 3 : 1.5;
-      g.strokeRect(x, y, width, height);
       g.beginPath();
+      g.rect(x, y, width, height);
       for (const side of [-1, 1]) {
         g.moveTo(x + width / 2 - reach, y + height / 2 - side * reach);
         g.lineTo(x + width / 2 + reach, y + height / 2 + side * reach);
       }
-      g.stroke();
+      for (const [color, wide] of [[this.theme.paper, 2 * line], [this.theme.alarm, line]]) {
+        g.strokeStyle = color;
+        g.lineWidth = wide;
+        g.stroke();
+      }
     }
   }
 

@@ -1,6 +1,6 @@
 // Where everything stands: hosts as racks, ranks as rows, chunks as columns, links, and the ways of transfers.
 
-const LABEL = 30; // width of the ranks' labels
+const LABEL = 36; // width of the ranks' labels
 const WIRE = 50; // length of a link
 const SWITCH = 26; // height of the switch between hosts
 const whole = (x) => (x >= 4 ? Math.floor(x) : x); // whole pixels, where there are enough of them: sharp edges
@@ -42,8 +42,8 @@ class Layout {
     const rackWidth = (this.width - (across - 1) * gap) / across;
     const cellWidth = whole(Math.min((rackWidth - LABEL - 20) / chunks, 96));
     const head = 28 + (cellWidth >= 17 ? 20 : 4);
-    const rowHeight = whole(Math.min(((this.height - wires) / lines - head - 10) / rows, 72));
-    return { lines, rows, across, gap, wires, rackWidth, cellWidth, head, rowHeight, room: Math.min(cellWidth, 0.8 * rowHeight) };
+    const rowHeight = whole(Math.min(((this.height - wires) / lines - head - 10) / rows, 96));
+    return { lines, rows, across, gap, wires, rackWidth, cellWidth, head, rowHeight, room: Math.min(cellWidth, 0.4 * rowHeight) };
   }
 
   // The corner of a chunk.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from course_lib.collectives import Problem, Proof, Round, Schedule, State, Topology, Transfer, bus_bandwidth, simulate, verify
 from course_lib.collectives.contributions import goal, sound, whole
@@ -20,6 +21,7 @@ from course_lib.spec import Link
 from course_lib.trace import Message, Trace
 
 FINEST = 65535  # of this many parts of the whole time, a moment is so many
+MIDDLE = 0.35  # of a round, on the clock of rounds: a transfer is half-way then
 ITEMSIZE = 4  # bytes of an element: float32, as in `allreduce`
 MOST_WORKERS = 32  # as many bits as a number in the browser has
 MOST_RANKS = 64
@@ -88,13 +90,13 @@ class Shown:
 def panel(shown: Shown, label: str, nbytes: int, clocks: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """One algorithm as plain values and bytes, small enough to be sent at each move of a slider.
 
-    Columns with an entry for each transfer in the order of rounds: `src`, `dst` (uint8), and `chunk` (uint16, its highest bit set where it is
-    added). `offsets`: the first transfer of each round. By rank and chunk (uint8): `own`, whether the rank starts with its own contribution
-    there, and `wants`, whether it must end with the `whole` (a bit set for each chunk). `sizes`: bytes of each chunk. `clocks` from `simulated`
-    and `measured`.
+    Columns with an entry for each transfer in the order of rounds: `src`, `dst` (uint8), `chunk` (uint8, or uint16 where there are more than 256)
+    and `reduce`, whether it is added (a bit). `offsets`: the first transfer of each round. A bit by rank and chunk: `own`, whether the rank starts
+    with its own contribution there, and `wants`, whether it must end with the `whole` (a bit set for each chunk). `sizes`: bytes of each chunk.
+    `clocks` from `simulated` and `measured`.
     """
     schedule = shown.schedule
-    columns = np.array([(*t[:3], t.op == "reduce") for _, t in shown.transfers], dtype=np.uint16).reshape(-1, 4).T
+    src, dst, chunk = np.array([t[:3] for _, t in shown.transfers], dtype=np.uint16).reshape(-1, 3).T
     rounds = [number for number, _ in shown.transfers]
     wants = [[goal(schedule, rank, chunk) is not None for chunk in range(schedule.chunks)] for rank in range(schedule.ranks)]
     return {
@@ -106,15 +108,21 @@ def panel(shown: Shown, label: str, nbytes: int, clocks: dict[str, dict[str, Any
         "length": shown.length,
         "sizes": np.diff(chunk_ends(schedule, nbytes, ITEMSIZE)).tolist(),
         "offsets": np.searchsorted(rounds, np.arange(len(schedule.rounds) + 1)).tolist(),
-        "src": columns[0].astype(np.uint8).tobytes(),
-        "dst": columns[1].astype(np.uint8).tobytes(),
-        "chunk": (columns[2] | columns[3] << 15).tobytes(),
-        "own": (np.array(State(schedule).once) != 0).astype(np.uint8).tobytes(),
-        "wants": np.array(wants, dtype=np.uint8).tobytes(),
+        "src": src.astype(np.uint8).tobytes(),
+        "dst": dst.astype(np.uint8).tobytes(),
+        "chunk": chunk.astype(np.min_scalar_type(schedule.chunks - 1)).tobytes(),
+        "reduce": _bits([t.op == "reduce" for _, t in shown.transfers]),
+        "own": _bits(np.array(State(schedule).once) != 0),
+        "wants": _bits(wants),
         "whole": [whole(schedule, chunk) for chunk in range(schedule.chunks)],
         "clocks": clocks,
         "stop": _stop(shown, clocks),
     }
+
+
+def _bits(flags: ArrayLike) -> bytes:
+    """Eight flags a byte, the first in its lowest bit."""
+    return np.packbits(np.asarray(flags, dtype=bool), axis=None, bitorder="little").tobytes()
 
 
 def simulated(shown: Shown, nbytes: int, topology: Topology) -> dict[str, Any]:
@@ -209,7 +217,7 @@ def _stop(shown: Shown, clocks: dict[str, dict[str, Any]]) -> dict[str, Any] | N
     if b is None:
         return None
     nowhere = b.transfer is None and b.cell is None
-    at: dict[str, float] = {} if nowhere else {"rounds": b.round + 0.5}
+    at: dict[str, float] = {} if nowhere else {"rounds": b.round + MIDDLE}
     for name, clock in clocks.items():
         start, end = np.frombuffer(clock["times"], dtype=np.uint16).reshape(2, -1) * (clock["seconds"] / FINEST)
         if b.transfer is not None:

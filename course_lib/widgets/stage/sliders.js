@@ -3,14 +3,15 @@
 const POWERS = Array.from({ length: 17 }, (_, i) => 1024 * 2 ** i); // 1 KiB to 64 MiB
 const RATES = [10, 25, 50, 100, 200, 500, 1e3, 2.5e3, 5e3, 1e4, 1.6e4, 2.5e4, 4e4, 1e5, 2e5, 4e5].map((mbit) => (mbit * 1e6) / 8); // bytes a second
 const SLIDERS = {
-  workers: { label: "workers", stops: Array.from({ length: 31 }, (_, i) => i + 2), show: String },
-  hosts: { label: "hosts", stops: [1, 2, 3, 4, 5, 6, 7, 8], show: String },
-  bytes: { label: "message", stops: POWERS, show: amount },
-  between: { label: "between hosts", stops: RATES, show: speed },
-  inside: { label: "inside a host", stops: RATES, show: speed },
+  workers: { label: "workers", title: "Processes that train, one a rank.", stops: Array.from({ length: 31 }, (_, i) => i + 2), show: String },
+  hosts: { label: "hosts", title: "Machines that the workers are spread over.", stops: [1, 2, 3, 4, 5, 6, 7, 8], show: String },
+  bytes: { label: "message", title: "Bytes of gradients that each worker brings.", stops: POWERS, show: amount },
+  between: { label: "between hosts", title: "Speed of the link of each host, each way.", stops: RATES, show: speed },
+  inside: { label: "inside a host", title: "Speed of a transfer that stays on its host.", stops: RATES, show: speed },
 };
 const LEGEND =
   "A row is a rank, a column a chunk of its buffer. A layer in a rank's colour: that rank's gradient is in. Outlined: complete. + is added, = replaces.";
+const SHARED = " Neighbours share a colour.";
 const REAL = "Start real processes on this machine, and play what they did.";
 
 class Sliders {
@@ -24,7 +25,7 @@ class Sliders {
       this.runner.addEventListener("click", () => model.send({ run: true }));
     }
     this.note = make(parent, "p", { class: "stage-note", role: "status" });
-    make(parent, "p", { class: "stage-soft stage-legend" }, LEGEND);
+    this.legend = make(parent, "p", { class: "stage-soft stage-legend" });
   }
 
   #slider(form, name) {
@@ -71,8 +72,9 @@ class Sliders {
       value.textContent = show(settings[name]);
       input.setAttribute("aria-valuetext", show(settings[name]));
       input.disabled = Boolean(fixed) || (name === "between" && settings.hosts === 1);
-      box.title = fixed || (name === "between" && input.disabled ? "All workers are on one host." : "");
+      box.title = fixed || (name === "between" && input.disabled ? "All workers are on one host." : SLIDERS[name].title);
     }
+    this.legend.textContent = settings.workers > 8 ? LEGEND + SHARED : LEGEND;
     if (this.runner) {
       this.runner.hidden = !this.model.get("runnable");
       this.runner.disabled = this.model.get("busy") || Boolean(this.wanted);

@@ -2,6 +2,12 @@
 
 const column = (view, Type) => new Type(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
 
+// Packed eight a byte, the first in its lowest bit.
+const flags = (view, count) => {
+  const bytes = column(view, Uint8Array);
+  return Uint8Array.from({ length: count }, (_, i) => (bytes[i >> 3] >> (i & 7)) & 1);
+};
+
 const bits = (set) => {
   const found = [];
   for (let rank = 0; rank < 32; rank++) if ((set >>> rank) & 1) found.push(rank);
@@ -12,13 +18,14 @@ class Algorithm {
   constructor(data) {
     Object.assign(this, data); // label, workers, ranks, chunks, hosts, sizes, offsets, clocks, stop, error
     if (this.error) return;
-    for (const name of ["src", "dst", "own", "wants"]) this[name] = column(data[name], Uint8Array);
-    const chunk = column(data.chunk, Uint16Array); // the highest bit: is it added, or does it replace?
-    this.chunk = chunk.map((value) => value & 0x7fff);
-    this.reduce = chunk.map((value) => value >> 15);
-    this.start = Uint32Array.from(this.own, (own, cell) => (own ? 1 << Math.floor(cell / this.chunks) : 0));
-    this.goal = Uint32Array.from(this.wants, (wants, cell) => (wants ? this.whole[cell % this.chunks] : 0));
+    this.src = column(data.src, Uint8Array);
+    this.dst = column(data.dst, Uint8Array);
+    this.chunk = column(data.chunk, this.chunks > 256 ? Uint16Array : Uint8Array);
     this.count = this.src.length;
+    this.reduce = flags(data.reduce, this.count); // is it added, or does it replace?
+    const cells = this.ranks * this.chunks;
+    this.start = Uint32Array.from(flags(data.own, cells), (own, cell) => (own ? 1 << Math.floor(cell / this.chunks) : 0));
+    this.goal = Uint32Array.from(flags(data.wants, cells), (wants, cell) => (wants ? this.whole[cell % this.chunks] : 0));
     this.rounds = this.offsets.length - 1;
     this.round = new Uint16Array(this.count);
     for (let k = 0; k < this.rounds; k++) this.round.fill(k, this.offsets[k], this.offsets[k + 1]);

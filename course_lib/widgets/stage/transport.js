@@ -3,7 +3,7 @@
 const CLOCKS = {
   rounds: ["rounds", "Every round takes equally long: what happens, not when."],
   simulated: ["simulated time", "Moments from the model of the links below."],
-  measured: ["measured time", "Moments from the processes that carried it out."],
+  measured: ["measured time", "Moments from the real processes that carried it out."],
 };
 const ICONS = {
   first: "M3 2v12M13 2 5 8l8 6z",
@@ -45,11 +45,12 @@ class Transport {
   }
 
   // The clock that is shown, those that there are, and how long a showing of `total` lasts.
-  arrange(algorithms, { clock, speed: rate, total, lasts }) {
+  arrange(algorithms, { clock, speed: rate, total, lasts, runnable }) {
+    const missing = runnable ? "Not measured yet: run it for real first." : "Nothing has been measured for this picture.";
     for (const { name, choice } of this.clocks) {
       choice.disabled = !algorithms.every((a) => a.has(name));
       choice.setAttribute("aria-checked", String(clock === name));
-      choice.title = choice.disabled ? "Not measured yet: run it for real first." : CLOCKS[name][1];
+      choice.title = choice.disabled ? missing : CLOCKS[name][1];
     }
     this.rate.value = rate;
     const slower = lasts / total;
@@ -57,7 +58,7 @@ class Transport {
     const quickest = algorithms.filter((a) => a.clocks[clock]?.quickest).map((a) => `${a.label} ${seconds(a.clocks[clock].quickest)}`);
     const words = [`slowed ${times}×`, ...(quickest.length ? [`one call, watched; the quickest took ${quickest.join(", ")}`] : [])];
     this.pace.textContent = clock === "rounds" || !total ? "" : words.join("; ");
-    this.pace.title = `What took ${seconds(total)} is shown in ${lasts.toPrecision(2)} s.`;
+    this.pace.title = `What took ${seconds(total)}, from the first transfer's start to the last one's end, is shown in ${lasts.toPrecision(2)} s.`;
     Object.assign(this, { clock, total });
     this.#bars(algorithms);
   }

@@ -49,7 +49,7 @@ const about = (a, clock, { transfer, rank, chunk, link }) => {
   if (transfer !== undefined) return aboutTransfer(a, clock, transfer);
   if (link === undefined) return aboutChunk(a, rank, chunk);
   const line = (way, word) => `${word} so far: ${amount(a[way][link])} of ${amount(a.total[way][link])}`;
-  return [`host ${a.racks[link].host}`, line("up", "out"), line("down", "in")];
+  return [`host ${a.racks[link].host}`, line("up", "out"), line("down", "in"), "both ways at once, each at the link's full speed"];
 };
 
 const aboutTransfer = (a, clock, i) => [
