@@ -115,8 +115,8 @@ def _share(m: Messages, place: np.ndarray, topology: Topology) -> _Share:
     # On a shared link the delays overlap, the bytes do not.
     candidates += [np.stack([0 * n, 0 * n, n > 0, n, 0 * n, n > 0], axis=1) for n in (up, down)]
     rows = np.concatenate(candidates)
-    slowest = rows[np.argmax(rows @ np.delete(topology.parameters, 4))]
-    return _Share(sent, received, reduced, up, down, np.insert(slowest, 4, reduced.max()), np.array([len(m.src)]))
+    slowest = rows[np.argmax(rows @ np.delete(topology.parameters, (4, 7)))]
+    return _Share(sent, received, reduced, up, down, np.append(np.insert(slowest, 4, reduced.max()), 0), np.array([len(m.src)]))
 
 
 def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, ranks: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.topology import Link, Topology
 from course_lib.errors import SpecError
 
-NAMES = ("alpha", "beta", "alpha across", "beta across", "gamma", "delay", "delay across")
+NAMES = ("alpha", "beta", "alpha across", "beta across", "gamma", "delay", "delay across", "wire")
 ALIKE = 0.02  # a column that is a mix of others but for this part of its length cannot be told from them
 
 
@@ -151,5 +151,5 @@ def _unit(columns: np.ndarray) -> np.ndarray:
 
 
 def _with(topology: Topology, parameters: np.ndarray) -> Topology:
-    a, b, a_across, b_across, gamma, delay, delay_across = parameters.tolist()
-    return replace(topology, intra=Link(a, b, delay), inter=Link(a_across, b_across, delay_across), gamma=gamma)
+    a, b, a_across, b_across, gamma, delay, delay_across, wire = parameters.tolist()
+    return replace(topology, intra=Link(a, b, delay), inter=Link(a_across, b_across, delay_across), gamma=gamma, wire=wire)

@@ -45,6 +45,8 @@ class Topology:
     - `cores`: how many cores the ranks share, on all hosts together, as when one machine plays them all; None: each rank has its own port and
       its own core, as in books. With a number, times are those of `turns`: ranks of one host read from each other's memory, so that a message
       keeps its receiver busy and its sender only for α, and who waits gives way to others.
+    - `wire`: only with `cores`: seconds for which a byte keeps the uplink of one host and the downlink of the other, where these are held to a
+      speed. It keeps no core, while `inter` is then what the cores have to do.
 
     The numbers that stand here are only the right order of magnitude for processes on a laptop and 1 Gbit/s between hosts: `fit` finds
     those of a machine.
@@ -55,12 +57,16 @@ class Topology:
     gamma: float = 1 / 8e9
     hosts: int | Sequence[int] | None = None
     cores: int | None = None
+    wire: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma < float("inf"):
-            raise SpecError("gamma", self.gamma, "seconds for a byte, 0 or more")
+        for name in ("gamma", "wire"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SpecError(name, getattr(self, name), "seconds for a byte, 0 or more")
         if self.cores is not None and self.cores < 1:
             raise SpecError("cores", self.cores, "a number from 1 on, or None")
+        if self.wire and self.cores is None:
+            raise SpecError("wire", self.wire, "0 without cores: there the link is inter.beta")
 
     def place(self, schedule: Schedule) -> np.ndarray:
         """The host of each rank of a schedule."""
@@ -70,11 +76,13 @@ class Topology:
     def parameters(self) -> np.ndarray:
         """The seconds that each of `Terms` is multiplied with, in that order."""
         i, x = self.intra, self.inter
-        return np.array([i.alpha, i.beta, x.alpha, x.beta, self.gamma, i.delay, x.delay])
+        return np.array([i.alpha, i.beta, x.alpha, x.beta, self.gamma, i.delay, x.delay, self.wire])
 
 
 class Terms(NamedTuple):
-    """What a time is made of, in the order of `Topology.parameters`: messages and bytes inside hosts and across, bytes added, and delays."""
+    """What a time is made of, in the order of `Topology.parameters`: messages and bytes inside hosts and across, bytes added, delays, and
+    bytes on a wire.
+    """
 
     messages: float = 0
     bytes: float = 0
@@ -83,7 +91,8 @@ class Terms(NamedTuple):
     reduced: float = 0
     delays: float = 0
     delays_across: float = 0
+    wired: float = 0
 
     def seconds(self, topology: Topology) -> float:
-        """α messages + β bytes + γ reduced + delays, with the α, β and delay of each link."""
+        """α messages + β bytes + γ reduced + delays, with the α, β and delay of each link, + wire wired."""
         return float(np.dot(self, topology.parameters))

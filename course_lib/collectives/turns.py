@@ -1,14 +1,15 @@
 """Ranks that take turns on a few cores, as on a laptop: the time of a schedule where one machine plays all ranks.
 
 The model. Rank r works on core r modulo `Topology.cores`. It goes through its `steps` and keeps the core until it has to wait; then the rank
-goes on that has been ready for longest. There is no barrier. What crosses between hosts costs the cores' time as well, and no link holds it up.
+goes on that has been ready for longest. There is no barrier. What crosses between hosts costs the cores' time as well; where `Topology.wire` says
+so, it then stands in line for the uplink of its host and the downlink of the other, as in `network.wires`.
 """
 
 from __future__ import annotations
 
 import heapq
 import operator
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from course_lib.collectives.topology import Terms, Topology
 TURN = Terms(messages=2)  # a core turns to a rank that has waited; found together with the numbers in `steps`
 Times = dict[tuple[int, int, int], tuple[float, float]]
 """By round, sender and receiver of a message: when it was handed over, and when all of it had been taken."""
+
+Moment = tuple[float, int]
+"""When, and by which event."""
 
 _SOON = 1e-12  # seconds: what differs by less happens at the same time, but for rounding
 
@@ -70,6 +74,7 @@ class _Cores:
         self.waiting: dict[Word, tuple[int, int]] = {}  # how often it must have been told, and to which rank
         self.past: list[tuple[int, Terms]] = []  # what each event came after, and the work between
         self.coming: list[tuple[float, int, Callable[..., None], Any]] = []  # when, the event, what it does, and with what
+        self.free: dict[tuple[str, int], Moment] = defaultdict(lambda: (0.0, -1))  # when each host's uplink and downlink are free
         self.finish = [0.0] * len(programs)
         self.times: Times = {}
 
@@ -112,9 +117,10 @@ class _Cores:
         self.next[rank] += 1
         end = now + self._seconds(step.work) * self.slow[rank]
         self._after(event, step.work, end, self._go_on, rank)
-        if step.tells:
-            way = self._way(step.tells)
-            self._after(len(self.past) - 1, way, end + self._seconds(way) - _SOON, self._tell, step.tells)
+        if step.tells and self.topology.wire and self._way(step.tells).delays_across:
+            self._after(len(self.past) - 1, Terms(), end, self._cross, (step.tells, step.work.bytes_across))
+        elif step.tells:
+            self._under_way(step.tells, end, len(self.past) - 1)
         if step.message:
             sent = step.message[1] == rank
             begin, _ = self.times.get(step.message, (end, end))
@@ -125,6 +131,26 @@ class _Cores:
         self.busy[core] = False
         if self.line[core]:
             self._turn(self.line[core].popleft(), now, event)
+
+    def _cross(self, what: tuple[Word, float], now: float, event: int) -> None:
+        """A message between hosts comes to its uplink: it is over when that and the downlink have carried its bytes, after all before it."""
+        word, size = what
+        _, src, dst = word
+        up, down = ("up", self.place[src]), ("down", self.place[dst])
+        begin = max((now, event), self.free[up])
+        self.free[up] = self._carried(begin, size)
+        self.free[down] = self._carried(max(begin, self.free[down]), size)
+        self._under_way(word, *max(self.free[up], self.free[down]))
+
+    def _carried(self, begin: Moment, size: float) -> Moment:
+        """When a link is free again that carries so many bytes from then on."""
+        work = Terms(wired=size)
+        self.past.append((begin[1], work))
+        return begin[0] + self._seconds(work), len(self.past) - 1
+
+    def _under_way(self, word: Word, now: float, event: int) -> None:
+        way = self._way(word)
+        self._after(event, way, now + self._seconds(way) - _SOON, self._tell, word)
 
     def _tell(self, word: Word, now: float, event: int) -> None:
         self.told[word] += 1

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.collectives import ALGORITHMS, FOILS, Fit, Sample, Schedule, Topology, build, bus_bandwidth, cost, simulate, verify
+from course_lib.collectives import ALGORITHMS, FOILS, Schedule, Topology, build, bus_bandwidth, cost, simulate, verify
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.reduction.measure import REPEATS, Measured, calibration, check, imposed, job, measure, parameters, patient
+from course_lib.reduction.measure import REPEATS, Measured, calibration, check, expected, imposed, job, measure, measure_over, parameters
 from course_lib.reduction.role import Job
 from course_lib.spec import Link, parse_bytes
 from course_lib.trace import Message, Trace
@@ -130,19 +130,14 @@ def compare(
 
 
 def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
-    """What came of jobs with the same ranks; the model is fitted in the same processes, or knows the links that are imposed."""
+    """What came of jobs with the same ranks; the model is fitted in the same processes, or, for links, in the same way without them."""
     if link:
-        done = measure([patient(j, link) for j in jobs], link=link)
-        times = [simulate(*m.sample[:2], imposed(link), itemsize=m.sample.itemsize).seconds for m in done]
-        return [replace(_result(m, seconds, "emulated"), link=link) for m, seconds in zip(done, times, strict=True)]
+        done, model = measure_over(link, jobs)
+        return [replace(_result(m, expected(m.job, model), "emulated"), link=link) for m in done]
     tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
     done = measure([*tests, *jobs])
-    model = parameters([m.sample for m in done[: len(tests)]]) if tests else None
-    return [_result(m, _predicted(m.sample, model), "measured") for m in done[len(tests) :]]
-
-
-def _predicted(sample: Sample, model: Fit | None) -> float:
-    return model.predict(sample.schedule, sample.bytes, sample.itemsize).seconds if model else 0.0
+    model = parameters([m.sample for m in done[: len(tests)]]).topology if tests else Topology()
+    return [_result(m, expected(m.job, model), "measured") for m in done[len(tests) :]]
 
 
 def _result(measured: Measured, predicted: float, reality: str) -> AllReduce:

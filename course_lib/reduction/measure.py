@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from course_lib import hardware
-from course_lib.collectives import Fit, Link, Sample, Schedule, Topology, fit, ring, ring_worst_order, simulate
+from course_lib.collectives import Fit, Link, Sample, Schedule, Topology, cost, fit, ring, ring_worst_order
 from course_lib.errors import SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -20,12 +20,14 @@ from course_lib.spec import Link as Imposed
 from course_lib.trace import Message, Trace
 
 REPEATS = 20
+_FEW = 5  # of a calibration before what is timed over links, and as many of one after it
 SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes, from which the parameters of a machine are found
 _LONG = 2 << 20  # bytes that the calls of one timing move together
 _MOST_CALLS = 8  # more, and hardly any timing is free of what other programs do
 TIMEOUT = 300.0  # seconds
 _ENOUGH = 4.0  # seconds that the timings of one job over imposed links may take, but for the first three
-_TCP = 60e-6  # seconds for a message between hosts, as found on a laptop: little beside what an imposed link takes
+_AWAITED = 0.08  # seconds of one timing over imposed links, from which on it hardly matters that not all ranks begin at the same moment
+_TCP = 60e-6  # seconds for a message between hosts, as found on a laptop, for a model of which no process ran
 
 
 @dataclass(frozen=True)
@@ -93,19 +95,40 @@ def parameters(samples: Sequence[Sample]) -> Fit:
     return fit(samples, start, wanted=("alpha across", "beta across", *(("alpha", "beta") if inside else ())))
 
 
-def imposed(link: Imposed) -> Topology:
+def measure_over(link: Imposed, jobs: Sequence[Job]) -> tuple[list[Measured], Topology]:
+    """`measure` with a link of each host, and the model of it: what the cores have to do, found without the links, and the links' share.
+
+    It is found before and after, so that other programs, if they come or go, disturb both alike.
+    """
+    tests = [replace(j, repeats=_FEW) for j in calibration(jobs[0].schedule)]
+    before, done, after = measure(tests), measure([_patient(j, link) for j in jobs], link=link), measure(tests)
+    quickest = [replace(a, seconds=a.seconds + b.seconds).sample for a, b in zip(before, after, strict=True)]
+    return done, imposed(link, parameters(quickest).topology)
+
+
+def imposed(link: Imposed, on: Topology | None = None) -> Topology:
     """Hosts that `link` joins to a switch: of its bytes a second those that are a message's own, not its packets' headers.
 
-    Inside hosts a laptop's usual numbers, which hardly count beside a slow link.
+    The links' share comes on top of what the cores have to do according to `on`: most of the time of short messages is theirs. Without that, each
+    rank has a core of its own and a laptop's usual numbers, as in books.
     """
-    return Topology(inter=Link(_TCP, 1 / (link.bytes_per_second * PAYLOAD), link.delay))
+    wire = 1 / (link.bytes_per_second * PAYLOAD)
+    if on is None:
+        return Topology(inter=Link(_TCP, wire, link.delay))
+    return replace(on, inter=replace(on.inter, delay=link.delay), wire=wire)
 
 
-def patient(job: Job, link: Imposed) -> Job:
-    """A job timed less often, and one call at a time, where each call takes long over its links."""
-    expected = simulate(job.schedule, job.length * np.dtype(job.dtype).itemsize, imposed(link)).seconds
-    repeats = min(job.repeats, max(3, round(_ENOUGH / expected)))
-    return replace(job, repeats=repeats, calls=1 if expected > 0.01 else job.calls)
+def expected(job: Job, topology: Topology) -> float:
+    """Seconds that one call of a job should take."""
+    itemsize = np.dtype(job.dtype).itemsize
+    return cost(job.schedule, job.length * itemsize, topology, itemsize).seconds
+
+
+def _patient(job: Job, link: Imposed) -> Job:
+    """A job timed less often, and fewer calls at a time, where each call takes long over its links."""
+    seconds = expected(job, imposed(link))
+    calls = min(job.calls, max(1, round(_AWAITED / seconds)))
+    return replace(job, repeats=min(job.repeats, max(3, round(_ENOUGH / (calls * seconds)))), calls=calls)
 
 
 def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:

@@ -1,7 +1,8 @@
 """How well the model predicts: alpha and beta are found on three sizes of a ring, and tried on algorithms and sizes that were held back.
 
 All calls are made by the same four processes, in turn, so that each repeat is a machine of its own: fitted, and judged by what it did then.
-A time is the quickest of many: it is the algorithm that is judged, and not what else the machine had to do.
+A time is the quickest of many: it is the algorithm that is judged, and not what else the machine had to do. Then short messages over links of
+a set speed, whose alpha and beta are found without the links.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from dataclasses import replace
 import numpy as np
 
 from course_lib.collectives import ALGORITHMS, Fit, Sample, build, ring, tree
-from course_lib.reduction.measure import calibration, job, measure, parameters
+from course_lib.reduction.measure import calibration, expected, job, measure, measure_over, parameters
+from course_lib.spec import Link
 from tests.benchmarks.harness import Aim, Options, Rows, turns
 
 WORKERS = 4
 TIMINGS = 60
+LINKS = (Link(mbit=200), Link(mbit=50))
+OVER_LINKS = ("hierarchical", "ring", "ring_worst_order")
+SHORT = (1 << 10, 16 << 10, 64 << 10)  # bytes
 HELD_BACK = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # bytes
 
 
 def rows(options: Options) -> Rows:
-    """The error of single predictions, as a part of the measured time; then the size from which a ring beats a tree."""
+    """The error of single predictions, as a part of the measured time; the size from which a ring beats a tree; and errors over links."""
     judged = [judge() for _ in range(options.repeats)]
     for name, quantile, bound in (("median", 0.5, 0.10), ("95th percentile", 0.95, 0.25)):
         pairs = iter([(float(np.quantile(errors, quantile)), 1.0) for errors, _ in judged])
@@ -30,6 +35,22 @@ def rows(options: Options) -> Rows:
         yield turns(title, "of it", lambda pairs=pairs: [next(pairs)], "the measured time", Aim("at most", bound), options)
     crossings = iter([crossing for _, crossing in judged])
     yield turns("size from which a ring beats a tree, predicted", "KiB", lambda: [next(crossings)], "measured", Aim("shown"), options)
+    over_links = [errors_over_links() for _ in range(options.repeats)]
+    for name, quantile, bound in (("median", 0.5, 0.10), ("95th percentile", 0.95, 0.25)):
+        pairs = iter([(float(np.quantile(errors, quantile)), 1.0) for errors in over_links])
+        title = f"error of a predicted time, {name} of short messages, 2 hosts x 4, 200 and 50 Mbit/s"
+        yield turns(title, "of it", lambda pairs=pairs: [next(pairs)], "the measured time", Aim("at most", bound), options)
+
+
+def errors_over_links() -> list[float]:
+    """The errors of predictions for 2 hosts with 4 workers each, over links of each speed."""
+    schedules = [build(name, 8, hosts=2) for name in OVER_LINKS]
+    jobs = [job(s, size // 4, checked=False) for s in schedules for size in SHORT]
+    found = []
+    for link in LINKS:
+        done, model = measure_over(link, jobs)
+        found += [abs(expected(m.job, model) / m.sample.seconds - 1) for m in done]
+    return found
 
 
 def judge() -> tuple[list[float], tuple[float, float]]:

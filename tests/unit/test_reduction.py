@@ -30,10 +30,11 @@ from course_lib.collectives import (
 from course_lib.errors import SpecError
 from course_lib.reduction import measure as measuring
 from course_lib.reduction.call import compare
-from course_lib.reduction.measure import REPEATS, SIZES, calibration, job, measure, parameters
+from course_lib.reduction.measure import REPEATS, SIZES, Measured, calibration, expected, imposed, job, measure, measure_over, parameters
 from course_lib.reduction.role import known, known_sum
 from course_lib.spec import MAX_WORKERS, parse_bytes
-from course_lib.trace import Message
+from course_lib.spec import Link as Imposed
+from course_lib.trace import Message, Trace
 
 MIB = 1 << 20
 FIELDS = [
@@ -373,6 +374,31 @@ def test_from_times_that_the_model_gives_a_ring_the_parameters_predict_the_other
         schedule = build(name, workers, hosts)
         # Where every message of a ring crosses, it does not tell what the work inside a host takes: there that is a guess.
         assert model.predict(schedule, size, 4).seconds == pytest.approx(seconds(schedule, size), rel=0.1 if hosts == workers else 1e-3)
+
+
+@pytest.mark.parametrize("disturbed", [1, 3])
+def test_times_over_links_are_predicted_from_calls_without_them_before_and_after_even_if_others_disturbed_either(
+    disturbed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(monkeypatch, cores=2)
+    truth = Topology(Link(5e-6, 1 / 15e9), Link(25e-6, 1 / 5e9), gamma=0.0, cores=2)
+    held = Imposed(mbit=50, delay_ms=1)
+    links: list[Imposed | None] = []
+
+    def made_up(jobs: Sequence[measuring.Job], link: Imposed | None = None) -> list[Measured]:
+        links.append(link)
+        slower, topology = 3.0 if len(links) == disturbed else 1.0, imposed(link, truth) if link else truth
+        return [Measured(j, (slower * expected(j, topology),), Trace(), True, []) for j in jobs]
+
+    monkeypatch.setattr(measuring, "measure", made_up)
+    jobs = [job(build(name, 8, 2), size // 4) for name in ALGORITHMS for size in (1024, 4 * MIB) if name != "parameter_server"]
+    done, model = measure_over(held, jobs)
+    assert links == [None, held, None]
+    for m in done:
+        assert expected(m.job, model) == pytest.approx(m.sample.seconds, rel=1e-3)
+    short, long = (j.job for j in done[:2])
+    assert (short.repeats, short.calls) == (REPEATS, job(ring(8), 256).calls)
+    assert (long.repeats, long.calls) == (3, 1)  # seconds each
 
 
 def test_the_sample_of_a_measurement_is_its_quickest_time() -> None:

@@ -1,5 +1,7 @@
 """Alpha, beta and gamma found again from times made with known ones, and predictions that hold what they say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -79,6 +81,14 @@ def test_crowded_hosts_are_fitted_with_their_cores():
     samples = measured([build("ring", 8), build("recursive_doubling", 8)], truth=crowded)
     found = fit(samples, Topology(cores=2)).topology
     assert found.cores == 2 and found.intra.beta == pytest.approx(TRUE.intra.beta)
+
+
+def test_the_speed_of_a_link_is_found_beside_what_the_cores_do():
+    held = Topology(TRUE.intra, Link(200e-6, 0), gamma=0, cores=2, wire=1 / 25e6)
+    samples = measured([build("ring", 8, 2), build("ring_worst_order", 8, 2)], truth=held)
+    found = fit(samples, replace(held, wire=1 / 10e6), wanted=("alpha across", "wire"))
+    assert found.found == ("alpha across", "wire")
+    assert (found.topology.inter.alpha, found.topology.wire) == pytest.approx((200e-6, 1 / 25e6), rel=0.01)
 
 
 def test_the_same_samples_give_the_same_fit():

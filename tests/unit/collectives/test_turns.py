@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from course_lib.collectives import ALGORITHMS, Link, Schedule, Terms, Topology, build, cost, reduce_to_one, simulate, tree, verify
+from course_lib.collectives import ALGORITHMS, Link, Schedule, Terms, Topology, build, cost, reduce_to_one, ring, simulate, tree, verify
 from course_lib.collectives.steps import CALL, HEARD, PIECE, SWAP, Step, steps
 from course_lib.collectives.turns import TURN, take_turns
+from course_lib.errors import SpecError
 from course_lib.exchange import call
 from course_lib.exchange.program import program
 from course_lib.trace import Message
@@ -130,6 +131,57 @@ def test_a_delay_is_paid_once_on_the_way_of_each_message_and_keeps_no_core_busy(
     far = Topology(Link(0, 0, delay=1.0), Link(0, 0, delay=10.0), gamma=0, cores=1)
     assert take_turns(tree(4), 400, far).finish.max() == pytest.approx(4.0)
     assert take_turns(tree(4).placed(2), 400, far).finish.max() == pytest.approx(22.0)
+
+
+# --- over links of a set speed ------------------------------------------------------------------------------------------------------------
+
+WIRE_ONLY = Topology(Link(0, 0), Link(0, 0), gamma=0, cores=1, wire=1.0)
+WIRED = replace(LAPTOP, wire=1e-7)
+
+
+def test_messages_of_one_host_take_turns_on_its_uplink_and_those_to_one_host_on_its_downlink() -> None:
+    four = [(0, 2), (1, 3)], [(0, 1), (2, 3)]
+    for pairs, place, seconds in (
+        (four[0], (0, 0, 1, 1), 20),
+        (four[0], (0, 1, 2, 2), 20),
+        (four[0], (0, 0, 1, 2), 20),
+        (four[0], (0, 1, 2, 3), 10),
+        (four[1], (0, 0, 1, 1), 0),
+    ):
+        together = Schedule("together", 4, 1, cast(Any, [[(a, b, 0, "copy") for a, b in pairs]]))
+        turns = take_turns(together.placed(place), 10, WIRE_ONLY)
+        assert (turns.finish.max(), turns.terms.wired) == (pytest.approx(seconds), seconds)
+
+
+def test_a_downlink_carries_what_the_uplink_does_at_the_same_time_and_a_delay_comes_on_top() -> None:
+    schedule = tree(2).placed(2)
+    assert take_turns(schedule, 10, WIRE_ONLY).finish.max() == pytest.approx(20)
+    assert take_turns(schedule, 10, replace(WIRE_ONLY, inter=Link(0, 0, delay=5))).finish.max() == pytest.approx(30)
+
+
+@pytest.mark.parametrize(("name", "workers", "hosts"), [case for case in GRID if case[2] > 1])
+@pytest.mark.parametrize("size", [0, 400, 60_000])
+def test_a_time_over_links_is_at_least_that_of_the_cores_and_that_of_the_busiest_link_and_at_most_both(
+    name: str, workers: int, hosts: int, size: int
+) -> None:
+    schedule = build(name, workers, hosts)
+    whole, cores_only = take_turns(schedule, size, WIRED), take_turns(schedule, size, LAPTOP).finish.max()
+    price = cost(schedule, size, WIRED)
+    assert price.seconds == pytest.approx(whole.finish.max(), rel=1e-6)
+    assert whole.finish.max() >= max(cores_only * 0.99, price.busiest_link[1] * WIRED.wire)
+    assert whole.finish.max() <= cores_only + sum(price.up) * WIRED.wire + 1e-9
+
+
+def test_short_messages_take_the_time_of_the_cores_and_long_ones_that_of_the_link() -> None:
+    schedule = ring(8).placed(2)
+    short, long = (take_turns(schedule, size, WIRED).finish.max() for size in (1024, 4 * MIB))
+    assert short == pytest.approx(take_turns(schedule, 1024, LAPTOP).finish.max(), rel=0.1)
+    assert long == pytest.approx(cost(schedule, 4 * MIB).busiest_link[1] * WIRED.wire, rel=0.1)
+
+
+def test_a_wire_without_cores_is_refused_as_the_link_is_then_beta() -> None:
+    with pytest.raises(SpecError, match=r"wire=1e-07: 0 without cores"):
+        Topology(wire=1e-7)
 
 
 # --- simulated ----------------------------------------------------------------------------------------------------------------------------
