@@ -1,4 +1,4 @@
-"""The boards: bytes to make one, bytes of a picture, the time that a picture takes late in a long run, and how late the page shows an event.
+"""The boards: what they cost to make and to draw, early and late in a run; how late the page is, how smooth; and how soon Stop has stopped.
 
 A page is told by comm messages what to show. They are counted where they are sent; plotly's own script, which comes with its figure, is left out.
 """
@@ -12,19 +12,23 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import comm
+import psutil
 from comm.base_comm import BaseComm
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page
 
+from course_lib import start
 from course_lib.spec import RunSpec
-from course_lib.trace import Event, Metric, Phase, Trace, Update
+from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update
 from course_lib.widgets.board.race_board import RaceBoard
+from course_lib.widgets.board.training_board import TrainingBoard
 from tests.benchmarks.harness import Aim, Options, Rows, compare
-from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+from tests.browser.lab import CHROMIUM, chromium, opened
 from tests.conftest import HOME
 
 WORKERS, STEP = 8, 0.08  # a hundred updates a second from eight workers
@@ -32,6 +36,7 @@ SHORT, LONG, QUICK = 100, 12_500, 1_000  # steps: 8 s, 1000 s and 80 s of them
 LIMIT = 100_000.0
 DELAY = 0.3
 SECONDS = 8.0  # for which a page is watched
+STOP = 1.0
 OWN = ("_esm", "_css")
 CELL = f"""
 from course_lib import start
@@ -39,6 +44,17 @@ from course_lib.widgets import TrainingBoard
 run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000, device_ms={1000 * STEP / 2})
 TrainingBoard(run)
 """
+RACE = f"""
+from course_lib import race
+from course_lib.widgets import RaceBoard
+both = race("multi_worker_mirrored", "parameter_server", framework="torch", workers={WORKERS}, steps=100000, device_ms={2 * 1000 * STEP})
+RaceBoard(both)
+"""
+FRAMES = """async (ms) => {
+  let count = 0;
+  for (const end = performance.now() + ms; performance.now() < end; count++) await new Promise(requestAnimationFrame);
+  return 1000 * count / ms;
+}"""
 WATCH = """() => {
   window.__seen = [];
   const look = () => window.__seen.push([Date.now() / 1000, Number(document.querySelector('.lk-side').dataset.seconds)]);
@@ -47,14 +63,22 @@ WATCH = """() => {
 
 
 def rows(options: Options) -> Rows:
-    """A row for each; the last needs a browser."""
+    """A row for each; the last two need a browser."""
     limit = ("100 kB", lambda: LIMIT)
     yield compare("bytes to make a RaceBoard", "B", made, limit, Aim("at most", 1), options)
     yield compare("bytes of a picture of a race, 2 x 8 workers", "B", lambda: later(SHORT)[1], limit, Aim("at most", 1), options)
     long = QUICK if options.quick else LONG
     early = (f"in step {SHORT}", lambda: later(SHORT)[0])
     yield compare(f"a picture of a race, 2 x 8 workers, in step {long}", "ms", lambda: later(long)[0], early, Aim("at most", 3), options)
+    for framework in ("torch", "tensorflow"):
+        name = f"from a click on Stop to no process left, 4 workers at full speed, {framework}"
+        yield compare(name, "s", partial(stopped, framework), ("1 s", lambda: STOP), Aim("at most", 1), options)
     if CHROMIUM:
+        with live_page(RACE) as (page, blank):
+            ms = 1000 * (1 if options.quick else SECONDS / 2)
+            empty = ("an empty page beside it", lambda: float(blank.evaluate(FRAMES, ms)))
+            name = f"frames of a page with a live race, 2 x {WORKERS} workers, 100 updates/s"
+            yield compare(name, "frames/s", lambda: float(page.evaluate(FRAMES, ms)), empty, Aim("at least", 0.8), options)
         yield compare("from an event in a worker to the page", "s", page_delay, ("0.3 s", lambda: DELAY), Aim("at most", 1), options)
 
 
@@ -115,11 +139,11 @@ class Made:
 def board(steps: int) -> RaceBoard:
     """A board of two made-up runs, which does not follow them by itself."""
     runs = {"one": Made(), "other": Made()}
-    for run in runs.values():
-        run.more(steps)
     race: Any = SimpleNamespace(runs=runs, target_loss=None, target_accuracy=None, stop=lambda: None)
     shown = RaceBoard(race)
     shown.halt()
+    for run in runs.values():  # now that nobody else draws
+        run.more(steps)
     return shown
 
 
@@ -144,24 +168,48 @@ def later(steps: int) -> tuple[float, float]:
     return took, float(size)
 
 
+def stopped(framework: str) -> float:
+    """Seconds from a click on Stop, where the kernel hears of it, until no process of the run is left: tasks and supervisor."""
+    run = start("multi_worker_mirrored", framework=framework, workers=4, steps=1_000_000)
+    board = TrainingBoard(run)
+    try:
+        run.wait_running()
+        deadline = time.monotonic() + 60
+        while len(run.trace.all(Phase, what="apply", step=20)) < 4:
+            if time.monotonic() > deadline:
+                raise RuntimeError("no 20 steps of 4 workers in 60 s")
+            time.sleep(0.05)
+        tasks = [psutil.Process(int(e.why.removeprefix("pid "))) for e in run.trace.all(Lifecycle, state="starting")]
+        all_of_it = [*tasks, tasks[0].parent()]
+        began = time.perf_counter()
+        board.controls.stop.click()
+        _, left = psutil.wait_procs(all_of_it, timeout=30)
+        took = time.perf_counter() - began
+        if left:
+            raise RuntimeError(f"still there 30 s after Stop: {left}")
+        return took
+    finally:
+        run.stop()
+        board.close()
+
+
+@contextlib.contextmanager
+def live_page(cell: str) -> Iterator[tuple[Page, Page]]:
+    """JupyterLab with a board that draws what goes on, and an empty page beside it."""
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser, opened(browser, Path(folder), cell) as lab:
+        lab.run()
+        lab.page.locator(".lk-row path").first.wait_for(state="attached")
+        lab.page.locator(".js-plotly-plot").wait_for()
+        lab.page.wait_for_timeout(2000)
+        yield lab.page, browser.new_page()
+
+
 def page_delay() -> float:
     """Seconds from an event until the page shows it, a mean over all moments: between two pictures it waits for the next."""
-    with tempfile.TemporaryDirectory() as folder, jupyter(Path(folder)) as address, sync_playwright() as playwright:
-        notebook(Path(folder, "board.ipynb"), CELL)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 720})
-        page.set_default_timeout(60_000)
-        page.goto(f"{address}/lab/tree/board.ipynb")
-        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
-        page.locator(".jp-Notebook .jp-Cell").first.click()
-        page.keyboard.press("Shift+Enter")
-        page.locator(".lk-row path").first.wait_for(state="attached")
-        page.locator(".js-plotly-plot").wait_for()
-        page.wait_for_timeout(2000)
+    with live_page(CELL) as (page, _):
         page.evaluate(WATCH)
         page.wait_for_timeout(1000 * SECONDS)
         seen = page.evaluate("window.__seen")
-        browser.close()
     newest = max(Path(HOME, "runs").iterdir(), key=lambda path: path.stat().st_mtime)
     zero = json.loads((newest / "run.json").read_text())["origin"] + time.time() - time.monotonic()
     return mean_delay([(at, zero + shown) for at, shown in seen])

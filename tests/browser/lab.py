@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from course_lib.cluster import ports
 
@@ -74,9 +74,12 @@ class Lab(Tab):
         self.page.get_by_text(f"Python 3 (ipykernel) | {state}").wait_for()
 
     def run(self, cells: int = 1) -> None:
-        """Run the chosen cell, and so many in all; the next one is chosen then. Does not wait for them."""
+        """Run the chosen cell, and so many in all; the next one is chosen then. Waits until they are sent, not until they are done."""
         for _ in range(cells):
+            chosen = self.page.locator(".jp-Notebook .jp-Cell").evaluate_all("cells => cells.findIndex(c => c.matches('.jp-mod-active'))")
             self.page.keyboard.press("Shift+Enter")
+            prompt = self.page.locator(".jp-Notebook .jp-Cell").nth(chosen).locator(".jp-InputPrompt")
+            expect(prompt).not_to_have_text("[ ]:")
 
     def choose(self, cell: int) -> None:
         """Choose a cell by its number, from 0."""

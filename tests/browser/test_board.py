@@ -7,15 +7,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from playwright.sync_api import Browser, Page, expect
 
 from course_lib.trace import Lifecycle, Phase, Trace
-from tests.browser.lab import CHROMIUM, FLAGS, jupyter, notebook
+from tests.browser.lab import Lab, opened
 from tests.conftest import HOME, processes_of
-
-if CHROMIUM is None:
-    pytest.skip("no Chromium is installed: apt install chromium", allow_module_level=True)
-
-from playwright.sync_api import Page, expect, sync_playwright
 
 CELL = """
 from course_lib import start
@@ -24,38 +20,22 @@ run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000,
 board = TrainingBoard(run)
 board
 """
+TALL = {"width": 1280, "height": 1000}
 
 
 @contextlib.contextmanager
-def board_in_lab(folder: Path, cell: str) -> Iterator[Page]:
-    """JupyterLab with a notebook open whose one cell shows a board, run. The page keeps what it `asked` for, and `errors` on its console."""
-    notebook(folder / "board.ipynb", cell)
-    with jupyter(folder) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.set_default_timeout(60_000)
-        page.asked, page.errors = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
-        page.goto(f"{address}/lab/tree/board.ipynb")
-        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
-        page.locator(".jp-Notebook .jp-Cell").first.click()
-        page.keyboard.press("Shift+Enter")
-        page.locator(".jp-OutputArea .js-plotly-plot").wait_for()
-        yield page
-        browser.close()
+def board_in_lab(browser: Browser, folder: Path, cell: str) -> Iterator[Lab]:
+    """JupyterLab with a notebook open whose one cell shows a board, run."""
+    with opened(browser, folder, cell, viewport=TALL) as lab:
+        lab.run()
+        lab.page.locator(".jp-OutputArea .js-plotly-plot").wait_for()
+        yield lab
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    with board_in_lab(tmp_path, CELL) as page:
-        yield page
-
-
-def complaints(page: Page) -> list[str]:
-    """Console errors of ours, and requests that left the machine."""
-    ours = [text for text in page.errors if any(word in text for word in ("plotly", "widget", "Widget", "lk-"))]
-    return ours + [url for url in page.asked if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))]
+def lab(browser: Browser, tmp_path: Path) -> Iterator[Lab]:
+    with board_in_lab(browser, tmp_path, CELL) as lab:
+        yield lab
 
 
 def newest_runs(count: int = 1) -> list[Path]:
@@ -81,7 +61,8 @@ def press(page: Page, key: str, times: int) -> None:
         page.keyboard.press(key)
 
 
-def test_a_board_draws_slows_and_stops_a_real_cluster(page: Page) -> None:
+def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
+    page = lab.page
     # It draws the lanes of all workers and says that device time is emulated.
     expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()
     expect(page.locator(".ls-badge")).to_contain_text("emulated")
@@ -112,10 +93,11 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(page: Page) -> None:
     expect(page.get_by_role("status").filter(has_text="is stopped")).to_be_visible()
     assert not any(map(psutil.pid_exists, pids_of(trace)))
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
-    assert complaints(page) == []
+    assert lab.complaints() == []
 
 
-def test_a_kernel_restart_leaves_a_readable_page_and_no_process(page: Page) -> None:
+def test_a_kernel_restart_leaves_a_readable_page_and_no_process(lab: Lab) -> None:
+    page = lab.page
     expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()
     before = [p for p in processes_of(HOME) if "course_lib.cluster" in " ".join(p.cmdline())]
     assert len(before) >= 5
@@ -123,6 +105,10 @@ def test_a_kernel_restart_leaves_a_readable_page_and_no_process(page: Page) -> N
     page.get_by_text("Restart Kernel…", exact=True).click()
     page.get_by_role("button", name="Confirm Kernel Restart").click()
     until(lambda: not any(p.is_running() for p in before), "all processes of the cluster are gone", seconds=15)
+    # The board is still there to read, and says that it is not live any more.
+    page.locator(".lk-board.jupyter-widgets-disconnected").wait_for()
+    said = page.evaluate("getComputedStyle(document.querySelector('.lk-board'), '::before').content")
+    assert "Not connected to a kernel" in said
     expect(page.locator(".js-plotly-plot")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()
     assert page.locator(".lk-row path").count() > 4

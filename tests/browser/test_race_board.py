@@ -3,16 +3,11 @@
 from pathlib import Path
 
 import psutil
-import pytest
+from playwright.sync_api import Browser, expect
 
 from course_lib.trace import Lifecycle, Trace
-from tests.browser.lab import CHROMIUM, FLAGS
-from tests.browser.test_board import board_in_lab, complaints, newest_runs, pids_of, press, until
-
-if CHROMIUM is None:
-    pytest.skip("no Chromium is installed: apt install chromium", allow_module_level=True)
-
-from playwright.sync_api import expect, sync_playwright
+from tests.browser.lab import Tab
+from tests.browser.test_board import board_in_lab, newest_runs, pids_of, press, until
 
 CELL = """
 from course_lib import race
@@ -28,8 +23,9 @@ def lane(side: int, task: str) -> str:
     return f'.lk-side:nth-of-type({side}) .lk-row[data-task="{task}"]'
 
 
-def test_a_race_is_slowed_paused_and_killed_from_its_board(tmp_path: Path) -> None:
-    with board_in_lab(tmp_path, CELL) as page:
+def test_a_race_is_slowed_paused_and_killed_from_its_board(browser: Browser, tmp_path: Path) -> None:
+    with board_in_lab(browser, tmp_path, CELL) as lab:
+        page = lab.page
         # Both sides are drawn, with who is ahead.
         expect(page.get_by_text("They race for loss")).to_be_visible()
         page.wait_for_function(
@@ -69,14 +65,10 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(tmp_path: Path) -> No
         page.keyboard.type(SAVE)
         page.keyboard.press("Shift+Enter")
         until((tmp_path / "board.html").exists, "board.html is written")
-        assert complaints(page) == []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        saved, asked, errors = browser.new_page(), [], []
-        saved.on("request", lambda request: asked.append(request.url))
-        saved.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        saved.goto((tmp_path / "board.html").as_uri())
-        expect(saved.get_by_role("status")).to_have_text("multi_worker_mirrored failed")
-        expect(saved.locator(lane(1, "worker:2"))).to_have_attribute("data-fate", "killed")
-        assert (len(asked), errors) == (1, [])
-        browser.close()
+        assert lab.complaints() == []
+    tab = Tab(browser)
+    saved = tab.open(tmp_path / "board.html")
+    expect(saved.get_by_role("status")).to_have_text("multi_worker_mirrored failed")
+    expect(saved.locator(lane(1, "worker:2"))).to_have_attribute("data-fate", "killed")
+    assert len(tab.asked) == 1
+    tab.close()

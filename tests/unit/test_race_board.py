@@ -16,12 +16,14 @@ from rich.console import Console
 
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.racing import comparison
+from course_lib.racing import comparison, curves
 from course_lib.spec import Link, RunSpec
-from course_lib.trace import Event, Lifecycle, Metric, Trace, to_line
-from course_lib.widgets.board import export
+from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update, end_of, to_line
+from course_lib.widgets.board import charts, export
+from course_lib.widgets.board.curves import EMPTY, Goal, Readings
 from course_lib.widgets.board.digest import Digest
 from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, Window, lanes, runs
+from course_lib.widgets.board.panels import Panel, throughput
 from course_lib.widgets.board.race_board import RaceBoard
 from course_lib.widgets.board.view import View
 from course_lib.widgets.saved import SavedRun, saved_runs
@@ -76,19 +78,43 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
+def with_a_backup(steps: int = 30, seconds: Sequence[float] = (0.1, 0.15, 0.13, 0.42)) -> Trace:
+    """A step is over with the gradients of all workers but the last. Its own comes late and is dropped, and it joins the step that all are in."""
+    events: list[Event] = []
+    begun, at = [2.0] * len(seconds), [0] * len(seconds)
+    for step in range(steps):
+        arrived = {k: begun[k] + seconds[k] for k in range(len(seconds)) if at[k] == step}
+        counted = sorted(arrived, key=lambda k: arrived[k])[: len(seconds) - 1]
+        end = max(arrived[k] for k in counted) + 0.02
+        whose = " ".join(f"worker:{k}" for k in sorted(counted))
+        events.append(Update("ps:0", step, "all", "cpu", step, step + 1, end - 0.01, len(counted), whose))
+        for k in range(len(seconds)):
+            if (done := begun[k] + seconds[k]) <= end or k in counted:
+                over = max(end, done + 0.01)
+                events += [Phase(f"worker:{k}", at[k], "compute", begun[k], done), Phase(f"worker:{k}", at[k], "reduce", done, over)]
+                begun[k], at[k] = over, step + 1
+        events += [Metric("worker:0", "loss", 1 / (step + 1), step, (step + 1) * BATCH, end)]
+    return Trace(sorted(events, key=end_of))
+
+
 # --- the digest ---
 
 
-@pytest.mark.parametrize("trace", [lockstep(40), asynchronous()], ids=["lockstep", "asynchronous"])
+FOUR = RunSpec(workers=4, global_batch=BATCH)
+
+
+@pytest.mark.parametrize(
+    "spec, trace", [(SPEC, lockstep(40)), (SPEC, asynchronous()), (FOUR, with_a_backup())], ids=["lockstep", "asynchronous", "backup"]
+)
 @pytest.mark.parametrize("pieces", [1, 7, 100])
-def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(trace: Trace, pieces: int) -> None:
+def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(spec: RunSpec, trace: Trace, pieces: int) -> None:
     events = list(trace)
-    growing, digest = Trace(), Digest(SPEC)
+    growing, digest = Trace(), Digest(spec)
     for piece in np.array_split(np.arange(len(events)), pieces):
         growing._add(events[i] for i in piece)
         digest.look(growing)
     digest.look(growing, over=True)
-    figures = comparison.figures("it", SPEC, trace, "finished", "emulated")
+    figures = comparison.figures("it", spec, trace, "finished", "emulated")
     losses = digest.losses()
     assert digest.zero == figures.began
     assert losses.values == pytest.approx([p.mean for p in figures.curve])
@@ -98,6 +124,32 @@ def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(trace: 
         {task: share for task, share in figures.idle_share.items() if share}
     )
     assert {str(n): count for n, count in sorted(digest.staleness.items())} == figures.staleness["updates"]
+
+
+def test_lanes_of_backup_workers_show_who_waits_for_whom_and_that_nobody_waits_for_the_straggler() -> None:
+    digest, trace = Digest(FOUR), with_a_backup()
+    digest.look(trace, over=True)
+    first, second, _, straggler = lanes(digest, Window(3.0, 6.0))
+    idle = comparison.figures("it", FOUR, trace, "finished", "emulated").idle_share
+    assert first.waited == pytest.approx(idle["worker:0"], abs=0.03) == pytest.approx(0.05 / 0.17, abs=0.03)
+    assert "wait" in {NAMES[what] for *_, what in runs(first.cells)}
+    assert second.waited == straggler.waited == 0
+
+
+def test_readings_taken_in_pieces_and_out_of_order_make_the_curve_of_them_all() -> None:
+    random = np.random.default_rng(0)
+    metrics = [Metric(f"worker:{n % 3}", "loss", n // 2 % 50, n // 2, n // 2 * BATCH, n + 9 * random.random()) for n in range(5000)]
+    trace = Trace([Phase("worker:0", n, "compute", n - 1, n) for n in range(9)] + metrics)
+    expected = curves.loss_curve(trace, BATCH, zero=20.0)
+    readings = Readings(np.fmin, 10 * BATCH)
+    for piece in np.array_split(np.arange(len(metrics)), 200):
+        for n in piece:
+            readings.add(metrics[n])
+        curve = readings.curve(20.0, list(range(9)))
+    assert np.allclose(np.array(curve[:3]).T, [(p.seconds, p.examples, p.mean) for p in expected])
+    assert curve.record == min(p.mean for p in expected)
+    goal = Goal("loss", 12.0)
+    assert goal.reached(curve) == next((p.seconds, p.examples) for p in expected if p.mean <= 12.0)
 
 
 def test_nothing_new_is_no_news_and_no_event_is_read_twice() -> None:
@@ -114,7 +166,9 @@ def test_the_accuracy_on_the_way_is_what_the_comparison_has() -> None:
     digest = Digest(SPEC)
     digest.look(trace, over=True)
     figures = comparison.figures("it", SPEC, trace, "finished", "emulated")
-    assert [tuple(p) for p in figures.accuracy_curve] == [tuple(p) for p in zip(*map(np.ndarray.tolist, digest.accuracies()), strict=True)]
+    assert [tuple(p) for p in figures.accuracy_curve] == [
+        tuple(p) for p in zip(*map(np.ndarray.tolist, digest.accuracies()[:3]), strict=True)
+    ]
 
 
 # --- lanes ---
@@ -233,6 +287,33 @@ def test_the_controls_order_what_is_chosen_of_whom_is_chosen(board: RaceBoard) -
     assert other.orders == [("slow", "worker:1", 4.0), *sync.orders[3:]]
 
 
+def test_the_slider_follows_what_a_cell_orders_and_an_order_of_its_own_stands_until_the_trace_shows_it(board: RaceBoard) -> None:
+    sync, other = board.race.runs.values()
+    slider = board.controls.factor
+    sync.trace._add([Lifecycle("worker:1", "slowed", "to 4 times its time", 9.0)])
+    until(lambda: slider.value == 4.0, "the slider follows")
+    slider.value = 2.0
+    until(lambda: other.orders, "the order is carried out")
+    sync.trace._add([Lifecycle("worker:1", "slowed", "to 3 times its time", 9.1)])  # it came before
+    until(lambda: board.view.sides[0].digest.factors["worker:1"] == 3.0, "the trace is read")
+    board.controls.refresh()
+    assert slider.value == 2.0
+    for run in (sync, other):
+        run.trace._add([Lifecycle("worker:1", "slowed", "to 2 times its time", 9.2)])
+    until(lambda: board.view.sides[1].digest.factors.get("worker:1") == 2.0, "the trace is read")
+    sync.trace._add([Lifecycle("worker:1", "slowed", "to 12 times its time", 9.3)])
+    until(lambda: slider.value == 12.0, "the slider follows again, as far as that is")
+    assert sync.orders == other.orders == [("slow", "worker:1", 2.0)]
+
+
+def test_a_refused_order_to_slow_leaves_the_slider_where_the_task_is(board: RaceBoard) -> None:
+    for run in board.race.runs.values():
+        run.error = LockstepError("slow('worker:1') comes too late")
+    until(lambda: not board.controls.pause.disabled, "the controls are alive")
+    board.controls.factor.value = 5.0
+    until(lambda: board.controls.factor.value == 1.0, "the slider goes back")
+
+
 def test_the_controls_start_at_the_straggler() -> None:
     run = SomeRun(lockstep(), spec=RunSpec(workers=2, global_batch=BATCH, slow={"worker:0": 4}))
     board = RaceBoard(race_of({"one": run, "two": SomeRun(lockstep())}))
@@ -293,9 +374,35 @@ def test_a_board_costs_little_to_make_and_a_picture_no_more_late_in_a_run() -> N
             before = wire.bytes
             board.draw(charts_too=True)
             sizes.append(wire.bytes - before)
-        points = max(len(line.x) for line in board.figure.data)
+        points = max(len(line.x) for line in board.charts.figure.data)
         board.close()
     assert 10_000 < made < LIMIT and max(sizes) < LIMIT and points <= 1000
+
+
+def test_a_page_is_asked_for_the_next_redraw_when_it_has_answered_the_last_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(charts.time, "monotonic", lambda: now)
+    live = charts.Charts(["it"], [throughput([EMPTY])])
+    panel = Panel("", "", "", [(np.arange(3), np.arange(3))])
+
+    def answer(edit: int) -> None:
+        live.figure._js2py_traceDeltas = {"trace_edit_id": edit, "trace_deltas": []}
+
+    assert live.due
+    live.update([panel])
+    edit = live.figure._last_trace_edit_id
+    now += 0.1
+    answer(edit - 1)  # about another one
+    now += 0.2
+    assert not live.due
+    answer(edit)
+    now += 0.3 * (charts.REST - 1) - 0.1
+    assert not live.due  # the page took 0.3 s, and has other work
+    now += 0.15
+    assert live.due
+    live.update([panel])
+    now += charts.SILENT
+    assert live.due  # nobody looks, or a cell runs
 
 
 def test_the_controls_of_a_race_that_is_over_are_off() -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import ipywidgets as w
 
 from course_lib.errors import LockstepError
-from course_lib.widgets.board import charts, export, markup
+from course_lib.widgets.board import export, markup
+from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.view import Raced, View, Watched
 
-PERIOD = 0.22  # seconds between pictures of the lanes
-CHARTS = 0.7  # and between those of the charts: a page is busy for about a tenth of a second with each
+PERIOD = 0.2  # seconds between pictures
 REST = 3.0  # times as long as a picture took, at least, until the next: a board takes no more than a quarter of a core
 
 
@@ -33,16 +33,16 @@ class Board(w.VBox):
     def __init__(self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None) -> None:
         self.view = View(runs, race)
         self._name, self._stop_runs = markup.prefix(), stop
-        self.figure = charts.figure([side.label for side in self.view.sides], self.view.panels())
+        self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.head, self.lanes, self.message, legend = w.HTML(), w.HTML(), w.HTML(), w.HTML(markup.frame(self._name))
-        shown = [self.head, w.VBox([self.figure]), self.lanes, legend, self.message]
+        shown = [self.head, w.VBox([self.charts.figure]), self.lanes, legend, self.message]
         for part in shown:
             part.add_class("ls")
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.controls = Controls(self.view.sides, self._orders.put, self._stop)
         super().__init__([*shown[:-1], self.controls, self.message])
         self.add_class("lk-board")
-        self._news, self._charts_due = False, 0.0
+        self._news = False  # that the charts do not show
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="lockstep-board", daemon=True)
         self._thread.start()
@@ -107,12 +107,12 @@ class Board(w.VBox):
         self.message.value = f'<div class="lk-message" role="status">{escape(text)}</div>'
 
     def draw(self, charts_too: bool = False) -> float:
-        """Draw the runs as they stand; the seconds that took. The charts are drawn less often than the rest, unless they are asked for."""
+        """Draw the runs as they stand; the seconds that took. The charts are drawn as often as the page keeps up with, unless they are asked for."""
         began = time.monotonic()
         self._news = self.view.look() or self._news
-        if self._news and (charts_too or self.view.over or began >= self._charts_due):
-            charts.update(self.figure, self.view.panels())
-            self._news, self._charts_due = False, began + CHARTS
+        if self._news and (charts_too or self.view.over or self.charts.due):
+            self.charts.update(self.view.panels())
+            self._news = False
         self.head.value = markup.head(self.view)
         self.lanes.value = markup.sides(self.view, self._name)
         self.controls.refresh()

@@ -1,8 +1,13 @@
-"""The charts of a board as one live plotly figure, a subplot for each panel."""
+"""The charts of a board as one live plotly figure, a subplot for each panel.
+
+A redraw costs the page far more than it costs us, and we cannot see how much. But a page answers each one, so it is asked as often as it keeps up.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,7 +16,35 @@ from plotly.subplots import make_subplots
 from course_lib.widgets.board.panels import Panel
 from course_lib.widgets.palette import INK, entrant, layout
 
-HEIGHT = 190
+HEIGHT, LEFT = 194, 44
+SILENT = 1.0  # after so many a page that does not answer is drawn on again: a cell runs, and its answer waits for that
+REST = 4.0  # times as long as a page takes to answer, from one redraw to the next: it is busy with them for a quarter of its time at most
+# Of axes: plotly measures labels to move, turn or hide them, which is half of what a redraw costs a page. Ours fit as they are.
+PLAIN = {"automargin": False, "ticklabeloverflow": "allow", "tickangle": 0, "ticklabelstandoff": 4}
+
+
+class Charts:
+    """The figure and its pace. `due` says whether it is time to `update` it."""
+
+    def __init__(self, labels: Sequence[str], first: Sequence[Panel]) -> None:
+        self.figure = figure(labels, first)
+        self._sent = self._next = 0.0
+        self.figure.observe(self._answered, "_js2py_traceDeltas")
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def update(self, shown: Sequence[Panel]) -> None:
+        """Put panels into the figure, in one message."""
+        self._sent = time.monotonic()
+        self._next = self._sent + SILENT
+        update(self.figure, shown)
+
+    def _answered(self, change: dict[str, Any]) -> None:
+        """The page has drawn it, if that is about the newest redraw. The figure itself takes the answer away again, which is none."""
+        if (change["new"] or {}).get("trace_edit_id") == self.figure._last_trace_edit_id:
+            self._next = self._sent + REST * (time.monotonic() - self._sent)
 
 
 def figure(labels: Sequence[str], first: Sequence[Panel]) -> go.FigureWidget:
@@ -29,14 +62,15 @@ def figure(labels: Sequence[str], first: Sequence[Panel]) -> go.FigureWidget:
             hover = f"{label} reached the target<br>%{{x:,.4~g}} {panel.x}<extra></extra>"
             marker = {"color": color, "symbol": symbol, "size": 11, "line": {"color": "white", "width": 1.5}}
             empty.add_scatter(**place, x=[], y=[], mode="markers", marker=marker, hovertemplate=hover)
-        empty.update_xaxes(**place, rangemode="tozero", zeroline=False, nticks=6, showgrid=False)
-        empty.update_yaxes(**place, rangemode="tozero", zeroline=False, nticks=5)
-        empty.layout.annotations[column - 1].update(x=empty.get_subplot(1, column).xaxis.domain[0], xanchor="left", xshift=-36, yshift=4)
+        empty.update_xaxes(**place, rangemode="tozero", zeroline=False, nticks=6, showgrid=False, **PLAIN)
+        empty.update_yaxes(**place, rangemode="tozero", zeroline=False, nticks=5, **PLAIN)
+        empty.layout.annotations[column - 1].update(x=empty.get_subplot(1, column).xaxis.domain[0], xanchor="left", xshift=-LEFT, yshift=8)
     empty.update_annotations(font_size=15, font_color=INK)
-    margin = {"l": 36, "r": 12, "t": 30, "b": 24}
+    margin = {"l": LEFT, "r": 12, "t": 34, "b": 26}
     bar = {"bgcolor": "rgba(0,0,0,0)", "color": INK, "activecolor": INK}
     empty.update_layout(
-        **layout(height=HEIGHT, margin=margin, showlegend=False, uirevision="board", hovermode="closest", autosize=True, modebar=bar)
+        template="none",
+        **layout(height=HEIGHT, margin=margin, showlegend=False, uirevision="board", hovermode="closest", autosize=True, modebar=bar),
     )
     live = go.FigureWidget(empty)
     live._config = live._config | {  # the only way in: a FigureWidget has no argument for it
@@ -52,7 +86,7 @@ def figure(labels: Sequence[str], first: Sequence[Panel]) -> go.FigureWidget:
 
 
 def update(live: go.FigureWidget, shown: Sequence[Panel]) -> None:
-    """Put panels into their figure, in one message."""
+    """Put panels into their figure."""
     data = iter(live.data)
     with live.batch_update():
         for panel in shown:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ipywidgets as w
 
-from course_lib.errors import SpecError
+from course_lib.errors import LockstepError, SpecError
 from course_lib.spec import Link
 from course_lib.widgets.board.view import Side
 
@@ -23,7 +24,9 @@ class Controls(w.VBox):
 
     def __init__(self, sides: list[Side], submit: Callable[[Order], None], stop: Callable[[], None]) -> None:
         self.sides, self.submit = sides, submit
-        self.ordered = {(side.label, task): side.spec.slow.get(task, 1.0) for side in sides for task in side.spec.tasks}
+        # Orders under way: the factor, and how many the trace had shown before.
+        self._ordered: dict[tuple[str, str], tuple[float, int]] = {}
+        self._shown = 1.0  # where the slider was put by whoever moved it last
         self.run = w.Dropdown(options=[EVERY, *(side.label for side in sides)] if len(sides) > 1 else [sides[0].label], layout=_wide())
         self.run.description, self.run.style.description_width = "run", "initial"
         self.task = w.Dropdown(description="task", layout=_wide(), style={"description_width": "initial"})
@@ -64,6 +67,7 @@ class Controls(w.VBox):
     def refresh(self) -> None:
         """Offer what can be done in the present state of the runs; disable all once they are over."""
         live = [side for side in self.chosen if side.active]
+        self._show_factor()
         states = {side.digest.states[self.task.value].state for side in live if self.task.value in side.digest.states}
         self.pause.disabled = self.kill.disabled = not live
         self.factor.disabled = not any(_can_be_slowed(side, self.task.value) for side in live)
@@ -82,17 +86,37 @@ class Controls(w.VBox):
 
     def _show_factor(self) -> None:
         """Let the slider stand where the chosen task is; that is not an order."""
-        if self.chosen:
-            factor = max(self.ordered[side.label, self.task.value] for side in self.chosen)
-            self.factor.max = max(10.0, factor)
+        factor = max((self._factor(side) for side in self.chosen), default=self._shown)
+        if factor != self._shown:
+            self._shown = factor
+            self.factor.max = max(self.factor.max, factor)
             self.factor.value = factor
+
+    def _factor(self, side: Side) -> float:
+        """How many times slower the chosen task of a run is: as was ordered here, until the trace shows it, then as the trace says."""
+        task = self.task.value
+        factor, before = self._ordered.get((side.label, task), (1.0, 0))
+        if (side.label, task) in self._ordered and factor not in side.digest.slowed[task][before:]:
+            return factor
+        self._ordered.pop((side.label, task), None)
+        return side.digest.factors.get(task, 1.0)
 
     def _slow(self, change: dict[str, Any]) -> None:
         task, factor = self.task.value, change["new"]
+        if factor == self._shown:
+            return
+        self._shown = factor
         for side in self.chosen:
-            if self.ordered[side.label, task] != factor and side.active and _can_be_slowed(side, task):
-                self.ordered[side.label, task] = factor
-                self.submit(lambda run=side.run: run.slow(task, factor))  # type: ignore[misc]  # mypy cannot infer a default's type
+            if self._factor(side) != factor and side.active and _can_be_slowed(side, task):
+                self._ordered[side.label, task] = factor, len(side.digest.slowed[task])
+                self.submit(partial(self._order_slow, side, task, factor))
+
+    def _order_slow(self, side: Side, task: str, factor: float) -> None:
+        try:
+            side.run.slow(task, factor)  # type: ignore[attr-defined]  # a saved run is over: nobody slows it
+        except LockstepError:  # the trace will never show it
+            self._ordered.pop((side.label, task), None)
+            raise
 
     def _each(self, what: str) -> None:
         task = self.task.value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,18 +15,24 @@ WINDOW = 10  # batches over which a loss is averaged: that of a single one goes 
 
 
 class Curve(NamedTuple):
-    """Arrays of equal length, in order of time: `seconds` from the start of the clock, `examples` seen by then, and the `values`."""
+    """Arrays of equal length, in order of time: `seconds` from the start of the clock, `examples` seen by then, `values`, the `best` so far."""
 
     seconds: np.ndarray
     examples: np.ndarray
     values: np.ndarray
+    best: np.ndarray
 
     @property
     def last(self) -> float | None:
         return float(self.values[-1]) if len(self.values) else None
 
+    @property
+    def record(self) -> float | None:
+        """The best value of all; None while there is no finite one."""
+        return float(self.best[-1]) if len(self.best) and np.isfinite(self.best[-1]) else None
 
-EMPTY = Curve(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
+
+EMPTY = Curve(*np.zeros((4, 0)))
 
 
 class Goal(NamedTuple):
@@ -36,53 +43,79 @@ class Goal(NamedTuple):
 
     def reached(self, curve: Curve) -> tuple[float, int] | None:
         """Seconds and examples until a curve was there first; None if it never was."""
-        there = curve.values >= self.value if self.what == "accuracy" else curve.values <= self.value
-        hits = np.flatnonzero(there)
-        return (float(curve.seconds[hits[0]]), int(curve.examples[hits[0]])) if len(hits) else None
+        sign = 1 if self.what == "accuracy" else -1
+        first = bisect_left(curve.best, True, key=lambda best: sign * best >= sign * self.value)
+        return (float(curve.seconds[first]), int(curve.examples[first])) if first < len(curve.best) else None
 
     def __str__(self) -> str:
         return f"{self.what} {self.value:.3g}"
 
 
-class Readings:
-    """The values of a metric. Tasks that report one and the same give one reading, at the time of the first."""
+Key = tuple[int, int, float]  # of a reading: its step, the examples seen by then, the value
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int, float], int] = {}
-        self._at, self._value, self._samples, self._step = array("d"), array("d"), array("q"), array("q")
+
+class Readings:
+    """The values of a metric. Tasks that report one and the same give one reading, at the time of the first.
+
+    `best`: `np.fmin` or `np.fmax`. `window`: over how many examples values are averaged; 0 leaves them as they are. What a curve costs depends on
+    how many readings are new, not on how many there are: they are kept in order of time, and only the end is worked out anew.
+    """
+
+    def __init__(self, best: np.ufunc, window: int = 0) -> None:
+        self._best, self._window = best, window
+        self._at: dict[Key, float] = {}
+        self._new: dict[Key, None] = {}
+        self._sorted: list[Key] = []
+        self._clock: tuple[float, list[int]] = (math.inf, [])
+        self._columns = {name: np.zeros(1024) for name in ("at", "step", "examples", "sum", "value", "best", "seconds")}
 
     def add(self, m: Metric) -> None:
-        number = self._known.setdefault((m.step, m.samples, m.value), len(self._at))
-        if number < len(self._at):
-            self._at[number] = min(m.at, self._at[number])
-            return
-        self._at.append(m.at)
-        self._value.append(m.value)
-        self._samples.append(m.samples)
-        self._step.append(m.step)
+        key = (m.step, m.samples, m.value)
+        if m.at < self._at.get(key, math.inf):
+            self._at[key] = m.at
+            self._new[key] = None
 
-    def loss(self, batch: int, zero: float, early: Sequence[int]) -> Curve:
-        """Means over the last `WINDOW` batches' worth of examples. Losses of `early` steps are at 0 s, as all are that came before `zero`."""
-        if not len(self._at):
-            return EMPTY
-        at, values, samples, step = self._sorted()
-        examples = np.maximum.accumulate(samples)  # workers that count together may write down their counts in another order
-        total = np.concatenate([[0.0], np.cumsum(values)])
-        after = np.arange(1, len(at) + 1)
-        oldest = np.searchsorted(examples, examples - WINDOW * batch, side="right")
-        mean = (total[after] - total[oldest]) / (after - oldest)
-        return Curve(_since(at, zero) * ~np.isin(step, early), examples, mean)
+    def curve(self, zero: float, early: Sequence[int] = ()) -> Curve:
+        """The readings so far. Those of `early` steps are at 0 s, as all are that came before `zero`."""
+        begin = self._sort()
+        count = len(self._sorted)
+        if count > len(self._columns["at"]):
+            self._columns = {name: np.resize(column, 2 * count) for name, column in self._columns.items()}
+        column = {name: column[:count] for name, column in self._columns.items()}
+        if begin < count:
+            self._work_out(column, begin)
+        if self._clock != (zero, list(early)):
+            self._clock, begin = (zero, list(early)), 0
+        after = np.maximum(0.0, column["at"][begin:] - zero)  # nothing is after infinity
+        column["seconds"][begin:] = after * ~np.isin(column["step"][begin:], early)
+        return Curve(column["seconds"], column["examples"], column["value"], column["best"])
 
-    def plain(self, zero: float) -> Curve:
-        """The values as they are."""
-        at, values, samples, _ = self._sorted()
-        return Curve(_since(at, zero), samples, values)
+    def _sort(self) -> int:
+        """Put what is new in its place; from where on anything is."""
+        new, self._new = self._new, {}
+        if not new:
+            return len(self._sorted)
+        time = self._at.__getitem__
+        begin = bisect_left(self._sorted, min(map(time, new)), key=time)
+        self._sorted[begin:] = sorted([*(key for key in self._sorted[begin:] if key not in new), *new], key=time)
+        return begin
 
-    def _sorted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        at = np.array(self._at)
-        order = np.argsort(at, kind="stable")
-        return at[order], np.array(self._value)[order], np.array(self._samples)[order], np.array(self._step)[order]
-
-
-def _since(at: np.ndarray, zero: float) -> np.ndarray:
-    return np.maximum(0.0, at - zero) if np.isfinite(zero) else np.zeros(len(at))
+    def _work_out(self, column: dict[str, np.ndarray], begin: int) -> None:
+        """Fill the columns from `begin` on, but for the seconds."""
+        tail = self._sorted[begin:]
+        column["at"][begin:] = [self._at[key] for key in tail]
+        column["step"][begin:], examples, values = np.array(tail, float).T
+        before = max(0, begin - 1)
+        if self._window:
+            column["examples"][begin:] = examples
+            counts = column["examples"]  # workers that count together may write down their counts in another order
+            counts[before:] = np.maximum.accumulate(counts[before:])
+            column["sum"][begin:] = values
+            column["sum"][before:] = np.cumsum(column["sum"][before:])
+            oldest = np.searchsorted(counts, counts[begin:] - self._window, side="right")
+            gone = np.where(oldest > 0, column["sum"][oldest - 1], 0.0)
+            column["value"][begin:] = (column["sum"][begin:] - gone) / (np.arange(begin + 1, len(counts) + 1) - oldest)
+        else:
+            column["examples"][begin:], column["value"][begin:] = examples, values
+        column["best"][begin:] = column["value"][begin:]
+        column["best"][before:] = self._best.accumulate(column["best"][before:])

@@ -12,13 +12,15 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from typing import TypeVar
 
+import numpy as np
+
 from course_lib import measures
 from course_lib.spec import RunSpec
 from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update, task_key
-from course_lib.widgets.board.curves import Curve, Readings
+from course_lib.widgets.board.curves import WINDOW, Curve, Readings
 from course_lib.widgets.palette import FATE
 
-KEPT = 2000  # phases of a task that are kept to be drawn
+KEPT = 2000  # phases of a task, and updates of all, that are kept to be drawn
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
 ENDED = ("done", "failed", "killed")
 
@@ -29,7 +31,8 @@ class Digest:
     """The digest of one run. `look` takes in what a trace has got since the last time.
 
     `seconds`: time of the last event. `zero`: when the clock starts (see `start_of_clock` in racing), infinity until then.
-    `states`: task -> its last state. `factors`: task -> how many times slower it was made. `staleness`: how many updates had each staleness.
+    `states`: task -> its last state. `factors`: task -> how many times slower it was made; `slowed`:
+    all that was ordered so, one after the other.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -39,17 +42,22 @@ class Digest:
         self.states: dict[str, Lifecycle] = {}
         self.life: dict[str, list[Lifecycle]] = defaultdict(list)
         self.factors = dict(spec.slow)
-        self.staleness: Counter[int] = Counter()
+        self.slowed: dict[str, list[float]] = defaultdict(list)
+        self._counted = measures.Updates()
         self.lockstep = True  # until a reduction ends before everybody has come to it
+        # Whether an update was made of the gradients of several workers by name: they wait for each other, and for nobody else.
+        self.together = False
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._updates: deque[Update] = deque(maxlen=KEPT)  # those that name workers
         self._last: dict[str, float] = {}  # when each task was heard of last
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self._read: Counter[type[Event]] = Counter()
-        self._readings = {"loss": Readings(), "accuracy": Readings()}
+        self._readings = {"loss": Readings(np.fmin, WINDOW * spec.batch), "accuracy": Readings(np.fmax)}
         self._computed: dict[int, float] = {}  # when steps were computed, of those that were before the clock started
         self._second: dict[str, tuple[int, float | None]] = {}  # task -> its first step, and when it began the next
-        self._pending: list[Phase] = []
+        self._pending: list[Phase | Update] = []
         self._reducing: dict[str, int] = {}  # task -> the newest step that it reduced in
+        self._updated: dict[str, int] = {}  # task -> the newest step that it made an update of by name
         self._waited: dict[str, float] = defaultdict(float)
         self._spans: dict[str, tuple[float, float]] = {}
 
@@ -68,9 +76,11 @@ class Digest:
         for m in metrics:
             if m.name in self._readings:
                 self._readings[m.name].add(m)
-        self.staleness.update(u.staleness for u in updates)
-        self._pending += phases
-        self._account(over)
+        self._counted.add(updates)
+        named = [u for u in updates if u.workers]
+        self._updates += named
+        self.together = self.together or any(" " in u.workers for u in named)
+        self._account([*phases, *named], over)
         self.over = over
         news = [*(p.end for p in phases), *(e.at for events in (life, metrics, updates) for e in events)]
         if news:
@@ -86,7 +96,8 @@ class Digest:
     def _take_life(self, e: Lifecycle) -> None:
         self.life[e.task].append(e)
         if e.state == "slowed":  # "to 4 times its time"
-            self.factors[e.task] = float(e.why.split()[1])
+            self.slowed[e.task].append(float(e.why.split()[1]))
+            self.factors[e.task] = self.slowed[e.task][-1]
         else:
             self.states[e.task] = e
 
@@ -106,26 +117,43 @@ class Digest:
                 self.zero = max(begun)
         self._computed = {step: end for step, end in self._computed.items() if end <= self.zero}
 
-    def _account(self, over: bool) -> None:
-        """Add up who waited how long, as far as it is known: in lockstep, of a step that everybody has reduced in and left behind."""
+    def _account(self, new: list[Phase | Update], over: bool) -> None:
+        """Add up who waited how long, as far as it is known: where workers meet, of a step that all have reduced in and left behind."""
+        for e in new:
+            if isinstance(e, Update):
+                self._updated[e.task] = max(e.step, self._updated.get(e.task, e.step))
+            elif e.what == "reduce":
+                self._reducing[e.task] = max(e.step, self._reducing.get(e.task, e.step))
+        self._pending += new
         if math.isinf(self.zero):
             return
-        phases, self._pending = self._pending, []
-        if self.lockstep:
-            for p in phases:
-                if p.what == "reduce":
-                    self._reducing[p.task] = max(p.step, self._reducing.get(p.task, p.step))
-            whole = min(self._reducing.values(), default=math.inf)
-            ready = phases if over else [p for p in phases if p.step < whole]
-            self._pending = [] if over else [p for p in phases if p.step >= whole]
-            self.lockstep = in_lockstep(ready)
-            phases = measures.lanes(Trace(ready)) if self.lockstep else ready
-        for p in phases:
+        whole = self._whole() if self._meet and not over else math.inf
+        known = [e for e in self._pending if e.step < whole]
+        self._pending = [e for e in self._pending if e.step >= whole]
+        self.lockstep = self.lockstep and in_lockstep(e for e in known if isinstance(e, Phase))
+        for p in self._lanes(known):
             if p.end > self.zero:
                 start = max(p.start, self.zero)
                 first, last = self._spans.get(p.task, (start, p.end))
                 self._spans[p.task] = min(first, start), max(last, p.end)
                 self._waited[p.task] += p.end - start if p.what == "wait" else 0.0
+
+    @property
+    def _meet(self) -> bool:
+        """Whether workers wait for each other in a reduction."""
+        return self.together or (self.lockstep and not self._updates)
+
+    def _whole(self) -> float:
+        """All steps before this one are whole: their reductions and updates are known. Nobody waits for one that is paused, unless all do."""
+        going = [step for task, step in self._reducing.items() if task not in self.states or self.states[task].state != "paused"]
+        return min([*going, *(step + 1 for step in self._updated.values())], default=math.inf)
+
+    def _lanes(self, events: Iterable[Phase | Update]) -> list[Phase]:
+        """The phases among them; where workers meet, with the waits told apart from the exchanges."""
+        if self._meet:
+            newest = [self._updates[-1]] if self._updates else []  # with any that names workers, whoever made none waits for nobody
+            return measures.lanes(Trace([*events, *newest]))
+        return [e for e in events if isinstance(e, Phase)]
 
     # --- what it says ---
 
@@ -152,6 +180,11 @@ class Digest:
         return {task: self._waited[task] / (last - first) for task, (first, last) in spans if last > first}
 
     @property
+    def staleness(self) -> Counter[int]:
+        """How many updates had each staleness."""
+        return self._counted.staleness
+
+    @property
     def stale(self) -> float:
         """Mean staleness of the gradients applied."""
         count = sum(self.staleness.values())
@@ -159,16 +192,16 @@ class Digest:
 
     def losses(self) -> Curve:
         """The mean loss over time and examples."""
-        return self._readings["loss"].loss(self.spec.batch, self.zero, list(self._computed))
+        return self._readings["loss"].curve(self.zero, list(self._computed))
 
     def accuracies(self) -> Curve:
         """The test accuracy over time and examples, where it is measured on the way."""
-        return self._readings["accuracy"].plain(self.zero)
+        return self._readings["accuracy"].curve(self.zero)
 
     def recent(self, since: float) -> list[Phase]:
-        """Phases that end after `since`, waits told apart from exchanges where workers go in lockstep."""
+        """Phases that end after `since`, waits told apart from exchanges where workers meet."""
         kept = [p for task in self.tasks for p in itertools.takewhile(lambda p: p.end > since, reversed(self._recent.get(task, ())))][::-1]
-        return measures.lanes(Trace(kept)) if self.lockstep else kept
+        return self._lanes([*kept, *(u for u in self._updates if u.at > since)])
 
     def edge(self) -> float:
         """Until when lanes can be shown, in seconds of the trace.

@@ -59,10 +59,10 @@ def thin(values: np.ndarray) -> np.ndarray:
 
 def rate(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Throughput over time: (seconds, examples a second), each a mean over the time since the one before."""
-    after = curve.seconds > 0
-    if np.count_nonzero(after) < 3:
+    first = np.searchsorted(curve.seconds, 0.0, side="right")
+    seconds, examples = curve.seconds[first:], curve.examples[first:]
+    if len(seconds) < 3:
         return np.zeros(0), np.zeros(0)
-    seconds, examples = curve.seconds[after], curve.examples[after]
     width = max(BIN, 4 * (seconds[-1] - seconds[0]) / len(seconds), (seconds[-1] - seconds[0]) / 60)
     edges = np.arange(seconds[0], seconds[-1], width)
     if len(edges) < 2:

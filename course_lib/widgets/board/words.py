@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from course_lib.widgets.board.curves import Goal
 from course_lib.widgets.board.panels import latest
 
@@ -31,7 +29,7 @@ def ahead(sides: Sequence[Side], goal: Goal | None) -> str:
     if failed := _failures(sides):
         return failed
     if goal is None or common(sides) is None:
-        return f"At the start: no loss yet from {_names([side.label for side in sides if not np.isfinite(side.loss.values).any()])}"
+        return f"At the start: no loss yet from {_names([side.label for side in sides if side.loss.record is None])}"
     times = _times(sides, goal)
     if not times:  # a target that nobody has reached
         return ahead(sides, common(sides))
@@ -115,7 +113,7 @@ def reality(side: Side) -> tuple[str, str]:
 
 def common(sides: Sequence[Side]) -> Goal | None:
     """The lowest loss that all have reached; None while one of them has none."""
-    lowest = [float(np.nanmin(side.loss.values)) for side in sides if np.isfinite(side.loss.values).any()]
+    lowest = [side.loss.record for side in sides if side.loss.record is not None]
     return Goal("loss", max(lowest)) if len(lowest) == len(sides) else None
 
 
