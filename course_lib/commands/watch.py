@@ -16,7 +16,8 @@ from rich.text import Text
 from course_lib.errors import SpecError
 from course_lib.widgets.board import export, words
 from course_lib.widgets.board.lanes import NAMES, runs
-from course_lib.widgets.board.view import Side, View
+from course_lib.widgets.board.side import Side
+from course_lib.widgets.board.view import View
 from course_lib.widgets.palette import FATE, PHASE
 from course_lib.widgets.saved import saved_runs
 

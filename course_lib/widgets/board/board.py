@@ -17,7 +17,8 @@ from course_lib.errors import LockstepError
 from course_lib.widgets.board import export, markup
 from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.controls import Controls, Order
-from course_lib.widgets.board.view import Raced, View, Watched
+from course_lib.widgets.board.side import Watched
+from course_lib.widgets.board.view import Raced, View
 
 PERIOD = 0.2  # seconds between pictures
 REST = 3.0  # times as long as a picture took, at least, until the next: a board takes no more than a quarter of a core

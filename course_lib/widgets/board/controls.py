@@ -10,7 +10,7 @@ import ipywidgets as w
 
 from course_lib.errors import LockstepError, SpecError
 from course_lib.spec import Link
-from course_lib.widgets.board.view import Side
+from course_lib.widgets.board.side import Side
 
 EVERY = "all"
 Order = Callable[[], object]

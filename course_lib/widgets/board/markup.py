@@ -13,7 +13,8 @@ from course_lib.widgets.board import words
 from course_lib.widgets.board.charts_svg import swatch
 from course_lib.widgets.board.digest import Digest
 from course_lib.widgets.board.lanes import COLUMNS, Lane, Window, bars, ticks
-from course_lib.widgets.board.view import Side, View
+from course_lib.widgets.board.side import Side
+from course_lib.widgets.board.view import View
 from course_lib.widgets.palette import FATE, PHASE, entrant, svg_patterns
 
 BINS = 12  # of the histogram of staleness; the last takes what is beyond

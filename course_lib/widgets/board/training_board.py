@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from course_lib.widgets.board.board import Board
-from course_lib.widgets.board.view import Watched
+from course_lib.widgets.board.side import Watched
 
 
 class TrainingBoard(Board):

@@ -6,29 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from course_lib import measures
-from course_lib.errors import LockstepError
-from course_lib.spec import RunSpec
-from course_lib.trace import Trace
 from course_lib.widgets.board import words
-from course_lib.widgets.board.curves import EMPTY, Goal
-from course_lib.widgets.board.digest import Digest
+from course_lib.widgets.board.curves import Goal
 from course_lib.widgets.board.lanes import Lane, Window, lanes, span_for
 from course_lib.widgets.board.panels import Panel, over_examples, over_seconds, throughput
-
-ACTIVE = ("starting", "running")
-
-
-class Watched(Protocol):
-    """What is needed of a run to look at it. A live run has it, and so has a saved one."""
-
-    spec: RunSpec
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def trace(self) -> Trace: ...
-    @property
-    def result(self) -> Any: ...
+from course_lib.widgets.board.side import Side, Watched
 
 
 class Raced(Protocol):
@@ -42,60 +24,6 @@ class Raced(Protocol):
     @property
     def comparison(self) -> Any: ...
     def stop(self) -> Any: ...
-
-
-class Side:
-    """One run in a view: the run, the digest of its trace, its `state` and the curves of its `loss` and `accuracy` as they were at the last look."""
-
-    def __init__(self, label: str, run: Watched) -> None:
-        self.label, self.run = label, run
-        self.spec = run.spec
-        self.digest = Digest(run.spec)
-        self.state, self.loss, self.accuracy = run.state, EMPTY, EMPTY
-
-    def look(self) -> bool:
-        """Take in what is new; whether anything was."""
-        state = self.run.state  # before the trace: if it is over by now, the trace is whole
-        news = self.digest.look(self.run.trace, over=state not in ACTIVE)
-        if news or state != self.state:
-            self.state = state
-            self.trace_curves()
-            return True
-        return False
-
-    def trace_curves(self) -> None:
-        """Make the curves anew, from where the clock starts."""
-        self.loss, self.accuracy = self.digest.losses(), self.digest.accuracies()
-
-    def reached(self, goal: Goal) -> tuple[float, int] | None:
-        """Seconds and examples to a goal; None if it is not reached."""
-        return goal.reached(self.accuracy if goal.what == "accuracy" else self.loss)
-
-    @property
-    def active(self) -> bool:
-        return self.state in ACTIVE
-
-    @property
-    def failure(self) -> str:
-        """What ended a failed run, in one line; empty for others."""
-        if self.state != "failed":
-            return ""
-        try:
-            return str(self.run.result)
-        except LockstepError as error:
-            return str(error).splitlines()[0]
-
-    @property
-    def done(self) -> float:
-        """The share of all examples that has been used."""
-        whole = self.spec.steps * self.spec.batch
-        return min(1.0, float(self.loss.examples[-1]) / whole) if len(self.loss.examples) else 0.0
-
-    @property
-    def idle(self) -> float:
-        """The share of their time that workers waited for others, a mean over the workers."""
-        shares = [share for task, share in self.digest.idle.items() if task.startswith("worker:")]
-        return sum(shares) / len(shares) if shares else 0.0
 
 
 class View:

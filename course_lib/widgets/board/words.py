@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from course_lib.widgets.board.curves import Goal
 from course_lib.widgets.board.panels import latest
-
-if TYPE_CHECKING:
-    from course_lib.widgets.board.view import Side
+from course_lib.widgets.board.side import Side
 
 LEVEL = 1.03  # times as long that count as equally fast
 
@@ -89,7 +86,7 @@ def figures(side: Side) -> str:
         f"{side.label}: {side.state}",
         summary(side),
         "waiting " + (", ".join(f"{task} {share:.0%}" for task, share in side.digest.idle.items()) or "not known"),
-        "updates by staleness " + (", ".join(f"{s}: {n:,}" for s, n in sorted(side.digest.staleness.items())) or "none"),
+        "updates: " + (", ".join(f"{n:,} of staleness {s}" for s, n in sorted(side.digest.staleness.items())) or "none"),
         ": ".join(reality(side)),
         side.failure,
     ]
