@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -80,7 +81,7 @@ def test_each_task_is_alone_at_its_address(start_method: str) -> None:
     run = start(look, workers=3, hosts=2)
     found = run.wait(60).result
     assert run.plan.network == "hosts"
-    assert [place["address"] for place in found.values()] == ["10.0.0.1", "10.0.0.2", "10.0.1.1"]
+    assert [place["address"] for place in found.values()] == ["198.18.0.1", "198.18.0.2", "198.18.1.1"]
     for place in found.values():
         assert place["interfaces"] == {"lo": "127.0.0.1", "eth0": place["address"]}
         assert place["user"] == os.getuid()
@@ -95,6 +96,17 @@ def test_tasks_on_one_host_share_a_loopback_that_is_theirs_alone(start_method: s
     assert theirs != namespace()
 
 
+@pytest.mark.parametrize("server", ["10.0.0.2", "10.255.255.53", "192.168.1.1", "172.17.0.1", "100.100.100.100", "169.254.169.254"])
+def test_a_name_server_out_there_is_not_waited_for(server: str) -> None:
+    """PyTorch asks for the name of each peer. Where its question seems to have a way out, it waits for an answer for six seconds."""
+
+    def ask() -> int:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+            return line.connect_ex((server, 53))
+
+    assert set(start(ask, workers=2, hosts=2).wait(60).result.values()) == {errno.ENETUNREACH}
+
+
 def test_two_runs_have_the_same_addresses_and_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     def meet(task: Any) -> bytes:
         if task.index == 0:
@@ -103,7 +115,7 @@ def test_two_runs_have_the_same_addresses_and_do_not_meet(monkeypatch: pytest.Mo
                 return door.accept()[0].recv(100)
         said = str(task.run_dir).encode()[-100:]
         for _ in range(300):
-            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("10.0.0.1", 5000), timeout=30) as line:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("198.18.0.1", 5000), timeout=30) as line:
                 line.sendall(said)
                 return said
             time.sleep(0.05)
@@ -140,7 +152,7 @@ def as_user(prefix: list[str], argument: str, home: Path) -> subprocess.Complete
 def test_an_ordinary_user_has_hosts_as_well(home: Path) -> None:
     prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.getuid() == 0 else []
     done = as_user(prefix, "", home)
-    assert done.stdout.startswith("hosts 10.0.0.1 10.0.1.1 "), done.stderr
+    assert done.stdout.startswith("hosts 198.18.0.1 198.18.1.1 "), done.stderr
 
 
 POWERLESS = [

@@ -80,7 +80,7 @@ def test_no_two_tasks_share_an_address(workers: int, ps: int, data: st.DataObjec
 
 def test_an_address_shows_the_host() -> None:
     found = seats({"worker:0": 0, "worker:1": 3, "worker:2": 3})
-    assert [seat.address for seat in found.values()] == ["10.0.0.1", "10.0.3.1", "10.0.3.2"]
+    assert [seat.address for seat in found.values()] == ["198.18.0.1", "198.18.3.1", "198.18.3.2"]
 
 
 def test_a_cluster_is_listed_by_job_in_order() -> None:
@@ -88,7 +88,7 @@ def test_a_cluster_is_listed_by_job_in_order() -> None:
 
 
 def test_the_interface_follows_from_the_address() -> None:
-    assert (interface(LOOPBACK), interface("10.0.0.1")) == (LOOPBACK_INTERFACE, "eth0")
+    assert (interface(LOOPBACK), interface("198.18.0.1")) == (LOOPBACK_INTERFACE, "eth0")
 
 
 # --- links ----------------------------------------------------------------------------------------------------------------------------------
