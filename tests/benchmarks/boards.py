@@ -1,6 +1,7 @@
 """The boards: what they cost to make and to draw, early and late in a run; how late the page is, how smooth; and how soon Stop has stopped.
 
 A page is told by comm messages what to show. They are counted where they are sent; plotly's own script, which comes with its figure, is left out.
+Of the other widgets too, but for the stage, which has rows of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +23,14 @@ import psutil
 from comm.base_comm import BaseComm
 from playwright.sync_api import Page
 
-from course_lib import start
+from course_lib import machine_card, start, strategy_table
 from course_lib.spec import RunSpec
 from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update
 from course_lib.widgets.board.race_board import RaceBoard
 from course_lib.widgets.board.training_board import TrainingBoard
+from course_lib.widgets.cards.card import Card
+from course_lib.widgets.cards.predict import Predict
+from course_lib.widgets.timeline.timeline import Timeline
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.browser.lab import CHROMIUM, chromium, opened
 from tests.conftest import HOME
@@ -37,9 +41,8 @@ LIMIT = 100_000.0
 DELAY = 0.3
 SECONDS = 8.0  # for which a page is watched
 STOP = 1.0
-OWN = ("_esm", "_css")
 CELL = f"""
-from course_lib import start
+from course_lib import machine_card, start, strategy_table
 from course_lib.widgets import TrainingBoard
 run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000, device_ms={1000 * STEP / 2})
 TrainingBoard(run)
@@ -65,7 +68,9 @@ WATCH = """() => {
 def rows(options: Options) -> Rows:
     """A row for each; the last two need a browser."""
     limit = ("100 kB", lambda: LIMIT)
-    yield compare("bytes to make a RaceBoard", "B", made, limit, Aim("at most", 1), options)
+    yield compare("bytes to make a RaceBoard", "B", lambda: created(lambda: board(0)), limit, Aim("at most", 1), options)
+    for name, make in OTHERS.items():
+        yield compare(f"bytes to make a {name}", "B", partial(created, make), limit, Aim("at most", 1), options)
     yield compare("bytes of a picture of a race, 2 x 8 workers", "B", lambda: later(SHORT)[1], limit, Aim("at most", 1), options)
     long = QUICK if options.quick else LONG
     early = (f"in step {SHORT}", lambda: later(SHORT)[0])
@@ -95,8 +100,9 @@ class Wire:
         class Counting(BaseComm):
             def publish_msg(self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **_: Any) -> None:
                 state = (data or {}).get("state", {})
-                own = {name: value for name, value in state.items() if name not in OWN}
-                wire.bytes += len(json.dumps(own, default=str)) + sum(memoryview(part).nbytes for part in buffers or [])
+                if str(state.get("_anywidget_id")).startswith("plotly."):
+                    state = {name: value for name, value in state.items() if name != "_esm"}
+                wire.bytes += len(json.dumps(state, default=str)) + sum(memoryview(part).nbytes for part in buffers or [])
 
         return Counting(**settings)
 
@@ -147,10 +153,37 @@ def board(steps: int) -> RaceBoard:
     return shown
 
 
-def made() -> float:
+def created(make: Callable[[], Any]) -> float:
+    """Bytes that a page is sent to show a new widget, or a card, which is HTML and no more."""
     with Wire.tapped() as wire:
-        board(0).close()
+        shown = make()
+        if isinstance(shown, Card):
+            return float(len(shown._repr_html_().encode()))
+        shown.close()
         return float(wire.bytes)
+
+
+def single() -> TrainingBoard:
+    """A board of one run that has not begun."""
+    shown = TrainingBoard(Made())
+    shown.halt()
+    return shown
+
+
+def timeline() -> Timeline:
+    """The timeline of eight workers in a hundred steps."""
+    run = Made()
+    run.more(SHORT)
+    return Timeline(run)
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "TrainingBoard": single,
+    f"Timeline, {WORKERS} workers, {SHORT} steps": timeline,
+    "MachineCard": machine_card,
+    "StrategyTable": strategy_table,
+    "Predict": lambda: Predict("How many times longer does a step take?", numbers=(1, 10, "times")),
+}
 
 
 def later(steps: int) -> tuple[float, float]:
