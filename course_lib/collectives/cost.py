@@ -78,10 +78,11 @@ def cost(schedule: Schedule, bytes: int, topology: Topology = Topology(), itemsi
 
 
 def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_reduce") -> float:
-    """Bytes a second that the slowest link must have carried, whatever the algorithm (nccl-tests, doc/PERFORMANCE.md).
+    """Bytes a second that each worker's link must have carried, if all have links alike (nccl-tests, doc/PERFORMANCE.md).
 
     For P workers and S bytes in t seconds: S/t times 2(P-1)/P for an all-reduce, (P-1)/P for a reduce-scatter or an all-gather (S is the
     whole buffer), and 1 for a reduction or a broadcast. So algorithms, and numbers of workers, can be compared with the hardware.
+    Where hosts have slow links it can be more than these carry: who adds up inside the hosts first sends less over them than the factor says.
     """
     factor = {"all_reduce": 2 * (workers - 1) / workers, "reduce": 1.0, "broadcast": 1.0}.get(kind, (workers - 1) / workers)
     return factor * bytes / seconds if seconds else 0.0

@@ -178,16 +178,21 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
         each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
     alike = [entrant for entrant in entrants if entrant.spec.strategy not in MODEL_PARALLEL]
-    most = max(alike, key=lambda entrant: entrant.spec.shares, default=None)
-    fewest = min(alike, key=lambda entrant: entrant.spec.shares, default=None)
-    if not specs[0].device_ms or most is None or fewest is None or most.spec.shares == fewest.spec.shares:
+    most, fewest = max(alike, key=_examples, default=None), min(alike, key=_examples, default=None)
+    if not specs[0].device_ms or most is None or fewest is None or _examples(most) == _examples(fewest):
         return []
-    device_ms = specs[0].device_ms
     return [
-        f"A device computes its share of a step in {device_ms:g} ms, however large: {fewest.spec.batch // fewest.spec.shares} examples "
-        f"for {fewest.label}, {most.spec.batch // most.spec.shares} for {most.label}. "
-        f"If devices are to be equally fast, give {fewest.label} a device_ms of its own: {device_ms * most.spec.shares / fewest.spec.shares:g}."
+        f"A device computes its share of a step in {specs[0].device_ms:g} ms, however large: {_examples(most):g} examples "
+        f"for {most.label}, {_examples(fewest):g} for {fewest.label}. If devices are to be equally fast, give {most.label} "
+        f"a device_ms of its own: {specs[0].device_ms * _examples(most) / _examples(fewest):.3g}."
     ]
+
+
+def _examples(entrant: Entrant) -> float:
+    """Examples that a device computes in a step: with backups, fewer shares make up the batch."""
+    spec = entrant.spec
+    spare = spec.backups if "backups" in catalog.find(spec.strategy).takes else 0
+    return spec.batch / (spec.shares - spare)
 
 
 def _update_notes(entrants: Sequence[Entrant]) -> list[str]:

@@ -633,12 +633,13 @@ def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(tmp
 
     def work(rank: int) -> bool:
         call.PIECE = 1 << 30
-        group = Communicator(rank, (0, 1, 2), tmp_path / "meeting", patience=patience)
-        group.execute(schedule, np.ones(2))
-        if rank == 0:
-            slow_link(group, 1, 4_000_000)
-        array = np.full(3_000_000, float(rank))
-        group.execute(schedule, array)  # 12 MB go to rank 1 first
+        # Closed in the end: who just exits may take along what a peer has not read yet.
+        with contextlib.closing(Communicator(rank, (0, 1, 2), tmp_path / "meeting", patience=patience)) as group:
+            group.execute(schedule, np.ones(2))
+            if rank == 0:
+                slow_link(group, 1, 4_000_000)
+            array = np.full(3_000_000, float(rank))
+            group.execute(schedule, array)  # 12 MB go to rank 1 first
         return bool((array[:1_500_000] == 0).all() and (array[1_500_000:] == 1).all())
 
     with ranks(3, work) as there:

@@ -543,6 +543,11 @@ def test_a_note_says_what_equally_long_steps_mean_where_the_shares_of_a_batch_ar
     assert "multi_worker_mirrored 20 ms, one_device 80 ms" in own and "of its own:" not in own
 
 
+def test_spare_workers_make_the_shares_of_all_larger_and_that_is_said() -> None:
+    text = notes("multi_worker_mirrored", "backup_workers", workers=4, device_ms=40, global_batch=120)
+    assert "40 examples for backup_workers, 30 for multi_worker_mirrored" in text and "of its own: 53.3" in text
+
+
 def test_a_note_says_that_more_updates_at_the_same_learning_rate_are_a_lead_of_their_own() -> None:
     asynchronous = {"strategy": "parameter_server", "framework": "torch", "label": "async"}
     _, notes = line_up(["multi_worker_mirrored", asynchronous], {"workers": 4, "learning_rate": 0.2})
