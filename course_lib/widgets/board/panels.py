@@ -42,7 +42,7 @@ def over_examples(what: str, curves: Sequence[Curve], goal: Goal | None) -> Pane
 
 def throughput(curves: Sequence[Curve]) -> Panel:
     """The rates of all entrants over time."""
-    return Panel("examples a second, over seconds", "seconds", "examples/s", [rate(c) for c in curves])
+    return Panel("examples a second", "seconds", "examples/s", [rate(c) for c in curves])
 
 
 def _goal(what: str, curves: Sequence[Curve], goal: Goal | None, axis: int) -> tuple[float | None, list[tuple[float, float] | None]]:
