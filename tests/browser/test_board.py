@@ -93,6 +93,18 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     expect(page.get_by_role("status").filter(has_text="is stopped")).to_be_visible()
     assert not any(map(psutil.pid_exists, pids_of(trace)))
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+
+    # The charts keep to the room that there is, now that nothing is drawn any more: the list of files closes.
+    before = page.locator(".lk-board .js-plotly-plot").bounding_box()["width"]
+    page.keyboard.press("Control+b")
+    page.wait_for_function(
+        """before => {
+          const plot = document.querySelector(".lk-board .js-plotly-plot");
+          const width = plot.clientWidth;
+          return width > before + 100 && Math.abs(plot.querySelector(".main-svg").clientWidth - width) < 2;
+        }""",
+        arg=before,
+    )
     assert lab.complaints() == []
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
@@ -337,6 +338,17 @@ def test_a_server_cannot_be_slowed_and_the_slider_says_so() -> None:
     board.controls.refresh()
     assert board.controls.factor.disabled and not board.controls.kill.disabled
     board.close()
+
+
+def test_a_picture_taken_while_the_board_looks_for_the_first_time_shows_the_runs_whole(tmp_path: Path) -> None:
+    race = race_of({"sync": SomeRun(lockstep(2000)), "async": SomeRun(asynchronous())})
+    for _ in range(5):
+        board = RaceBoard(race)
+        early, table = board.still(tmp_path / "early.svg").read_text(), board.table()
+        board.halt()
+        late = board.still(tmp_path / "late.svg").read_text()
+        assert re.sub(r"lk\d+-", "", early) == re.sub(r"lk\d+-", "", late) and table == board.table()
+        board.close()
 
 
 def test_pictures_and_pages_hold_the_same_facts_and_ask_nobody(board: RaceBoard, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Board(w.VBox):
         self._name, self._stop_runs = markup.prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.head, self.lanes, self.message, legend = w.HTML(), w.HTML(), w.HTML(), w.HTML(markup.frame(self._name))
-        shown = [self.head, w.VBox([self.charts.figure]), self.lanes, legend, self.message]
+        shown = [self.head, self.charts.box, self.lanes, legend, self.message]
         for part in shown:
             part.add_class("ls")
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -44,6 +44,7 @@ class Board(w.VBox):
         super().__init__([*shown[:-1], self.controls, self.message])
         self.add_class("lk-board")
         self._news = False  # that the charts do not show
+        self._looking = threading.RLock()  # the thread that draws, and the cell that wants a page, look at the same view
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="lockstep-board", daemon=True)
         self._thread.start()
@@ -60,16 +61,21 @@ class Board(w.VBox):
         super().close()
 
     def table(self) -> str:
-        """The board's facts as text."""
-        return self.view.table()
+        """The board's facts as text, as the runs stand."""
+        return self._made(View.table)
 
     def still(self, path: Path | str) -> Path:
-        """Write the board as it stands as one SVG picture, and return where it is."""
-        return export.write(path, export.still(self.view))
+        """Write the board as the runs stand as one SVG picture, and return where it is."""
+        return export.write(path, self._made(export.still))
 
     def to_html(self, path: Path | str) -> Path:
-        """Write the board as it stands as one page that needs no kernel and no network, and return where it is."""
-        return export.write(path, export.page(self.view))
+        """Write the board as the runs stand as one page that needs no kernel and no network, and return where it is."""
+        return export.write(path, self._made(export.page))
+
+    def _made(self, of: Callable[[View], str]) -> str:
+        with self._looking:
+            self._news = self.view.look() or self._news
+            return of(self.view)
 
     # --- the thread ---
 
@@ -110,11 +116,12 @@ class Board(w.VBox):
     def draw(self, charts_too: bool = False) -> float:
         """Draw the runs as they stand; the seconds that took. The charts are drawn as often as the page keeps up with, unless they are asked for."""
         began = time.monotonic()
-        self._news = self.view.look() or self._news
-        if self._news and (charts_too or self.view.over or self.charts.due):
-            self.charts.update(self.view.panels())
-            self._news = False
-        self.head.value = markup.head(self.view)
-        self.lanes.value = markup.sides(self.view, self._name)
-        self.controls.refresh()
+        with self._looking:
+            self._news = self.view.look() or self._news
+            if self._news and (charts_too or self.view.over or self.charts.due):
+                self.charts.update(self.view.panels())
+                self._news = False
+            self.head.value = markup.head(self.view)
+            self.lanes.value = markup.sides(self.view, self._name)
+            self.controls.refresh()
         return time.monotonic() - began

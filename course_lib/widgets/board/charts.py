@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import anywidget
+import ipywidgets as w
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from course_lib.widgets import page
 from course_lib.widgets.board.panels import Panel
 from course_lib.widgets.palette import INK, entrant, layout
 
@@ -23,11 +26,18 @@ REST = 4.0  # times as long as a page takes to answer, from one redraw to the ne
 PLAIN = {"automargin": False, "ticklabeloverflow": "allow", "tickangle": 0, "ticklabelstandoff": 4}
 
 
+class Fit(anywidget.AnyWidget):
+    """Nothing to see: beside a figure it lets that keep to the width of the room."""
+
+    _esm = page.asset("board/fit.js")
+
+
 class Charts:
-    """The figure and its pace. `due` says whether it is time to `update` it."""
+    """The figure and its pace. `due` says whether it is time to `update` it. `box` is what to show."""
 
     def __init__(self, labels: Sequence[str], first: Sequence[Panel]) -> None:
         self.figure = figure(labels, first)
+        self.box = w.VBox([self.figure, Fit()])
         self._sent = self._next = 0.0
         self.figure.observe(self._answered, "_js2py_traceDeltas")
 
