@@ -113,7 +113,7 @@ class Controls(w.VBox):
 
     def _order_slow(self, side: Side, task: str, factor: float) -> None:
         try:
-            side.run.slow(task, factor)  # type: ignore[attr-defined]  # a saved run is over: nobody slows it
+            side.order("slow", task, factor)
         except LockstepError:  # the trace will never show it
             self._ordered.pop((side.label, task), None)
             raise
@@ -122,7 +122,7 @@ class Controls(w.VBox):
         task = self.task.value
         for side in self.chosen:
             if side.active:
-                self.submit(lambda run=side.run: getattr(run, what)(task))  # type: ignore[misc]  # mypy cannot infer a default's type
+                self.submit(partial(side.order, what, task))
 
 
 class Links(w.HBox):
@@ -164,12 +164,12 @@ class Links(w.HBox):
         host = self.host.value
         for side in self._live():
             link = Link(mbit=change["new"], delay_ms=side.spec.link_of(host).delay_ms)
-            self.submit(lambda run=side.run, link=link: run.link(host, link))  # type: ignore[misc]  # mypy cannot infer a default's type
+            self.submit(partial(side.order, "link", host, link))
 
     def _each(self, what: str) -> None:
         host = self.host.value
         for side in self._live():
-            self.submit(lambda run=side.run: getattr(run, what)(host))  # type: ignore[misc]  # mypy cannot infer a default's type
+            self.submit(partial(side.order, what, host))
 
 
 def _wide() -> w.Layout:

@@ -49,6 +49,10 @@ class Side:
         """Make the curves anew, from where the clock starts."""
         self.loss, self.accuracy = self.digest.losses(), self.digest.accuracies()
 
+    def order(self, what: str, *values: Any) -> None:
+        """Have the run do something: a live one has a method for it. A saved one has not, but is over, so nobody orders anything."""
+        getattr(self.run, what)(*values)
+
     def reached(self, goal: Goal) -> tuple[float, int] | None:
         """Seconds and examples to a goal; None if it is not reached."""
         return goal.reached(self.accuracy if goal.what == "accuracy" else self.loss)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from course_lib.widgets.board.board import Board
 from course_lib.widgets.board.side import Watched
 
@@ -17,10 +15,7 @@ class TrainingBoard(Board):
 
     def __init__(self, run: Watched) -> None:
         self.run = run
-        super().__init__({run.spec.strategy: run}, stop=self._stop_run)
-
-    def _stop_run(self) -> Any:
-        return self.run.stop()  # type: ignore[attr-defined]  # a saved run is over, and its button disabled
+        super().__init__({run.spec.strategy: run}, stop=lambda: self.view.sides[0].order("stop"))
 
     def __repr__(self) -> str:
         return f"TrainingBoard({self.run.spec.strategy}, {self.run.spec.framework}, {self.run.spec.workers} workers)"
