@@ -1,6 +1,8 @@
-"""The command line: `lockstep` or `python -m course_lib`. A thin shell over the same functions that notebooks call.
+"""The command line: `lockstep` or `python -m course_lib`. A thin shell over the same functions that
+notebooks call.
 
-Exit codes: 0 fine, 1 a run that failed, 2 bad input or something this machine cannot do, 130 interrupted.
+Exit codes: 0 fine, 1 a run that failed, 2 bad input or something this machine cannot do, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 
 INTERRUPTED = 130
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Learn distributed training by running it.", rich_markup_mode=None)
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Learn distributed training by running it.",
+    rich_markup_mode=None,
+)
 for command in (run, race, watch, allreduce, stage, check, doctor, strategies, picture, exercises):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(lab)

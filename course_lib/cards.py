@@ -10,12 +10,20 @@ from course_lib.widgets import MachineCard, StrategyTable
 
 
 def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
-    """What this machine has and what that means for each strategy; for a `strategy` and `fields` of `RunSpec`, the plan of that run too."""
+    """What this machine has and what that means for each strategy; for a `strategy` and `fields` of
+    `RunSpec`, the plan of that run too.
+    """
     here = hardware.probe()
     reasons = catalog.plan(catalog.spec_for(strategy, **fields), here).reasons if strategy else ()
-    return MachineCard(hardware.machine_rows(here), catalog.rows(here), [(r.what, r.choice, r.why) for r in reasons])
+    return MachineCard(
+        hardware.machine_rows(here),
+        catalog.rows(here),
+        [(r.what, r.choice, r.why) for r in reasons],
+    )
 
 
 def strategy_table() -> StrategyTable:
-    """The catalogue of strategies, to compare and to filter, and what of it is real on this machine."""
+    """The catalogue of strategies, to compare and to filter, and what of it is real on this
+    machine.
+    """
     return StrategyTable(catalog.rows(hardware.probe()))

@@ -1,4 +1,6 @@
-"""Every error a learner can meet: typed fields for programs, one readable text for people, and a cure in it."""
+"""Every error a learner can meet: typed fields for programs, one readable text for people, and a
+cure in it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class SpecError(LockstepError, ValueError):
 
     @classmethod
     def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
-        """The error for a name that is not in a registry, with the one that others may call so, or else the nearest."""
+        """The error for a name that is not in a registry, with the one that others may call so, or
+        else the nearest.
+        """
         names = list(names)
         other = OTHER_NAMES.get(str(value).lower())
         near = [other] if other in names else difflib.get_close_matches(str(value), names, n=1)
@@ -65,16 +69,23 @@ class StartTimeout(LockstepError):
 
 
 class Stalled(LockstepError):
-    """A wait ran out. Fields: `waiting_for` (task -> what it does, as "waits in step 3 for ps:0"), `seconds`. The run itself goes on."""
+    """A wait ran out. Fields: `waiting_for` (task -> what it does, as "waits in step 3 for ps:0"),
+    `seconds`. The run itself goes on.
+    """
 
     def __init__(self, waiting_for: dict[str, str], seconds: float) -> None:
         self.waiting_for, self.seconds = dict(waiting_for), seconds
         alike: dict[str, list[str]] = {}
         for task, what in self.waiting_for.items():
             alike.setdefault(what, []).append(task)
-        who = "; ".join(f"{', '.join(tasks)} {what if len(tasks) == 1 else _plural(what)}" for what, tasks in alike.items())
+        who = "; ".join(
+            f"{', '.join(tasks)} {what if len(tasks) == 1 else _plural(what)}"
+            for what, tasks in alike.items()
+        )
         what = f"the run is not over: {who}" if who else "the run is not over"
-        super().__init__(f"after {seconds:.1f} s {what}. Wait longer with wait(timeout=...), or end it with stop().")
+        super().__init__(
+            f"after {seconds:.1f} s {what}. Wait longer with wait(timeout=...), or end it with stop()."
+        )
 
 
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were"}
@@ -89,10 +100,18 @@ def _plural(what: str) -> str:
 class TaskFailed(LockstepError):
     """A task of a run failed; of several failures this is the first, the root cause.
 
-    Fields: `task`, `step` (None before the first), `reason` (one line), `remote_traceback` and `log_tail` (text, may be empty).
+    Fields: `task`, `step` (None before the first), `reason` (one line), `remote_traceback` and
+    `log_tail` (text, may be empty).
     """
 
-    def __init__(self, task: str, step: int | None, reason: str, remote_traceback: str = "", log_tail: str = "") -> None:
+    def __init__(
+        self,
+        task: str,
+        step: int | None,
+        reason: str,
+        remote_traceback: str = "",
+        log_tail: str = "",
+    ) -> None:
         self.task, self.step, self.reason = task, step, reason
         self.remote_traceback, self.log_tail = remote_traceback, log_tail
         where = f"{task} failed" + (f" in step {step}" if step is not None else "")
@@ -119,7 +138,8 @@ class RankLost(LockstepError):
 
 
 class Mismatch(LockstepError):
-    """Two ranks came to a collective with different things; raised on all ranks, before anything is exchanged between those two.
+    """Two ranks came to a collective with different things; raised on all ranks, before anything is
+    exchanged between those two.
 
     Fields: `ranks` (the two), `calls` (what each is about: algorithm, schedule, length, dtype).
     """
@@ -127,9 +147,15 @@ class Mismatch(LockstepError):
     def __init__(self, ranks: Sequence[int], calls: Sequence[Mapping[str, object]]) -> None:
         self.ranks, self.calls = tuple(ranks), tuple(map(dict, calls))
         one, other = self.calls
-        differ = [name for name in ("length", "dtype", "algorithm", "schedule") if one.get(name) != other.get(name)]
+        differ = [
+            name
+            for name in ("length", "dtype", "algorithm", "schedule")
+            if one.get(name) != other.get(name)
+        ]
         parts = ", ".join(f"{name} {one.get(name)} and {other.get(name)}" for name in differ)
-        super().__init__(f"ranks {self.ranks[0]} and {self.ranks[1]} do not agree: {parts}. All ranks must come with the same.")
+        super().__init__(
+            f"ranks {self.ranks[0]} and {self.ranks[1]} do not agree: {parts}. All ranks must come with the same."
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.ranks, self.calls)

@@ -18,11 +18,14 @@ from course_lib.strategies.summary import summarize
 Program = Callable[..., Any]
 
 
-def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_mirrored", **fields: Any) -> Run:
+def start(
+    what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_mirrored", **fields: Any
+) -> Run:
     """Start a run on this machine and return at once.
 
-    `what` is the name of a strategy, a `RunSpec`, a function of your own that every worker runs (`def work(task): ...`), or such functions by
-    job: `{"worker": work, "ps": serve}`. `fields` are those of `RunSpec`; `all_reduce` may also be a function of your own that returns a `Schedule`.
+    `what` is the name of a strategy, a `RunSpec`, a function of your own that every worker runs
+    (`def work(task): ...`), or such functions by job: `{"worker": work, "ps": serve}`. `fields` are
+    those of `RunSpec`; `all_reduce` may also be a function of your own that returns a `Schedule`.
     Raises `SpecError` or `Unavailable` before any process starts.
 
         run = start("multi_worker_mirrored", workers=4, steps=200)
@@ -36,10 +39,13 @@ def start(what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_
     algorithm = fields.get("all_reduce")
     if callable(algorithm):
         name = getattr(algorithm, "__name__", "algorithm")
-        fields["all_reduce"] = name if name != NATIVE else "algorithm"  # what a function is called decides nothing
+        # what a function is called decides nothing
+        fields["all_reduce"] = name if name != NATIVE else "algorithm"
     programs: Mapping[str, str] | Mapping[str, Program]
     if isinstance(what, (str, RunSpec)):
-        spec = catalog.checked(what) if isinstance(what, RunSpec) else catalog.spec_for(what, **fields)
+        spec = (
+            catalog.checked(what) if isinstance(what, RunSpec) else catalog.spec_for(what, **fields)
+        )
         programs, summary = catalog.programs(spec), summarize
     else:
         programs, summary = _by_job(what), None
@@ -57,7 +63,11 @@ def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:
         if job not in JOBS:
             raise SpecError.unknown("job", job, JOBS)
         if not callable(function):
-            raise SpecError("start", function, "a strategy's name, a RunSpec, or a function that every worker runs")
+            raise SpecError(
+                "start",
+                function,
+                "a strategy's name, a RunSpec, or a function that every worker runs",
+            )
     if "worker" not in programs:
         raise SpecError("start", what, "a function for the job 'worker' is missing")
     return programs

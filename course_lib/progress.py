@@ -14,7 +14,10 @@ from course_lib.trace import Metric, Phase
 
 
 def follow(run: Run, timeout: float) -> None:
-    """Wait for a run to end and show its progress on stderr, if that is a terminal. Raises as `Run.wait` does."""
+    """Wait for a run to end and show its progress on stderr, if that is a terminal.
+
+    Raises as `Run.wait` does.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         run.wait(timeout)
@@ -28,7 +31,9 @@ def follow(run: Run, timeout: float) -> None:
     )
     deadline = time.monotonic() + timeout
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(f"{run.spec.strategy} ({run.spec.framework})", total=run.spec.steps, figures="starting")
+        bar = progress.add_task(
+            f"{run.spec.strategy} ({run.spec.framework})", total=run.spec.steps, figures="starting"
+        )
         while True:
             try:
                 run.wait(0.25)
@@ -43,7 +48,12 @@ def steps_done(run: Run) -> int:
     """Steps that the slowest worker has applied."""
     applied = run.trace.all(Phase, what="apply")
     return min(
-        (max((p.step + 1 for p in applied if p.task == task), default=0) for task in run.tasks if task.startswith("worker")), default=0
+        (
+            max((p.step + 1 for p in applied if p.task == task), default=0)
+            for task in run.tasks
+            if task.startswith("worker")
+        ),
+        default=0,
     )
 
 

@@ -9,7 +9,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from course_lib.errors import SpecError
 
@@ -19,18 +27,30 @@ JOBS = ("chief", "worker", "ps")
 NATIVE = "native"
 Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
-ONLY_SOME = ("cross_device_ops", "staleness_bound", "backups", "microbatches", "pipeline", "emulate", "parameters")
-"""Fields that only some strategies have a use for, or only some workloads: whoever sets one for another is told so."""
+ONLY_SOME = (
+    "cross_device_ops",
+    "staleness_bound",
+    "backups",
+    "microbatches",
+    "pipeline",
+    "emulate",
+    "parameters",
+)
+"""Fields that only some strategies have a use for, or only some workloads: whoever sets one for
+another is told so.
+"""
 
 
 _CHECKED = ConfigDict(frozen=True, extra="forbid")
 
 
 class Link(BaseModel):
-    """What lies between a host and the switch that joins all hosts. `mbit`: megabits a second, in each direction; None: as fast as it goes.
+    """What lies between a host and the switch that joins all hosts. `mbit`: megabits a second, in
+    each direction; None: as fast as it goes.
 
-    `delay_ms`: for how many milliseconds what leaves the host is on its way besides. To predict with it, make the link of a topology from it:
-    `collectives.Link.of(link.bytes_per_second, link.delay)`.
+    `delay_ms`: for how many milliseconds what leaves the host is on its way besides. To predict
+    with it, make the link of a topology from it: `collectives.Link.of(link.bytes_per_second,
+    link.delay)`.
     """
 
     model_config = _CHECKED
@@ -42,7 +62,13 @@ class Link(BaseModel):
         allow_inf_nan=False,
         description="megabits a second, above 0, at most 100000; leave it out for no limit",
     )
-    delay_ms: float = Field(default=0.0, ge=0, le=10_000, allow_inf_nan=False, description="milliseconds, from 0 to 10000")
+    delay_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=10_000,
+        allow_inf_nan=False,
+        description="milliseconds, from 0 to 10000",
+    )
 
     def __init__(self, **fields: Any) -> None:
         with _complaints(Link):
@@ -65,22 +91,30 @@ class Link(BaseModel):
 class RunSpec(BaseModel):
     """One run of one strategy.
 
-    Batches are global: `global_batch` examples a step over all workers together, each worker takes an equal share.
-    Times are in milliseconds where a name ends in `_ms`, else in seconds. Raises `SpecError`, which names the field,
-    the value and what is allowed.
+    Batches are global: `global_batch` examples a step over all workers together, each worker takes
+    an equal share. Times are in milliseconds where a name ends in `_ms`, else in seconds. Raises
+    `SpecError`, which names the field, the value and what is allowed.
 
-    What was set counts as set even if it is the default (`model_fields_set`). JSON has all fields but those of `ONLY_SOME` that were not set, so it
-    means the same when it is read again.
+    What was set counts as set even if it is the default (`model_fields_set`). JSON has all fields
+    but those of `ONLY_SOME` that were not set, so it means the same when it is read again.
 
-    `hosts` tells over how many hosts the workers are spread, in equal blocks of neighbours; if there are several, each parameter server and the
-    chief has one of its own besides. `placement` says otherwise for some tasks or all. Every host has a `link`; those in `links` have another.
+    `hosts` tells over how many hosts the workers are spread, in equal blocks of neighbours; if
+    there are several, each parameter server and the chief has one of its own besides. `placement`
+    says otherwise for some tasks or all. Every host has a `link`; those in `links` have another.
     """
 
     model_config = _CHECKED
 
-    strategy: str = Field("multi_worker_mirrored", description="the name of a strategy, see `lockstep strategies`")
-    framework: Framework = Field("tensorflow", description="'tensorflow', 'torch', or 'python' for functions of your own that need neither")
-    workers: Count = Field(4, ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}")
+    strategy: str = Field(
+        "multi_worker_mirrored", description="the name of a strategy, see `lockstep strategies`"
+    )
+    framework: Framework = Field(
+        "tensorflow",
+        description="'tensorflow', 'torch', or 'python' for functions of your own that need neither",
+    )
+    workers: Count = Field(
+        4, ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}"
+    )
     replicas: Count = Field(
         1,
         ge=1,
@@ -88,27 +122,51 @@ class RunSpec(BaseModel):
         description=f"devices of each worker, logical ones where there are no GPUs, a whole number from 1 to {MAX_REPLICAS}",
     )
     ps: Count = Field(0, ge=0, le=32, description="parameter servers, a whole number from 0 to 32")
-    chief: bool = Field(False, description="true if the cluster has a chief that coordinates and does not compute")
-    all_reduce: str = Field(
-        NATIVE, description=f"'{NATIVE}' for the framework's own, or an algorithm of ours, see `lockstep allreduce --all`"
+    chief: bool = Field(
+        False, description="true if the cluster has a chief that coordinates and does not compute"
     )
-    hosts: Count = Field(1, ge=1, le=MAX_WORKERS, description="a whole number from 1 to the number of workers")
+    all_reduce: str = Field(
+        NATIVE,
+        description=f"'{NATIVE}' for the framework's own, or an algorithm of ours, see `lockstep allreduce --all`",
+    )
+    hosts: Count = Field(
+        1, ge=1, le=MAX_WORKERS, description="a whole number from 1 to the number of workers"
+    )
     placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = Field(
         default_factory=dict, description=f"task=host, with a host from 0 to {MAX_WORKERS - 1}"
     )
     link: Link | None = Field(None, description="a Link(mbit=200, delay_ms=0.5)")
     links: dict[Annotated[int, Field(ge=0)], Link] = Field(
-        default_factory=dict, description="host=Link(...), for hosts that have another one than the rest"
+        default_factory=dict,
+        description="host=Link(...), for hosts that have another one than the rest",
     )
-    cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = Field(
-        None, description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl"
+    cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = (
+        Field(
+            None,
+            description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl",
+        )
     )
     staleness_bound: Count = Field(
-        2, ge=0, le=1000, description="steps by which a worker may be ahead of the slowest when it begins one, from 0 to 1000"
+        2,
+        ge=0,
+        le=1000,
+        description="steps by which a worker may be ahead of the slowest when it begins one, from 0 to 1000",
     )
-    backups: Count = Field(1, ge=0, le=MAX_WORKERS, description="workers more than are waited for in a step, a whole number from 0 on")
-    microbatches: Count = Field(4, ge=1, le=256, description="parts of a batch that follow each other in a pipeline, from 1 to 256")
-    pipeline: Literal["gpipe", "1f1b"] = Field("1f1b", description="the order of work in a pipeline: gpipe or 1f1b")
+    backups: Count = Field(
+        1,
+        ge=0,
+        le=MAX_WORKERS,
+        description="workers more than are waited for in a step, a whole number from 0 on",
+    )
+    microbatches: Count = Field(
+        4,
+        ge=1,
+        le=256,
+        description="parts of a batch that follow each other in a pipeline, from 1 to 256",
+    )
+    pipeline: Literal["gpipe", "1f1b"] = Field(
+        "1f1b", description="the order of work in a pipeline: gpipe or 1f1b"
+    )
     emulate: bool = Field(False, description="true to emulate a device that is not there (tpu)")
     workload: str = Field("digits", description="the name of a workload")
     parameters: Count = Field(
@@ -118,14 +176,22 @@ class RunSpec(BaseModel):
         description="the size of the 'wide' model, a whole number from 1000 to 50000000",
     )
     global_batch: Count | None = Field(
-        None, ge=1, le=4096, description="examples in a step over all workers, a whole number from 1 to 4096"
+        None,
+        ge=1,
+        le=4096,
+        description="examples in a step over all workers, a whole number from 1 to 4096",
     )
     steps: Count = Field(200, ge=1, le=1_000_000, description="a whole number from 1 to 1000000")
     seed: Count = Field(0, ge=0, lt=2**31, description="a whole number from 0 to 2147483647")
     evaluate_every: Count = Field(
-        0, ge=0, le=1_000_000, description="steps from one look at the test accuracy to the next, a whole number; 0 for none before the end"
+        0,
+        ge=0,
+        le=1_000_000,
+        description="steps from one look at the test accuracy to the next, a whole number; 0 for none before the end",
     )
-    learning_rate: float | None = Field(None, gt=0, le=100, allow_inf_nan=False, description="a number above 0, at most 100")
+    learning_rate: float | None = Field(
+        None, gt=0, le=100, allow_inf_nan=False, description="a number above 0, at most 100"
+    )
     device_ms: float = Field(
         0.0,
         ge=0,
@@ -133,10 +199,16 @@ class RunSpec(BaseModel):
         allow_inf_nan=False,
         description="emulated device time of one step in milliseconds, from 0 (none) to 60000",
     )
-    slow: dict[str, float] = Field(default_factory=dict, description="task=factor, with a factor from 1 to 1000")
+    slow: dict[str, float] = Field(
+        default_factory=dict, description="task=factor, with a factor from 1 to 1000"
+    )
     trace: bool = Field(True, description="true or false")
-    run_dir: Path | None = Field(None, description="a directory that can be written and is empty or does not exist")
-    start_timeout: float = Field(60.0, gt=0, le=600, allow_inf_nan=False, description="seconds, above 0, at most 600")
+    run_dir: Path | None = Field(
+        None, description="a directory that can be written and is empty or does not exist"
+    )
+    start_timeout: float = Field(
+        60.0, gt=0, le=600, allow_inf_nan=False, description="seconds, above 0, at most 600"
+    )
 
     def __init__(self, **fields: Any) -> None:
         with _complaints(RunSpec):
@@ -151,7 +223,11 @@ class RunSpec(BaseModel):
             lower = self.global_batch // shares * shares
             near = [str(n) for n in (lower, lower + shares) if n]
             who = f"{self.workers} workers" if self.replicas == 1 else f"{shares} devices"
-            raise SpecError("global_batch", self.global_batch, f"must divide evenly over {who}, such as {' or '.join(near)}")
+            raise SpecError(
+                "global_batch",
+                self.global_batch,
+                f"must divide evenly over {who}, such as {' or '.join(near)}",
+            )
         if self.hosts > self.workers:
             raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
         for task, factor in self.slow.items():
@@ -162,17 +238,30 @@ class RunSpec(BaseModel):
 
     @model_serializer(mode="wrap")
     def _to_json(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in handler(self).items() if name in self.model_fields_set or name not in ONLY_SOME}
+        return {
+            name: value
+            for name, value in handler(self).items()
+            if name in self.model_fields_set or name not in ONLY_SOME
+        }
 
     def _check_hosts(self) -> None:
         for task in self.placement:
             self.check_task(task, "placement")
-        if self.placement:  # from here on it names all tasks, so that it means the same when it is read again
+        # from here on it names all tasks, so that it means the same when it is read again
+        if self.placement:
             object.__setattr__(self, "placement", self.places)
-            object.__setattr__(self, "hosts", len({host for task, host in self.places.items() if task.startswith("worker:")}))
+            object.__setattr__(
+                self,
+                "hosts",
+                len({host for task, host in self.places.items() if task.startswith("worker:")}),
+            )
         if len(self.all_hosts) == 1 and (self.link or self.links):
-            field, value = ("link", str(self.link)) if self.link else ("links", next(iter(self.links)))
-            raise SpecError(field, value, "a link is between hosts, and there is one: set hosts to 2 or more")
+            field, value = (
+                ("link", str(self.link)) if self.link else ("links", next(iter(self.links)))
+            )
+            raise SpecError(
+                field, value, "a link is between hosts, and there is one: set hosts to 2 or more"
+            )
         for host in self.links:
             self.check_host(host, "links")
 
@@ -180,14 +269,18 @@ class RunSpec(BaseModel):
     def places(self) -> dict[str, int]:
         """The host of each task, counted from 0."""
         size, extra = divmod(self.workers, self.hosts)  # the first `extra` hosts have one more
-        places = {f"worker:{i}": max(i // (size + 1), (i - extra) // size) for i in range(self.workers)}
+        places = {
+            f"worker:{i}": max(i // (size + 1), (i - extra) // size) for i in range(self.workers)
+        }
         others = [task for task in self.tasks if task not in places]
         places |= {task: self.hosts + i if self.hosts > 1 else 0 for i, task in enumerate(others)}
         return {task: (places | self.placement)[task] for task in self.tasks}
 
     @property
     def all_hosts(self) -> tuple[int, ...]:
-        """The hosts that have tasks, in order: those of workers, and those of parameter servers and the chief."""
+        """The hosts that have tasks, in order: those of workers, and those of parameter servers and
+        the chief.
+        """
         return tuple(sorted(set(self.places.values())))
 
     def link_of(self, host: int) -> Link:
@@ -220,7 +313,11 @@ class RunSpec(BaseModel):
         """Return `host` if this run has it, else raise `SpecError` naming those that it has."""
         used = self.all_hosts
         if host not in used:
-            raise SpecError(field, host, f"this run has the {'hosts' if len(used) > 1 else 'host'} {', '.join(map(str, used))}")
+            raise SpecError(
+                field,
+                host,
+                f"this run has the {'hosts' if len(used) > 1 else 'host'} {', '.join(map(str, used))}",
+            )
         return host
 
     def check_task(self, task: str, field: str = "task") -> str:
@@ -228,14 +325,20 @@ class RunSpec(BaseModel):
         if task in self.tasks:
             return task
         jobs = {job: sum(t.startswith(job + ":") for t in self.tasks) for job in JOBS}
-        have = ", ".join(f"{job}:0" if n == 1 else f"{job}:0 to {job}:{n - 1}" for job, n in jobs.items() if n)
+        have = ", ".join(
+            f"{job}:0" if n == 1 else f"{job}:0 to {job}:{n - 1}" for job, n in jobs.items() if n
+        )
         raise SpecError(field, task, f"this run has {have}")
 
     def check_slow(self, task: str) -> str:
-        """Return `task` if it can be made slower, else raise `SpecError`: in a strategy only workers take steps, chief and ps serve them."""
+        """Return `task` if it can be made slower, else raise `SpecError`: in a strategy only
+        workers take steps, chief and ps serve them.
+        """
         if self.strategy != "custom" and not self.check_task(task, "slow").startswith("worker:"):
             raise SpecError(
-                "slow", task, "only workers can be slowed, such as worker:0: a chief and a ps take no steps, they serve those of others"
+                "slow",
+                task,
+                "only workers can be slowed, such as worker:0: a chief and a ps take no steps, they serve those of others",
             )
         return self.check_task(task, "slow")
 
@@ -249,7 +352,9 @@ def check_factor(factor: float, field: str = "factor") -> float:
 
 def parse_bytes(text: str | int, field: str = "bytes") -> int:
     """`4MiB`, `64 KiB`, `1MB`, `100` or a number as a number of bytes: KiB is 1024 bytes, KB 1000."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg])(i)?)?b?\s*", str(text), re.IGNORECASE)
+    match = re.fullmatch(
+        r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg])(i)?)?b?\s*", str(text), re.IGNORECASE
+    )
     if not match:
         raise SpecError(field, text, "a number of bytes, such as 4MiB, 64KiB or 1000")
     number, unit, binary = match.groups()
@@ -271,19 +376,27 @@ def parse_slow(text: str) -> tuple[str, float]:
 
 
 def parse_link(text: str) -> tuple[int, Link]:
-    """`1=50` or `1=50,2.5` as host 1 with `Link(mbit=50)` or `Link(mbit=50, delay_ms=2.5)`, the way the command line writes a slow rack."""
+    """`1=50` or `1=50,2.5` as host 1 with `Link(mbit=50)` or `Link(mbit=50, delay_ms=2.5)`, the way
+    the command line writes a slow rack.
+    """
     match = re.fullmatch(r"\s*(\d+)\s*=\s*(-?[0-9.]+)\s*(?:,\s*(-?[0-9.]+)\s*)?", text)
     try:
         if not match:
             raise ValueError
         return int(match[1]), Link(mbit=float(match[2]), delay_ms=float(match[3] or 0))
     except ValueError as error:
-        raise error if isinstance(error, SpecError) else SpecError("links", text, "host=mbit or host=mbit,delay_ms, such as 1=50") from None
+        raise (
+            error
+            if isinstance(error, SpecError)
+            else SpecError("links", text, "host=mbit or host=mbit,delay_ms, such as 1=50")
+        ) from None
 
 
 @contextlib.contextmanager
 def _complaints(model: type[BaseModel]) -> Iterator[None]:
-    """The first of pydantic's complaints about the fields of a model as a `SpecError`, in our one-line form."""
+    """The first of pydantic's complaints about the fields of a model as a `SpecError`, in our
+    one-line form.
+    """
     try:
         yield
     except ValidationError as error:

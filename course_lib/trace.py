@@ -1,7 +1,9 @@
-"""The trace: a closed set of events, written by each task as it runs, and read by everything that looks at a run.
+"""The trace: a closed set of events, written by each task as it runs, and read by everything that
+looks at a run.
 
-In a run directory each task writes its own `tasks/worker-0/events.jsonl`, and the supervisor writes `lifecycle.jsonl` and `traffic.jsonl`. A line
-is one event: its kind, then its fields. All times are seconds on the machine's one monotonic clock; a `Trace` shows them from the start of the run.
+In a run directory each task writes its own `tasks/worker-0/events.jsonl`, and the supervisor writes
+`lifecycle.jsonl` and `traffic.jsonl`. A line is one event: its kind, then its fields. All times are
+seconds on the machine's one monotonic clock; a `Trace` shows them from the start of the run.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ class Message(NamedTuple):
 
 
 class Update(NamedTuple):
-    """An assignment to model variables. Versions count updates: `staleness` is how many others came between read and write.
+    """An assignment to model variables. Versions count updates: `staleness` is how many others came
+    between read and write.
 
-    `gradients`: how many computed gradients went into it. One that goes into none is a `Metric` named "dropped". `workers`: whose they are, such
-    as "worker:3" or "worker:0 worker:2"; "" where all workers bring theirs together, or where it is not known.
+    `gradients`: how many computed gradients went into it. One that goes into none is a `Metric`
+    named "dropped". `workers`: whose they are, such as "worker:3" or "worker:0 worker:2"; "" where
+    all workers bring theirs together, or where it is not known.
     """
 
     task: str
@@ -73,7 +77,8 @@ class Metric(NamedTuple):
 
 
 class Lifecycle(NamedTuple):
-    """A task entered a state: starting, running, done, failed, killed, paused, resumed or slowed; `why` may be empty.
+    """A task entered a state: starting, running, done, failed, killed, paused, resumed or slowed;
+    `why` may be empty.
 
     A host (`host:1`) does as well: linked (its link was changed), cut off or healed.
     """
@@ -85,9 +90,11 @@ class Lifecycle(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a task, or a host (`host:1`), has put on the wire and taken from it since the run began: bytes and packets, as the kernel counts them.
+    """What a task, or a host (`host:1`), has put on the wire and taken from it since the run began:
+    bytes and packets, as the kernel counts them.
 
-    Bytes are those of whole packets, headers included. The kernel hands on up to 64 KB as one packet, cut up by real network cards only.
+    Bytes are those of whole packets, headers included. The kernel hands on up to 64 KB as one
+    packet, cut up by real network cards only.
     """
 
     task: str
@@ -107,9 +114,17 @@ KINDS: dict[str, type[Event]] = {
     "lifecycle": Lifecycle,
     "traffic": Traffic,
 }
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for every event
+# made once: json.dumps would make one for every event
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_TIMES = {Phase: (3, 4), Message: (6, 7), Update: (6,), Metric: (5,), Lifecycle: (3,), Traffic: (5,)}  # which fields are times
+_TIMES = {
+    Phase: (3, 4),
+    Message: (6, 7),
+    Update: (6,),
+    Metric: (5,),
+    Lifecycle: (3,),
+    Traffic: (5,),
+}  # which fields are times
 E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle, Traffic)
 
 
@@ -119,7 +134,10 @@ def to_line(event: Event) -> bytes:
 
 
 def from_line(line: str | bytes, origin: float = 0.0) -> Event:
-    """The event that a line holds, its times counted from `origin`. Raises ValueError for a line that is none."""
+    """The event that a line holds, its times counted from `origin`.
+
+    Raises ValueError for a line that is none.
+    """
     name, *fields = json.loads(line)
     if name not in KINDS:
         raise ValueError(f"no kind of event is called {name!r}")
@@ -131,8 +149,9 @@ def from_line(line: str | bytes, origin: float = 0.0) -> Event:
 class Recorder:
     """Collects the events of one task and writes them behind its back.
 
-    `add` costs a tuple and a list append, so that tracing does not disturb what it measures; a thread writes the batch ten times a second.
-    Whoever reads the file sees an event at most about 0.1 s after it happened. With no path, nothing is kept.
+    `add` costs a tuple and a list append, so that tracing does not disturb what it measures; a
+    thread writes the batch ten times a second. Whoever reads the file sees an event at most about
+    0.1 s after it happened. With no path, nothing is kept.
     """
 
     def __init__(self, path: Path | None, period: float = 0.1) -> None:
@@ -144,7 +163,9 @@ class Recorder:
         self._period = period
         self._thread: threading.Thread | None = None
         if path:
-            self._thread = threading.Thread(target=self._write_on, name="lockstep-recorder", daemon=True)
+            self._thread = threading.Thread(
+                target=self._write_on, name="lockstep-recorder", daemon=True
+            )
             self._thread.start()
 
     def flush(self) -> None:
@@ -177,11 +198,13 @@ def _forget(event: Event) -> None:
 class Trace:
     """The events of a run, merged on one clock that starts at zero when the run starts.
 
-    Made from events in hand, from a file (`Trace.load`), or from a run directory (`Trace.of_run`), where `refresh` reads
-    what came since: a live trace and a saved one are the same thing.
+    Made from events in hand, from a file (`Trace.load`), or from a run directory (`Trace.of_run`),
+    where `refresh` reads what came since: a live trace and a saved one are the same thing.
     """
 
-    def __init__(self, events: Iterable[Event] = (), run_dir: Path | None = None, origin: float = 0.0) -> None:
+    def __init__(
+        self, events: Iterable[Event] = (), run_dir: Path | None = None, origin: float = 0.0
+    ) -> None:
         self._events: dict[type[Event], list[Event]] = defaultdict(list)
         self._lock = threading.Lock()
         self.run_dir, self._origin = run_dir, origin
@@ -214,13 +237,18 @@ class Trace:
         """Read what the tasks have written since the last call; returns the trace itself."""
         if self.run_dir:
             with self._lock:
-                for path in (*sorted(self.run_dir.glob("*.jsonl")), *sorted(self.run_dir.glob("tasks/*/events.jsonl"))):
+                for path in (
+                    *sorted(self.run_dir.glob("*.jsonl")),
+                    *sorted(self.run_dir.glob("tasks/*/events.jsonl")),
+                ):
                     self._add(self._read_on(path))
         return self
 
     def __iter__(self) -> Iterator[Event]:
         """All events in order of their time (of their end, for those that last)."""
-        return iter(sorted((e for kind in list(self._events) for e in list(self._events[kind])), key=end_of))
+        return iter(
+            sorted((e for kind in list(self._events) for e in list(self._events[kind])), key=end_of)
+        )
 
     def __len__(self) -> int:
         return sum(len(events) for events in self._events.values())
@@ -229,7 +257,9 @@ class Trace:
         return f"Trace({len(self)} events, {len(self.tasks)} tasks, {self.seconds:.2f} s)"
 
     def all(self, kind: type[E], task: str | None = None, **fields: object) -> list[E]:
-        """Events of one kind in the order written, narrowed to a task and to equal fields: `all(Phase, "worker:0", what="reduce")`."""
+        """Events of one kind in the order written, narrowed to a task and to equal fields:
+        `all(Phase, "worker:0", what="reduce")`.
+        """
         events: list[E] = list(self._events.get(kind, ()))  # type: ignore[arg-type]  # the dict maps each kind to its own list
         if task is not None:
             events = [e for e in events if e.task == task]
@@ -246,7 +276,9 @@ class Trace:
     @property
     def seconds(self) -> float:
         """Time of the last event."""
-        return max((end_of(e) for events in list(self._events.values()) for e in events[-50:]), default=0.0)
+        return max(
+            (end_of(e) for events in list(self._events.values()) for e in events[-50:]), default=0.0
+        )
 
     def last(self, task: str) -> str:
         """What a task did last, in words, for error messages."""

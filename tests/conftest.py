@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 HOME = tempfile.mkdtemp(prefix="lockstep-tests-")
-os.environ["LOCKSTEP_HOME"] = HOME  # also the mark by which our processes are known: all of them inherit it
+# also the mark by which our processes are known: all of them inherit it
+os.environ["LOCKSTEP_HOME"] = HOME
 SHM = Path("/dev/shm")
 
 
@@ -20,7 +21,11 @@ def processes_of(home: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and process.environ().get("LOCKSTEP_HOME") == home:
+            if (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.environ().get("LOCKSTEP_HOME") == home
+            ):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
@@ -46,10 +51,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     nursery.close()
     leaks = [f"process {line}" for line in gone_within(HOME, 2.0)]
     leaks += [f"thread {t.name}" for t in threading.enumerate() if t.name.startswith("lockstep-")]
-    leaks += [f"shared memory {p}" for p in (set(SHM.iterdir()) if SHM.is_dir() else set()) - session.config.stash[_before]]
+    leaks += [
+        f"shared memory {p}"
+        for p in (set(SHM.iterdir()) if SHM.is_dir() else set()) - session.config.stash[_before]
+    ]
     shutil.rmtree(HOME, ignore_errors=True)
     if leaks:
-        session.config.get_terminal_writer().line("\nleft behind:\n  " + "\n  ".join(leaks), red=True)
+        session.config.get_terminal_writer().line(
+            "\nleft behind:\n  " + "\n  ".join(leaks), red=True
+        )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

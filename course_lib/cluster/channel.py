@@ -1,4 +1,6 @@
-"""Messages between two processes of ours: JSON objects, one a line, over a socket that was inherited and never had an address."""
+"""Messages between two processes of ours: JSON objects, one a line, over a socket that was
+inherited and never had an address.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Channel:
             return False
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Wait for data and return the whole messages in it (maybe none yet), or None when the other side is gone."""
+        """Wait for data and return the whole messages in it (maybe none yet), or None when the
+        other side is gone.
+        """
         try:
             data = self.sock.recv(65536)
         except OSError:

@@ -1,6 +1,8 @@
-"""Where every process of ours that is a fresh interpreter begins: first the lifeline, then the imports, which may take a second on a busy machine.
+"""Where every process of ours that is a fresh interpreter begins: first the lifeline, then the
+imports, which may take a second on a busy machine.
 
-python -m course_lib.cluster.entry MODULE LIFELINE ARGUMENTS...   calls MODULE.begin(held lifeline, *ARGUMENTS)
+python -m course_lib.cluster.entry MODULE LIFELINE ARGUMENTS...   calls MODULE.begin(held lifeline,
+*ARGUMENTS)
 """
 
 import importlib

@@ -1,4 +1,6 @@
-"""What each framework needs around it: environment variables before its import, modules worth importing early, threads, and a cluster's addresses."""
+"""What each framework needs around it: environment variables before its import, modules worth
+importing early, threads, and a cluster's addresses.
+"""
 
 from __future__ import annotations
 
@@ -11,55 +13,75 @@ from course_lib.cluster.task import Task
 from course_lib.network.layout import LOOPBACK_INTERFACE
 from course_lib.workloads.digits import images
 
-# Set when our first process is started, and inherited by all others.
-# One thread in every numerical library: a process that forks must have no others, and a task gets its threads from the plan.
+# Set when our first process is started, and inherited by all others. One thread in every numerical
+# library: a process that forks must have no others, and a task gets its threads from the plan.
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1",  # TensorFlow's hundred threads would each dirty an arena: slower starts, more memory
+    # TensorFlow's hundred threads would each dirty an arena: slower starts, more memory
+    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1",
     "OMP_WAIT_POLICY": "PASSIVE",  # tasks share cores: a thread that waits must not spin
-    "TF_CPP_MIN_LOG_LEVEL": "3",  # what matters comes as an exception; without a GPU the rest is alarm about CUDA
-    "TORCH_CPP_LOG_LEVEL": "ERROR",  # as a warning it would tell, at each start, that addresses of a private network have no names
-    "TF_ENABLE_ONEDNN_OPTS": "0",  # its sums differ with the number of threads; without it N workers and one device agree
+    # what matters comes as an exception; without a GPU the rest is alarm about CUDA
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    # as a warning it would tell, at each start, that addresses of a private network have no names
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # its sums differ with the number of threads; without it N workers and one device agree
+    "TF_ENABLE_ONEDNN_OPTS": "0",
     "KERAS_BACKEND": "tensorflow",
-    "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,  # not the machine's name, which some cannot resolve; tasks on hosts have another
+    # not the machine's name, which some cannot resolve; tasks on hosts have another
+    "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,
 }
 
-_INTERFACE = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # through which torch's collectives, its RPC, and NCCL talk
+# through which torch's collectives, its RPC, and NCCL talk
+_INTERFACE = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
-# Imported by the zygote, so that no task pays for it again. Imports only: a process that has run one operation cannot be forked.
+# Imported by the zygote, so that no task pays for it again. Imports only: a process that has run
+# one operation cannot be forked.
 _MODULES = {
     "tensorflow": ("numpy", "tensorflow", "keras"),
-    "torch": ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),  # the last is what DDP imports at its first use
+    # the last is what DDP imports at its first use
+    "torch": ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),
     "python": ("numpy",),
 }
-_NETWORK = ("pyroute2",) if sys.platform == "linux" else ()  # to make hosts and links with; it takes longer to import than to use
+# to make hosts and links with; it takes longer to import than to use
+_NETWORK = ("pyroute2",) if sys.platform == "linux" else ()
 
 
 def preload(framework: str) -> None:
-    """Import a framework, and read the images that all workloads train on: every task then shares them."""
+    """Import a framework, and read the images that all workloads train on: every task then shares
+    them.
+    """
     for name in (*_MODULES[framework], *_NETWORK):
         importlib.import_module(name)
     images()
 
 
 def prepare(task: Task) -> None:
-    """Tell the framework in this process its threads and the cluster it belongs to, the way its own documentation says.
+    """Tell the framework in this process its threads and the cluster it belongs to, the way its own
+    documentation says.
 
-    TensorFlow reads `TF_CONFIG`; torch reads `MASTER_ADDR`, `MASTER_PORT`, `RANK` and `WORLD_SIZE`. Sources: tf.distribute multi-worker guide,
-    torch.distributed "environment variable initialization".
+    TensorFlow reads `TF_CONFIG`; torch reads `MASTER_ADDR`, `MASTER_PORT`, `RANK` and `WORLD_SIZE`.
+    Sources: tf.distribute multi-worker guide, torch.distributed "environment variable
+    initialization".
     """
     os.environ.update(dict.fromkeys(_INTERFACE, task.interface))
     if task.spec.framework == "tensorflow":
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": task.addresses, "task": {"type": task.job, "index": task.index}})
+        os.environ["TF_CONFIG"] = json.dumps(
+            {"cluster": task.addresses, "task": {"type": task.job, "index": task.index}}
+        )
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(task.threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(2, task.threads))
     elif task.spec.framework == "torch":
         host, port = next(iter(task.addresses.values()))[0].rsplit(":", 1)
-        os.environ.update(MASTER_ADDR=host, MASTER_PORT=port, RANK=str(task.rank), WORLD_SIZE=str(len(task.spec.tasks)))
+        os.environ.update(
+            MASTER_ADDR=host,
+            MASTER_PORT=port,
+            RANK=str(task.rank),
+            WORLD_SIZE=str(len(task.spec.tasks)),
+        )
         import torch
 
         torch.set_num_threads(task.threads)

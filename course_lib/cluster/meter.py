@@ -1,4 +1,6 @@
-"""The meter: what each task and each host has put on the wire, read from the kernel's counters some times a second."""
+"""The meter: what each task and each host has put on the wire, read from the kernel's counters some
+times a second.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ PERIOD = 0.1  # seconds
 
 
 class Meter:
-    """Writes down what `traffic` gives at a moment, for those counters that have changed. `due`: when to `look` again; None once it has ended."""
+    """Writes down what `traffic` gives at a moment, for those counters that have changed. `due`:
+    when to `look` again; None once it has ended.
+    """
 
     def __init__(self, traffic: Callable[[float], list[Traffic]], path: Path) -> None:
         self._traffic = traffic
@@ -32,6 +36,10 @@ class Meter:
         self.due = None
 
     def _read(self) -> None:
-        changed = [now for now in self._traffic(clock()) if now[:5] != self._last.get(now.task, now)[:5] or now.task not in self._last]
+        changed = [
+            now
+            for now in self._traffic(clock())
+            if now[:5] != self._last.get(now.task, now)[:5] or now.task not in self._last
+        ]
         self._last |= {now.task: now for now in changed}
         self._file.write(b"".join(map(to_line, changed)))

@@ -1,7 +1,8 @@
-"""The kernel process's side of starting things: one warm zygote per framework, and a supervisor for each run.
+"""The kernel process's side of starting things: one warm zygote per framework, and a supervisor for
+each run.
 
-Used from the notebook kernel, so nothing here imports a framework, blocks without a bound, or is left behind: every child hangs on a pipe
-that closes with this process.
+Used from the notebook kernel, so nothing here imports a framework, blocks without a bound, or is
+left behind: every child hangs on a pipe that closes with this process.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from course_lib.errors import LockstepError, StartTimeout
 
 _lock = threading.Lock()
 _zygotes: dict[str, Zygote] = {}
-_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # ends that must be closed in any fork of the kernel process
+# ends that must be closed in any fork of the kernel process
+_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _lifeline = os.pipe()  # nothing is written to it; its writing end closes with this process
 
 
 def warm(framework: str = "tensorflow") -> None:
-    """Start the zygote of a framework in the background, so that the first run need not wait for its import. Returns at once."""
+    """Start the zygote of a framework in the background, so that the first run need not wait for
+    its import. Returns at once.
+    """
     with _lock:
         if not is_warm(framework):
             _zygotes[framework] = Zygote(framework)
@@ -50,8 +54,9 @@ def close() -> None:
 def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     """A channel to a new supervisor process that waits for its order to start.
 
-    `start_method` is `fork` (from the zygote of `framework`) or `spawn` (a fresh interpreter). Raises `StartTimeout` when the zygote is not ready in
-    `timeout` seconds, `LockstepError` when it cannot be had.
+    `start_method` is `fork` (from the zygote of `framework`) or `spawn` (a fresh interpreter).
+    Raises `StartTimeout` when the zygote is not ready in `timeout` seconds, `LockstepError` when it
+    cannot be had.
     """
     channel, theirs = pair()
     _ours.add(channel.sock)
@@ -99,13 +104,17 @@ class Zygote:
         try:
             data = self.channel.sock.recv(65536)
         except TimeoutError:
-            raise StartTimeout((), (f"zygote of {self.framework}, which is still importing it",), timeout) from None
+            raise StartTimeout(
+                (), (f"zygote of {self.framework}, which is still importing it",), timeout
+            ) from None
         if not data:
             raise self._broken("it ended")
         self.ready = True
 
     def _broken(self, why: str) -> LockstepError:
-        return LockstepError(f"the process that imports {self.framework} is of no use: {why}. {last_words(self.framework)}")
+        return LockstepError(
+            f"the process that imports {self.framework} is of no use: {why}. {last_words(self.framework)}"
+        )
 
 
 def last_words(framework: str) -> str:
@@ -120,7 +129,10 @@ def _log(framework: str) -> Path:
 
 
 def home() -> Path:
-    """Where runs and logs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory. Made, for this user alone, if it is not there."""
+    """Where runs and logs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory.
+
+    Made, for this user alone, if it is not there.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     path = Path(os.environ.get("LOCKSTEP_HOME") or Path(base, "lockstep")).expanduser()
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -128,9 +140,16 @@ def home() -> Path:
 
 
 def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Popen[bytes]:
-    """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the descriptors among its arguments."""
+    """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the
+    descriptors among its arguments.
+    """
     arguments = [_lifeline[0], *arguments]
-    path = os.pathsep.join([str(Path(course_lib.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join(
+        [
+            str(Path(course_lib.__file__).parent.parent),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
+    )
     with log.open("wb") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "course_lib.cluster.entry", module, *map(str, arguments)],
@@ -143,7 +162,9 @@ def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Pop
 
 
 def _let_go() -> None:
-    """In a fork of the kernel process (a learner's multiprocessing, say): drop our ends, or clusters would outlive the kernel through it."""
+    """In a fork of the kernel process (a learner's multiprocessing, say): drop our ends, or
+    clusters would outlive the kernel through it.
+    """
     global _lifeline, _zygotes, _lock
     for sock in list(_ours):
         sock.close()

@@ -1,7 +1,8 @@
 """TCP ports that nobody else will be given while a run goes on.
 
-A port is reserved by binding a socket to it without listening. The system then hands it to no other process that asks for a free port,
-while the framework in our own task can still bind it, since both sides set SO_REUSEADDR (libuv, in torch) or SO_REUSEPORT (gRPC, in TensorFlow).
+A port is reserved by binding a socket to it without listening. The system then hands it to no other
+process that asks for a free port, while the framework in our own task can still bind it, since both
+sides set SO_REUSEADDR (libuv, in torch) or SO_REUSEPORT (gRPC, in TensorFlow).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def reserve(count: int) -> list[socket.socket]:
-    """`count` sockets, each bound to a free port on the loopback address; the reservation lasts while a socket is open."""
+    """`count` sockets, each bound to a free port on the loopback address; the reservation lasts
+    while a socket is open.
+    """
     held = []
     with contextlib.ExitStack() as undo:
         for _ in range(count):

@@ -1,4 +1,6 @@
-"""The life of a task's process: set itself up, run its role function, leave its result or its error in the run directory."""
+"""The life of a task's process: set itself up, run its role function, leave its result or its error
+in the run directory.
+"""
 
 from __future__ import annotations
 
@@ -45,23 +47,32 @@ def begin(_held: int | None, run_dir: str, name: str, control: str) -> NoReturn:
 
 
 def main(run_dir: Path, name: str, control: socket.socket) -> NoReturn:
-    """Be the task `name` of the run in `run_dir`. `control` leads to the supervisor, which also holds our lifeline. Never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell stops waiting; the tasks go on
+    """Be the task `name` of the run in `run_dir`.
+
+    `control` leads to the supervisor, which also holds our lifeline. Never returns.
+    """
+    # an interrupted cell stops waiting; the tasks go on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     here = task_dir(run_dir, name)
     _redirect_output(here)
-    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary_dir(run_dir, name))  # TensorFlow leaves its generated code there
+    # TensorFlow leaves its generated code there
+    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary_dir(run_dir, name))
     channel = Channel(control)
     done = False
     try:
         task, program = _set_up(run_dir, name)
-        threading.Thread(target=_obey, args=(channel, task), name="lockstep-control", daemon=True).start()
+        threading.Thread(
+            target=_obey, args=(channel, task), name="lockstep-control", daemon=True
+        ).start()
         channel.send(state="running")
         done = _run(task, program, here)
         task.recorder.flush()
     except BaseException as error:
         _leave_error(here, name, None, error, clock())
     channel.send(state="done" if done else "failed")
-    if done:  # peers may still need us for their last collective: the supervisor says when to leave, or the lifeline ends us
+    # peers may still need us for their last collective: the supervisor says when to leave, or the
+    # lifeline ends us
+    if done:
         threading.Event().wait()
     _exit(1)
 
@@ -73,7 +84,14 @@ def _set_up(run_dir: Path, name: str) -> tuple[Task, Callable[..., Any]]:
     addresses = json.loads((run_dir / "addresses.json").read_text())
     recorder = Recorder(task_dir(run_dir, name) / "events.jsonl" if spec.trace else None)
     task = Task(
-        name, spec, addresses, run_dir, recorder, backend=run["backend"], slow_factor=spec.slow.get(name, 1.0), **run["tasks"][name]
+        name,
+        spec,
+        addresses,
+        run_dir,
+        recorder,
+        backend=run["backend"],
+        slow_factor=spec.slow.get(name, 1.0),
+        **run["tasks"][name],
     )
     if spec.all_reduce != NATIVE:
         task.schedule = pickle.loads((run_dir / "schedule.pickle").read_bytes())
@@ -85,9 +103,13 @@ def _set_up(run_dir: Path, name: str) -> tuple[Task, Callable[..., Any]]:
 
 
 def _program(run_dir: Path, programs: dict[str, str] | None, job: str) -> Callable[..., Any]:
-    """The role function of a job: named as `module:function`, or pickled by value when a learner wrote it."""
+    """The role function of a job: named as `module:function`, or pickled by value when a learner
+    wrote it.
+    """
     if programs is None:
-        function: Callable[..., Any] = cloudpickle.loads((run_dir / "programs.pickle").read_bytes())[job]
+        function: Callable[..., Any] = cloudpickle.loads(
+            (run_dir / "programs.pickle").read_bytes()
+        )[job]
         return function
     module, _, function_name = programs[job].partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function_name)
@@ -98,30 +120,38 @@ def _run(task: Task, program: Callable[..., Any], here: Path) -> bool:
     """Call the role function and store what it returns, or its error; True if all went well."""
     try:
         value = program(task) if inspect.signature(program).parameters else program()
-    except BaseException as error:  # SystemExit too: a task that leaves early is a failure its learner should see
+    # SystemExit too: a task that leaves early is a failure its learner should see
+    except BaseException as error:
         _leave_error(here, task.name, task.step, error, clock())
         return False
     try:
-        draft = here / "value.draft"  # it appears whole or not at all: a parameter server may be told to leave while it writes
+        # it appears whole or not at all: a parameter server may be told to leave while it writes
+        draft = here / "value.draft"
         draft.write_bytes(cloudpickle.dumps(value))
         draft.rename(here / "value.pickle")
     except Exception as error:
-        text = (
-            f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); return numbers, strings, lists or arrays"
-        )
+        text = f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); return numbers, strings, lists or arrays"
         _leave_error(here, task.name, task.step, TypeError(text), clock())
         return False
     return True
 
 
 def _leave_error(here: Path, name: str, step: int | None, error: BaseException, at: float) -> None:
-    """Write `error.json`, with the time of the failure, so that the first one can be told from those that it caused."""
+    """Write `error.json`, with the time of the failure, so that the first one can be told from
+    those that it caused.
+    """
     if isinstance(error, SystemExit):
         reason = f"it called sys.exit({error.code if error.code is not None else ''}); return from the function instead"
     else:
         reason = f"{type(error).__name__}: {error}".strip(": ")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) != Path(__file__)]
-    text = "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error)) if frames else ""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) != Path(__file__)
+    ]
+    text = (
+        "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error))
+        if frames
+        else ""
+    )
     if len(text) > _TRACEBACK_CHARS:
         text = f"{text[: _TRACEBACK_CHARS // 3]}\n  [... cut ...]\n{text[-_TRACEBACK_CHARS * 2 // 3 :]}"
     record = {"task": name, "step": step, "reason": reason[:2000], "traceback": text, "at": at}
@@ -129,7 +159,9 @@ def _leave_error(here: Path, name: str, step: int | None, error: BaseException, 
 
 
 def _obey(channel: Channel, task: Task) -> None:
-    """Do what the supervisor says, on a thread of its own, so that a busy or endless role function can be slowed and stopped."""
+    """Do what the supervisor says, on a thread of its own, so that a busy or endless role function
+    can be slowed and stopped.
+    """
     while (messages := channel.receive()) is not None:
         for message in messages:
             if "slow" in message:
@@ -149,7 +181,9 @@ def _redirect_output(here: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False, errors="replace") for fd in (1, 2))
+    sys.stdout, sys.stderr = (
+        os.fdopen(fd, "w", buffering=1, closefd=False, errors="replace") for fd in (1, 2)
+    )
     faulthandler.enable(sys.stderr)
 
 

@@ -1,4 +1,7 @@
-"""The roster: which tasks a run has, what became of each, and what that means for the run. No processes, no clock of its own."""
+"""The roster: which tasks a run has, what became of each, and what that means for the run.
+
+No processes, no clock of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ SERVICES = ("ps",)  # jobs that serve the others and never finish by themselves
 class Roster:
     """Told what happens to the tasks, it knows when the run is over and how it ended.
 
-    A task goes `starting -> running -> done | failed`, and then its process is gone. A process that goes before its task is done has failed.
-    `outcome` is None while the run goes on, then `finished`, `failed` or `stopped`.
+    A task goes `starting -> running -> done | failed`, and then its process is gone. A process that
+    goes before its task is done has failed. `outcome` is None while the run goes on, then
+    `finished`, `failed` or `stopped`.
     """
 
     def __init__(self, tasks: Iterable[str], services: Iterable[str] = SERVICES) -> None:
@@ -20,7 +24,8 @@ class Roster:
         self.alive = set(self.states)
         self.services = tuple(services)
         self.outcome: str | None = None
-        self.deaths: dict[str, tuple[float, str]] = {}  # task -> (when, why), for processes that left no word
+        # task -> (when, why), for processes that left no word
+        self.deaths: dict[str, tuple[float, str]] = {}
 
     def said(self, task: str, state: str) -> None:
         """A task reports `running`, `done` or `failed`."""
@@ -32,7 +37,8 @@ class Roster:
         self.outcome = self.outcome or "stopped"
 
     def gone(self, task: str, status: int, at: float, asked: bool = False) -> str | None:
-        """The process of a task ended with `status` (negative: the signal that killed it). Returns the failure in words, or None.
+        """The process of a task ended with `status` (negative: the signal that killed it). Returns
+        the failure in words, or None.
 
         `asked` says that a learner had it killed.
         """
@@ -60,7 +66,9 @@ class Roster:
         return [task for task, state in self.states.items() if state == "starting"]
 
     def _conclude(self) -> None:
-        working = {task: state for task, state in self.states.items() if not task.startswith(self.services)} or self.states
+        working = {
+            task: state for task, state in self.states.items() if not task.startswith(self.services)
+        } or self.states
         if "failed" in self.states.values():
             self.outcome = self.outcome or "failed"
         elif all(state == "done" for state in working.values()):

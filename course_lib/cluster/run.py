@@ -1,4 +1,6 @@
-"""Run: one run of a cluster, seen from the notebook. Made by `start`; returns at once; a thread listens to the supervisor."""
+"""Run: one run of a cluster, seen from the notebook. Made by `start`; returns at once; a thread
+listens to the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,19 @@ _going: list[Run] = []
 class Run:
     """A run that goes on in processes of its own.
 
-    `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to its state; `trace` is readable at any
-    time, `result` once the run has finished. As a context manager it is stopped at the end of the block.
+    `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to
+    its state; `trace` is readable at any time, `result` once the run has finished. As a context
+    manager it is stopped at the end of the block.
     """
 
-    def __init__(self, spec: RunSpec, plan: Plan, directory: RunDir, origin: float, summarize: Callable[[Run], Any] | None = None) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        plan: Plan,
+        directory: RunDir,
+        origin: float,
+        summarize: Callable[[Run], Any] | None = None,
+    ) -> None:
         self.spec, self.plan, self.run_dir = spec, plan, directory.path
         self.tasks: dict[str, str] = dict.fromkeys(spec.tasks, "starting")
         self._trace = Trace(run_dir=directory.path, origin=origin)
@@ -45,12 +55,15 @@ class Run:
         self._error: LockstepError | None = None
         self._result: Any = None
         self._channel: Channel | None = None
-        self._early: list[dict[str, Any]] = []  # orders given before there was a supervisor to take them
+        # orders given before there was a supervisor to take them
+        self._early: list[dict[str, Any]] = []
         self._arrived, self._over = threading.Event(), threading.Event()
         self._sending = threading.Lock()
         self._held = False  # by a `with` block, which stops it
         _going.append(self)
-        self._thread = threading.Thread(target=self._listen, name=f"lockstep-{directory.path.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._listen, name=f"lockstep-{directory.path.name}", daemon=True
+        )
         self._thread.start()
 
     # --- what a learner does with it ---
@@ -58,12 +71,14 @@ class Run:
     def wait(self, timeout: float = WAIT) -> Run:
         """Wait until the run is over and return it.
 
-        Raises what ended it, if that was a failure: `TaskFailed`, `StartTimeout`. Raises `Stalled` after `timeout` seconds, and names who was waited
-        for; the run goes on then, as it does when the cell is interrupted: `KeyboardInterrupt` says how to end it.
+        Raises what ended it, if that was a failure: `TaskFailed`, `StartTimeout`. Raises `Stalled`
+        after `timeout` seconds, and names who was waited for; the run goes on then, as it does when
+        the cell is interrupted: `KeyboardInterrupt` says how to end it.
         """
         deadline = clock() + timeout
         with self._interruptible():
-            while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
+            # short waits, so that an interrupt is noticed
+            while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):
                 if clock() >= deadline:
                     raise Stalled(self.waiting_for(), timeout)
         if self._error:
@@ -75,13 +90,19 @@ class Run:
         with self._interruptible():
             arrived = self._arrived.wait(timeout)
         if not arrived:
-            raise Stalled({task: _STARTING for task, state in self.tasks.items() if state == "starting"}, timeout)
+            raise Stalled(
+                {task: _STARTING for task, state in self.tasks.items() if state == "starting"},
+                timeout,
+            )
         if self._error:
             raise self._error.with_traceback(None)
         return self
 
     def stop(self, timeout: float = 10.0) -> Run:
-        """End the run now; returns when its last process is gone. Does nothing to a run that is over."""
+        """End the run now; returns when its last process is gone.
+
+        Does nothing to a run that is over.
+        """
         self._order("stop")
         if not self._over.wait(timeout):
             raise Stalled(dict.fromkeys(self.tasks, "was told to stop"), timeout)
@@ -89,15 +110,26 @@ class Run:
 
     @staticmethod
     def going() -> list[Run]:
-        """All runs of this process that are not over, oldest first: those of races, and those that nobody has given a name, among them."""
+        """All runs of this process that are not over, oldest first: those of races, and those that
+        nobody has given a name, among them.
+        """
         return list(_going)
 
     def waiting_for(self, handle: str = "run") -> dict[str, str]:
-        """Task -> what it does or waits for, as its trace tells, of the tasks that are not over. `handle`: what cures are to call the run."""
-        busy = {task: state for task, state in self.tasks.items() if state not in ("done", "failed", "killed")}
+        """Task -> what it does or waits for, as its trace tells, of the tasks that are not over.
+
+        `handle`: what cures are to call the run.
+        """
+        busy = {
+            task: state
+            for task, state in self.tasks.items()
+            if state not in ("done", "failed", "killed")
+        }
         starting = {task: _STARTING for task, state in busy.items() if state == "starting"}
         others = [task for task in busy if task not in starting]
-        return starting | waiting.describe(self.trace, self.spec, others, clock() - self._origin, handle)
+        return starting | waiting.describe(
+            self.trace, self.spec, others, clock() - self._origin, handle
+        )
 
     def kill(self, task: str) -> None:
         """Kill a task's process with SIGKILL, as a crash or a pulled plug would."""
@@ -116,18 +148,31 @@ class Run:
         self._order("slow", task=self.spec.check_slow(task), factor=check_factor(factor))
 
     def link(self, host: int, link: Link) -> None:
-        """Give a host another link from now on: `run.link(1, Link(mbit=50))`. Raises `SpecError` where nothing goes over a link."""
+        """Give a host another link from now on: `run.link(1, Link(mbit=50))`.
+
+        Raises `SpecError` where nothing goes over a link.
+        """
         self.spec.check_host(host)
         if not self.plan.rate:
-            raise SpecError("link", str(link), "this run is on one host, and a link is between hosts: start it with hosts=2 or more")
+            raise SpecError(
+                "link",
+                str(link),
+                "this run is on one host, and a link is between hosts: start it with hosts=2 or more",
+            )
         self._order("link", host=host, link=link.model_dump())
 
     def partition(self, host: int) -> None:
-        """Cut a host off from all others, until `heal`. Raises `Unavailable` where hosts are not real."""
+        """Cut a host off from all others, until `heal`.
+
+        Raises `Unavailable` where hosts are not real.
+        """
         self._order("partition", host=self._real_host("partition", host))
 
     def heal(self, host: int) -> None:
-        """Join a host to the others again. What waits for it may need some time to notice, as TCP tries again ever less often."""
+        """Join a host to the others again.
+
+        What waits for it may need some time to notice, as TCP tries again ever less often.
+        """
         self._order("heal", host=self._real_host("heal", host))
 
     @property
@@ -142,16 +187,28 @@ class Run:
     @property
     def values(self) -> dict[str, Any]:
         """What each task's function returned, for the tasks that are done."""
-        paths = {task: task_dir(self.run_dir, task) / "value.pickle" for task in sorted(self.tasks, key=task_key)}
-        return {task: cloudpickle.loads(path.read_bytes()) for task, path in paths.items() if path.exists()}
+        paths = {
+            task: task_dir(self.run_dir, task) / "value.pickle"
+            for task in sorted(self.tasks, key=task_key)
+        }
+        return {
+            task: cloudpickle.loads(path.read_bytes())
+            for task, path in paths.items()
+            if path.exists()
+        }
 
     @property
     def result(self) -> Any:
-        """What came out of a finished run: the summary of a strategy, or `values` for functions of your own. Raises if there is none."""
+        """What came out of a finished run: the summary of a strategy, or `values` for functions of
+        your own. Raises if there is none.
+        """
         if self._error:
             raise self._error.with_traceback(None)
         if self._state != "finished":
-            raise LockstepError(f"the run has no result: it is {self._state}" + (". Call wait() first" if not self._over.is_set() else ""))
+            raise LockstepError(
+                f"the run has no result: it is {self._state}"
+                + (". Call wait() first" if not self._over.is_set() else "")
+            )
         return self._result
 
     def log(self, task: str, lines: int = 40) -> str:
@@ -185,7 +242,12 @@ class Run:
         except LockstepError as problem:
             outcome, error = "failed", problem
         except Exception as problem:
-            outcome, error = "failed", LockstepError(f"the run broke in the notebook's own process: {type(problem).__name__}: {problem}")
+            outcome, error = (
+                "failed",
+                LockstepError(
+                    f"the run broke in the notebook's own process: {type(problem).__name__}: {problem}"
+                ),
+            )
         finally:
             if self._channel:
                 self._channel.close()
@@ -195,8 +257,13 @@ class Run:
             self._over.set()
 
     def _follow(self) -> str:
-        """Start the run and take in what the supervisor says, until it is over; the outcome. Raises what went wrong."""
-        channel = nursery.supervisor(self.spec.framework, self.plan.start_method, self.spec.start_timeout)
+        """Start the run and take in what the supervisor says, until it is over; the outcome.
+
+        Raises what went wrong.
+        """
+        channel = nursery.supervisor(
+            self.spec.framework, self.plan.start_method, self.spec.start_timeout
+        )
         with self._sending:
             self._channel = channel
             channel.send(start=str(self.run_dir))
@@ -204,12 +271,19 @@ class Run:
                 channel.send(**order)
         deadline = self._origin + self.spec.start_timeout
         while True:
-            channel.sock.settimeout(None if self._arrived.is_set() else max(0.01, deadline - clock()))
+            channel.sock.settimeout(
+                None if self._arrived.is_set() else max(0.01, deadline - clock())
+            )
             messages = self._receive(channel, deadline)
             for message in messages:
                 if "over" in message:
                     if message["over"] == "failed":
-                        raise first_failure(self.run_dir, message["deaths"], self.trace, waiting.paused(self.trace, self.tasks))
+                        raise first_failure(
+                            self.run_dir,
+                            message["deaths"],
+                            self.trace,
+                            waiting.paused(self.trace, self.tasks),
+                        )
                     return str(message["over"])
                 if "unavailable" in message:
                     raise Unavailable(*message["unavailable"])
@@ -224,14 +298,22 @@ class Run:
             return messages
         if not self._arrived.is_set() and clock() >= deadline:
             waiting = [task for task, state in self.tasks.items() if state == "starting"]
-            raise StartTimeout([task for task in self.tasks if task not in waiting], waiting, self.spec.start_timeout)
-        raise LockstepError(f"the supervisor process of the run is gone. {nursery.last_words(self.spec.framework)}")
+            raise StartTimeout(
+                [task for task in self.tasks if task not in waiting],
+                waiting,
+                self.spec.start_timeout,
+            )
+        raise LockstepError(
+            f"the supervisor process of the run is gone. {nursery.last_words(self.spec.framework)}"
+        )
 
     def _real_host(self, do: str, host: int) -> int:
         self.spec.check_host(host)
         if self.plan.network != "hosts":
             why = next(reason.why for reason in self.plan.reasons if reason.what == "network")
-            raise Unavailable(f"{do}({host})", f"the network of this run is {self.plan.network}", why)
+            raise Unavailable(
+                f"{do}({host})", f"the network of this run is {self.plan.network}", why
+            )
         return host
 
     def _order(self, do: str, **fields: Any) -> None:
@@ -240,7 +322,9 @@ class Run:
             if self._over.is_set():
                 if do != "stop":
                     about = next(iter(fields.values()))
-                    raise LockstepError(f"{do}({about!r}) comes too late: the run is {self._state}. Start another")
+                    raise LockstepError(
+                        f"{do}({about!r}) comes too late: the run is {self._state}. Start another"
+                    )
             elif self._channel:
                 self._channel.send(**order)
             else:
@@ -257,7 +341,8 @@ def launch(
     summarize: Callable[[Run], Any] | None = None,
     schedule: Schedule | None = None,
 ) -> Run:
-    """Start a run whose tasks do what `programs` says for their job: `module:function`, or a function of the learner's own.
+    """Start a run whose tasks do what `programs` says for their job: `module:function`, or a
+    function of the learner's own.
 
     `schedule` is its all-reduce, if that is not the framework's own.
     """

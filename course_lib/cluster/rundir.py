@@ -26,13 +26,19 @@ KEEP = 50  # runs kept in the default place; older ones make room
 
 
 class RunDir:
-    """`spec.json`, `machine.json`, `run.json` (plan, tasks, programs, origin of the clock), `tasks/worker-0/` and so on, `result.json` at the end."""
+    """`spec.json`, `machine.json`, `run.json` (plan, tasks, programs, origin of the clock),
+    `tasks/worker-0/` and so on, `result.json` at the end.
+    """
 
     def __init__(self, spec: RunSpec) -> None:
         try:
             self.path = _make(spec)
         except OSError as error:
-            raise SpecError("run_dir", str(spec.run_dir), f"cannot be written ({error.strerror}); name a directory that can") from None
+            raise SpecError(
+                "run_dir",
+                str(spec.run_dir),
+                f"cannot be written ({error.strerror}); name a directory that can",
+            ) from None
 
     def describe(
         self,
@@ -60,9 +66,12 @@ class RunDir:
             "start_method": plan.start_method,
             "reasons": [[r.what, r.choice, r.why] for r in plan.reasons],
             "programs": dict(programs) if by_name else None,
-            # Under the chief of a strategy, workers serve as well; in a learner's own run everyone has something to return.
+            # Under the chief of a strategy, workers serve as well; in a learner's own run everyone
+            # has something to return.
             "services": ["ps", "worker"] if spec.chief and by_name else ["ps"],
-            "tasks": {task: {"threads": plan.threads, "device": plan.devices[task]} for task in spec.tasks},
+            "tasks": {
+                task: {"threads": plan.threads, "device": plan.devices[task]} for task in spec.tasks
+            },
             "sys_path": sys.path,
             "cwd": str(Path.cwd()),
         }
@@ -84,15 +93,23 @@ def _make(spec: RunSpec) -> Path:
     path = spec.run_dir.expanduser().resolve()
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     if any(path.iterdir()):
-        raise SpecError("run_dir", str(spec.run_dir), "is not empty; name a directory that is empty or does not exist")
+        raise SpecError(
+            "run_dir",
+            str(spec.run_dir),
+            "is not empty; name a directory that is empty or does not exist",
+        )
     if not os.access(path, os.W_OK):
-        raise SpecError("run_dir", str(spec.run_dir), "cannot be written; name a directory that can")
+        raise SpecError(
+            "run_dir", str(spec.run_dir), "cannot be written; name a directory that can"
+        )
     return path
 
 
 def _make_room(runs: Path) -> None:
     """Remove the oldest runs, those of the last hour excepted: they may still go on."""
-    old = sorted((p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)[KEEP:]
+    old = sorted(
+        (p for p in runs.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True
+    )[KEEP:]
     for path in old:
         if time.time() - path.stat().st_mtime > 3600:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,9 @@
-"""The supervisor: one process a run, parent of its tasks. It starts them, passes on orders, buries them, and outlives none of them.
+"""The supervisor: one process a run, parent of its tasks. It starts them, passes on orders, buries
+them, and outlives none of them.
 
-It has one thread and waits for everything at once: orders from the kernel process, words from tasks, the death of children. When the
-kernel process is gone, so is its end of the socket, and the supervisor kills all that came from this run before it goes itself.
+It has one thread and waits for everything at once: orders from the kernel process, words from
+tasks, the death of children. When the kernel process is gone, so is its end of the socket, and the
+supervisor kills all that came from this run before it goes itself.
 """
 
 from __future__ import annotations
@@ -32,10 +34,13 @@ from course_lib.spec import Link
 from course_lib.trace import Lifecycle, to_line
 
 Launch = Callable[[Path, str, socket.socket, int, list[int]], int]
-"""Start the process of a task and return its pid: (run directory, task, its socket, reading end of its lifeline, descriptors it must not keep)."""
+"""Start the process of a task and return its pid: (run directory, task, its socket, reading end of
+its lifeline, descriptors it must not keep).
+"""
 
-# What is said to the tasks that are left once a run has that outcome, and how many seconds after the step before. After a failure the
-# others get a second to notice by themselves: what they say of it is worth reading.
+# What is said to the tasks that are left once a run has that outcome, and how many seconds after
+# the step before. After a failure the others get a second to notice by themselves: what they say of
+# it is worth reading.
 ENDING = {
     "finished": (("leave", 0.0), ("kill", 3.0)),
     "stopped": (("leave", 0.0), ("kill", 0.4)),
@@ -46,14 +51,19 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def begin(held: int | None, kernel: str) -> NoReturn:
     """Start as a fresh interpreter, where there is no zygote to fork us."""
-    lifeline.release(held)  # from here on the end of the socket tells us, and we clean up before we go
+    # from here on the end of the socket tells us, and we clean up before we go
+    lifeline.release(held)
     main(socket.socket(fileno=int(kernel)), spawn)
 
 
 def main(kernel: socket.socket, launch: Launch) -> NoReturn:
-    """Wait for the one order to start, then look after the run until its last process is gone. Never returns."""
+    """Wait for the one order to start, then look after the run until its last process is gone.
+
+    Never returns.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # what our tasks' own children leave behind becomes ours, to be killed with the rest
+    # what our tasks' own children leave behind becomes ours, to be killed with the rest
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     channel = Channel(kernel)
     orders = channel.receive()
@@ -80,7 +90,9 @@ class Supervisor:
         self.deadline: float | None = None
 
     def supervise(self, orders: list[dict[str, Any]]) -> None:
-        """Start all tasks, obey the `orders` that have come already, and stay until the last task is gone."""
+        """Start all tasks, obey the `orders` that have come already, and stay until the last task
+        is gone.
+        """
         woken, waker = os.pipe()
         os.set_blocking(waker, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
@@ -94,8 +106,14 @@ class Supervisor:
                 self._obey(**order)
             self._decide()
             while not self.roster.over:
-                moments = [moment for moment in (self.deadline, self.wiring.meter and self.wiring.meter.due) if moment]
-                for key, _ in self.selector.select(max(0.0, min(moments) - clock()) if moments else None):
+                moments = [
+                    moment
+                    for moment in (self.deadline, self.wiring.meter and self.wiring.meter.due)
+                    if moment
+                ]
+                for key, _ in self.selector.select(
+                    max(0.0, min(moments) - clock()) if moments else None
+                ):
                     key.data()
                 if self.wiring.meter:
                     self.wiring.meter.look()
@@ -116,13 +134,20 @@ class Supervisor:
         holder, self._lifeline = os.pipe()
         for name in self.roster.states:
             ours, theirs = pair()
-            private = [self._lifeline, self.kernel.fileno(), ours.fileno(), *(c.fileno() for c in self.channels.values())]
+            private = [
+                self._lifeline,
+                self.kernel.fileno(),
+                ours.fileno(),
+                *(c.fileno() for c in self.channels.values()),
+            ]
             private += self.wiring.descriptors
             with self.wiring.inside(name):
                 self.pids[name] = self.launch(self.run_dir, name, theirs, holder, private)
             theirs.close()
             self.channels[name] = ours
-            self.selector.register(ours, selectors.EVENT_READ, lambda name=name: self._hear_task(name))
+            self.selector.register(
+                ours, selectors.EVENT_READ, lambda name=name: self._hear_task(name)
+            )
             self._note(name, "starting", f"pid {self.pids[name]}")
         os.close(holder)
 
@@ -134,7 +159,14 @@ class Supervisor:
         for order in orders:
             self._obey(**order)
 
-    def _obey(self, do: str, task: str = "", factor: float = 1.0, host: int = 0, link: dict[str, Any] | None = None) -> None:
+    def _obey(
+        self,
+        do: str,
+        task: str = "",
+        factor: float = 1.0,
+        host: int = 0,
+        link: dict[str, Any] | None = None,
+    ) -> None:
         if do == "stop":
             self.roster.stop()
         elif do == "link":
@@ -180,14 +212,20 @@ class Supervisor:
             name = names.get(status[0])
             if name is None:
                 continue  # an orphan of one of our tasks
-            while (c := self.channels.get(name)) and select.select([c], [], [], 0)[0] and self._hear_task(name):
+            while (
+                (c := self.channels.get(name))
+                and select.select([c], [], [], 0)[0]
+                and self._hear_task(name)
+            ):
                 pass
             why = self.roster.gone(name, status[1], clock(), asked=name in self.killed)
             if why:
                 self._note(name, "killed" if name in self.killed else "failed", why)
 
     def _decide(self) -> None:
-        """Once the run has an outcome: tell the tasks that are left to leave, and after a while make them."""
+        """Once the run has an outcome: tell the tasks that are left to leave, and after a while
+        make them.
+        """
         if self.roster.outcome and self.ending is None:
             self.ending = list(ENDING[self.roster.outcome])
             self.deadline = clock() + self.ending[0][1]
@@ -213,7 +251,11 @@ class Supervisor:
     def _kill_everything(self) -> None:
         """Kill all descendants; look again, since one may have been born meanwhile."""
         for _ in range(20):
-            children = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+            children = [
+                p
+                for p in psutil.Process().children(recursive=True)
+                if p.status() != psutil.STATUS_ZOMBIE
+            ]
             if not children:
                 return
             for child in children:
@@ -248,8 +290,19 @@ def fork(run_dir: Path, name: str, sock: socket.socket, holder: int, private: li
 
 
 def spawn(run_dir: Path, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
-    """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same everywhere."""
+    """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same
+    everywhere.
+    """
     for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
-    command = [sys.executable, "-m", "course_lib.cluster.entry", "process", str(holder), str(run_dir), name, str(sock.fileno())]
+    command = [
+        sys.executable,
+        "-m",
+        "course_lib.cluster.entry",
+        "process",
+        str(holder),
+        str(run_dir),
+        name,
+        str(sock.fileno()),
+    ]
     return os.posix_spawn(sys.executable, command, os.environ)

@@ -1,7 +1,7 @@
 """Task: what a role function is given, and all that it needs to know of the cluster around it.
 
-A role function is `def worker(task): ...`. What it returns becomes the task's result. It writes what it does into the trace with
-`task.phase`, `task.metric` and `task.update`.
+A role function is `def worker(task): ...`. What it returns becomes the task's result. It writes
+what it does into the trace with `task.phase`, `task.metric` and `task.update`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def meetings(run_dir: Path) -> Path:
 
 
 def wires(run_dir: Path) -> Path:
-    """The links between hosts that the exchange keeps to, if the kernel does not impose them: see `network.wires`."""
+    """The links between hosts that the exchange keeps to, if the kernel does not impose them: see
+    `network.wires`.
+    """
     return meetings(run_dir) / "wires"
 
 
@@ -39,8 +41,9 @@ def wires(run_dir: Path) -> Path:
 class Task:
     """One process of a cluster.
 
-    `name` is TensorFlow's (`worker:1`); `addresses` maps each job to its `host:port` list; `threads` is how many threads the framework may use
-    here; `device` is where it computes (`cpu`, `gpu:0`); `backend` is the native collective backend that the plan chose; `schedule` is the
+    `name` is TensorFlow's (`worker:1`); `addresses` maps each job to its `host:port` list;
+    `threads` is how many threads the framework may use here; `device` is where it computes (`cpu`,
+    `gpu:0`); `backend` is the native collective backend that the plan chose; `schedule` is the
     all-reduce of the run, if it is not the framework's own.
     """
 
@@ -80,23 +83,37 @@ class Task:
         """Position among all tasks of the run, as torch counts."""
         return self.spec.tasks.index(self.name)
 
-    def group(self, schedule: Schedule | None = None, name: str = "all", patience: float = PATIENCE) -> Communicator:
-        """This task as a rank of a group of all workers and parameter servers: those that `schedule` is for (default: that of the run).
+    def group(
+        self, schedule: Schedule | None = None, name: str = "all", patience: float = PATIENCE
+    ) -> Communicator:
+        """This task as a rank of a group of all workers and parameter servers: those that
+        `schedule` is for (default: that of the run).
 
-        It is on the hosts of the run if that has several, else on those of the schedule.
-        All tasks of the group must make it, and those that make several of one name in the same order. What it receives is recorded.
+        It is on the hosts of the run if that has several, else on those of the schedule. All tasks
+        of the group must make it, and those that make several of one name in the same order. What
+        it receives is recorded.
         """
         schedule = schedule or self.schedule
         members = [task for task in self.spec.tasks if not task.startswith("chief")]
         places = tuple(self.spec.places[task] for task in members)
-        hosts = schedule.hosts if schedule and len(self.spec.all_hosts) == 1 else places[: schedule.ranks if schedule else None]
+        hosts = (
+            schedule.hosts
+            if schedule and len(self.spec.all_hosts) == 1
+            else places[: schedule.ranks if schedule else None]
+        )
         if self.name not in members[: len(hosts)]:
-            raise SpecError("group", self.name, f"{schedule.name if schedule else 'it'} is for {', '.join(members[: len(hosts)])}")
+            raise SpecError(
+                "group",
+                self.name,
+                f"{schedule.name if schedule else 'it'} is for {', '.join(members[: len(hosts)])}",
+            )
         record = self.recorder.add if self.spec.trace else None
         self._groups[name] += 1
         directory = meetings(self.run_dir) / f"{name}-{self._groups[name]}"
         imposed = Wires(wires(self.run_dir)) if wires(self.run_dir).exists() else None
-        return Communicator(members.index(self.name), hosts, directory, record, patience, self.address, imposed)
+        return Communicator(
+            members.index(self.name), hosts, directory, record, patience, self.address, imposed
+        )
 
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:
@@ -117,9 +134,22 @@ class Task:
         """Record a number; `samples` counts the examples that the whole run has used so far."""
         self.recorder.add(Metric(self.name, name, float(value), step, samples, clock()))
 
-    def update(self, step: int, variables: str, device: str, read: int, written: int, gradients: int = 1, workers: str = "") -> None:
-        """Record that `variables` went from version `read`, as the gradients of `workers` saw them, to version `written`, on `device`."""
-        self.recorder.add(Update(self.name, step, variables, device, read, written, clock(), gradients, workers))
+    def update(
+        self,
+        step: int,
+        variables: str,
+        device: str,
+        read: int,
+        written: int,
+        gradients: int = 1,
+        workers: str = "",
+    ) -> None:
+        """Record that `variables` went from version `read`, as the gradients of `workers` saw them,
+        to version `written`, on `device`.
+        """
+        self.recorder.add(
+            Update(self.name, step, variables, device, read, written, clock(), gradients, workers)
+        )
 
     def dropped(self, step: int, samples: int = 0) -> None:
         """Record that a gradient computed for a step goes into no update."""
@@ -128,9 +158,10 @@ class Task:
     def pace(self, busy: float = 0.0, share: float = 1.0) -> None:
         """Sleep for the emulated device time of a step, and longer on a task that is slowed.
 
-        `busy` is how many seconds the step really computes (the last step's figure will do): a task with slow factor f takes f times
-        as long over device time and computing together. `share`: of a step's work, where a task does only a part of it at a time, as stages of a
-        pipeline and shards of a layer do.
+        `busy` is how many seconds the step really computes (the last step's figure will do): a task
+        with slow factor f takes f times as long over device time and computing together. `share`:
+        of a step's work, where a task does only a part of it at a time, as stages of a pipeline and
+        shards of a layer do.
         """
         factor = self.slow_factor
         seconds = factor * share * self.spec.device_ms / 1000 + (factor - 1) * busy

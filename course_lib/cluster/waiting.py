@@ -1,4 +1,6 @@
-"""Who waits for whom in a run that does not end, as its trace tells: what was done to tasks and hosts, and when each task was heard of last."""
+"""Who waits for whom in a run that does not end, as its trace tells: what was done to tasks and
+hosts, and when each task was heard of last.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,28 @@ RECENT = 50  # phases that tell how long its steps are
 AT_THE_END = ("reduce", "apply")  # phases after which a task is soon in its next step
 
 
-def describe(trace: Trace, spec: RunSpec, busy: Iterable[str], now: float, handle: str = "run") -> dict[str, str]:
-    """Task -> what it does at `now` (seconds of the trace): a verb and the rest, to be read after the task's name.
+def describe(
+    trace: Trace, spec: RunSpec, busy: Iterable[str], now: float, handle: str = "run"
+) -> dict[str, str]:
+    """Task -> what it does at `now` (seconds of the trace): a verb and the rest, to be read after
+    the task's name.
 
-    Servers are named if something holds them up. Those of the `busy` tasks that are paused, cut off or slowed hold up all that have fallen silent.
-    `handle`: what the run is called in the cures.
+    Servers are named if something holds them up. Those of the `busy` tasks that are paused, cut off
+    or slowed hold up all that have fallen silent. `handle`: what the run is called in the cures.
     """
     recent = {task: _recent(trace, task) for task in busy}
     silent = {task for task, phases in recent.items() if _silent(phases, now)}
-    held = {task: why for task in recent if (why := _held(trace, spec, task, task in silent, handle))}
-    does = {task: _does(phases, list(held) if task in silent else []) for task, phases in recent.items()}
-    return {task: held.get(task, what) for task, what in does.items() if task in held or not task.startswith(SERVICES)}
+    held = {
+        task: why for task in recent if (why := _held(trace, spec, task, task in silent, handle))
+    }
+    does = {
+        task: _does(phases, list(held) if task in silent else []) for task, phases in recent.items()
+    }
+    return {
+        task: held.get(task, what)
+        for task, what in does.items()
+        if task in held or not task.startswith(SERVICES)
+    }
 
 
 def paused(trace: Trace, tasks: Iterable[str]) -> list[str]:
@@ -37,11 +50,15 @@ def paused(trace: Trace, tasks: Iterable[str]) -> list[str]:
 
 def _recent(trace: Trace, task: str) -> list[Phase]:
     """The last phases of a task; of a chief, which may only hand out work, those of all."""
-    return trace.all(Phase, task)[-RECENT:] or (trace.all(Phase)[-RECENT:] if task.startswith("chief") else [])
+    return trace.all(Phase, task)[-RECENT:] or (
+        trace.all(Phase)[-RECENT:] if task.startswith("chief") else []
+    )
 
 
 def _silent(phases: list[Phase], now: float) -> bool:
-    """Whether nothing was recorded for longer than steps usually take; of a task that records nothing, that cannot be told."""
+    """Whether nothing was recorded for longer than steps usually take; of a task that records
+    nothing, that cannot be told.
+    """
     begun: dict[int, float] = {}
     for p in phases:
         begun.setdefault(p.step, p.start)

@@ -1,4 +1,6 @@
-"""The network side of a run, as its supervisor has it: where the tasks are, what they send, and links that change while it goes on."""
+"""The network side of a run, as its supervisor has it: where the tasks are, what they send, and
+links that change while it goes on.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,19 @@ from course_lib.trace import Lifecycle
 
 
 class Wiring:
-    """Joins this process to the network that `plan` (of the run directory: network, rate, delay) says, and finds an address for each task.
+    """Joins this process to the network that `plan` (of the run directory: network, rate, delay)
+    says, and finds an address for each task.
 
     `note` takes what happens to hosts. Raises `Unavailable` where the network cannot be had.
     """
 
-    def __init__(self, run_dir: Path, plan: dict[str, Any], tasks: Iterable[str], note: Callable[[Lifecycle], None]) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        plan: dict[str, Any],
+        tasks: Iterable[str],
+        note: Callable[[Lifecycle], None],
+    ) -> None:
         spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
         self.plan, self._note, self._wires = plan, note, wires(run_dir)
         self.hosts: Hosts | None = build(plan["network"], spec, plan["rate"], plan["delay"])
@@ -41,7 +50,11 @@ class Wiring:
             }  # for as long as the run
             addresses = {task: ports.address(sock) for task, sock in self._reserved.items()}
         (run_dir / "addresses.json").write_text(json.dumps(by_job(addresses)))
-        self.meter = Meter(self.hosts.traffic, run_dir / "traffic.jsonl") if self.hosts and spec.trace else None
+        self.meter = (
+            Meter(self.hosts.traffic, run_dir / "traffic.jsonl")
+            if self.hosts and spec.trace
+            else None
+        )
 
     def inside(self, task: str) -> AbstractContextManager[None]:
         """Be where a task is to be, for as long as it takes to start it."""
@@ -74,6 +87,10 @@ class Wiring:
             self._note(Lifecycle(host_name(host), "healed", "by heal()", clock()))
 
     def _imposed(self, link: Link) -> Link:
-        """What our exchange is to keep to: a delay that the kernel does not make, and then the rate too, since messages queue up before that."""
-        by_kernel = self.plan["rate"] == "kernel" and (self.plan["delay"] == "kernel" or not link.delay)
+        """What our exchange is to keep to: a delay that the kernel does not make, and then the rate
+        too, since messages queue up before that.
+        """
+        by_kernel = self.plan["rate"] == "kernel" and (
+            self.plan["delay"] == "kernel" or not link.delay
+        )
         return Link() if by_kernel else link

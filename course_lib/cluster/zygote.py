@@ -1,7 +1,9 @@
-"""The zygote: a process that has imported one framework and nothing more, and forks a supervisor for every run that asks.
+"""The zygote: a process that has imported one framework and nothing more, and forks a supervisor
+for every run that asks.
 
-Importing TensorFlow takes seconds; a fork takes a millisecond and shares the memory. A fork is safe only while there is one thread, so the
-zygote imports, runs no operation, starts no thread, and counts before it forks.
+Importing TensorFlow takes seconds; a fork takes a millisecond and shares the memory. A fork is safe
+only while there is one thread, so the zygote imports, runs no operation, starts no thread, and
+counts before it forks.
 """
 
 from __future__ import annotations
@@ -20,14 +22,19 @@ from course_lib.cluster.channel import Channel
 
 
 def begin(_held: int | None, framework: str, kernel: str) -> NoReturn:
-    """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel process."""
+    """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel
+    process.
+    """
     main(framework, socket.socket(fileno=int(kernel)))
 
 
 def main(framework: str, kernel: socket.socket) -> NoReturn:
-    """Import `framework`, say so, then fork a supervisor onto each socket that comes from the kernel process. Never returns."""
+    """Import `framework`, say so, then fork a supervisor onto each socket that comes from the
+    kernel process. Never returns.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors: let them be buried at once
+    # nobody waits for supervisors: let them be buried at once
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     frameworks.preload(framework)
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the pages that all tasks share
@@ -51,6 +58,8 @@ def main(framework: str, kernel: socket.socket) -> NoReturn:
 
 
 def threads() -> int:
-    """How many threads this process has, as the operating system counts them, or as Python does where that is not shown."""
+    """How many threads this process has, as the operating system counts them, or as Python does
+    where that is not shown.
+    """
     listed = Path("/proc/self/task")
     return len(list(listed.iterdir())) if listed.is_dir() else threading.active_count()

@@ -1,4 +1,6 @@
-"""Collectives as data: an algorithm is a function that returns a `Schedule`, and everything else reads the schedule."""
+"""Collectives as data: an algorithm is a function that returns a `Schedule`, and everything else
+reads the schedule.
+"""
 
 from course_lib.collectives.closed_form import ClosedForm, closed_form
 from course_lib.collectives.contributions import State

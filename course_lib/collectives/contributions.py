@@ -1,4 +1,6 @@
-"""Who has what: the contributions in every chunk of every rank, followed round by round without any numbers."""
+"""Who has what: the contributions in every chunk of every rank, followed round by round without any
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,16 @@ from course_lib.collectives.schedule import Schedule, Transfer
 
 
 class State:
-    """For each rank and chunk two bit sets of ranks: whose contribution is in it (`once`), and whose more than once (`twice`)."""
+    """For each rank and chunk two bit sets of ranks: whose contribution is in it (`once`), and
+    whose more than once (`twice`).
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.once = [[start(schedule, rank, chunk) for chunk in range(schedule.chunks)] for rank in range(schedule.ranks)]
+        self.once = [
+            [start(schedule, rank, chunk) for chunk in range(schedule.chunks)]
+            for rank in range(schedule.ranks)
+        ]
         self.twice = [[0] * schedule.chunks for _ in range(schedule.ranks)]
 
     def apply(self, transfers: Iterable[Transfer]) -> None:
@@ -36,7 +43,9 @@ class State:
 
     def counts(self) -> np.ndarray:
         """Array (rank, chunk, contributor): 0 not there, 1 once, 2 more than once."""
-        counts = np.zeros((self.schedule.ranks, self.schedule.chunks, self.schedule.ranks), dtype=np.uint8)
+        counts = np.zeros(
+            (self.schedule.ranks, self.schedule.chunks, self.schedule.ranks), dtype=np.uint8
+        )
         for rank, chunk in np.ndindex(counts.shape[:2]):
             counts[rank, chunk, list(self.ranks(rank, chunk))] = 1
             counts[rank, chunk, list(self.doubled(rank, chunk))] = 2
@@ -52,12 +61,20 @@ def start(schedule: Schedule, rank: int, chunk: int) -> int:
 
 def whole(schedule: Schedule, chunk: int) -> int:
     """The contributions that belong in the result of a chunk, each once."""
-    return 1 << schedule.owners[chunk] if schedule.kind in ("all_gather", "broadcast") else (1 << schedule.workers) - 1
+    return (
+        1 << schedule.owners[chunk]
+        if schedule.kind in ("all_gather", "broadcast")
+        else (1 << schedule.workers) - 1
+    )
 
 
 def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
-    """The contributions that `rank` must have in `chunk` after the last round, each once; None where it does not matter."""
-    if rank >= schedule.workers or (schedule.kind in ("reduce_scatter", "reduce") and schedule.owners[chunk] != rank):
+    """The contributions that `rank` must have in `chunk` after the last round, each once; None
+    where it does not matter.
+    """
+    if rank >= schedule.workers or (
+        schedule.kind in ("reduce_scatter", "reduce") and schedule.owners[chunk] != rank
+    ):
         return None
     return whole(schedule, chunk)
 
@@ -65,7 +82,12 @@ def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
 def sound(schedule: Schedule, transfer: Transfer) -> bool:
     """Whether a transfer is between two ranks that are there, with a chunk that is there."""
     src, dst, chunk, _ = transfer
-    return src != dst and 0 <= src < schedule.ranks and 0 <= dst < schedule.ranks and 0 <= chunk < schedule.chunks
+    return (
+        src != dst
+        and 0 <= src < schedule.ranks
+        and 0 <= dst < schedule.ranks
+        and 0 <= chunk < schedule.chunks
+    )
 
 
 def members(bits: int) -> tuple[int, ...]:

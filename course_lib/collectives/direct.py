@@ -13,24 +13,33 @@ from course_lib.collectives.schedule import Round, Rounds, Schedule, check_worke
 def direct(workers: int) -> Schedule:
     """All-reduce as an all-to-all reduce-scatter and an all-to-all all-gather.
 
-    P workers, S bytes. Rounds 2. Every rank sends 2(P-1) messages of S/P, the bytes of a ring. Time 2(P-1)(α + Sβ/P) + (P-1)/P Sγ: in a
-    model with one port a rank that is the ring's time again; what it saves is the chain of P-1 ranks that wait for one another. Each rank
-    starts with its right neighbour, so that the messages to one rank do not all come at once. Source: the pairwise exchange
-    of Thakur, Rabenseifner & Gropp 2005, with all its rounds in one.
+    P workers, S bytes. Rounds 2. Every rank sends 2(P-1) messages of S/P, the bytes of a ring. Time
+    2(P-1)(α + Sβ/P) + (P-1)/P Sγ: in a model with one port a rank that is the ring's time again;
+    what it saves is the chain of P-1 ranks that wait for one another. Each rank starts with its
+    right neighbour, so that the messages to one rank do not all come at once. Source: the pairwise
+    exchange of Thakur, Rabenseifner & Gropp 2005, with all its rounds in one.
     """
     first, second = direct_reduce_scatter(workers), direct_all_gather(workers)
     return Schedule("direct", workers, chunks=workers, rounds=[*first.rounds, *second.rounds])
 
 
 def direct_reduce_scatter(workers: int) -> Schedule:
-    """The first half: rank c ends with the sum of chunk c. 1 round, P-1 messages of S/P a rank. Time (P-1)(α + Sβ/P + Sγ/P)."""
+    """The first half: rank c ends with the sum of chunk c. 1 round, P-1 messages of S/P a rank.
+
+    Time (P-1)(α + Sβ/P + Sγ/P).
+    """
     src, dst = _everyone_to_everyone(workers)
     rounds = Rounds(min(workers - 1, 1), lambda _: Round(src, dst, dst, "reduce"))
-    return Schedule("direct_reduce_scatter", workers, chunks=workers, rounds=rounds, kind="reduce_scatter")
+    return Schedule(
+        "direct_reduce_scatter", workers, chunks=workers, rounds=rounds, kind="reduce_scatter"
+    )
 
 
 def direct_all_gather(workers: int) -> Schedule:
-    """The second half: chunk c starts on rank c and ends everywhere. 1 round, P-1 messages of S/P a rank. Time (P-1)(α + Sβ/P)."""
+    """The second half: chunk c starts on rank c and ends everywhere.
+
+    1 round, P-1 messages of S/P a rank. Time (P-1)(α + Sβ/P).
+    """
     src, dst = _everyone_to_everyone(workers)
     rounds = Rounds(min(workers - 1, 1), lambda _: Round(src, dst, src, "copy"))
     return Schedule("direct_all_gather", workers, chunks=workers, rounds=rounds, kind="all_gather")

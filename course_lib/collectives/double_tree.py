@@ -1,4 +1,5 @@
-"""Double binary tree: a rank that is a leaf in one tree works inside the other, so that nobody's link stays idle.
+"""Double binary tree: a rank that is a leaf in one tree works inside the other, so that nobody's
+link stays idle.
 
 What the letters mean is in `ring.py`.
 """
@@ -12,18 +13,22 @@ from course_lib.errors import SpecError
 
 
 def double_tree(workers: int, pieces: int = 4) -> Schedule:
-    """All-reduce of one half of the buffer through each of two binary trees, in `pieces` pieces that follow each other like a train.
+    """All-reduce of one half of the buffer through each of two binary trees, in `pieces` pieces
+    that follow each other like a train.
 
-    P workers, S bytes, height H = ⌊lg P⌋, k = pieces. Rounds 2H + k - 1. All ranks together send 2(P-1)S, and no rank more than 2S: up to S
-    in the tree where it has two children, and half of S for each of the edges to its two parents. Time at most
-    4(H + k - 1)(α + Sβ/2k) + (H + k - 1)Sγ/k: rounds of a tree and, with many pieces, the bytes of a ring (2Sβ).
+    P workers, S bytes, height H = ⌊lg P⌋, k = pieces. Rounds 2H + k - 1. All ranks together send
+    2(P-1)S, and no rank more than 2S: up to S in the tree where it has two children, and half of S
+    for each of the edges to its two parents. Time at most 4(H + k - 1)(α + Sβ/2k) + (H + k -
+    1)Sγ/k: rounds of a tree and, with many pieces, the bytes of a ring (2Sβ).
 
-    Sources: Sanders, Speck & Träff 2009 (two-tree), who also colour the edges so that a rank sends one message and receives one at a time;
-    without colours a rank has up to four of each in a round. NCCL has used such trees since 2.4.
+    Sources: Sanders, Speck & Träff 2009 (two-tree), who also colour the edges so that a rank sends
+    one message and receives one at a time; without colours a rank has up to four of each in a
+    round. NCCL has used such trees since 2.4.
     """
     if pieces < 1:
         raise SpecError("pieces", pieces, "a whole number from 1 on")
-    up = np.array([_parents(workers), _parents(workers, mirrored=True)])  # tree, rank -> parent, or -1 for the root
+    # tree, rank -> parent, or -1 for the root
+    up = np.array([_parents(workers), _parents(workers, mirrored=True)])
     depth = _depths(up)
     height = int(depth.max())
     rounds = []
@@ -46,8 +51,9 @@ def double_tree(workers: int, pieces: int = 4) -> Schedule:
 def _parents(workers: int, mirrored: bool = False) -> np.ndarray:
     """Each rank's parent in a binary tree over ranks in their order, -1 for the root.
 
-    Seats count from 1. Odd seats are leaves; the parent of a seat clears its lowest set bit and sets the next one, or only clears it where
-    that would be past the end. In the mirrored tree the ranks of even seats sit on odd ones (with an odd number, all move on by one).
+    Seats count from 1. Odd seats are leaves; the parent of a seat clears its lowest set bit and
+    sets the next one, or only clears it where that would be past the end. In the mirrored tree the
+    ranks of even seats sit on odd ones (with an odd number, all move on by one).
     """
     rank = np.arange(check_workers(workers))
     seat = rank + 1

@@ -1,13 +1,16 @@
-"""Recursive halving and doubling: swap halves with a neighbour, quarters with one twice as far, and so on; then the way back.
+"""Recursive halving and doubling: swap halves with a neighbour, quarters with one twice as far, and
+so on; then the way back.
 
-With 4 ranks, whose buffers are cut into quarters q0 to q3 ("a ↔ b": they swap; rounds 0 and 1 add what arrives, 2 and 3 keep it as it is):
+With 4 ranks, whose buffers are cut into quarters q0 to q3 ("a ↔ b": they swap; rounds 0 and 1 add
+what arrives, 2 and 3 keep it as it is):
 
     round 0   0 ↔ 1, 2 ↔ 3   halves: 0 and 2 send q2 q3 and keep q0 q1, 1 and 3 send q0 q1 and keep q2 q3
     round 1   0 ↔ 2, 1 ↔ 3   quarters of the half that they kept: now rank 0 has the sum of q0, 2 of q1, 1 of q2, 3 of q3
     round 2   0 ↔ 2, 1 ↔ 3   their finished quarters: each has a finished half
     round 3   0 ↔ 1, 2 ↔ 3   their finished halves: each has all
 
-Rounds 0 and 1 are the reduce-scatter, 2 and 3 the all-gather. What the letters mean is in `ring.py`.
+Rounds 0 and 1 are the reduce-scatter, 2 and 3 the all-gather. What the letters mean is in
+`ring.py`.
 """
 
 from __future__ import annotations
@@ -19,21 +22,25 @@ from course_lib.collectives.schedule import Round, Schedule
 
 
 def halving_doubling(workers: int) -> Schedule:
-    """All-reduce by Rabenseifner: vector halving with distance doubling as reduce-scatter, then all of it backwards as all-gather.
+    """All-reduce by Rabenseifner: vector halving with distance doubling as reduce-scatter, then all
+    of it backwards as all-gather.
 
-    P workers, S bytes, C = the largest power of two up to P, L = lg C, e = 1 if C < P, else 0. Rounds 2L + 3e. A rank sends up to
-    2(C-1)/C S + 3e S/2. Time (2L + 3e)α + (2(C-1)/C + 2e)Sβ + ((C-1)/C + e/2)Sγ: for C = P the rounds of a tree and the bytes of a ring.
-    The largest halves go to the nearest ranks, which are the likeliest to share a host. Source: Rabenseifner 2004; Thakur, Rabenseifner &
-    Gropp 2005; gloo docs/algorithms.md ("halving_doubling").
+    P workers, S bytes, C = the largest power of two up to P, L = lg C, e = 1 if C < P, else 0.
+    Rounds 2L + 3e. A rank sends up to 2(C-1)/C S + 3e S/2. Time (2L + 3e)α + (2(C-1)/C + 2e)Sβ +
+    ((C-1)/C + e/2)Sγ: for C = P the rounds of a tree and the bytes of a ring. The largest halves go
+    to the nearest ranks, which are the likeliest to share a host. Source: Rabenseifner 2004;
+    Thakur, Rabenseifner & Gropp 2005; gloo docs/algorithms.md ("halving_doubling").
     """
     core, stay, extra = fold(workers)
     chunks, place = len(core), np.arange(len(core))
     halving: list[Round] = []
     doubling: list[Round] = []
-    first, span, gap = np.zeros_like(place), chunks, 1  # each rank works on `span` chunks from `first` on
+    # each rank works on `span` chunks from `first` on
+    first, span, gap = np.zeros_like(place), chunks, 1
     while gap < chunks:
         span //= 2
-        partner, upper = place ^ gap, (place & gap) > 0  # of a pair, the one with the bit set keeps the upper half
+        # of a pair, the one with the bit set keeps the upper half
+        partner, upper = place ^ gap, (place & gap) > 0
         keep, give = first + span * upper, first + span * ~upper
         halving.append(Round(core, core[partner], give, "reduce", span))
         doubling.insert(0, Round(core, core[partner], keep, "copy", span))
@@ -41,6 +48,17 @@ def halving_doubling(workers: int) -> Schedule:
     rounds = halving + doubling
     if len(extra):  # each of a pair adds up one half for both
         half = np.repeat([chunks // 2, 0], len(stay))
-        swap = Round(np.concatenate([stay, extra]), np.concatenate([extra, stay]), half, "reduce", chunks // 2)
-        rounds = [swap, Round(extra, stay, chunks // 2, "copy", chunks // 2), *rounds, Round(stay, extra, 0, "copy", chunks)]
+        swap = Round(
+            np.concatenate([stay, extra]),
+            np.concatenate([extra, stay]),
+            half,
+            "reduce",
+            chunks // 2,
+        )
+        rounds = [
+            swap,
+            Round(extra, stay, chunks // 2, "copy", chunks // 2),
+            *rounds,
+            Round(stay, extra, 0, "copy", chunks),
+        ]
     return Schedule("halving_doubling", workers, chunks=chunks, rounds=rounds)

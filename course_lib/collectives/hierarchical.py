@@ -1,14 +1,16 @@
-"""Hierarchical: reduce-scatter inside each host, a ring across hosts for each part, all-gather inside each host.
+"""Hierarchical: reduce-scatter inside each host, a ring across hosts for each part, all-gather
+inside each host.
 
-With ranks 0 and 1 on one host, 2 and 3 on another, and buffers in quarters q0 to q3 ("a ↔ b": they send each other something):
+With ranks 0 and 1 on one host, 2 and 3 on another, and buffers in quarters q0 to q3 ("a ↔ b": they
+send each other something):
 
     round 0   0 ↔ 1, 2 ↔ 3   inside: halves. 0 and 2 get q0 q1 and add, 1 and 3 get q2 q3: the sums of their hosts
     round 1   0 ↔ 2, 1 ↔ 3   across: a quarter each, which the other adds to its own; now each quarter is finished on one rank
     round 2   0 ↔ 2, 1 ↔ 3   across: the finished quarters
     round 3   0 ↔ 1, 2 ↔ 3   inside: the finished halves; each has all
 
-So two hosts of two do what halving and doubling does. With more of either, rings take the place of the swaps.
-What the letters mean is in `ring.py`.
+So two hosts of two do what halving and doubling does. With more of either, rings take the place of
+the swaps. What the letters mean is in `ring.py`.
 """
 
 from __future__ import annotations
@@ -23,37 +25,57 @@ from course_lib.collectives.schedule import Op, Round, Schedule, bounds, place
 def hierarchical(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
     """All-reduce in which no more crosses between hosts than must.
 
-    P workers on H hosts with L = P/H each, S bytes. Rounds 2(L-1) + 2(H-1). Every rank sends 2(L-1)/L S inside its host and
-    2(H-1)/H S/L across; a host's uplink carries 2(H-1)/H S, against 2(P-1)/P S for a ring in the order of hosts. With links i inside and x
-    across, time 2(L-1)(αi + Sβi/L) + 2(H-1)(αx + Sβx/H) + ((L-1)/L + (H-1)/(H L))Sγ; the L rings across share the uplink.
+    P workers on H hosts with L = P/H each, S bytes. Rounds 2(L-1) + 2(H-1). Every rank sends
+    2(L-1)/L S inside its host and 2(H-1)/H S/L across; a host's uplink carries 2(H-1)/H S, against
+    2(P-1)/P S for a ring in the order of hosts. With links i inside and x across, time 2(L-1)(αi +
+    Sβi/L) + 2(H-1)(αx + Sβx/H) + ((L-1)/L + (H-1)/(H L))Sγ; the L rings across share the uplink.
 
-    `hosts` is a number of hosts or the host of each rank. Where hosts are uneven there are as many parts as the largest host has ranks,
-    and a rank of a smaller host carries several. Sources: Horovod's hierarchical all-reduce; BytePS (Jiang et al., OSDI 2020).
-    An older relative, `tf.distribute.HierarchicalCopyAllReduce`, lets one device of each group add for all.
+    `hosts` is a number of hosts or the host of each rank. Where hosts are uneven there are as many
+    parts as the largest host has ranks, and a rank of a smaller host carries several. Sources:
+    Horovod's hierarchical all-reduce; BytePS (Jiang et al., OSDI 2020). An older relative,
+    `tf.distribute.HierarchicalCopyAllReduce`, lets one device of each group add for all.
     """
     placement = place(workers, hosts)
     members = [np.flatnonzero(np.array(placement) == host) for host in sorted(set(placement))]
     parts, count = max(map(len, members)), len(members)
-    carried = [bounds(parts, len(m)) for m in members]  # the m-th rank of a host carries parts carried[m] to carried[m + 1]
-    carrier = np.array([np.repeat(m, np.diff(ends)) for m, ends in zip(members, carried, strict=True)])  # host, part -> rank
+    # the m-th rank of a host carries parts carried[m] to carried[m + 1]
+    carried = [bounds(parts, len(m)) for m in members]
+    carrier = np.array(
+        [np.repeat(m, np.diff(ends)) for m, ends in zip(members, carried, strict=True)]
+    )  # host, part -> rank
     # Every part is cut into one chunk for each host, for its own ring across hosts.
     host, part = np.indices(carrier.shape).reshape(2, -1)
     src, dst = carrier.ravel(), np.roll(carrier, -1, axis=0).ravel()
     rounds = [
         *(_inside(members, carried, step + 1, "reduce") for step in range(parts - 1)),
-        *(Round(src, dst, part * count + (host - step - 1) % count, "reduce") for step in range(count - 1)),
-        *(Round(src, dst, part * count + (host - step) % count, "copy") for step in range(count - 1)),
+        *(
+            Round(src, dst, part * count + (host - step - 1) % count, "reduce")
+            for step in range(count - 1)
+        ),
+        *(
+            Round(src, dst, part * count + (host - step) % count, "copy")
+            for step in range(count - 1)
+        ),
         *(_inside(members, carried, step, "copy") for step in range(parts - 1)),
     ]
     return Schedule("hierarchical", workers, chunks=parts * count, rounds=rounds, hosts=placement)
 
 
 def _inside(members: list[np.ndarray], carried: list[np.ndarray], behind: int, op: Op) -> Round:
-    """A round of the ring inside every host that has not finished its own: each rank sends the block `behind` places back to its right."""
+    """A round of the ring inside every host that has not finished its own: each rank sends the
+    block `behind` places back to its right.
+    """
     legs = []
     for ranks, ends in zip(members, carried, strict=True):
         if behind - (op == "reduce") < len(ranks) - 1:
             block = (np.arange(len(ranks)) - behind) % len(ranks)
-            legs.append([ranks, np.roll(ranks, -1), ends[block] * len(members), np.diff(ends)[block] * len(members)])
+            legs.append(
+                [
+                    ranks,
+                    np.roll(ranks, -1),
+                    ends[block] * len(members),
+                    np.diff(ends)[block] * len(members),
+                ]
+            )
     src, dst, chunk, span = np.concatenate(legs, axis=1)
     return Round(src, dst, chunk, op, span)

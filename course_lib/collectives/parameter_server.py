@@ -1,4 +1,5 @@
-"""Parameter servers: each of k servers adds up one part of the gradient for all workers and gives the sum back.
+"""Parameter servers: each of k servers adds up one part of the gradient for all workers and gives
+the sum back.
 
 A server is a rank too, but has no gradients of its own. What the letters mean is in `ring.py`.
 """
@@ -12,18 +13,29 @@ from course_lib.errors import SpecError
 def parameter_server(workers: int, servers: int = 1, colocated: bool = False) -> Schedule:
     """All-reduce in 2 rounds, push and pull, through k servers that hold S/k bytes each.
 
-    P workers, S bytes, k servers. On ranks of their own (`workers` and up) a server sends and receives P S/k, a worker S; time
-    2 max(P, k)(α + Sβ/k) + P Sγ/k. With P servers no rank handles more than S each way, which beats the 2(P-1)/P S of a ring
-    among the workers alone: that is what BytePS makes of spare CPU machines. Colocated, server j is on worker j (k ≤ P), which keeps its
-    own part at home; time 2(P-1)(α + Sβ/k) + (P-1)Sγ/k, and k = P is `direct`. Sources: Li et al., OSDI 2014; Jiang et al., OSDI 2020
-    (BytePS).
+    P workers, S bytes, k servers. On ranks of their own (`workers` and up) a server sends and
+    receives P S/k, a worker S; time 2 max(P, k)(α + Sβ/k) + P Sγ/k. With P servers no rank handles
+    more than S each way, which beats the 2(P-1)/P S of a ring among the workers alone: that is what
+    BytePS makes of spare CPU machines. Colocated, server j is on worker j (k ≤ P), which keeps its
+    own part at home; time 2(P-1)(α + Sβ/k) + (P-1)Sγ/k, and k = P is `direct`. Sources: Li et al.,
+    OSDI 2014; Jiang et al., OSDI 2020 (BytePS).
     """
     if not 1 <= servers <= (workers if colocated else 10**6):
-        raise SpecError("servers", servers, f"from 1 to {workers} when they share the workers' ranks" if colocated else "from 1 on")
+        raise SpecError(
+            "servers",
+            servers,
+            f"from 1 to {workers} when they share the workers' ranks" if colocated else "from 1 on",
+        )
     first = 0 if colocated else workers
     # Worker w begins with server w, so that not all of them call on the same server first.
     pairs = [(w, (w + turn) % servers) for turn in range(servers) for w in range(workers)]
     push = [Transfer(w, first + s, s, "reduce") for w, s in pairs if w != first + s]
     pull = [Transfer(first + s, w, s, "copy") for w, s in pairs if w != first + s]
     rounds = [Round.of(push), Round.of(pull)] if push else []
-    return Schedule("parameter_server", workers, chunks=servers, rounds=rounds, servers=0 if colocated else servers)
+    return Schedule(
+        "parameter_server",
+        workers,
+        chunks=servers,
+        rounds=rounds,
+        servers=0 if colocated else servers,
+    )

@@ -1,4 +1,5 @@
-"""Reduction to one device: all send their gradient to rank 0, which adds them up and sends the sum back.
+"""Reduction to one device: all send their gradient to rank 0, which adds them up and sends the sum
+back.
 
 What the letters mean is in `ring.py`.
 """
@@ -13,8 +14,9 @@ from course_lib.collectives.schedule import Round, Schedule
 def reduce_to_one(workers: int) -> Schedule:
     """All-reduce in 2 rounds through rank 0, the bottleneck.
 
-    P workers, S bytes. Rank 0 sends and receives (P-1) S, each other rank S. Time 2(P-1)(α + Sβ) + (P-1)Sγ: rank 0 takes the messages one
-    after another. The naive method of every comparison, and what `tf.distribute.ReductionToOneDevice` does.
+    P workers, S bytes. Rank 0 sends and receives (P-1) S, each other rank S. Time 2(P-1)(α + Sβ) +
+    (P-1)Sγ: rank 0 takes the messages one after another. The naive method of every comparison, and
+    what `tf.distribute.ReductionToOneDevice` does.
     """
     others = np.arange(1, workers)
     rounds = [Round(others, 0, 0, "reduce"), Round(0, others, 0, "copy")] if workers > 1 else []

@@ -1,4 +1,6 @@
-"""The names of all algorithms, and the one way from a name (or a learner's own function) to a schedule."""
+"""The names of all algorithms, and the one way from a name (or a learner's own function) to a
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from course_lib.errors import SpecError
 
 Algorithm = Callable[..., Schedule]
 
-# Every all-reduce: a function of the number of workers first. A new one is a new file and a new line here.
+# Every all-reduce: a function of the number of workers first. A new one is a new file and a new
+# line here.
 ALGORITHMS: dict[str, Algorithm] = {
     "reduce_to_one": reduce_to_one,  # all to rank 0 and back
     "tree": tree,  # binomial tree up, then down
@@ -50,7 +53,10 @@ HALVES: dict[str, Algorithm] = {
 
 
 def find(algorithm: str | Algorithm) -> Algorithm:
-    """The function of a name, or the function itself if one is given. Raises SpecError with the nearest name for one that is unknown."""
+    """The function of a name, or the function itself if one is given.
+
+    Raises SpecError with the nearest name for one that is unknown.
+    """
     if callable(algorithm):
         return algorithm
     known = ALGORITHMS | FOILS | HALVES
@@ -59,15 +65,28 @@ def find(algorithm: str | Algorithm) -> Algorithm:
     return known[algorithm]
 
 
-def build(algorithm: str | Algorithm, workers: int, hosts: int | Sequence[int] = 1, **options: Any) -> Schedule:
-    """The schedule of an algorithm for `workers` workers on `hosts`. Raises SpecError where a learner's function returns something else."""
+def build(
+    algorithm: str | Algorithm, workers: int, hosts: int | Sequence[int] = 1, **options: Any
+) -> Schedule:
+    """The schedule of an algorithm for `workers` workers on `hosts`.
+
+    Raises SpecError where a learner's function returns something else.
+    """
     function = find(algorithm)
     name = getattr(function, "__name__", "algorithm")
     knows_hosts = "hosts" in inspect.signature(function).parameters
-    schedule = function(workers, hosts=hosts, **options) if knows_hosts else function(workers, **options)
+    schedule = (
+        function(workers, hosts=hosts, **options) if knows_hosts else function(workers, **options)
+    )
     if not isinstance(schedule, Schedule):
         kind = type(schedule).__name__
-        raise SpecError(f"{name}({workers})", kind, "must return a Schedule(name, workers, chunks, rounds)")
+        raise SpecError(
+            f"{name}({workers})", kind, "must return a Schedule(name, workers, chunks, rounds)"
+        )
     if schedule.workers != workers:
-        raise SpecError(f"{name}({workers}).workers", schedule.workers, f"a schedule for {workers} workers was asked for")
+        raise SpecError(
+            f"{name}({workers}).workers",
+            schedule.workers,
+            f"a schedule for {workers} workers was asked for",
+        )
     return schedule if knows_hosts or hosts == 1 else schedule.placed(hosts)

@@ -1,4 +1,5 @@
-"""Rounds and the transfers in them, in the two ways to write the same: lists that a learner writes, arrays that hold thousands of ranks.
+"""Rounds and the transfers in them, in the two ways to write the same: lists that a learner writes,
+arrays that hold thousands of ranks.
 
 Both read the same: `schedule.rounds[2][0]` is a `Transfer`.
 """
@@ -18,7 +19,9 @@ OPS: tuple[Op, Op] = ("copy", "reduce")  # at index False and True of `Round.red
 
 
 class Transfer(NamedTuple):
-    """Chunk `chunk` goes from rank `src` to rank `dst`, where it is added (op "reduce") or takes the place of what is there ("copy")."""
+    """Chunk `chunk` goes from rank `src` to rank `dst`, where it is added (op "reduce") or takes
+    the place of what is there ("copy").
+    """
 
     src: int
     dst: int
@@ -30,22 +33,32 @@ class Transfer(NamedTuple):
 
 
 class Round(Sequence[Transfer]):
-    """The transfers of one round, held as arrays: row i takes `span[i]` chunks, from `chunk[i]` on, from `src[i]` to `dst[i]`.
+    """The transfers of one round, held as arrays: row i takes `span[i]` chunks, from `chunk[i]` on,
+    from `src[i]` to `dst[i]`.
 
-    Any of `src`, `dst`, `chunk` and `span` may be one number for all rows. As a sequence it has one `Transfer` for each chunk.
+    Any of `src`, `dst`, `chunk` and `span` may be one number for all rows. As a sequence it has one
+    `Transfer` for each chunk.
     """
 
     __slots__ = ("chunk", "dst", "reduce", "span", "src")
 
-    def __init__(self, src: Any, dst: Any, chunk: Any, op: Op | np.ndarray, span: Any = None) -> None:
+    def __init__(
+        self, src: Any, dst: Any, chunk: Any, op: Op | np.ndarray, span: Any = None
+    ) -> None:
         rows = max(map(np.size, (src, dst, chunk)))
-        self.src, self.dst, self.chunk = _column(src, rows), _column(dst, rows), _column(chunk, rows)
+        self.src, self.dst, self.chunk = (
+            _column(src, rows),
+            _column(dst, rows),
+            _column(chunk, rows),
+        )
         self.span = None if span is None else _column(span, rows)  # None: one chunk in each row
         self.reduce = np.full(rows, op == "reduce") if isinstance(op, str) else op
 
     @classmethod
     def of(cls, transfers: Iterable[Any], number: int = 0) -> Round:
-        """A round from transfers (or plain 4-tuples); raises SpecError, which names round `number`, for one that is none."""
+        """A round from transfers (or plain 4-tuples); raises SpecError, which names round `number`,
+        for one that is none.
+        """
         if isinstance(transfers, Round):
             return transfers
         rows = [_transfer(t, number) for t in transfers]
@@ -57,8 +70,17 @@ class Round(Sequence[Transfer]):
 
     def __iter__(self) -> Iterator[Transfer]:
         span = [1] * len(self.src) if self.span is None else self.span.tolist()
-        rows = zip(self.src.tolist(), self.dst.tolist(), self.chunk.tolist(), span, self.reduce.tolist(), strict=True)
-        return (Transfer(s, d, c, OPS[r]) for s, d, first, n, r in rows for c in range(first, first + n))
+        rows = zip(
+            self.src.tolist(),
+            self.dst.tolist(),
+            self.chunk.tolist(),
+            span,
+            self.reduce.tolist(),
+            strict=True,
+        )
+        return (
+            Transfer(s, d, c, OPS[r]) for s, d, first, n, r in rows for c in range(first, first + n)
+        )
 
     @overload
     def __getitem__(self, index: int) -> Transfer: ...
@@ -79,25 +101,42 @@ class Round(Sequence[Transfer]):
 
 
 def _column(value: Any, rows: int) -> np.ndarray:
-    return value if np.ndim(value) and isinstance(value, np.ndarray) else np.broadcast_to(np.asarray(value, dtype=np.int64), rows)
+    return (
+        value
+        if np.ndim(value) and isinstance(value, np.ndarray)
+        else np.broadcast_to(np.asarray(value, dtype=np.int64), rows)
+    )
 
 
 def _transfer(given: Any, number: int) -> Transfer:
-    """The transfer that a learner gave in round `number`, or an error that says what is wrong with it."""
+    """The transfer that a learner gave in round `number`, or an error that says what is wrong with
+    it.
+    """
     try:
         src, dst, chunk, op = given
     except (TypeError, ValueError):
-        raise SpecError(f"rounds[{number}]", given, "each transfer is Transfer(src, dst, chunk, op)") from None
+        raise SpecError(
+            f"rounds[{number}]", given, "each transfer is Transfer(src, dst, chunk, op)"
+        ) from None
     if op not in OPS:
-        raise SpecError(f"rounds[{number}] {src}→{dst} op", op, "'reduce' (add to what is there) or 'copy' (take its place)")
+        raise SpecError(
+            f"rounds[{number}] {src}→{dst} op",
+            op,
+            "'reduce' (add to what is there) or 'copy' (take its place)",
+        )
     for name, value in (("src", src), ("dst", dst), ("chunk", chunk)):
         if not hasattr(value, "__index__"):
-            raise SpecError(f"rounds[{number}] {name}", value, "a whole number (divide with //, not /)")
+            raise SpecError(
+                f"rounds[{number}] {name}", value, "a whole number (divide with //, not /)"
+            )
     return Transfer(operator.index(src), operator.index(dst), operator.index(chunk), op)
 
 
 class Rounds(Sequence[Round]):
-    """`count` rounds that are made when they are looked at: round i is `make(i)`. Two of them add up to one that is longer."""
+    """`count` rounds that are made when they are looked at: round i is `make(i)`.
+
+    Two of them add up to one that is longer.
+    """
 
     def __init__(self, count: int, make: Callable[[int], Round]) -> None:
         self._parts: tuple[tuple[int, Callable[[int], Round]], ...] = ((count, make),)
@@ -128,7 +167,11 @@ class Rounds(Sequence[Round]):
         raise IndexError(index)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
 
     def __hash__(self) -> int:
         return hash(tuple(self))

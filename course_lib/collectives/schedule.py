@@ -1,8 +1,9 @@
 """A collective as data: a `Schedule` is a row of rounds, and a round is a set of transfers.
 
-The buffer of every rank is cut into equal chunks. A transfer takes one chunk from `src` to `dst`, where it is added to what is there
-("reduce") or takes its place ("copy"). All transfers of a round read what was there at the start of the round. No barrier stands between
-rounds: a rank goes on when its own sends of the round have left and its own receives have been applied.
+The buffer of every rank is cut into equal chunks. A transfer takes one chunk from `src` to `dst`,
+where it is added to what is there ("reduce") or takes its place ("copy"). All transfers of a round
+read what was there at the start of the round. No barrier stands between rounds: a rank goes on when
+its own sends of the round have left and its own receives have been applied.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ import numpy as np
 from course_lib.collectives.rounds import Op, Round, Rounds, Transfer
 from course_lib.errors import SpecError
 
-__all__ = ["Kind", "Op", "Round", "Rounds", "Schedule", "Transfer", "bounds", "check_workers", "place"]
+__all__ = [
+    "Kind",
+    "Op",
+    "Round",
+    "Rounds",
+    "Schedule",
+    "Transfer",
+    "bounds",
+    "check_workers",
+    "place",
+]
 
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"]
 
@@ -27,14 +38,17 @@ class Schedule:
     """A collective for `workers` workers over a buffer of `chunks` chunks.
 
     - `rounds`: a sequence of rounds, each a sequence of `Transfer`.
-    - `kind`: the goal. "all_reduce": every worker ends with the sum; "reduce_scatter" and "reduce": the owner of a chunk ends with its
+    - `kind`: the goal. "all_reduce": every worker ends with the sum; "reduce_scatter" and "reduce":
+      the owner of a chunk ends with its
       sum; "all_gather" and "broadcast": every worker ends with what the owner of a chunk had at the start.
-    - `owners`: the rank that owns each chunk, for all kinds but "all_reduce" (default: chunk c belongs to worker c).
-    - `servers`: ranks beyond the workers, `workers` to `workers + servers - 1`; they contribute nothing and need no result.
+    - `owners`: the rank that owns each chunk, for all kinds but "all_reduce" (default: chunk c
+      belongs to worker c).
+    - `servers`: ranks beyond the workers, `workers` to `workers + servers - 1`; they contribute
+      nothing and need no result.
     - `hosts`: the host of each rank (default: all on host 0).
 
-    Ranks that contribute nothing to a chunk start with zeros there. Raises SpecError when the parts do not fit together; whether the
-    rounds do what they should is for `verify` to say.
+    Ranks that contribute nothing to a chunk start with zeros there. Raises SpecError when the parts
+    do not fit together; whether the rounds do what they should is for `verify` to say.
     """
 
     name: str
@@ -58,8 +72,14 @@ class Schedule:
         if self.kind != "all_reduce" and not self.owners:
             self._set("owners", tuple(range(self.chunks)))
         owners = tuple(map(int, self.owners))
-        if owners and (len(owners) != self.chunks or not all(0 <= r < self.workers for r in owners)):
-            raise SpecError("owners", owners, f"one rank from 0 to {self.workers - 1} for each of {self.chunks} chunks")
+        if owners and (
+            len(owners) != self.chunks or not all(0 <= r < self.workers for r in owners)
+        ):
+            raise SpecError(
+                "owners",
+                owners,
+                f"one rank from 0 to {self.workers - 1} for each of {self.chunks} chunks",
+            )
         self._set("owners", owners)
         self._set("hosts", place(self.ranks, self.hosts or (0,) * self.ranks))
 
@@ -76,11 +96,14 @@ class Schedule:
         return f"worker:{rank}" if rank < self.workers else f"ps:{rank - self.workers}"
 
     def bounds(self, length: int) -> np.ndarray:
-        """Where the chunks of a buffer of `length` elements begin and end: chunk c is `[bounds[c], bounds[c + 1])`."""
+        """Where the chunks of a buffer of `length` elements begin and end: chunk c is `[bounds[c],
+        bounds[c + 1])`.
+        """
         return bounds(length, self.chunks)
 
     def placed(self, hosts: int | Sequence[int]) -> Schedule:
-        """The same schedule on hosts: so many with equal blocks of workers, or the host of each worker or of each rank.
+        """The same schedule on hosts: so many with equal blocks of workers, or the host of each
+        worker or of each rank.
 
         Servers that are not placed are dealt out over the hosts in turn.
         """
@@ -92,10 +115,18 @@ class Schedule:
 
     @property
     def digest(self) -> str:
-        """16 hex digits, equal for two schedules just when they do the same, whatever they are called and wherever they run."""
-        state = hashlib.blake2b(repr((self.workers, self.servers, self.chunks, self.kind, self.owners)).encode(), digest_size=8)
+        """16 hex digits, equal for two schedules just when they do the same, whatever they are
+        called and wherever they run.
+        """
+        state = hashlib.blake2b(
+            repr((self.workers, self.servers, self.chunks, self.kind, self.owners)).encode(),
+            digest_size=8,
+        )
         for r in self.rounds:
-            state.update(np.array([(*t[:3], t.op == "reduce") for t in r], dtype=np.int64).tobytes() + b"round")
+            state.update(
+                np.array([(*t[:3], t.op == "reduce") for t in r], dtype=np.int64).tobytes()
+                + b"round"
+            )
         return state.hexdigest()
 
     def __repr__(self) -> str:
@@ -104,7 +135,10 @@ class Schedule:
 
     def __str__(self) -> str:
         """All rounds in words of one arrow each; long ones are cut."""
-        lines = [f"  {i}: {', '.join(map(str, r[:16]))}{' ...' if len(r) > 16 else ''}" for i, r in enumerate(self.rounds[:32])]
+        lines = [
+            f"  {i}: {', '.join(map(str, r[:16]))}{' ...' if len(r) > 16 else ''}"
+            for i, r in enumerate(self.rounds[:32])
+        ]
         return "\n".join([repr(self), *lines, *(["  ..."] if len(self.rounds) > 32 else [])])
 
 
@@ -116,19 +150,29 @@ def check_workers(workers: int) -> int:
 
 
 def bounds(length: int, chunks: int) -> np.ndarray:
-    """Ends of `chunks` nearly equal parts of `length` elements, 0 first; the first parts get one more (as in numpy.array_split)."""
+    """Ends of `chunks` nearly equal parts of `length` elements, 0 first; the first parts get one
+    more (as in numpy.array_split).
+    """
     size, extra = divmod(length, chunks)
     part = np.arange(chunks + 1)
     return part * size + np.minimum(part, extra)
 
 
 def place(ranks: int, hosts: int | Sequence[int]) -> tuple[int, ...]:
-    """The host of each rank: `hosts` is a number of hosts, which get equal blocks of neighbours, or already one host for each rank."""
+    """The host of each rank: `hosts` is a number of hosts, which get equal blocks of neighbours, or
+    already one host for each rank.
+    """
     if isinstance(hosts, int):
         if not 1 <= hosts <= ranks:
-            raise SpecError("hosts", hosts, f"a number from 1 to {ranks}, one host for each rank at most")
+            raise SpecError(
+                "hosts", hosts, f"a number from 1 to {ranks}, one host for each rank at most"
+            )
         return tuple(np.repeat(np.arange(hosts), np.diff(bounds(ranks, hosts))).tolist())
     placement = tuple(map(int, hosts))
     if len(placement) != ranks or min(placement) < 0:
-        raise SpecError("hosts", placement, f"a number of hosts, or the host (from 0 on) of each of {ranks} ranks")
+        raise SpecError(
+            "hosts",
+            placement,
+            f"a number of hosts, or the host (from 0 on) of each of {ranks} ranks",
+        )
     return placement

@@ -17,10 +17,11 @@ Placement = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Failure:
-    """The first of the cases that fail: for how many `workers`, on which `hosts`, and in words (`text`).
+    """The first of the cases that fail: for how many `workers`, on which `hosts`, and in words
+    (`text`).
 
-    `proof` is what `verify` found there; None where the function raised or gave no schedule to judge. `right_for` are the numbers of
-    workers that came out right.
+    `proof` is what `verify` found there; None where the function raised or gave no schedule to
+    judge. `right_for` are the numbers of workers that came out right.
     """
 
     workers: int
@@ -33,10 +34,14 @@ class Failure:
         return self.text
 
 
-def smallest_failure(algorithm: str | Algorithm, up_to: int = 16, kind: Kind = "all_reduce") -> Failure | None:
-    """Try a function for 1, 2, ... `up_to` workers, and if it takes `hosts`, on several placements each. None if all is right.
+def smallest_failure(
+    algorithm: str | Algorithm, up_to: int = 16, kind: Kind = "all_reduce"
+) -> Failure | None:
+    """Try a function for 1, 2, ... `up_to` workers, and if it takes `hosts`, on several placements
+    each. None if all is right.
 
-    A function that raises, returns no Schedule, or one of another kind or for another number of workers, has failed too.
+    A function that raises, returns no Schedule, or one of another kind or for another number of
+    workers, has failed too.
     """
     function = find(algorithm)
     name = getattr(function, "__name__", "the algorithm")
@@ -54,13 +59,17 @@ def smallest_failure(algorithm: str | Algorithm, up_to: int = 16, kind: Kind = "
     if first is None:
         return None
     workers, hosts, words, proof = first
-    where = f"{workers} worker{'s' if workers > 1 else ''}" + (f" on hosts {hosts}" if hosts != 1 else "")
+    where = f"{workers} worker{'s' if workers > 1 else ''}" + (
+        f" on hosts {hosts}" if hosts != 1 else ""
+    )
     text = f"{name} is wrong for {where}:\n{words}" + _pattern(right, up_to)
     return Failure(workers, hosts, text, proof, tuple(right))
 
 
 def _placements(function: Algorithm, workers: int) -> Iterator[Placement]:
-    """One host, or where the function cares: one to three equal ones, then an uneven pair, and hosts dealt out in turn."""
+    """One host, or where the function cares: one to three equal ones, then an uneven pair, and
+    hosts dealt out in turn.
+    """
     yield 1
     if "hosts" in inspect.signature(function).parameters:
         yield from range(2, min(workers, 3) + 1)
@@ -69,15 +78,25 @@ def _placements(function: Algorithm, workers: int) -> Iterator[Placement]:
             yield tuple(rank % 2 for rank in range(workers))
 
 
-def _try(function: Algorithm, workers: int, hosts: Placement, kind: Kind) -> tuple[str, Proof | None]:
+def _try(
+    function: Algorithm, workers: int, hosts: Placement, kind: Kind
+) -> tuple[str, Proof | None]:
     """What is wrong with one case, in words, and its proof; no words where nothing is."""
     try:
         schedule = build(function, workers, hosts)
     except SpecError as error:
         return str(error), None
     except Exception as error:  # whatever a learner's function raises is the answer
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == getattr(function, "__name__", "")]
-        line = f" (line {frames[-1].lineno}: {frames[-1].line or 'source not at hand'})" if frames else ""
+        frames = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if f.name == getattr(function, "__name__", "")
+        ]
+        line = (
+            f" (line {frames[-1].lineno}: {frames[-1].line or 'source not at hand'})"
+            if frames
+            else ""
+        )
         return f"it raises {type(error).__name__}: {error}{line}", None
     if schedule.kind != kind:
         return f"it returns a schedule of kind {schedule.kind!r}, but {kind!r} is asked for.", None
@@ -89,4 +108,6 @@ def _pattern(right: list[int], up_to: int) -> str:
     powers = [n for n in range(1, up_to + 1) if n & (n - 1) == 0]
     if right == powers and up_to > 4:
         return "\nIt is right for powers of two only."
-    return f"\nIt is right for {', '.join(map(str, right))} workers." if right and right != [1] else ""
+    return (
+        f"\nIt is right for {', '.join(map(str, right))} workers." if right and right != [1] else ""
+    )

@@ -1,8 +1,11 @@
-"""What each rank does, one thing after the other, when `exchange` carries out a schedule: the work that `turns` shares out among cores.
+"""What each rank does, one thing after the other, when `exchange` carries out a schedule: the work
+that `turns` shares out among cores.
 
-A rank works α to hand a piece of a message to a rank of its host, which works α + nβ to read its n bytes, and nγ more if it adds them. Between
-hosts both work α + nβ with the α and β of their link, and what came is then added as if it had come from the same host. What else there is to
-do is the same kind of work, and is counted in α: so α and β alone, found on one algorithm, say how long any other takes.
+A rank works α to hand a piece of a message to a rank of its host, which works α + nβ to read its n
+bytes, and nγ more if it adds them. Between hosts both work α + nβ with the α and β of their link,
+and what came is then added as if it had come from the same host. What else there is to do is the
+same kind of work, and is counted in α: so α and β alone, found on one algorithm, say how long any
+other takes.
 """
 
 from __future__ import annotations
@@ -17,20 +20,29 @@ from course_lib.collectives.messages import chunk_ends
 from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.topology import Terms
 
-# Found once, by measuring nine algorithms on 2, 3, 4 and 8 ranks; with half or twice as much of any one, most times come out a few per cent worse.
+# Found once, by measuring nine algorithms on 2, 3, 4 and 8 ranks; with half or twice as much of any
+# one, most times come out a few per cent worse.
 CALL = 7  # α: a rank begins and ends a call
 HEARD = 2  # α: a rank sees whether what it will write over has been read
-SWAP = 1.5  # β: a sum that has to wait is written to a third array (half as much as a copy), and copied from there to its place
-PIECE = 1 << 20  # bytes in which long chunks travel: still in a core's cache when the next rank reads them, and worth waking up for
+# β: a sum that has to wait is written to a third array (half as much as a copy), and copied from
+# there to its place
+SWAP = 1.5
+# bytes in which long chunks travel: still in a core's cache when the next rank reads them, and
+# worth waking up for
+PIECE = 1 << 20
 
 Word = tuple[str, int, int]
-"""What ranks tell each other: ("sent", a, b) is a piece from a to b, ("read", a, b) that b has read one."""
+"""What ranks tell each other: ("sent", a, b) is a piece from a to b, ("read", a, b) that b has read
+one.
+"""
 
 
 class Step(NamedTuple):
-    """A rank waits until it has been told `waits` so often (`number`), then does `work`, and then `tells` somebody.
+    """A rank waits until it has been told `waits` so often (`number`), then does `work`, and then
+    `tells` somebody.
 
-    `message` says which message is sent or taken in this step: its round, its sender and its receiver.
+    `message` says which message is sent or taken in this step: its round, its sender and its
+    receiver.
     """
 
     work: Terms
@@ -41,7 +53,9 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A message as one of its ranks sees it: who is at the other end, each chunk and whether it is added, and in how many pieces it travels."""
+    """A message as one of its ranks sees it: who is at the other end, each chunk and whether it is
+    added, and in how many pieces it travels.
+    """
 
     peer: int
     chunks: list[tuple[int, bool]]
@@ -55,16 +69,26 @@ class Moves(NamedTuple):
     receives: list[Part]
 
 
-def steps(schedule: Schedule, nbytes: int, place: Sequence[int], itemsize: int = 1) -> list[list[Step]]:
-    """The steps of each rank, for a buffer of `nbytes` bytes and the host of each rank. May raise SpecError."""
+def steps(
+    schedule: Schedule, nbytes: int, place: Sequence[int], itemsize: int = 1
+) -> list[list[Step]]:
+    """The steps of each rank, for a buffer of `nbytes` bytes and the host of each rank.
+
+    May raise SpecError.
+    """
     sizes = np.diff(chunk_ends(schedule, nbytes, itemsize)).tolist()
     piece = max(1, PIECE // itemsize) * itemsize
     moves = _moves(schedule, [max(1, -(-size // piece)) for size in sizes])
-    return [list(_Rank(rank, moves[rank], sizes, piece, place).all()) for rank in range(schedule.ranks)]
+    return [
+        list(_Rank(rank, moves[rank], sizes, piece, place).all()) for rank in range(schedule.ranks)
+    ]
 
 
 def _moves(schedule: Schedule, pieces: Sequence[int]) -> list[list[Moves]]:
-    """By rank and round: its messages, in the order in which the round first names them. An empty round stands at the end."""
+    """By rank and round: its messages, in the order in which the round first names them.
+
+    An empty round stands at the end.
+    """
     found: list[list[Moves]] = [[] for _ in range(schedule.ranks)]
     for r in schedule.rounds:
         by_pair: dict[tuple[int, int], list[tuple[int, bool]]] = defaultdict(list)
@@ -83,21 +107,33 @@ def _moves(schedule: Schedule, pieces: Sequence[int]) -> list[list[Moves]]:
 class _Rank:
     """Writes down the steps of one rank."""
 
-    def __init__(self, rank: int, rounds: list[Moves], sizes: Sequence[int], piece: int, place: Sequence[int]) -> None:
+    def __init__(
+        self, rank: int, rounds: list[Moves], sizes: Sequence[int], piece: int, place: Sequence[int]
+    ) -> None:
         self.rank, self.rounds, self.sizes, self.piece = rank, rounds, sizes, piece
         self.near = [host == place[rank] for host in place]
-        self.last_write = {chunk: number for number, moves in enumerate(rounds) for part in moves.receives for chunk, _ in part.chunks}
-        self.unread: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # chunk, piece -> peer, and how many it then has read
+        self.last_write = {
+            chunk: number
+            for number, moves in enumerate(rounds)
+            for part in moves.receives
+            for chunk, _ in part.chunks
+        }
+        # chunk, piece -> peer, and how many it then has read
+        self.unread: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         self.sent: dict[int, int] = defaultdict(int)
         self.taken: dict[int, int] = defaultdict(int)
 
     def all(self) -> Iterator[Step]:
-        """The order is that of `exchange.execution`: as soon as a piece is there, it goes on in the next round."""
+        """The order is that of `exchange.execution`: as soon as a piece is there, it goes on in the
+        next round.
+        """
         yield Step(Terms(messages=CALL))
         for k in range(_longest(self.rounds[0].sends)):
             yield from self._send(0, k)
         for number in range(len(self.rounds) - 1):  # after the last round stands an empty one
-            for k in range(max(_longest(self.rounds[number].receives), _longest(self.rounds[number + 1].sends))):
+            for k in range(
+                max(_longest(self.rounds[number].receives), _longest(self.rounds[number + 1].sends))
+            ):
                 yield from self._receive(number, k)
                 yield from self._send(number + 1, k)
 
@@ -105,16 +141,24 @@ class _Rank:
         for part in self.rounds[number].sends:
             if k < part.pieces:
                 self.sent[part.peer] += 1
-                near, size = self.near[part.peer], sum(self._size(chunk, k) for chunk, _ in part.chunks)
+                near, size = (
+                    self.near[part.peer],
+                    sum(self._size(chunk, k) for chunk, _ in part.chunks),
+                )
                 work = Terms(messages=1) if near else Terms(messages_across=1, bytes_across=size)
-                yield Step(work, tells=("sent", self.rank, part.peer), message=(number, self.rank, part.peer))
+                yield Step(
+                    work,
+                    tells=("sent", self.rank, part.peer),
+                    message=(number, self.rank, part.peer),
+                )
                 for chunk, _ in part.chunks:
                     if near and self.last_write.get(chunk, -1) >= number:
                         self.unread[chunk, k].append((part.peer, self.sent[part.peer]))
 
     def _receive(self, number: int, k: int) -> Iterator[Step]:
         going = {chunk for part in self.rounds[number].sends for chunk, _ in part.chunks}
-        waiting: dict[int, None] = {}  # chunks whose sum has to wait: others read them in this round
+        # chunks whose sum has to wait: others read them in this round
+        waiting: dict[int, None] = {}
         for part in self.rounds[number].receives:
             if k < part.pieces:
                 for chunk, _ in part.chunks:
@@ -136,7 +180,9 @@ class _Rank:
         else:
             work = Terms(bytes=added, messages_across=1, bytes_across=whole, reduced=added)
         pair = part.peer, self.rank
-        return Step(work, ("sent", *pair), self.taken[part.peer], ("read", *pair), message=(number, *pair))
+        return Step(
+            work, ("sent", *pair), self.taken[part.peer], ("read", *pair), message=(number, *pair)
+        )
 
     def _heard(self, chunk: int, k: int) -> Iterator[Step]:
         for peer, number in self.unread.pop((chunk, k), ()):

@@ -1,4 +1,6 @@
-"""What a schedule runs on, in the alpha-beta-gamma model: which rank is on which host, and what a message and an addition cost."""
+"""What a schedule runs on, in the alpha-beta-gamma model: which rank is on which host, and what a
+message and an addition cost.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from course_lib.errors import SpecError
 
 @dataclass(frozen=True)
 class Link:
-    """Seconds for a message (`alpha`) and for each of its bytes (`beta`): n bytes keep both ends busy for alpha + n beta.
+    """Seconds for a message (`alpha`) and for each of its bytes (`beta`): n bytes keep both ends
+    busy for alpha + n beta.
 
-    `delay`: seconds for which a message is on its way besides, and keeps nobody busy (the L of LogP, Culler et al. 1993). Books leave it out.
+    `delay`: seconds for which a message is on its way besides, and keeps nobody busy (the L of
+    LogP, Culler et al. 1993). Books leave it out.
     """
 
     alpha: float
@@ -38,18 +42,22 @@ class Link:
 class Topology:
     """Hosts and what lies between their ranks.
 
-    - `intra`, `inter`: the link of two ranks on one host, and of two hosts. A rank sends one message at a time and receives one at a
+    - `intra`, `inter`: the link of two ranks on one host, and of two hosts. A rank sends one
+      message at a time and receives one at a
       time. A host has one uplink and one downlink of bandwidth 1/inter.beta, which its ranks share.
     - `gamma`: seconds to add one byte to what is there.
-    - `hosts`: the placement, as a number of hosts or the host of each rank; None: as the schedule says.
-    - `cores`: how many cores the ranks share, on all hosts together, as when one machine plays them all; None: each rank has its own port and
+    - `hosts`: the placement, as a number of hosts or the host of each rank; None: as the schedule
+      says.
+    - `cores`: how many cores the ranks share, on all hosts together, as when one machine plays them
+      all; None: each rank has its own port and
       its own core, as in books. With a number, times are those of `turns`: ranks of one host read from each other's memory, so that a message
       keeps its receiver busy and its sender only for α, and who waits gives way to others.
-    - `wire`: only with `cores`: seconds for which a byte keeps the uplink of one host and the downlink of the other, where these are held to a
+    - `wire`: only with `cores`: seconds for which a byte keeps the uplink of one host and the
+      downlink of the other, where these are held to a
       speed. It keeps no core, while `inter` is then what the cores have to do.
 
-    The numbers that stand here are only the right order of magnitude for processes on a laptop and 1 Gbit/s between hosts: `fit` finds
-    those of a machine.
+    The numbers that stand here are only the right order of magnitude for processes on a laptop and
+    1 Gbit/s between hosts: `fit` finds those of a machine.
     """
 
     intra: Link = Link(alpha=10e-6, beta=1 / 2e9)
@@ -80,8 +88,8 @@ class Topology:
 
 
 class Terms(NamedTuple):
-    """What a time is made of, in the order of `Topology.parameters`: messages and bytes inside hosts and across, bytes added, delays, and
-    bytes on a wire.
+    """What a time is made of, in the order of `Topology.parameters`: messages and bytes inside
+    hosts and across, bytes added, delays, and bytes on a wire.
     """
 
     messages: float = 0
@@ -94,5 +102,7 @@ class Terms(NamedTuple):
     wired: float = 0
 
     def seconds(self, topology: Topology) -> float:
-        """α messages + β bytes + γ reduced + delays, with the α, β and delay of each link, + wire wired."""
+        """α messages + β bytes + γ reduced + delays, with the α, β and delay of each link, + wire
+        wired.
+        """
         return float(np.dot(self, topology.parameters))

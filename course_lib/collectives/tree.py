@@ -1,7 +1,8 @@
-"""Binomial tree: in each round of the reduction half of the ranks hand in their sum and are done; the broadcast runs the tape backwards.
+"""Binomial tree: in each round of the reduction half of the ranks hand in their sum and are done;
+the broadcast runs the tape backwards.
 
-With 4 ranks: 1 sends to 0 and 3 to 2; 2 sends to 0, which then has the sum. On the way back 0 sends it to 2, and at last 0 to 1 and 2 to 3.
-What the letters mean is in `ring.py`.
+With 4 ranks: 1 sends to 0 and 3 to 2; 2 sends to 0, which then has the sum. On the way back 0 sends
+it to 2, and at last 0 to 1 and 2 to 3. What the letters mean is in `ring.py`.
 """
 
 from __future__ import annotations
@@ -14,29 +15,47 @@ from course_lib.collectives.schedule import Round, Schedule
 def tree(workers: int) -> Schedule:
     """All-reduce as a reduction to rank 0 and a broadcast from it, each along a binomial tree.
 
-    P workers, S bytes, L = ⌈lg P⌉. Rounds 2L. Rank 0 sends L S, a leaf S. Time 2L(α + Sβ) + L Sγ. Its
-    rounds grow only with lg P, so for small messages it beats a ring of many ranks, but not recursive doubling, which has about half of
-    them; all of S travels in each round, so it is bad for large ones. Source: Thakur, Rabenseifner & Gropp 2005.
+    P workers, S bytes, L = ⌈lg P⌉. Rounds 2L. Rank 0 sends L S, a leaf S. Time 2L(α + Sβ) + L Sγ.
+    Its rounds grow only with lg P, so for small messages it beats a ring of many ranks, but not
+    recursive doubling, which has about half of them; all of S travels in each round, so it is bad
+    for large ones. Source: Thakur, Rabenseifner & Gropp 2005.
     """
-    return Schedule("tree", workers, chunks=1, rounds=[*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds])
+    return Schedule(
+        "tree",
+        workers,
+        chunks=1,
+        rounds=[*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds],
+    )
 
 
 def tree_reduce(workers: int, root: int = 0) -> Schedule:
-    """The first half: rank `root` ends with the sum. ⌈lg P⌉ rounds, each other rank sends S once. Time ⌈lg P⌉(α + Sβ + Sγ)."""
+    """The first half: rank `root` ends with the sum. ⌈lg P⌉ rounds, each other rank sends S once.
+
+    Time ⌈lg P⌉(α + Sβ + Sγ).
+    """
     rounds = []
     for gap in _gaps(workers):
         leaving = np.arange(gap, workers, 2 * gap)
-        rounds.append(Round((leaving + root) % workers, (leaving - gap + root) % workers, 0, "reduce"))
+        rounds.append(
+            Round((leaving + root) % workers, (leaving - gap + root) % workers, 0, "reduce")
+        )
     return Schedule("tree_reduce", workers, chunks=1, rounds=rounds, kind="reduce", owners=(root,))
 
 
 def tree_broadcast(workers: int, root: int = 0) -> Schedule:
-    """The second half: every rank ends with what `root` had. ⌈lg P⌉ rounds, `root` sends ⌈lg P⌉ S. Time ⌈lg P⌉(α + Sβ)."""
+    """The second half: every rank ends with what `root` had. ⌈lg P⌉ rounds, `root` sends ⌈lg P⌉ S.
+
+    Time ⌈lg P⌉(α + Sβ).
+    """
     rounds = []
     for gap in reversed(_gaps(workers)):
         joining = np.arange(gap, workers, 2 * gap)
-        rounds.append(Round((joining - gap + root) % workers, (joining + root) % workers, 0, "copy"))
-    return Schedule("tree_broadcast", workers, chunks=1, rounds=rounds, kind="broadcast", owners=(root,))
+        rounds.append(
+            Round((joining - gap + root) % workers, (joining + root) % workers, 0, "copy")
+        )
+    return Schedule(
+        "tree_broadcast", workers, chunks=1, rounds=rounds, kind="broadcast", owners=(root,)
+    )
 
 
 def _gaps(workers: int) -> list[int]:

@@ -1,8 +1,10 @@
-"""Ranks that take turns on a few cores, as on a laptop: the time of a schedule where one machine plays all ranks.
+"""Ranks that take turns on a few cores, as on a laptop: the time of a schedule where one machine
+plays all ranks.
 
-The model. Rank r works on core r modulo `Topology.cores`. It goes through its `steps` and keeps the core until it has to wait; then the rank
-goes on that has been ready for longest. There is no barrier. What crosses between hosts costs the cores' time as well; where `Topology.wire` says
-so, it then stands in line for the uplink of its host and the downlink of the other, as in `network.wires`.
+The model. Rank r works on core r modulo `Topology.cores`. It goes through its `steps` and keeps the
+core until it has to wait; then the rank goes on that has been ready for longest. There is no
+barrier. What crosses between hosts costs the cores' time as well; where `Topology.wire` says so, it
+then stands in line for the uplink of its host and the downlink of the other, as in `network.wires`.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.steps import Step, Word, steps
 from course_lib.collectives.topology import Terms, Topology
 
-TURN = Terms(messages=2)  # a core turns to a rank that has waited; found together with the numbers in `steps`
+# a core turns to a rank that has waited; found together with the numbers in `steps`
+TURN = Terms(messages=2)
 Times = dict[tuple[int, int, int], tuple[float, float]]
-"""By round, sender and receiver of a message: when it was handed over, and when all of it had been taken."""
+"""By round, sender and receiver of a message: when it was handed over, and when all of it had been
+taken.
+"""
 
 Moment = tuple[float, int]
 """When, and by which event."""
@@ -32,7 +37,9 @@ _SOON = 1e-12  # seconds: what differs by less happens at the same time, but for
 
 @dataclass(frozen=True)
 class Turns:
-    """When each rank was done (`finish`, in seconds), what the last one's time is made of (`terms`), and when each message went."""
+    """When each rank was done (`finish`, in seconds), what the last one's time is made of
+    (`terms`), and when each message went.
+    """
 
     finish: np.ndarray
     terms: Terms
@@ -47,23 +54,33 @@ def take_turns(
     late: Sequence[float] | None = None,
     slow: Sequence[float] | None = None,
 ) -> Turns:
-    """Carry out a schedule that `verify` accepts, in simulated time, on `topology.cores` cores (None: one for each rank).
+    """Carry out a schedule that `verify` accepts, in simulated time, on `topology.cores` cores
+    (None: one for each rank).
 
-    By rank: `late` is by how many seconds it begins late, `slow` how many times longer all takes that it does (`terms` show neither). May raise
-    SpecError.
+    By rank: `late` is by how many seconds it begins late, `slow` how many times longer all takes
+    that it does (`terms` show neither). May raise SpecError.
     """
     place = topology.place(schedule).tolist()
-    cores = _Cores(steps(schedule, nbytes, place, itemsize), place, topology, slow or [1.0] * schedule.ranks)
+    cores = _Cores(
+        steps(schedule, nbytes, place, itemsize), place, topology, slow or [1.0] * schedule.ranks
+    )
     return cores.run(late or [0.0] * schedule.ranks)
 
 
 class _Cores:
     """The cores, the ranks in line for them, and what ranks have been told.
 
-    All that happens is noted with the one thing that it came after: that leads back from the end to the beginning, and says what the time went into.
+    All that happens is noted with the one thing that it came after: that leads back from the end to
+    the beginning, and says what the time went into.
     """
 
-    def __init__(self, programs: list[list[Step]], place: list[int], topology: Topology, slow: Sequence[float]) -> None:
+    def __init__(
+        self,
+        programs: list[list[Step]],
+        place: list[int],
+        topology: Topology,
+        slow: Sequence[float],
+    ) -> None:
         self.programs, self.place, self.topology, self.slow = programs, place, topology, slow
         self.parameters = topology.parameters.tolist()
         self.cores = topology.cores or len(programs)
@@ -71,10 +88,13 @@ class _Cores:
         self.busy = [False] * self.cores
         self.next = [0] * len(programs)  # the step of each rank
         self.told: Counter[Word] = Counter()
-        self.waiting: dict[Word, tuple[int, int]] = {}  # how often it must have been told, and to which rank
+        # how often it must have been told, and to which rank
+        self.waiting: dict[Word, tuple[int, int]] = {}
         self.past: list[tuple[int, Terms]] = []  # what each event came after, and the work between
-        self.coming: list[tuple[float, int, Callable[..., None], Any]] = []  # when, the event, what it does, and with what
-        self.free: dict[tuple[str, int], Moment] = defaultdict(lambda: (0.0, -1))  # when each host's uplink and downlink are free
+        # when, the event, what it does, and with what
+        self.coming: list[tuple[float, int, Callable[..., None], Any]] = []
+        # when each host's uplink and downlink are free
+        self.free: dict[tuple[str, int], Moment] = defaultdict(lambda: (0.0, -1))
         self.finish = [0.0] * len(programs)
         self.times: Times = {}
 
@@ -87,8 +107,12 @@ class _Cores:
             do(what, now, event)
         return Turns(np.array(self.finish), self._way_to(event), self.times)
 
-    def _after(self, event: int, work: Terms, time: float, do: Callable[..., None], what: Any) -> None:
-        """Let something happen at a time, as the consequence of an event and the work that follows it."""
+    def _after(
+        self, event: int, work: Terms, time: float, do: Callable[..., None], what: Any
+    ) -> None:
+        """Let something happen at a time, as the consequence of an event and the work that follows
+        it.
+        """
         self.past.append((event, work))
         heapq.heappush(self.coming, (time, len(self.past) - 1, do, what))
 
@@ -118,7 +142,9 @@ class _Cores:
         end = now + self._seconds(step.work) * self.slow[rank]
         self._after(event, step.work, end, self._go_on, rank)
         if step.tells and self.topology.wire and self._way(step.tells).delays_across:
-            self._after(len(self.past) - 1, Terms(), end, self._cross, (step.tells, step.work.bytes_across))
+            self._after(
+                len(self.past) - 1, Terms(), end, self._cross, (step.tells, step.work.bytes_across)
+            )
         elif step.tells:
             self._under_way(step.tells, end, len(self.past) - 1)
         if step.message:
@@ -133,7 +159,9 @@ class _Cores:
             self._turn(self.line[core].popleft(), now, event)
 
     def _cross(self, what: tuple[Word, float], now: float, event: int) -> None:
-        """A message between hosts comes to its uplink: it is over when that and the downlink have carried its bytes, after all before it."""
+        """A message between hosts comes to its uplink: it is over when that and the downlink have
+        carried its bytes, after all before it.
+        """
         word, size = what
         _, src, dst = word
         up, down = ("up", self.place[src]), ("down", self.place[dst])
@@ -160,7 +188,9 @@ class _Cores:
             self._ready(rank, now + _SOON, event)
 
     def _way(self, word: Word) -> Terms:
-        """A message is under way for the delay of its link; what has been read stands in shared memory."""
+        """A message is under way for the delay of its link; what has been read stands in shared
+        memory.
+        """
         what, src, dst = word
         if what == "read":
             return Terms()

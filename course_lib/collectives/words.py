@@ -1,4 +1,6 @@
-"""Words for a result that is wrong: not only which rank lacks what, but where on its way it got lost or was added again."""
+"""Words for a result that is wrong: not only which rank lacks what, but where on its way it got
+lost or was added again.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,19 @@ from typing import Literal, NamedTuple
 from course_lib.collectives.contributions import State, goal, members, sound, whole
 from course_lib.collectives.schedule import Schedule, Transfer
 
-ProblemKind = Literal["rank", "chunk", "self", "nothing", "conflict", "overwrite", "missing", "twice"]
+ProblemKind = Literal[
+    "rank", "chunk", "self", "nothing", "conflict", "overwrite", "missing", "twice"
+]
 Cell = tuple[int, int]  # rank, chunk
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, in words (`text`) and for programs: what kind, and the round, rank and chunk where it comes from.
+    """One thing that is wrong, in words (`text`) and for programs: what kind, and the round, rank
+    and chunk where it comes from.
 
-    For "missing" and "twice": `ranks` are those whose result is wrong by it, `contributions` those whose data it lacks or counts twice.
+    For "missing" and "twice": `ranks` are those whose result is wrong by it, `contributions` those
+    whose data it lacks or counts twice.
     """
 
     kind: ProblemKind
@@ -50,10 +56,14 @@ class History:
 
     schedule: Schedule
     end: State
-    arrived: dict[Cell, Step] = field(default_factory=dict)  # the last transfer into a cell, and what it brought
-    lost: dict[int, list[Step]] = field(default_factory=lambda: defaultdict(list))  # chunk -> copies over what was nowhere else
-    added_again: dict[Cell, Step] = field(default_factory=dict)  # the reduce from which the double count in a cell comes
-    complete: dict[Cell, int] = field(default_factory=dict)  # how many rounds it took until a rank had all of a chunk
+    # the last transfer into a cell, and what it brought
+    arrived: dict[Cell, Step] = field(default_factory=dict)
+    # chunk -> copies over what was nowhere else
+    lost: dict[int, list[Step]] = field(default_factory=lambda: defaultdict(list))
+    # the reduce from which the double count in a cell comes
+    added_again: dict[Cell, Step] = field(default_factory=dict)
+    # how many rounds it took until a rank had all of a chunk
+    complete: dict[Cell, int] = field(default_factory=dict)
 
     @property
     def data(self) -> str:
@@ -69,7 +79,9 @@ class History:
 
 
 def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
-    """The problems behind the `wrong` cells at the end of a schedule; cells that are wrong for the same reason share one."""
+    """The problems behind the `wrong` cells at the end of a schedule; cells that are wrong for the
+    same reason share one.
+    """
     history = _history(schedule, {chunk for _, chunk in wrong})
     groups: dict[tuple[ProblemKind, Cause, int, int], list[int]] = defaultdict(list)
     for rank, chunk in wrong:
@@ -78,12 +90,20 @@ def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
         if twice:
             groups["twice", _why_twice(history, rank, chunk), chunk, twice].append(rank)
         if missing:
-            groups["missing", _why_missing(history, rank, chunk, missing), chunk, missing].append(rank)
+            groups["missing", _why_missing(history, rank, chunk, missing), chunk, missing].append(
+                rank
+            )
     problems = []
     for (kind, cause, chunk, bits), ranks in groups.items():
-        result = f"without {history.whose(bits)}" if kind == "missing" else f"with {history.whose(bits)} counted more than once"
+        result = (
+            f"without {history.whose(bits)}"
+            if kind == "missing"
+            else f"with {history.whose(bits)} counted more than once"
+        )
         text = f"{cause.text}, so {ranks_text(ranks)} end{'s' if len(ranks) == 1 else ''} chunk {chunk} {result}."
-        problems.append(Problem(kind, text, cause.round, cause.rank, chunk, tuple(ranks), members(bits)))
+        problems.append(
+            Problem(kind, text, cause.round, cause.rank, chunk, tuple(ranks), members(bits))
+        )
     return sorted(problems, key=lambda p: p.round)
 
 
@@ -91,7 +111,9 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
     """Go through the rounds once more, and take notes on some of the chunks."""
     state = State(schedule)
     history = History(schedule, state)
-    _note_complete(history, {(rank, chunk) for rank in range(schedule.workers) for chunk in chunks}, 0)
+    _note_complete(
+        history, {(rank, chunk) for rank in range(schedule.workers) for chunk in chunks}, 0
+    )
     for number, transfers in enumerate(schedule.rounds):
         usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
         written: dict[Cell, int] = {}  # what this round has put into a cell so far
@@ -142,20 +164,33 @@ def _why_twice(history: History, rank: int, chunk: int) -> Cause:
 
 
 def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause:
-    """The likeliest reason: someone had all of it but did not send it on, or it was replaced by a copy, or it never came together."""
+    """The likeliest reason: someone had all of it but did not send it on, or it was replaced by a
+    copy, or it never came together.
+    """
     holders = {r: after for (r, c), after in history.complete.items() if c == chunk}
     if holders:
         return _not_sent(history, rank, chunk, holders)
     for number, t, lost in history.lost[chunk]:
         if lost & missing:
             copy = f"the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
-            return Cause(number, t.dst, f"round {number}: {copy} wipes out {history.whose(lost)}, which no other rank has by then")
-    has = [r for r in range(history.schedule.ranks) if history.end.once[r][chunk] & missing == missing]
+            return Cause(
+                number,
+                t.dst,
+                f"round {number}: {copy} wipes out {history.whose(lost)}, which no other rank has by then",
+            )
+    has = [
+        r for r in range(history.schedule.ranks) if history.end.once[r][chunk] & missing == missing
+    ]
     if tuple(has) == members(missing):
         never = "never get away" if history.plural(missing) else "never gets away"
-        return Cause(0, has[0], f"{history.whose(missing)} in chunk {chunk} {never} from {ranks_text(has)}")
+        return Cause(
+            0, has[0], f"{history.whose(missing)} in chunk {chunk} {never} from {ranks_text(has)}"
+        )
     if has:
-        number = max((history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived), default=0)
+        number = max(
+            (history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived),
+            default=0,
+        )
         text = f"after round {number}: chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
         return Cause(number, has[0], text)
     best = max(range(history.schedule.ranks), key=lambda r: history.end.once[r][chunk].bit_count())
@@ -166,7 +201,9 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
 
 
 def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) -> Cause:
-    """Some ranks have all of a chunk in the end: which of them should have sent it to `rank`, or to the one from which `rank` has it?"""
+    """Some ranks have all of a chunk in the end: which of them should have sent it to `rank`, or to
+    the one from which `rank` has it?
+    """
     last = history.arrived.get((rank, chunk))
     while last and last.transfer.op == "copy" and last.transfer.src not in holders:
         before = history.arrived.get((last.transfer.src, chunk))
@@ -174,13 +211,18 @@ def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) 
             break
         rank, last = last.transfer.src, before
     neighbours = {step.transfer.src for (dst, _), step in history.arrived.items() if dst == rank}
-    holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))  # best one that sends to it anyway, and the earliest
+    # best one that sends to it anyway, and the earliest
+    holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))
     after = holders[holder]
     since = "from the start" if after == 0 else f"after round {after - 1}"
     since += ", the last" if after and after == len(history.schedule.rounds) else ""
     if last is None:
         number = min(after, max(len(history.schedule.rounds) - 1, 0))
-        return Cause(number, rank, f"rank {rank} never receives chunk {chunk} from rank {holder}, which has all of it {since}")
+        return Cause(
+            number,
+            rank,
+            f"rank {rank} never receives chunk {chunk} from rank {holder}, which has all of it {since}",
+        )
     text = (
         f"rank {rank} receives chunk {chunk} for the last time in round {last.round}, from rank {last.transfer.src}; "
         f"rank {holder} has all of it {since}, but does not send it to rank {rank} then"
@@ -189,7 +231,9 @@ def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) 
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0 and 2", "ranks 0, 1, 2 and 5"; runs of more than three become "ranks 0 to 6"."""
+    """ "rank 3", "ranks 0 and 2", "ranks 0, 1, 2 and 5"; runs of more than three become "ranks 0 to
+    6".
+    """
     parts: list[str] = []
     i = 0
     while i < len(ranks):

@@ -16,18 +16,34 @@ from course_lib.commands.tables import table
 
 
 def check(
-    notebook: Annotated[Path, typer.Argument(help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb.")],
+    notebook: Annotated[
+        Path, typer.Argument(help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb.")
+    ],
     as_json: Json = False,
 ) -> int:
-    """Check the answers in an exercise. The exit code is 0 if all passed, 1 if not, 2 if it is no exercise."""
-    from course_lib.course.grading import grade  # nbformat takes seconds to import: only where it is needed
+    """Check the answers in an exercise.
+
+    The exit code is 0 if all passed, 1 if not, 2 if it is no exercise.
+    """
+    # nbformat takes seconds to import: only where it is needed
+    from course_lib.course.grading import grade
 
     verdicts = grade(notebook)
     passed = sum(map(bool, verdicts))
     if as_json:
-        print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": [asdict(v) for v in verdicts]}))
+        print(
+            json.dumps(
+                {
+                    "notebook": str(notebook),
+                    "passed": passed,
+                    "tasks": [asdict(v) for v in verdicts],
+                }
+            )
+        )
     else:
-        rows = [[v.task, v.state, Text("\n".join(filter(None, [v.text, v.hint])))] for v in verdicts]  # as it is: [r] is no markup
+        rows = [
+            [v.task, v.state, Text("\n".join(filter(None, [v.text, v.hint])))] for v in verdicts
+        ]  # as it is: [r] is no markup
         shown = table(["task", "", "what was found"], rows)
         shown.show_lines = True  # the texts have lines of their own
         Console().print(shown)

@@ -22,7 +22,11 @@ def doctor(as_json: Json = False) -> None:
         planned = [("memory", "too little", str(too_small))]
     if as_json:
         reasons = [{"what": what, "choice": choice, "why": why} for what, choice, why in planned]
-        print(json.dumps({"machine": machine.as_dict(), "versions": hardware.versions(), "plan": reasons}))
+        print(
+            json.dumps(
+                {"machine": machine.as_dict(), "versions": hardware.versions(), "plan": reasons}
+            )
+        )
         return
     console = Console()
     console.print(table(["this machine", "", "what it means"], hardware.machine_rows(machine)))

@@ -11,11 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def exercises(
-    solutions: Annotated[Path, typer.Option(help="The directory of the solutions.")] = ROOT / "solutions",
-    out: Annotated[Path, typer.Option(help="The directory of the exercises to write.")] = ROOT / "exercises",
+    solutions: Annotated[Path, typer.Option(help="The directory of the solutions.")] = ROOT
+    / "solutions",
+    out: Annotated[Path, typer.Option(help="The directory of the exercises to write.")] = ROOT
+    / "exercises",
 ) -> None:
     """Make the exercises from the solutions, with the answers taken out."""
-    from course_lib.course.generate import generate  # nbformat takes seconds to import: only where it is needed
+    # nbformat takes seconds to import: only where it is needed
+    from course_lib.course.generate import generate
 
     for path in generate(solutions, out):
         print(path)

@@ -16,7 +16,10 @@ from course_lib.widgets.timeline.still import lanes_svg
 def picture(
     run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
     out: Annotated[Path, typer.Option(help="The SVG file to write.")],
-    first: Annotated[int | None, typer.Option(min=0, help="The first step to show; if not given, one in the middle.")] = None,
+    first: Annotated[
+        int | None,
+        typer.Option(min=0, help="The first step to show; if not given, one in the middle."),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, max=100, help="How many steps to show.")] = 6,
     title: Annotated[str, typer.Option(help="The title; the strategy's name if not given.")] = "",
 ) -> None:
@@ -26,9 +29,18 @@ def picture(
         spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
         last = max((p.step for p in trace.all(Phase)), default=0)
         first = max(0, (last - steps) // 2) if first is None else first
-        out.write_text(lanes_svg(trace, title or f"{spec.strategy}, {spec.framework}, {spec.workers} workers", first, steps))
+        out.write_text(
+            lanes_svg(
+                trace,
+                title or f"{spec.strategy}, {spec.framework}, {spec.workers} workers",
+                first,
+                steps,
+            )
+        )
     except (OSError, ValueError) as error:
         raise SpecError(
-            "run_dir", str(run_dir), f"cannot be drawn: the directory of a run is needed, as `run` prints it ({error})"
+            "run_dir",
+            str(run_dir),
+            f"cannot be drawn: the directory of a run is needed, as `run` prints it ({error})",
         ) from None
     print(out)

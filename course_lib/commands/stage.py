@@ -17,20 +17,36 @@ from course_lib.widgets.stage.scene import Reduced
 
 def stage(
     algorithms: Annotated[
-        list[str] | None, typer.Argument(help="Names, see `allreduce --all`; ring and hierarchical if none is given.")
+        list[str] | None,
+        typer.Argument(
+            help="Names, see `allreduce --all`; ring and hierarchical if none is given."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write: a page that plays (.html), or a still picture (.svg).")] = Path(
-        "stage.html"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write: a page that plays (.html), or a still picture (.svg)."
+        ),
+    ] = Path("stage.html"),
     workers: Annotated[int, typer.Option(help="How many workers, from 2 to 32.")] = 8,
     hosts: Annotated[int, typer.Option(help="How many hosts they are on.")] = 2,
-    size: Annotated[str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")] = "4MiB",
+    size: Annotated[
+        str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")
+    ] = "4MiB",
     mbit: options.Mbit = None,
-    real: Annotated[bool, typer.Option("--real", help="Carry it out in real processes, and show their moments.")] = False,
-    rounds: Annotated[int | None, typer.Option("--round", min=0, help="The rounds that are over in a still picture.")] = None,
+    real: Annotated[
+        bool, typer.Option("--real", help="Carry it out in real processes, and show their moments.")
+    ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--round", min=0, help="The rounds that are over in a still picture."),
+    ] = None,
 ) -> None:
-    """Show all-reduce algorithms side by side on one clock, as a page that needs no kernel and no network."""
-    from course_lib.reduction.stage import stage as show  # widgets take long to import: only where they are needed
+    """Show all-reduce algorithms side by side on one clock, as a page that needs no kernel and no
+    network.
+    """
+    # widgets take long to import: only where they are needed
+    from course_lib.reduction.stage import stage as show
 
     names = algorithms or ["ring", "hierarchical"]
     for name in names:
@@ -42,8 +58,12 @@ def stage(
         raise SpecError("round", rounds, "is for a still picture: take an --out that ends in .svg")
     link = options.link(mbit, None)
     if link and hosts == 1:
-        raise SpecError("link", str(link), "a link is between hosts, and there is one: set hosts to 2 or more")
-    shown: Sequence[str | Reduced] = compare(size, names, workers, hosts, link=link) if real else names
+        raise SpecError(
+            "link", str(link), "a link is between hosts, and there is one: set hosts to 2 or more"
+        )
+    shown: Sequence[str | Reduced] = (
+        compare(size, names, workers, hosts, link=link) if real else names
+    )
     widget = show(*shown, workers=workers, hosts=hosts, bytes=size, link=link)
     try:
         print(widget.still(out, rounds) if out.suffix == ".svg" else widget.to_html(out))

@@ -17,7 +17,10 @@ NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 def strategies(
-    name: Annotated[str | None, typer.Argument(help="Only this one, with all that there is to know.")] = None, as_json: Json = False
+    name: Annotated[
+        str | None, typer.Argument(help="Only this one, with all that there is to know.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """List the strategies, and which of them run here."""
     rows = catalog.rows(hardware.probe())
@@ -27,9 +30,16 @@ def strategies(
         print(json.dumps(rows))
     elif name is not None:
         facts = list(rows[0])
-        Console().print(table(["", *(NAMES[row["framework"]] for row in rows)], [[f, *(show(row[f]) for row in rows)] for f in facts]))
+        Console().print(
+            table(
+                ["", *(NAMES[row["framework"]] for row in rows)],
+                [[f, *(show(row[f]) for row in rows)] for f in facts],
+            )
+        )
     else:
-        Console().print(table(["strategy", *NAMES.values(), "who updates", "who waits"], overview(rows)))
+        Console().print(
+            table(["strategy", *NAMES.values(), "who updates", "who waits"], overview(rows))
+        )
         for row in rows:
             if row["reality"] == "unavailable":
                 print(f"{row['strategy']}, {NAMES[row['framework']]}: {row['why']}. {row['cure']}")
@@ -41,5 +51,12 @@ def overview(rows: list[dict[str, Any]]) -> list[list[str]]:
     for name in dict.fromkeys(row["strategy"] for row in rows):
         mine = {row["framework"]: row for row in rows if row["strategy"] == name}
         first = next(iter(mine.values()))
-        lines.append([name, *(mine[f]["reality"] if f in mine else "-" for f in NAMES), first["update"], first["waits"]])
+        lines.append(
+            [
+                name,
+                *(mine[f]["reality"] if f in mine else "-" for f in NAMES),
+                first["update"],
+                first["waits"],
+            ]
+        )
     return lines

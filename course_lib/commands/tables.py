@@ -24,7 +24,9 @@ def show(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
     if isinstance(value, dict):
-        return "\n".join(f"{name}: {show(inner).replace(LINE, ', ')}" for name, inner in value.items())
+        return "\n".join(
+            f"{name}: {show(inner).replace(LINE, ', ')}" for name, inner in value.items()
+        )
     if isinstance(value, (list, tuple)):
         return "\n".join(map(show, value))
     return str(value)

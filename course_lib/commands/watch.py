@@ -1,4 +1,6 @@
-"""`lockstep watch`: a run or a race on a terminal, from its directory: while it goes on, or long after."""
+"""`lockstep watch`: a run or a race on a terminal, from its directory: while it goes on, or long
+after.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,33 @@ from course_lib.widgets.palette import FATE, PHASE
 from course_lib.widgets.saved import saved_runs
 
 PERIOD = 0.25  # seconds between pictures
-MARKS = {"read": "r", "compute": "█", "wait": "·", "reduce": "▒", "apply": "▌", "checkpoint": "c", "paused": "=", "killed": "x", "cut": "/"}
+MARKS = {
+    "read": "r",
+    "compute": "█",
+    "wait": "·",
+    "reduce": "▒",
+    "apply": "▌",
+    "checkpoint": "c",
+    "paused": "=",
+    "killed": "x",
+    "cut": "/",
+}
 
 
 def watch(
-    run_dir: Annotated[Path, typer.Argument(help="The directory of a run, or of a race with its runs in it.")],
-    html: Annotated[Path | None, typer.Option(help="Write the board in the end as a page that needs no kernel and no network.")] = None,
-    timeout: Annotated[float, typer.Option(min=0, max=86400, help="Seconds after which to leave a run that goes on.")] = 86400.0,
+    run_dir: Annotated[
+        Path, typer.Argument(help="The directory of a run, or of a race with its runs in it.")
+    ],
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the board in the end as a page that needs no kernel and no network."
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(min=0, max=86400, help="Seconds after which to leave a run that goes on."),
+    ] = 86400.0,
 ) -> None:
     """Follow a run until it is over: its state, loss and throughput, and what each task does."""
     view = View(saved_runs(run_dir))
@@ -51,8 +73,15 @@ def watch(
 
 def picture(view: View, width: int) -> RenderableType:
     """The view as text: the headline, then a block for each run."""
-    headline = Text.assemble(*((part, "bold" if i % 2 else "") for i, part in enumerate(view.headline().split("**"))))
-    return Group(headline, *filter(None, [view.detail()]), *(_block(view, side, width) for side in view.sides), _legend())
+    headline = Text.assemble(
+        *((part, "bold" if i % 2 else "") for i, part in enumerate(view.headline().split("**")))
+    )
+    return Group(
+        headline,
+        *filter(None, [view.detail()]),
+        *(_block(view, side, width) for side in view.sides),
+        _legend(),
+    )
 
 
 def _block(view: View, side: Side, width: int) -> RenderableType:
@@ -63,7 +92,9 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
         line = Text()
         at = 0
         for first, last, what in runs(lane.cells):
-            line.append(" " * (first - at)).append(MARKS[NAMES[what]] * (last - first), {**PHASE, **FATE}[NAMES[what]][0])
+            line.append(" " * (first - at)).append(
+                MARKS[NAMES[what]] * (last - first), {**PHASE, **FATE}[NAMES[what]][0]
+            )
             at = last
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
     about = f"{side.spec.framework}, {side.state}, {words.reality(side)[0]}"

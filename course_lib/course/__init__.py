@@ -1,4 +1,6 @@
-"""Exercises: answers checked in words, hints in three levels, and notebooks for learners made from the solutions."""
+"""Exercises: answers checked in words, hints in three levels, and notebooks for learners made from
+the solutions.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,4 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "hint"]
 
-__getattr__, __dir__ = lazy.names(__name__, {"check": "course_lib.course.ask:check", "hint": "course_lib.course.ask:hint"})
+__getattr__, __dir__ = lazy.names(
+    __name__, {"check": "course_lib.course.ask:check", "hint": "course_lib.course.ask:hint"}
+)

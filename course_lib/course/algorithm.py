@@ -1,4 +1,6 @@
-"""The check of an answer that is an all-reduce: proved, held to its budget, and carried out between real processes."""
+"""The check of an answer that is an all-reduce: proved, held to its budget, and carried out between
+real processes.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +15,47 @@ from course_lib.course.verdict import Verdict
 from course_lib.reduction.measure import job, measure
 
 REAL = (3, 5)  # workers of the real runs: no powers of two
-LENGTHS = (0, 1, 7, 101)  # numbers that each worker brings: none, fewer than there are chunks, and some that do not divide evenly
-TELLING = 5  # workers: with fewer a ring, a tree and everyone to everyone look too much alike to say what is wrong with the cost
+# numbers that each worker brings: none, fewer than there are chunks, and some that do not divide
+# evenly
+LENGTHS = (0, 1, 7, 101)
+# workers: with fewer a ring, a tree and everyone to everyone look too much alike to say what is
+# wrong with the cost
+TELLING = 5
 MOST_SHOWN = 24  # transfers of a wrong schedule that are shown
 
 Budget = Callable[[Schedule], str]  # what a right schedule has too much of, or ""
 
 
-def judge(task: str, answer: Any, budget: Budget, spent: str, known: tuple[Recogniser, ...] = ()) -> Verdict:
+def judge(
+    task: str, answer: Any, budget: Budget, spent: str, known: tuple[Recogniser, ...] = ()
+) -> Verdict:
     """Judge a function from a number of workers to a `Schedule`.
 
-    `spent` says what a schedule within `budget` costs; `known` are mistakes of this task, looked for before those of any. A run of real
-    processes that fails for reasons of the machine raises as `measure` does.
+    `spent` says what a schedule within `budget` costs; `known` are mistakes of this task, looked
+    for before those of any. A run of real processes that fails for reasons of the machine raises as
+    `measure` does.
     """
     try:
         tried = attempt(answer)
     except Unusable as problem:
         return Verdict(task, problem.state, problem.text)
     if tried.failure:
-        return Verdict(task, "not yet", _example(tried), mistakes.name(tried, (*known, *mistakes.ANY)))
+        return Verdict(
+            task, "not yet", _example(tried), mistakes.name(tried, (*known, *mistakes.ANY))
+        )
     if len(tried.schedules) < len(SIZES):
-        return Verdict(task, "not yet", f"{tried.name} must take the number of workers and nothing else: {tried.name}(4).")
+        return Verdict(
+            task,
+            "not yet",
+            f"{tried.name} must take the number of workers and nothing else: {tried.name}(4).",
+        )
     for workers in sorted(SIZES, key=lambda n: (n < TELLING, n)):
         schedule = tried.schedules[workers]
-        excess = budget(schedule) if not schedule.servers else "It has servers of its own; here the workers are alone."
+        excess = (
+            budget(schedule)
+            if not schedule.servers
+            else "It has servers of its own; here the workers are alone."
+        )
         if excess:
             text = f"{tried.name} gives the right sums, but is not what is asked for. For {workers} worker{'s' * (workers > 1)}:"
             return Verdict(task, "not yet", text, excess)
@@ -58,7 +77,9 @@ def _example(tried: Attempt) -> str:
     proof = tried.failing
     if proof is None or not 0 < sum(map(len, proof.schedule.rounds)) <= MOST_SHOWN:
         return text
-    rounds = "\n".join(f"  {i}: {', '.join(map(str, r))}" for i, r in enumerate(proof.schedule.rounds))
+    rounds = "\n".join(
+        f"  {i}: {', '.join(map(str, r))}" for i, r in enumerate(proof.schedule.rounds)
+    )
     return f"{text}\nYour rounds there (+ adds, = replaces):\n{rounds}"
 
 

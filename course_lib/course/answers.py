@@ -21,7 +21,9 @@ CELL_PATIENCE = 10.0  # seconds of computing for one cell
 
 
 def main(report: str, path: str, *names: str) -> NoReturn:
-    """Run the notebook at `path`, then judge the tasks of these names: each verdict leaves as a line of JSON on the descriptor `report`."""
+    """Run the notebook at `path`, then judge the tasks of these names: each verdict leaves as a
+    line of JSON on the descriptor `report`.
+    """
     notebook = read(Path(path))
     namespace, troubles = run(notebook.cells)
     with os.fdopen(int(report), "w") as out:
@@ -33,9 +35,12 @@ def main(report: str, path: str, *names: str) -> NoReturn:
 
 
 def run(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[str]]:
-    """Run cells as Jupyter does, magics and all: the names that they define, and what went wrong in which cell."""
+    """Run cells as Jupyter does, magics and all: the names that they define, and what went wrong in
+    which cell.
+    """
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-    shell.showtraceback = shell.showsyntaxerror = lambda *_, **__: None  # the trouble is told with the answer that it cost
+    # the trouble is told with the answer that it cost
+    shell.showtraceback = shell.showsyntaxerror = lambda *_, **__: None
     troubles = []
     for number, source in cells:
         try:
@@ -45,7 +50,9 @@ def run(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[str]]:
         except TookTooLong as late:
             error = late
         if isinstance(error, TookTooLong):
-            troubles.append(f"code cell {number} computed for more than {CELL_PATIENCE:g} seconds: does a loop in it never end?")
+            troubles.append(
+                f"code cell {number} computed for more than {CELL_PATIENCE:g} seconds: does a loop in it never end?"
+            )
         elif error is not None:
             troubles.append(f"code cell {number} raises {type(error).__name__}: {error}")
     return shell.user_ns, troubles
@@ -59,4 +66,6 @@ def judged(task: Task, namespace: dict[str, Any], troubles: Sequence[str]) -> Ve
     try:
         return task.judge(task.name, namespace[task.answer])
     except Exception as error:  # one check that cannot be carried out must not cost the others
-        return Verdict(task.name, "not yet", f"It could not be checked: {type(error).__name__}: {error}")
+        return Verdict(
+            task.name, "not yet", f"It could not be checked: {type(error).__name__}: {error}"
+        )

@@ -13,7 +13,8 @@ _asked: Counter[str] = Counter()  # hints given so far, by task
 
 
 def check(task: str, answer: Any) -> Verdict:
-    """Judge an answer in words: what is wrong with it in the smallest case that fails, and the mistake by its name where that is known.
+    """Judge an answer in words: what is wrong with it in the smallest case that fails, and the
+    mistake by its name where that is known.
 
     True in an `if` just when it passed. Raises SpecError for a task that is unknown.
 
@@ -23,13 +24,17 @@ def check(task: str, answer: Any) -> Verdict:
     if not callable(answer):
         given = "None" if answer is None else f"of type {type(answer).__name__}"
         return Verdict(
-            task, "not yet", f"This is {given}. Give the function itself: check({task!r}, {found.answer}), without ( ) after its name."
+            task,
+            "not yet",
+            f"This is {given}. Give the function itself: check({task!r}, {found.answer}), without ( ) after its name.",
         )
     return found.judge(task, answer)
 
 
 def hint(task: str, level: int | None = None) -> Text:
-    """The next hint for a task, each time one that says more, up to the third; or that of a `level`, 1 to 3. Raises SpecError."""
+    """The next hint for a task, each time one that says more, up to the third; or that of a
+    `level`, 1 to 3. Raises SpecError.
+    """
     hints = find(task).hints
     if level is None:
         _asked[task] = level = min(_asked[task] + 1, len(hints))

@@ -1,4 +1,6 @@
-"""A learner's all-reduce, tried for 1, 2, ... 9 workers: what it gave, and the smallest number for which it is wrong."""
+"""A learner's all-reduce, tried for 1, 2, ... 9 workers: what it gave, and the smallest number for
+which it is wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What `function` returned for each of `SIZES`, if it returned, and its smallest failure (None: it is right for all)."""
+    """What `function` returned for each of `SIZES`, if it returned, and its smallest failure (None:
+    it is right for all).
+    """
 
     function: Callable[..., Any]
     returned: dict[int, Any]
@@ -37,26 +41,44 @@ class Attempt:
     @property
     def schedules(self) -> dict[int, Schedule]:
         """By number of workers, where a schedule for that number came back."""
-        return {n: given for n, given in self.returned.items() if isinstance(given, Schedule) and given.workers == n}
+        return {
+            n: given
+            for n, given in self.returned.items()
+            if isinstance(given, Schedule) and given.workers == n
+        }
 
     @property
     def failing(self) -> Proof | None:
-        """What `verify` says of the smallest case that fails, if there was a schedule to judge. Compare it with None: a proof that fails is false."""
+        """What `verify` says of the smallest case that fails, if there was a schedule to judge.
+
+        Compare it with None: a proof that fails is false.
+        """
         return self.failure.proof if self.failure else None
 
     def first_wrong(self, least: int) -> Proof | None:
-        """What `verify` says of the smallest schedule for `least` workers or more that is wrong, if there is one."""
-        proofs = (verify(schedule) for workers, schedule in self.schedules.items() if workers >= least)
+        """What `verify` says of the smallest schedule for `least` workers or more that is wrong, if
+        there is one.
+        """
+        proofs = (
+            verify(schedule) for workers, schedule in self.schedules.items() if workers >= least
+        )
         return next((proof for proof in proofs if not proof.ok), None)
 
     def right_if(self, change: Callable[[Schedule], Schedule]) -> bool:
-        """Whether all schedules would be right if something in them were changed: then that is the mistake."""
+        """Whether all schedules would be right if something in them were changed: then that is the
+        mistake.
+        """
         schedules = self.schedules.values()
-        return len(schedules) == len(SIZES) and all(verify(change(schedule)).ok for schedule in schedules)
+        return len(schedules) == len(SIZES) and all(
+            verify(change(schedule)).ok for schedule in schedules
+        )
 
 
 def attempt(function: Callable[..., Any]) -> Attempt:
-    """Try a function for all sizes. Raises `Unusable` where it is not written yet, never ends, or does not say the same twice."""
+    """Try a function for all sizes.
+
+    Raises `Unusable` where it is not written yet, never ends, or does not say the same twice.
+    """
     name = getattr(function, "__name__", "the function")
     returned: dict[int, Any] = {}
     try:
@@ -71,11 +93,15 @@ def attempt(function: Callable[..., Any]) -> Attempt:
         text = f"{name}({workers}) had not come back after {PATIENCE:g} seconds of computing. Does a loop in it never end?"
         raise Unusable("not yet", text) from None
     except MemoryError:
-        raise Unusable("not yet", f"{name} fills the memory. Does a loop in it never end?") from None
+        raise Unusable(
+            "not yet", f"{name} fills the memory. Does a loop in it never end?"
+        ) from None
 
 
 def _call(function: Callable[..., Any], workers: int) -> dict[int, Any]:
-    """What comes back, by number of workers; nothing if the function raises, which `smallest_failure` puts into words."""
+    """What comes back, by number of workers; nothing if the function raises, which
+    `smallest_failure` puts into words.
+    """
     try:
         return {workers: function(workers)}
     except NotImplementedError as error:  # the stub that an exercise begins with
@@ -87,6 +113,8 @@ def _call(function: Callable[..., Any], workers: int) -> dict[int, Any]:
 
 
 def _same(name: str, workers: int, first: Any, second: Any) -> None:
-    if isinstance(first, Schedule) and not (isinstance(second, Schedule) and first.digest == second.digest):
+    if isinstance(first, Schedule) and not (
+        isinstance(second, Schedule) and first.digest == second.digest
+    ):
         text = f"{name}({workers}) gives another schedule when it is called a second time. Is there a list that outlives the call? Make it inside."
         raise Unusable("not yet", text)

@@ -17,8 +17,8 @@ class TookTooLong(BaseException):
 def bounded(seconds: float) -> Iterator[None]:
     """Raise `TookTooLong` when the block has used `seconds` of processor time.
 
-    Processor time and not the clock's: a busy machine makes nobody's answer wrong. Signals reach only the main thread, where cells run; in
-    another thread there is no bound.
+    Processor time and not the clock's: a busy machine makes nobody's answer wrong. Signals reach
+    only the main thread, where cells run; in another thread there is no bound.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

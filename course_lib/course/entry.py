@@ -1,4 +1,5 @@
-"""Where the process that runs a learner's notebook begins: first the lifeline, then the imports, which may take seconds on a busy machine.
+"""Where the process that runs a learner's notebook begins: first the lifeline, then the imports,
+which may take seconds on a busy machine.
 
 python -m course_lib.course.entry LIFELINE REPORT NOTEBOOK TASKS...
 """

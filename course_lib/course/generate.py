@@ -1,4 +1,7 @@
-"""Exercises from solutions: answers and hidden tests taken out, outputs cleared. The markers are nbgrader's."""
+"""Exercises from solutions: answers and hidden tests taken out, outputs cleared.
+
+The markers are nbgrader's.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,17 @@ from nbformat import NotebookNode
 
 from course_lib.errors import SpecError
 
-STUB = 'raise NotImplementedError("your turn")'  # what a learner finds in place of an answer; checks know it as "to do"
+# what a learner finds in place of an answer; checks know it as "to do"
+STUB = 'raise NotImplementedError("your turn")'
 PLACE = "# your turn"  # outside a function, where nothing can be raised without ending the notebook
 _MARKER = re.compile(r"\s*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\s*")
 
 
 def generate(solutions: Path, exercises: Path) -> list[Path]:
-    """Write the exercise of each notebook in `solutions`; the paths written. Raises SpecError where markers do not match."""
+    """Write the exercise of each notebook in `solutions`; the paths written.
+
+    Raises SpecError where markers do not match.
+    """
     found = sorted(solutions.glob("*.ipynb"))
     if not found:
         raise SpecError("solutions", str(solutions), "a directory with notebooks")
@@ -35,7 +42,9 @@ def exercise_text(solution: Path) -> str:
 
 
 def exercise_of(solution: NotebookNode, name: str = "solution") -> NotebookNode:
-    """The exercise of a solution. Cells keep their ids; one that held nothing but hidden tests is left out."""
+    """The exercise of a solution. Cells keep their ids; one that held nothing but hidden tests is
+    left out.
+    """
     cells = []
     for cell in solution.cells:
         new = NotebookNode(cell)
@@ -49,7 +58,9 @@ def exercise_of(solution: NotebookNode, name: str = "solution") -> NotebookNode:
 
 
 def without_answers(source: str, where: str) -> str:
-    """Code with what stands between markers taken out: of a solution a stub remains, of hidden tests nothing. Raises SpecError."""
+    """Code with what stands between markers taken out: of a solution a stub remains, of hidden
+    tests nothing. Raises SpecError.
+    """
     lines: list[str] = []
     inside = ""
     for line in source.split("\n"):
@@ -57,7 +68,9 @@ def without_answers(source: str, where: str) -> str:
         if marker:
             side, what = marker.groups()
             if (side == "BEGIN") == bool(inside) or (side == "END" and what != inside):
-                raise SpecError("marker", line.strip(), f"does not match the marker before it ({where})")
+                raise SpecError(
+                    "marker", line.strip(), f"does not match the marker before it ({where})"
+                )
             if side == "BEGIN" and what == "SOLUTION":
                 indent = line[: len(line) - len(line.lstrip())]
                 lines.append(indent + STUB if indent else PLACE)

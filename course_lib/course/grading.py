@@ -1,4 +1,6 @@
-"""`grade`: check all answers of a learner's notebook, in a process of their own with bounds on time and memory."""
+"""`grade`: check all answers of a learner's notebook, in a process of their own with bounds on time
+and memory.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from course_lib.course.notebook import read
 from course_lib.course.verdict import Verdict
 from course_lib.hardware.limits import gigabytes
 
-# For all cells together, and for each check; the bounds inside the process are tighter, but can be blocked or swallowed.
+# For all cells together, and for each check; the bounds inside the process are tighter, but can be
+# blocked or swallowed.
 COMPUTING = 60.0  # seconds of the processor
 PATIENCE = 300.0  # seconds of the clock: for whatever waits and does not compute
 MEMORY = 2 << 30  # bytes that the process may hold
@@ -32,7 +35,9 @@ _CLEANING = 5.0  # seconds that its descendants have to clean up when it is gone
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the process may use for one thing: `computing` and `patience` in seconds, `memory` in bytes."""
+    """What the process may use for one thing: `computing` and `patience` in seconds, `memory` in
+    bytes.
+    """
 
     computing: float = COMPUTING
     patience: float = PATIENCE
@@ -40,7 +45,8 @@ class Bounds:
 
 
 def grade(path: Path, bounds: Bounds = Bounds()) -> list[Verdict]:
-    """A verdict for each task of the exercise at `path`, in their order. Raises SpecError where it is none.
+    """A verdict for each task of the exercise at `path`, in their order. Raises SpecError where it
+    is none.
 
     A check that goes beyond the bounds is ended, and the others are made in a new process.
     """
@@ -75,9 +81,22 @@ class Examiner:
         self._read = b""
         library = str(Path(course_lib.__file__).parents[1])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "course_lib.course.entry", str(held), str(theirs), str(path.resolve()), *tasks],
+            [
+                sys.executable,
+                "-m",
+                "course_lib.course.entry",
+                str(held),
+                str(theirs),
+                str(path.resolve()),
+                *tasks,
+            ],
             cwd=path.resolve().parent,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, [library, os.environ.get("PYTHONPATH")])
+                ),
+            },
             pass_fds=(held, theirs),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -88,16 +107,25 @@ class Examiner:
         os.close(theirs)
 
     def report(self, doing: str) -> dict[str, Any]:
-        """The next thing that it says; `doing` is what it does meanwhile. Raises Ended, with the reason."""
+        """The next thing that it says; `doing` is what it does meanwhile.
+
+        Raises Ended, with the reason.
+        """
         begun, computed = time.monotonic(), self._usage()[0]
         while b"\n" not in self._read:
             computing, memory = self._usage()
             if computing - computed > self.bounds.computing:
-                raise Ended(f"{doing} computed for more than {self.bounds.computing:g} seconds, and was stopped. Does a loop never end?")
+                raise Ended(
+                    f"{doing} computed for more than {self.bounds.computing:g} seconds, and was stopped. Does a loop never end?"
+                )
             if time.monotonic() - begun > self.bounds.patience:
-                raise Ended(f"{doing} was not done after {self.bounds.patience:g} seconds, and was stopped. What does it wait for?")
+                raise Ended(
+                    f"{doing} was not done after {self.bounds.patience:g} seconds, and was stopped. What does it wait for?"
+                )
             if memory > self.bounds.memory:
-                raise Ended(f"{doing} took more than {gigabytes(self.bounds.memory)} of memory, and was stopped. Does a loop never end?")
+                raise Ended(
+                    f"{doing} took more than {gigabytes(self.bounds.memory)} of memory, and was stopped. Does a loop never end?"
+                )
             if select.select([self._reports], [], [], 0.1)[0]:
                 came = os.read(self._reports, 1 << 16)
                 if not came:
@@ -126,7 +154,8 @@ class Examiner:
         os.close(self._reports)
         self._process.wait(_CLEANING)
         deadline = time.monotonic() + _CLEANING
-        while (left := _session(self._process.pid)) and time.monotonic() < deadline:  # clusters end themselves when their kernel is gone
+        # clusters end themselves when their kernel is gone
+        while (left := _session(self._process.pid)) and time.monotonic() < deadline:
             time.sleep(0.02)
         for pid in left:
             with suppress(ProcessLookupError):

@@ -1,6 +1,8 @@
-"""Mistakes that many make in any all-reduce, recognised by what would make the schedule right: if one change does, that is what is wrong.
+"""Mistakes that many make in any all-reduce, recognised by what would make the schedule right: if
+one change does, that is what is wrong.
 
-A recogniser takes an `Attempt` that is wrong and returns words that name the mistake, or "" where it is another.
+A recogniser takes an `Attempt` that is wrong and returns words that name the mistake, or "" where
+it is another.
 """
 
 from __future__ import annotations
@@ -29,8 +31,12 @@ def rebuilt(schedule: Schedule, rounds: Rounds) -> Schedule:
 
 
 def halves(rounds: Rounds) -> tuple[Rounds, Rounds]:
-    """The way to the sums and the way back: cut before the first copy, or in the middle where nothing is copied."""
-    cut = next((i for i, r in enumerate(rounds) if any(t.op == "copy" for t in r)), len(rounds) // 2)
+    """The way to the sums and the way back: cut before the first copy, or in the middle where
+    nothing is copied.
+    """
+    cut = next(
+        (i for i, r in enumerate(rounds) if any(t.op == "copy" for t in r)), len(rounds) // 2
+    )
     return rounds[:cut], rounds[cut:]
 
 
@@ -41,7 +47,9 @@ def returns_nothing(attempt: Attempt) -> str:
 
 
 def returns_rounds(attempt: Attempt) -> str:
-    if attempt.returned and all(isinstance(given, (list, tuple)) for given in attempt.returned.values()):
+    if attempt.returned and all(
+        isinstance(given, (list, tuple)) for given in attempt.returned.values()
+    ):
         return "These are the rounds alone. Wrap them: return Schedule(name, workers, chunks=..., rounds=...)."
     return ""
 
@@ -68,11 +76,19 @@ def wrong_op(attempt: Attempt) -> str:
     def mended(schedule: Schedule) -> Schedule:
         rounds = rounds_of(schedule)
         ops: list[Op] = ["reduce" if i < len(rounds) // 2 else "copy" for i in range(len(rounds))]
-        return rebuilt(schedule, [[t._replace(op=op) for t in r] for r, op in zip(rounds, ops, strict=True)])
+        return rebuilt(
+            schedule, [[t._replace(op=op) for t in r] for r, op in zip(rounds, ops, strict=True)]
+        )
 
     if attempt.failing is None or not attempt.right_if(mended):
         return ""
-    for number, (mine, right) in enumerate(zip(rounds_of(attempt.failing.schedule), mended(attempt.failing.schedule).rounds, strict=True)):
+    for number, (mine, right) in enumerate(
+        zip(
+            rounds_of(attempt.failing.schedule),
+            mended(attempt.failing.schedule).rounds,
+            strict=True,
+        )
+    ):
         for t, m in zip(mine, right, strict=True):
             if (t.op, m.op) == ("reduce", "copy"):
                 return (
@@ -90,12 +106,19 @@ def wrong_op(attempt: Attempt) -> str:
 def not_sent_back(attempt: Attempt) -> str:
     """Every sum is complete on some rank, and stays there."""
     proof = attempt.failing
-    if proof is None or len(attempt.schedules) < len(SIZES) or any(p.kind != "missing" for p in proof.problems):
+    if (
+        proof is None
+        or len(attempt.schedules) < len(SIZES)
+        or any(p.kind != "missing" for p in proof.problems)
+    ):
         return ""
     schedule, end = proof.schedule, proof.state()
     if any(t.op == "copy" for r in schedule.rounds for t in r):
         return ""
-    holders = [[r for r in range(schedule.workers) if end.once[r][c] == whole(schedule, c)] for c in range(schedule.chunks)]
+    holders = [
+        [r for r in range(schedule.workers) if end.once[r][c] == whole(schedule, c)]
+        for c in range(schedule.chunks)
+    ]
     if not all(holders):
         return ""
     so_far = len(rounds_of(schedule))
@@ -107,7 +130,9 @@ def one_round_for_all(attempt: Attempt) -> str:
     """What must wait for another is in the same round."""
 
     def mended(schedule: Schedule) -> Schedule:
-        apart = [[[t for t in r if t.op == op] for op in ("reduce", "copy")] for r in rounds_of(schedule)]
+        apart = [
+            [[t for t in r if t.op == op] for op in ("reduce", "copy")] for r in rounds_of(schedule)
+        ]
         return rebuilt(schedule, [r for both in apart for r in both if r])
 
     if attempt.right_if(mended):
@@ -119,7 +144,9 @@ def one_round_for_all(attempt: Attempt) -> str:
 
 
 def sends_to_itself(attempt: Attempt) -> str:
-    if attempt.right_if(lambda s: rebuilt(s, [[t for t in r if t.src != t.dst] for r in rounds_of(s)])):
+    if attempt.right_if(
+        lambda s: rebuilt(s, [[t for t in r if t.src != t.dst] for r in rounds_of(s)])
+    ):
         return "A rank sends to itself, and has that already. Leave that rank out, as range(1, workers) leaves out rank 0."
     return ""
 
@@ -128,7 +155,11 @@ def no_modulo(attempt: Attempt) -> str:
     def around(schedule: Schedule) -> Schedule:
         n, chunks = schedule.workers, schedule.chunks
         return rebuilt(
-            schedule, [[t._replace(src=t.src % n, dst=t.dst % n, chunk=t.chunk % chunks) for t in r] for r in rounds_of(schedule)]
+            schedule,
+            [
+                [t._replace(src=t.src % n, dst=t.dst % n, chunk=t.chunk % chunks) for t in r]
+                for r in rounds_of(schedule)
+            ],
         )
 
     if attempt.right_if(around):
@@ -145,18 +176,26 @@ def wrong_direction(attempt: Attempt) -> str:
     def way(first: bool, second: bool) -> Callable[[Schedule], Schedule]:
         def change(schedule: Schedule) -> Schedule:
             up, down = halves(rounds_of(schedule))
-            return rebuilt(schedule, [*(turned(up) if first else up), *(turned(down) if second else down)])
+            return rebuilt(
+                schedule, [*(turned(up) if first else up), *(turned(down) if second else down)]
+            )
 
         return change
 
-    for first, second, where in ((False, True, "on the way back"), (True, False, "on the way to the sum"), (True, True, "in every round")):
+    for first, second, where in (
+        (False, True, "on the way back"),
+        (True, False, "on the way to the sum"),
+        (True, True, "in every round"),
+    ):
         if attempt.right_if(way(first, second)):
             return f"Sender and receiver are exchanged {where}: it is Transfer(src, dst, chunk, op), the sender first."
     return ""
 
 
 def left_out(attempt: Attempt) -> str:
-    """A rank takes part in no transfer; with two workers that would say little, for if one does not, neither does the other."""
+    """A rank takes part in no transfer; with two workers that would say little, for if one does
+    not, neither does the other.
+    """
     schedule = attempt.schedules.get(max(3, attempt.failure.workers if attempt.failure else 0))
     if schedule is None:
         return ""
@@ -164,7 +203,11 @@ def left_out(attempt: Attempt) -> str:
     missing = [rank for rank in range(schedule.workers) if rank not in there]
     if not missing or not there:
         return ""
-    end = " range(1, workers) ends with workers - 1; does yours end earlier?" if missing[-1] == schedule.workers - 1 else ""
+    end = (
+        " range(1, workers) ends with workers - 1; does yours end earlier?"
+        if missing[-1] == schedule.workers - 1
+        else ""
+    )
     return f"For {schedule.workers} workers {ranks_text(missing)} take{'s' * (len(missing) == 1)} part in no transfer.{end}"
 
 
@@ -172,7 +215,9 @@ def too_few_chunks(attempt: Attempt) -> str:
     """Chunks are sent that the schedule does not have."""
 
     def counted(schedule: Schedule) -> Schedule:
-        return replace(schedule, chunks=1 + max((t.chunk for r in schedule.rounds for t in r), default=0))
+        return replace(
+            schedule, chunks=1 + max((t.chunk for r in schedule.rounds for t in r), default=0)
+        )
 
     if attempt.right_if(counted):
         return "The transfers are right, but the schedule has another number of chunks than they use: set chunks=workers."
@@ -187,7 +232,11 @@ def too_early(attempt: Attempt) -> str:
     for number, transfers in enumerate(schedule.rounds):
         state = attempt.failing.state(number)
         for t in transfers:
-            if t.op == "copy" and sound(schedule, t) and (has := len(state.ranks(t.src, t.chunk))) < schedule.workers:
+            if (
+                t.op == "copy"
+                and sound(schedule, t)
+                and (has := len(state.ranks(t.src, t.chunk))) < schedule.workers
+            ):
                 return (
                     f"In round {number} rank {t.src} copies chunk {t.chunk} to rank {t.dst}, with {has} of {schedule.workers} gradients in it: "
                     "it is not complete yet."
@@ -196,13 +245,23 @@ def too_early(attempt: Attempt) -> str:
 
 
 ANY: tuple[Recogniser, ...] = (
-    *(returns_nothing, returns_rounds, hard_coded, wrong_op, not_sent_back, one_round_for_all, sends_to_itself),
+    *(
+        returns_nothing,
+        returns_rounds,
+        hard_coded,
+        wrong_op,
+        not_sent_back,
+        one_round_for_all,
+        sends_to_itself,
+    ),
     *(no_modulo, wrong_direction, too_few_chunks, powers_of_two, left_out, too_early),
 )
 
 
 def name(attempt: Attempt, recognisers: tuple[Recogniser, ...]) -> str:
-    """The first words that a recogniser finds, or "" where none knows the mistake (or a schedule is so long that looking for it takes too long)."""
+    """The first words that a recogniser finds, or "" where none knows the mistake (or a schedule is
+    so long that looking for it takes too long).
+    """
     try:
         with bounded(PATIENCE):
             return next(filter(None, (recognise(attempt) for recognise in recognisers)), "")

@@ -20,7 +20,10 @@ HINTS = (
 
 
 def over_budget(schedule: Schedule) -> str:
-    """Words for a right schedule that is not a reduction to one rank; "" for one that is. For P workers it is 2 rounds of P-1 messages each."""
+    """Words for a right schedule that is not a reduction to one rank; "" for one that is.
+
+    For P workers it is 2 rounds of P-1 messages each.
+    """
     workers, rounds = schedule.workers, rounds_of(schedule)
     if workers == 1:
         return "One worker has the sum already, and has nobody to send it to." if rounds else ""
@@ -31,9 +34,7 @@ def over_budget(schedule: Schedule) -> str:
             "All can send to one rank at once; their numbers are added there."
         )
     if messages != 2 * (workers - 1):
-        return (
-            f"It takes {messages} messages where {2 * (workers - 1)} are enough: {workers - 1} to one rank, and {workers - 1} back from it."
-        )
+        return f"It takes {messages} messages where {2 * (workers - 1)} are enough: {workers - 1} to one rank, and {workers - 1} back from it."
     return ""
 
 

@@ -1,4 +1,7 @@
-"""The task "ring": the chunked ring. A wrong one is compared with the ring that its own first round begins."""
+"""The task "ring": the chunked ring.
+
+A wrong one is compared with the ring that its own first round begins.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ HINTS = (
 def over_budget(schedule: Schedule) -> str:
     """Words for a right schedule that is not a ring; "" for one that is.
 
-    P workers, S bytes: 2(P-1) rounds, every rank sends 2(P-1)/P S, and talks to its two neighbours only.
+    P workers, S bytes: 2(P-1) rounds, every rank sends 2(P-1)/P S, and talks to its two neighbours
+    only.
     """
     workers, rounds = schedule.workers, rounds_of(schedule)
     if workers == 1:
@@ -39,28 +43,27 @@ def over_budget(schedule: Schedule) -> str:
     if schedule.chunks == 1:
         return _whole_buffers(workers, max(sent) // shares)
     if len(rounds) > want and all(len(r) == 1 for r in rounds):
-        return (
-            f"It takes {len(rounds)} rounds, with one transfer each; {want} are enough. In a ring all {workers} ranks send in every round."
-        )
-    peers = max(len({t.src + t.dst - rank for r in rounds for t in r if rank in (t.src, t.dst)}) for rank in range(workers))
+        return f"It takes {len(rounds)} rounds, with one transfer each; {want} are enough. In a ring all {workers} ranks send in every round."
+    peers = max(
+        len({t.src + t.dst - rank for r in rounds for t in r if rank in (t.src, t.dst)})
+        for rank in range(workers)
+    )
     if peers > 2:
-        return (
-            f"This is no ring: a rank talks to {peers} others. In a ring each has two neighbours, and sends to the same one in every round."
-        )
+        return f"This is no ring: a rank talks to {peers} others. In a ring each has two neighbours, and sends to the same one in every round."
     if len(rounds) != want:
         return f"It takes {len(rounds)} rounds; a ring takes 2(P-1) = {want}."
     if max(sent) != fair:
         share = f"{max(sent) / shares:.3g} S"
-        return (
-            f"The busiest rank sends {share} (S is the buffer); in a ring each sends 2(P-1)/P S = {fair / shares:.3g} S, all equally much."
-        )
+        return f"The busiest rank sends {share} (S is the buffer); in a ring each sends 2(P-1)/P S = {fair / shares:.3g} S, all equally much."
     return ""
 
 
 def whole_buffers(attempt: Attempt) -> str:
     """The buffer is not cut."""
     schedules = [s for n, s in attempt.schedules.items() if n > 2]
-    if schedules and all(s.chunks == 1 and {t.chunk for r in s.rounds for t in r} == {0} for s in schedules):
+    if schedules and all(
+        s.chunks == 1 and {t.chunk for r in s.rounds for t in r} == {0} for s in schedules
+    ):
         return _whole_buffers(schedules[0].workers)
     return ""
 
@@ -74,7 +77,9 @@ def _whole_buffers(workers: int, sends: int = 0) -> str:
 
 
 def begun(schedule: Schedule) -> Rounds:
-    """The ring that the first round of a schedule begins: each rank passes on what came to it; [] where the first round begins none."""
+    """The ring that the first round of a schedule begins: each rank passes on what came to it; []
+    where the first round begins none.
+    """
     rounds, workers = rounds_of(schedule), schedule.workers
     if not rounds or len(rounds[0]) != workers or {t.src for t in rounds[0]} != set(range(workers)):
         return []
@@ -123,7 +128,11 @@ def _count(mine: Rounds, workers: int) -> str:
         return ""
     half, number = ("adds", adding) if adding != hops else ("copies", len(mine) - adding)
     so = "A chunk has been everywhere after P-1 hops"
-    end = f"{so}; one more adds it where it is already." if number > hops and half == "adds" else f"{so}."
+    end = (
+        f"{so}; one more adds it where it is already."
+        if number > hops and half == "adds"
+        else f"{so}."
+    )
     return f"The half that {half} has {number} round{'s' * (number != 1)} for {workers} workers; it takes P-1 = {hops}. {end}"
 
 

@@ -11,7 +11,8 @@ from course_lib.course.verdict import Verdict
 
 @dataclass(frozen=True)
 class Task:
-    """`answer` is the name that the learner's function has in the notebook; `hints` has three, each says more than the one before.
+    """`answer` is the name that the learner's function has in the notebook; `hints` has three, each
+    says more than the one before.
 
     `judge(name, answer)` gives the verdict.
     """

@@ -1,4 +1,7 @@
-"""The exercises and their tasks. A new exercise is a notebook in `solutions/`, a file for each new task, and a line here."""
+"""The exercises and their tasks.
+
+A new exercise is a notebook in `solutions/`, a file for each new task, and a line here.
+"""
 
 from __future__ import annotations
 

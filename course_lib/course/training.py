@@ -1,4 +1,6 @@
-"""The task "train": a function that trains digits with an all-reduce of the learner's own, tried with a ring that only the check knows."""
+"""The task "train": a function that trains digits with an all-reduce of the learner's own, tried
+with a ring that only the check knows.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,11 @@ from course_lib.spec import NATIVE, RunSpec
 from course_lib.trace import Message, Metric
 
 WORKERS, STEPS = 4, 60
-CLOSE = 1e-5  # two all-reduces add the same float32 numbers in other orders, and training carries the differences on; losses are of size 1
-PATIENCE = 30.0  # seconds of computing in the notebook's own process, which has hardly anything to do
+# two all-reduces add the same float32 numbers in other orders, and training carries the differences
+# on; losses are of size 1
+CLOSE = 1e-5
+# seconds of computing in the notebook's own process, which has hardly anything to do
+PATIENCE = 30.0
 RUN_PATIENCE = 90.0  # seconds that a run may take
 
 HINTS = (
@@ -40,7 +45,9 @@ def probe(workers: int) -> Schedule:
 
 
 def judge(task: str, answer: Any) -> Verdict:
-    """Judge a function from an all-reduce to a finished run, by the trace of the run that it makes with `probe`."""
+    """Judge a function from an all-reduce to a finished run, by the trace of the run that it makes
+    with `probe`.
+    """
     given: Any = None
     try:
         with bounded(PATIENCE):
@@ -49,7 +56,10 @@ def judge(task: str, answer: Any) -> Verdict:
     except NotImplementedError:  # the stub that an exercise begins with
         return Verdict(task, "to do", TO_DO)
     except TookTooLong:
-        complaint = f"It had not come back after {PATIENCE:g} seconds of computing. Does a loop in it never end?", ""
+        complaint = (
+            f"It had not come back after {PATIENCE:g} seconds of computing. Does a loop in it never end?",
+            "",
+        )
     except Exception as error:
         complaint = f"It raises {type(error).__name__}: {error}", _raised(error)
     finally:
@@ -67,7 +77,9 @@ def judge(task: str, answer: Any) -> Verdict:
 
 
 def _complaint(run: Any) -> Complaint | None:
-    """What is wrong with the run that came back, and the name of the mistake; None where all is as it should be."""
+    """What is wrong with the run that came back, and the name of the mistake; None where all is as
+    it should be.
+    """
     if run is None:
         return "It returns nothing.", "Is `return` missing?"
     if not isinstance(run, Run):
@@ -89,7 +101,10 @@ def _other_run(spec: RunSpec) -> Complaint | None:
     }
     for field, want in asked.items():
         if (have := getattr(spec, field)) != want:
-            return f"The run has {field}={have!r}; asked for is {field}={want!r}.", f"Pass {field}={want!r} to start."
+            return (
+                f"The run has {field}={have!r}; asked for is {field}={want!r}.",
+                f"Pass {field}={want!r} to start.",
+            )
     if spec.all_reduce == NATIVE:
         return (
             "The run used PyTorch's own all-reduce: not one message of ours is in its trace.",
@@ -100,16 +115,26 @@ def _other_run(spec: RunSpec) -> Complaint | None:
 
 def _unfinished(run: Run) -> Complaint | None:
     if run.state in ("starting", "running"):
-        return f"The run that came back is still {run.state}.", "start returns at once. Wait for the end of the run: .wait(60)."
+        return (
+            f"The run that came back is still {run.state}.",
+            "start returns at once. Wait for the end of the run: .wait(60).",
+        )
     if run.state != "finished":
-        return f"The run that came back is {run.state}, not finished.", "Do not stop it; wait for its end: .wait(60)."
+        return (
+            f"The run that came back is {run.state}, not finished.",
+            "Do not stop it; wait for its end: .wait(60).",
+        )
     return None
 
 
 def _other_messages(run: Run) -> Complaint | None:
     """Compare the messages of the run with the schedule that it should have followed."""
     schedule = probe(run.spec.workers)
-    asked = {(number, schedule.task(t.src), schedule.task(t.dst)) for number, r in enumerate(schedule.rounds) for t in r}
+    asked = {
+        (number, schedule.task(t.src), schedule.task(t.dst))
+        for number, r in enumerate(schedule.rounds)
+        for t in r
+    }
     if {(m.round, m.src, m.dst) for m in run.trace.all(Message)} == asked:
         return None
     return (
@@ -129,7 +154,9 @@ def _other_losses(run: Run) -> Complaint | None:
 
 def _difference(run: Run) -> float:
     """The largest difference to the losses of the same run with the framework's own all-reduce."""
-    native = _native(run.spec.model_copy(update={"all_reduce": NATIVE, "run_dir": None}).model_dump_json())
+    native = _native(
+        run.spec.model_copy(update={"all_reduce": NATIVE, "run_dir": None}).model_dump_json()
+    )
     return float(np.abs(np.subtract(_curve(run), native)).max())
 
 
@@ -145,7 +172,11 @@ def _curve(run: Run) -> tuple[float, ...]:
 
 def _raised(error: Exception) -> str:
     """The name of the mistake behind an error; "" where its own text says what to do."""
-    if isinstance(error, SpecError) and error.field == "all_reduce" and isinstance(error.value, (str, Schedule)):
+    if (
+        isinstance(error, SpecError)
+        and error.field == "all_reduce"
+        and isinstance(error.value, (str, Schedule))
+    ):
         return "Hand on the function itself, not what it returns and not its name: all_reduce=all_reduce."
     if isinstance(error, TypeError) and "positional argument" in str(error):
         return "Your function is called with one thing, the all-reduce: def train(all_reduce)."

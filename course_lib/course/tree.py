@@ -20,10 +20,15 @@ HINTS = (
 
 
 def over_budget(schedule: Schedule) -> str:
-    """Words for a right schedule that is not a tree; "" for one that is: 2⌈lg P⌉ rounds, P-1 messages up and P-1 down, a rank in one at a time."""
+    """Words for a right schedule that is not a tree; "" for one that is: 2⌈lg P⌉ rounds, P-1
+    messages up and P-1 down, a rank in one at a time.
+    """
     workers, rounds = schedule.workers, rounds_of(schedule)
     want = 2 * (workers - 1).bit_length()
-    busiest = max((sum(rank in (t.src, t.dst) for t in r) for r in rounds for rank in range(workers)), default=0)
+    busiest = max(
+        (sum(rank in (t.src, t.dst) for t in r) for r in rounds for rank in range(workers)),
+        default=0,
+    )
     if busiest > 1:
         return f"In one round a rank has {busiest} messages to send or receive. In this tree ranks meet in pairs: one message a round for each."
     if len(rounds) != want:
@@ -64,5 +69,10 @@ TASK = Task(
     name="tree",
     answer="my_tree",
     hints=HINTS,
-    judge=partial(judge, budget=over_budget, spent="2⌈lg P⌉ rounds, a rank in one message at a time", known=(wrong_order,)),
+    judge=partial(
+        judge,
+        budget=over_budget,
+        spent="2⌈lg P⌉ rounds, a rank in one message at a time",
+        known=(wrong_order,),
+    ),
 )

@@ -20,7 +20,9 @@ class Text(str):
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """True where the answer to `task` passed. `text` says what was shown, or what is wrong; `hint` names the mistake where it was recognised."""
+    """True where the answer to `task` passed. `text` says what was shown, or what is wrong; `hint`
+    names the mistake where it was recognised.
+    """
 
     task: str
     state: State
@@ -31,4 +33,6 @@ class Verdict:
         return self.state == "passed"
 
     def __repr__(self) -> str:
-        return f"{self.task}: {self.state}.\n{self.text}" + (f"\n\n{self.hint}" if self.hint else "")
+        return f"{self.task}: {self.state}.\n{self.text}" + (
+            f"\n\n{self.hint}" if self.hint else ""
+        )

@@ -1,4 +1,6 @@
-"""Where a rank lets those on its host see how many of their pieces it has read: in memory that they share, so that nobody has to be woken for it."""
+"""Where a rank lets those on its host see how many of their pieces it has read: in memory that they
+share, so that nobody has to be woken for it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Board:
 
     def confirm(self, peer: int, pieces: int) -> None:
         """So many pieces of `peer` have been read."""
-        with self._fence:  # whatever was read before has been read by now, also on processors that change the order of reads and writes
+        # whatever was read before has been read by now, also on processors that change the order of
+        # reads and writes
+        with self._fence:
             pass
         self._read[peer] = pieces
 

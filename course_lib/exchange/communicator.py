@@ -1,8 +1,9 @@
 """Communicator: one rank of a group of processes that carry out schedules together.
 
-Every rank works on a buffer of its own in shared memory. To send to a rank on the same host is to say that a piece lies ready; the
-receiver reads it where it lies, and adds it or copies it. To another host the bytes go over TCP. Long chunks travel in pieces, and a piece
-goes on to the next round as soon as it is there, while those behind it are still on their way. There is no barrier.
+Every rank works on a buffer of its own in shared memory. To send to a rank on the same host is to
+say that a piece lies ready; the receiver reads it where it lies, and adds it or copies it. To
+another host the bytes go over TCP. Long chunks travel in pieces, and a piece goes on to the next
+round as soon as it is there, while those behind it are still on their way. There is no barrier.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ _PAGE = 1 << 16
 
 
 class Communicator:
-    """Rank `rank` of a group that meets in `directory`; `place` is the host of each rank, and `address` where other hosts reach this one.
+    """Rank `rank` of a group that meets in `directory`; `place` is the host of each rank, and
+    `address` where other hosts reach this one.
 
-    `record` is given a `Message` for each transfer that this rank receives. `patience`: for how many seconds it waits for a rank that gives
-    no sign of life. `wires`: the links between hosts, where nothing but this exchange imposes them; they are closed with the group. Not for two
+    `record` is given a `Message` for each transfer that this rank receives. `patience`: for how
+    many seconds it waits for a rank that gives no sign of life. `wires`: the links between hosts,
+    where nothing but this exchange imposes them; they are closed with the group. Not for two
     threads at a time.
     """
 
@@ -61,14 +64,18 @@ class Communicator:
         self._closed = False
 
     def execute(self, schedule: Schedule, array: np.ndarray) -> None:
-        """Carry out a schedule that `verify` accepts, in place: `array` is what this rank brings, and then what it has at the end.
+        """Carry out a schedule that `verify` accepts, in place: `array` is what this rank brings,
+        and then what it has at the end.
 
-        All ranks call it with the same schedule and with an array of the same length and dtype: any shape, any length, 0 included, any dtype with
-        an addition. A server brings zeros. Raises `SpecError`; `Mismatch` on all ranks where they do not agree; `RankLost` where a rank dies
+        All ranks call it with the same schedule and with an array of the same length and dtype: any
+        shape, any length, 0 included, any dtype with an addition. A server brings zeros. Raises
+        `SpecError`; `Mismatch` on all ranks where they do not agree; `RankLost` where a rank dies
         or gives no sign of life. After one of the last two the group is of no further use.
         """
         if not array.flags.writeable:
-            raise SpecError("array", "read-only", "an array that can be written: it holds the result in the end")
+            raise SpecError(
+                "array", "read-only", "an array that can be written: it holds the result in the end"
+            )
         flat = np.ascontiguousarray(array).reshape(-1)
         call = self._call(schedule, flat.size, flat.dtype, private=True)
         self._carry_out(call, flat, self._shared(call))
@@ -80,7 +87,9 @@ class Communicator:
         return self._shared(self._call(schedule, length, np.dtype(dtype), private=False))
 
     def execute_buffer(self, schedule: Schedule, length: int, dtype: Any) -> None:
-        """Like `execute`, on what stands in `buffer` and without copying it; what is there afterwards is to be read before the next call."""
+        """Like `execute`, on what stands in `buffer` and without copying it; what is there
+        afterwards is to be read before the next call.
+        """
         call = self._call(schedule, length, np.dtype(dtype), private=False)
         shared = self._shared(call)
         self._carry_out(call, shared, shared)
@@ -91,7 +100,8 @@ class Communicator:
             return
         self._closed = True
         if not self._broken:
-            with contextlib.suppress(LockstepError):  # what befalls the others now is not our trouble
+            # what befalls the others now is not our trouble
+            with contextlib.suppress(LockstepError):
                 self._group.settle()
         self._group.close()
         if self._segment:
@@ -99,15 +109,28 @@ class Communicator:
             self._segment = None
 
     def _call(self, schedule: Schedule, length: int, dtype: np.dtype, private: bool) -> Call:
-        """All that is known of a call before it begins; kept, since training makes the same calls in every step."""
+        """All that is known of a call before it begins; kept, since training makes the same calls
+        in every step.
+        """
         if self._broken:
             raise self._broken
         key = (id(schedule), length, dtype, private)
         if key not in self._calls:
             if schedule.ranks != len(self.place):
-                raise SpecError("schedule", schedule.name, f"is for {schedule.ranks} ranks, and this group has {len(self.place)}")
+                raise SpecError(
+                    "schedule",
+                    schedule.name,
+                    f"is for {schedule.ranks} ranks, and this group has {len(self.place)}",
+                )
             check_dtype(dtype)
-            alike = next((c for (kept, *_, how), c in self._calls.items() if (kept, how) == (id(schedule), private)), None)
+            alike = next(
+                (
+                    c
+                    for (kept, *_, how), c in self._calls.items()
+                    if (kept, how) == (id(schedule), private)
+                ),
+                None,
+            )
             part = alike.program if alike else program(schedule, self.rank, self.place, private)
             self._calls[key] = Call.of(schedule, part, length, dtype)
             if len(self._calls) > _KEPT:
@@ -136,7 +159,9 @@ class Communicator:
             self._group.begin(call.about, call.program.peers)
             for peer in call.program.sent_to:
                 self._group.links[peer].say(call.text, self._segment_for(call))
-            Execution(call, mine, shared, self._group, self.record, partial(self._spare_array, call.dtype)).run()
+            Execution(
+                call, mine, shared, self._group, self.record, partial(self._spare_array, call.dtype)
+            ).run()
 
     def _spare_array(self, dtype: np.dtype, number: int, length: int) -> np.ndarray:
         """The same memory for every piece: new memory costs more than the work that is done in it."""
@@ -153,7 +178,9 @@ class Communicator:
         except BaseException as error:
             self._group.accuse(self.rank, f"it failed: {type(error).__name__}: {error}"[:500])
             self._broken = (
-                copy.copy(error) if isinstance(error, LockstepError) else LockstepError(f"this group has failed before: {error!r}")
+                copy.copy(error)
+                if isinstance(error, LockstepError)
+                else LockstepError(f"this group has failed before: {error!r}")
             )
             raise
 

@@ -16,9 +16,11 @@ Staged = dict[int, tuple[Received, slice, np.ndarray]]
 
 
 class Execution:
-    """Carries out `call` on `mine`, the caller's array, with the help of `shared`, the buffer that ranks of this host read (it may be the same).
+    """Carries out `call` on `mine`, the caller's array, with the help of `shared`, the buffer that
+    ranks of this host read (it may be the same).
 
-    `record` takes a `Message` for each transfer that came; `spare(i, n)` gives the i-th of some arrays of n elements, for numbers that have to wait.
+    `record` takes a `Message` for each transfer that came; `spare(i, n)` gives the i-th of some
+    arrays of n elements, for numbers that have to wait.
     """
 
     def __init__(
@@ -30,14 +32,24 @@ class Execution:
         record: Callable[[Message], None] | None,
         spare: Callable[[int, int], np.ndarray],
     ) -> None:
-        self.call, self.group, self.links, self.record, self.spare = call, group, group.links, record, spare
+        self.call, self.group, self.links, self.record, self.spare = (
+            call,
+            group,
+            group.links,
+            record,
+            spare,
+        )
         self.buffers = (mine, shared)  # at index False and True of `shared`, `source` and `target`
-        self.unread: dict[tuple[bool, int, int], list[tuple[Link, int]]] = {}  # shared or not, chunk, piece -> when each reader has it
+        # shared or not, chunk, piece -> when each reader has it
+        self.unread: dict[tuple[bool, int, int], list[tuple[Link, int]]] = {}
         self.known: set[int] = set()  # peers that are about the same
         self.begun: dict[int, float] = {}  # peer -> when its message of this round was handed over
 
     def run(self) -> None:
-        """Returns when this rank has its result, and the system has all that goes to other hosts. Ranks of this host may still read."""
+        """Returns when this rank has its result, and the system has all that goes to other hosts.
+
+        Ranks of this host may still read.
+        """
         rounds = self.call.rounds
         for k in range(len(rounds[0].sends) if rounds else 0):
             self._offer(rounds[0], k)
@@ -63,12 +75,19 @@ class Execution:
             for part, span in parts:
                 if part.enters:
                     np.copyto(shared[span], mine[span])
-            link.offer([] if link.near else [_bytes(self.buffers[part.shared][span]) for part, span in parts])
+            link.offer(
+                []
+                if link.near
+                else [_bytes(self.buffers[part.shared][span]) for part, span in parts]
+            )
             for where, chunk in guards:
                 self.unread.setdefault((where, chunk, k), []).append((link, link.offered))
 
     def _receive(self, moves: Moves, k: int) -> None:
-        """Take piece k of all messages of a round. What is staged is written when all have been read, so that ranks never wait in a circle."""
+        """Take piece k of all messages of a round.
+
+        What is staged is written when all have been read, so that ranks never wait in a circle.
+        """
         staged: Staged = {}
         for coming in moves.receives[k]:
             link = self.links[coming.peer]
@@ -103,8 +122,12 @@ class Execution:
         self.known.add(link.peer)
 
     def _read(self, link: Link, coming: Coming, k: int, staged: Staged) -> None:
-        """Read what comes over the network: what is to be added into a spare array, the rest straight to its place."""
-        room = self.spare(0, sum([span.stop - span.start for part, span, _ in coming.parts if part.reduce]))
+        """Read what comes over the network: what is to be added into a spare array, the rest
+        straight to its place.
+        """
+        room = self.spare(
+            0, sum([span.stop - span.start for part, span, _ in coming.parts if part.reduce])
+        )
         came = []
         for part, span, chunks in coming.parts:
             if part.reduce:
@@ -122,13 +145,24 @@ class Execution:
             elif part.leaves:
                 np.copyto(self.buffers[False][span], value)
 
-    def _apply(self, part: Received, span: slice, chunks: tuple[int, ...], k: int, came: np.ndarray, staged: Staged) -> None:
+    def _apply(
+        self,
+        part: Received,
+        span: slice,
+        chunks: tuple[int, ...],
+        k: int,
+        came: np.ndarray,
+        staged: Staged,
+    ) -> None:
         """Do with a piece that came what its transfer says."""
         if part.staged:
             if part.chunk in staged:
                 there = value = staged[part.chunk][2]
             else:
-                there, value = self.buffers[part.source][span], self.spare(1 + len(staged), span.stop - span.start)
+                there, value = (
+                    self.buffers[part.source][span],
+                    self.spare(1 + len(staged), span.stop - span.start),
+                )
             staged[part.chunk] = part, span, np.add(there, came, out=value)
             return
         if self.unread:
@@ -157,7 +191,12 @@ class Execution:
     def _note(self, coming: Coming) -> None:
         assert self.record
         task = self.call.schedule.task
-        src, dst, start, end = task(coming.peer), task(self.group.rank), self.begun[coming.peer], clock()
+        src, dst, start, end = (
+            task(coming.peer),
+            task(self.group.rank),
+            self.begun[coming.peer],
+            clock(),
+        )
         for chunk, size in coming.transfers:
             self.record(Message(dst, src, dst, size, self.group.round, chunk, start, end))
 

@@ -1,4 +1,6 @@
-"""The links of a rank to its peers, and the patience to wait for them: no wait here is without a bound, and none ends without a name."""
+"""The links of a rank to its peers, and the patience to wait for them: no wait here is without a
+bound, and none ends without a name.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ class Group:
         start, pause = clock(), 0.001
         while True:
             for peer in peers:  # the higher rank of a pair calls, the lower answers
-                if peer < self.rank and peer not in self.links and (sock := self.meeting.call(peer)):
+                if (
+                    peer < self.rank
+                    and peer not in self.links
+                    and (sock := self.meeting.call(peer))
+                ):
                     self._link(peer, sock)
             missing = [peer for peer in peers if peer not in self.links]
             if not missing:
@@ -55,7 +61,8 @@ class Group:
                 raise self.accuse(missing[0], f"it did not come within {self.patience:g} s")
 
     def wait(self, link: Link, room: bool = False) -> None:
-        """Wait until something has happened on a link, for a while at most; for `room`: until it needs less of our buffer. To be called in a loop.
+        """Wait until something has happened on a link, for a while at most; for `room`: until it
+        needs less of our buffer. To be called in a loop.
 
         Raises `RankLost` or `Mismatch` if there is no hope.
         """
@@ -82,7 +89,8 @@ class Group:
                 if happened.get(other.sock.fileno(), 0) & ~select.POLLIN:
                     other.push()
             ready, idle = link.sock.fileno() in happened, not happened
-        if idle or clock() - self._pulsed > self.patience / 4:  # also one that always has something to do shows that it lives
+        # also one that always has something to do shows that it lives
+        if idle or clock() - self._pulsed > self.patience / 4:
             self._look_around(link)
         if ready:
             self._since = clock()
@@ -92,7 +100,8 @@ class Group:
     def wait_until_clear(self, link: Link, pieces: int) -> None:
         """Wait until so many of all pieces that went to a peer are no longer needed in our buffer.
 
-        A peer on this host does not wake us when it has read one. So look: at first all the time, then every millisecond.
+        A peer on this host does not wake us when it has read one. So look: at first all the time,
+        then every millisecond.
         """
         start = self._since = looked = clock()
         while link.cleared < pieces:
@@ -117,12 +126,16 @@ class Group:
             self.wait_until_clear(link, link.offered)
 
     def accuse(self, rank: int, why: str) -> LockstepError:
-        """The error for a rank that is lost: all others get the same, unless somebody has found another cause before."""
+        """The error for a rank that is lost: all others get the same, unless somebody has found
+        another cause before.
+        """
         return self._error(self.meeting.accuse({"rank": rank, "why": why, "round": self.round}))
 
     def disagree(self, peer: int, call: dict[str, Any]) -> LockstepError:
         """The error for a peer that is about something else."""
-        ranks, calls = zip(*sorted([(self.rank, self.about), (peer, call)], key=lambda one: one[0]), strict=True)
+        ranks, calls = zip(
+            *sorted([(self.rank, self.about), (peer, call)], key=lambda one: one[0]), strict=True
+        )
         return self._error(self.meeting.accuse({"ranks": ranks, "calls": calls}))
 
     def close(self) -> None:
@@ -139,7 +152,11 @@ class Group:
 
     def _link(self, peer: int, sock: socket.socket) -> None:
         near, place = self.meeting.near(peer), self.meeting.place
-        due = partial(self.wires.due, place[self.rank], place[peer]) if self.wires and not near else None
+        due = (
+            partial(self.wires.due, place[self.rank], place[peer])
+            if self.wires and not near
+            else None
+        )
         self.links[peer] = Link(self.rank, peer, sock, self._board if near else None, due)
 
     def _pass(self, seconds: float, busy: Sequence[Link]) -> None:
@@ -163,11 +180,20 @@ class Group:
                 other.pulse()
             self._compare()
         silent = now - max(link.heard, self._since) if link else 0
-        if link and silent > self.patience and now - (self.meeting.posted(link.peer) or {"at": 0})["at"] > self.patience:
-            raise self.accuse(link.peer, f"it has given no sign of life for {silent:.1f} s: stopped, or busy with something else")
+        if (
+            link
+            and silent > self.patience
+            and now - (self.meeting.posted(link.peer) or {"at": 0})["at"] > self.patience
+        ):
+            raise self.accuse(
+                link.peer,
+                f"it has given no sign of life for {silent:.1f} s: stopped, or busy with something else",
+            )
 
     def _compare(self) -> None:
-        """Say what this call is about, and see whether any rank is about something else: it may wait for ranks that wait for others."""
+        """Say what this call is about, and see whether any rank is about something else: it may
+        wait for ranks that wait for others.
+        """
         self.meeting.post({"calls": self.calls, "about": self.about, "at": clock()})
         for peer in range(len(self.meeting.place)):
             posted = self.meeting.posted(peer)

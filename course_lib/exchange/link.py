@@ -1,6 +1,8 @@
-"""A connection to one peer: it carries the bytes to another host, and between ranks of one host only the word that they lie ready in shared memory.
+"""A connection to one peer: it carries the bytes to another host, and between ranks of one host
+only the word that they lie ready in shared memory.
 
-All that is said is a row of records, each a header and, for some, a payload. A data record to a peer on this host has no payload.
+All that is said is a row of records, each a header and, for some, a payload. A data record to a
+peer on this host has no payload.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ import numpy as np
 from course_lib.exchange.board import Board, PeersBoard
 from course_lib.exchange.segment import Segment, Window
 
-HEADER = struct.Struct("<BxxxIqdd")  # kind, 1 if a descriptor comes along, number, time, and when it is due at the other end
-CALL, DATA, BOARD, PULSE = range(4)  # what a rank is about; a piece of a message; where it counts what it has read; still here
+# kind, 1 if a descriptor comes along, number, time, and when it is due at the other end
+HEADER = struct.Struct("<BxxxIqdd")
+# what a rank is about; a piece of a message; where it counts what it has read; still here
+CALL, DATA, BOARD, PULSE = range(4)
 _MOST_BUFFERS = 64  # handed to the system at once
 _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
@@ -42,7 +46,9 @@ def _header(kind: int, attached: int = 0, number: int = 0) -> bytes:
 
 
 class Waiting(NamedTuple):
-    """Bytes that wait to be sent, a descriptor that goes with them, and whether they are the last of a piece."""
+    """Bytes that wait to be sent, a descriptor that goes with them, and whether they are the last
+    of a piece.
+    """
 
     view: memoryview
     ends_piece: bool = False
@@ -50,15 +56,25 @@ class Waiting(NamedTuple):
 
 
 class Link:
-    """Our end of the connection to `peer`; `near` if it is on the same host, and then with the `board` on which we count what we have read of it.
+    """Our end of the connection to `peer`; `near` if it is on the same host, and then with the
+    `board` on which we count what we have read of it.
 
-    Of the pieces that went out, `offered` were handed over and `cleared` are no longer needed in our buffer: the peer has read them (near), or
-    the system has taken them (far). `stamps` holds when each piece that can be taken was handed over by the peer. Nothing here waits for long.
+    Of the pieces that went out, `offered` were handed over and `cleared` are no longer needed in
+    our buffer: the peer has read them (near), or the system has taken them (far). `stamps` holds
+    when each piece that can be taken was handed over by the peer. Nothing here waits for long.
 
-    `due(size)` says when a far piece that is handed over now will have arrived, where only we ourselves keep to the speed of a link.
+    `due(size)` says when a far piece that is handed over now will have arrived, where only we
+    ourselves keep to the speed of a link.
     """
 
-    def __init__(self, rank: int, peer: int, sock: socket.socket, board: Board | None, due: Callable[[int], float] | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        peer: int,
+        sock: socket.socket,
+        board: Board | None,
+        due: Callable[[int], float] | None = None,
+    ) -> None:
         sock.setblocking(False)
         self.rank, self.peer, self.sock, self.near = rank, peer, sock, board is not None
         self.offered = self.taken = 0
@@ -67,17 +83,20 @@ class Link:
         self._peers_board: PeersBoard | None = None
         self.stamps: deque[float] = deque()
         self._due = due
-        self._early: tuple[float, float] | None = None  # stamp of a far piece that is here before it is due, and when it is
+        # stamp of a far piece that is here before it is due, and when it is
+        self._early: tuple[float, float] | None = None
         self.text = b""  # what the peer said last that it is about
         self.theirs = np.empty(0)  # the peer's buffer, as its call reads it
         self.window: Window | None = None
         self.heard = clock()
         self.gone = False
-        self._said: tuple[bytes, Segment | None] = (b"", None)  # what we said last, and where what we send lies
+        # what we said last, and where what we send lies
+        self._said: tuple[bytes, Segment | None] = (b"", None)
         self._out: deque[Waiting] = deque()
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
-        self._held = False  # a far link reads no further than to a payload, until somebody takes that
+        # a far link reads no further than to a payload, until somebody takes that
+        self._held = False
         self._payload = 0  # bytes
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
@@ -97,7 +116,9 @@ class Link:
         return bool(self._out)
 
     def offer(self, parts: Sequence[memoryview]) -> None:
-        """Hand over a piece of a message, to be sent as soon as there is room; to a near peer only the word that it is there."""
+        """Hand over a piece of a message, to be sent as soon as there is room; to a near peer only
+        the word that it is there.
+        """
         self.offered += 1
         size, now = sum(map(len, parts)), clock()
         header = HEADER.pack(DATA, 0, size, now, self._due(size) if self._due else now)
@@ -119,7 +140,9 @@ class Link:
             self._tell(_header(PULSE))
 
     def say(self, text: bytes, segment: Segment) -> None:
-        """Say what the pieces that follow belong to, and hand over the segment that they lie in, if anything has changed."""
+        """Say what the pieces that follow belong to, and hand over the segment that they lie in, if
+        anything has changed.
+        """
         if self._said == (text, segment):
             return
         attach = self.near and segment is not self._said[1]
@@ -135,7 +158,10 @@ class Link:
                     sent = socket.send_fds(self.sock, [self._out[0].view], [self._out[0].fd])
                     self._out[0] = self._out[0]._replace(fd=NO_DESCRIPTOR)
                 else:
-                    plain = itertools.takewhile(lambda one: one.fd == NO_DESCRIPTOR, itertools.islice(self._out, _MOST_BUFFERS))
+                    plain = itertools.takewhile(
+                        lambda one: one.fd == NO_DESCRIPTOR,
+                        itertools.islice(self._out, _MOST_BUFFERS),
+                    )
                     sent = self.sock.sendmsg([one.view for one in plain])
                 self._leave_out(sent)
         except BlockingIOError:
@@ -173,7 +199,10 @@ class Link:
     # --- from the peer ---
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there is something to hear. At first stay awake, and let others have the core: to be woken takes longer than most waits."""
+        """Wait until there is something to hear.
+
+        At first stay awake, and let others have the core: to be woken takes longer than most waits.
+        """
         awake = clock() + min(AWAKE, seconds)
         while not self._ready.poll(0):
             if clock() > awake:
@@ -182,7 +211,10 @@ class Link:
         return True
 
     def hear(self) -> None:
-        """Take in what has come, up to the payload of a piece. Marks the link as gone when nothing more will come."""
+        """Take in what has come, up to the payload of a piece.
+
+        Marks the link as gone when nothing more will come.
+        """
         try:
             while not self._held:
                 wanted = _ROOM
@@ -222,7 +254,9 @@ class Link:
         return max(0.0, left)
 
     def take(self, views: list[memoryview]) -> bool:
-        """Read the payload of a far piece into `views`, as far as it has come; true when all of it has. What is filled leaves the list."""
+        """Read the payload of a far piece into `views`, as far as it has come; true when all of it
+        has. What is filled leaves the list.
+        """
         try:
             while self._payload:
                 got = self.sock.recvmsg_into(views)[0]
@@ -255,19 +289,26 @@ class Link:
             self.sock.shutdown(socket.SHUT_WR)
 
     def close(self, deadline: float) -> None:
-        """Close, once the peer has left as well or time is up: closed before it has read all, a far link would lose the rest."""
+        """Close, once the peer has left as well or time is up: closed before it has read all, a far
+        link would lose the rest.
+        """
         with contextlib.suppress(OSError):
-            while not self.near and self.wait(max(0.0, deadline - clock())) and self.sock.recv(_ROOM):
+            while (
+                not self.near and self.wait(max(0.0, deadline - clock())) and self.sock.recv(_ROOM)
+            ):
                 pass
         self.sock.close()
         self.window, self.theirs = None, np.empty(0)  # each mapping holds a descriptor
         self._said, self._peers_board = (b"", None), None
 
     def _lacking(self) -> int:
-        """How many bytes are missing to the next whole record: more would be of a payload that belongs elsewhere."""
+        """How many bytes are missing to the next whole record: more would be of a payload that
+        belongs elsewhere.
+        """
         if len(self._in) < HEADER.size:
             return HEADER.size - len(self._in)
-        return HEADER.size + int(HEADER.unpack_from(self._in)[2]) - len(self._in)  # only a call has more than its header here
+        # only a call has more than its header here
+        return HEADER.size + int(HEADER.unpack_from(self._in)[2]) - len(self._in)
 
     def _read_records(self) -> None:
         at = 0

@@ -1,6 +1,8 @@
-"""Where ranks meet: a directory in which each leaves its addresses, and the first that finds something wrong leaves word for all others.
+"""Where ranks meet: a directory in which each leaves its addresses, and the first that finds
+something wrong leaves word for all others.
 
-Nothing here is on the way of the data: it is looked at when ranks connect, and when one has waited for longer than usual.
+Nothing here is on the way of the data: it is looked at when ranks connect, and when one has waited
+for longer than usual.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ _SECRET = 16  # bytes
 
 
 class Meeting:
-    """One rank's view of the directory. `place` is the host of each rank; `address` is where other hosts reach this one.
+    """One rank's view of the directory. `place` is the host of each rank; `address` is where other
+    hosts reach this one.
 
-    Ranks of one host talk over AF_UNIX sockets, which can pass on shared memory; ranks of different hosts over TCP.
+    Ranks of one host talk over AF_UNIX sockets, which can pass on shared memory; ranks of different
+    hosts over TCP.
     """
 
-    def __init__(self, directory: Path, rank: int, place: tuple[int, ...], address: str = "127.0.0.1") -> None:
+    def __init__(
+        self, directory: Path, rank: int, place: tuple[int, ...], address: str = "127.0.0.1"
+    ) -> None:
         self.directory, self.rank, self.place = directory, rank, place
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory_fd = os.open(directory, os.O_RDONLY)
@@ -71,7 +77,8 @@ class Meeting:
         sock.settimeout(5)
         with contextlib.suppress(OSError):
             said = sock.recv(_SECRET + 4, socket.MSG_WAITALL)
-            expected = self._secret if sock.family == socket.AF_INET else b"\0" * _SECRET  # the directory guards the others
+            # the directory guards the others
+            expected = self._secret if sock.family == socket.AF_INET else b"\0" * _SECRET
             if len(said) == _SECRET + 4 and hmac.compare_digest(said[:_SECRET], expected):
                 if sock.family == socket.AF_INET:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -128,10 +135,17 @@ class Meeting:
         return door
 
     def _path(self, rank: int) -> str:
-        """The address of a rank's AF_UNIX socket. An address has about 100 characters at most, so Linux reaches the directory in a short way."""
+        """The address of a rank's AF_UNIX socket.
+
+        An address has about 100 characters at most, so Linux reaches the directory in a short way.
+        """
         if sys.platform == "linux":
             return f"/proc/self/fd/{self._directory_fd}/{rank}"
         path = str(self.directory / str(rank))
         if len(path.encode()) > 100:
-            raise Unavailable("a local socket", f"the path {path} is too long for one", "Set LOCKSTEP_HOME to a short path.")
+            raise Unavailable(
+                "a local socket",
+                f"the path {path} is too long for one",
+                "Set LOCKSTEP_HOME to a short path.",
+            )
         return path

@@ -1,4 +1,7 @@
-"""Shared memory without a name: a rank's buffer, which other processes of the same host read. It is gone with the last process that has it."""
+"""Shared memory without a name: a rank's buffer, which other processes of the same host read.
+
+It is gone with the last process that has it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ _FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # with all its page
 
 
 class Segment:
-    """`size` bytes of shared memory behind the file descriptor `fd`; `array` makes an array on them."""
+    """`size` bytes of shared memory behind the file descriptor `fd`; `array` makes an array on
+    them.
+    """
 
     def __init__(self, size: int) -> None:
         self.fd = _anonymous_file()
@@ -28,7 +33,10 @@ class Segment:
         return np.frombuffer(self._memory, dtype, length)
 
     def close(self) -> None:
-        """Give up the descriptors, ours and that of the mapping. The memory goes with the last array on it."""
+        """Give up the descriptors, ours and that of the mapping.
+
+        The memory goes with the last array on it.
+        """
         os.close(self.fd)
         self._memory = None
 

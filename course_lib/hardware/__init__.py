@@ -6,4 +6,15 @@ from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Machine, machine_rows, probe, versions
 from course_lib.hardware.placement import Plan, Reason, plan
 
-__all__ = ["Capability", "Gpu", "Machine", "Plan", "Reason", "gigabytes", "machine_rows", "plan", "probe", "versions"]
+__all__ = [
+    "Capability",
+    "Gpu",
+    "Machine",
+    "Plan",
+    "Reason",
+    "gigabytes",
+    "machine_rows",
+    "plan",
+    "probe",
+    "versions",
+]

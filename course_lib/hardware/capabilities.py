@@ -1,4 +1,7 @@
-"""What a system lets us do or refuses: to fork warm processes, to make a private network. Each with the reason in words."""
+"""What a system lets us do or refuses: to fork warm processes, to make a private network.
+
+Each with the reason in words.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ LINUX = ("Linux", "WSL2")
 
 @dataclass(frozen=True)
 class Capability:
-    """Whether something can be had here, `why` (or why not), and the `cure` where it cannot ("" where none is needed).
+    """Whether something can be had here, `why` (or why not), and the `cure` where it cannot (""
+    where none is needed).
 
     `parts`: of what has several, those that are there.
     """
@@ -31,9 +35,15 @@ def warm_fork(system: str) -> Capability:
     """Whether tasks can be forked from a process that has imported the framework."""
     if system not in LINUX:
         why = f"the libraries of {system} start threads, and a process with threads cannot be forked safely"
-        return Capability(False, why, "Tasks start as fresh processes instead; on Linux or WSL2 they would be forked.")
+        return Capability(
+            False,
+            why,
+            "Tasks start as fresh processes instead; on Linux or WSL2 they would be forked.",
+        )
     if os.environ.get("LOCKSTEP_START") == "spawn":
-        return Capability(False, "LOCKSTEP_START=spawn asks for fresh processes", "Unset LOCKSTEP_START.")
+        return Capability(
+            False, "LOCKSTEP_START=spawn asks for fresh processes", "Unset LOCKSTEP_START."
+        )
     return Capability(True, "tasks are copied from one process that has imported the framework")
 
 
@@ -41,19 +51,35 @@ _TRIAL = f"import runpy; runpy.run_path({trial.__file__!r}, run_name='__main__')
 
 
 def begin_trial(system: str) -> subprocess.Popen[str] | None:
-    """Begin to try whether a private network can be made; `end_trial` waits for the answer. None where there is nothing to try."""
+    """Begin to try whether a private network can be made; `end_trial` waits for the answer.
+
+    None where there is nothing to try.
+    """
     if system not in LINUX:
         return None
     command = [sys.executable, "-I", "-S", "-c", _TRIAL]
     return safely(
-        lambda: subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True), None
+        lambda: subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ),
+        None,
     )
 
 
 def end_trial(system: str, trial: subprocess.Popen[str] | None, seconds: float = 2.0) -> Capability:
-    """Whether a private network can be made; waits at most `seconds` for the trial, and leaves no process behind."""
+    """Whether a private network can be made; waits at most `seconds` for the trial, and leaves no
+    process behind.
+    """
     if system not in LINUX:
-        return Capability(False, f"there are no network namespaces on {system}", "Runs use loopback; Linux or WSL2 has them.")
+        return Capability(
+            False,
+            f"there are no network namespaces on {system}",
+            "Runs use loopback; Linux or WSL2 has them.",
+        )
     if trial is None:
         return refused("no process could be started to try it")
     try:
@@ -65,45 +91,90 @@ def end_trial(system: str, trial: subprocess.Popen[str] | None, seconds: float =
         trial.communicate()
     said, _, parts = answer.partition("\n")
     if said == "ok":
-        return Capability(True, "a run has a network of its own, which nobody else can reach or see", parts=tuple(parts.split()))
+        return Capability(
+            True,
+            "a run has a network of its own, which nobody else can reach or see",
+            parts=tuple(parts.split()),
+        )
     return refused(said)
 
 
 def network_parts(can: Capability) -> dict[str, Capability]:
-    """What a network of a run's own can have here, each with the reason: hosts, the rate of their links, their delay, and the meter."""
+    """What a network of a run's own can have here, each with the reason: hosts, the rate of their
+    links, their delay, and the meter.
+    """
     if not can.ok:
         imposed = "our own exchange keeps to it, and frameworks do not know of it"
         none = "there is no private network"
         return {
-            "hosts": Capability(False, none, "Workers on several hosts share one; ours talk over TCP between them."),
+            "hosts": Capability(
+                False, none, "Workers on several hosts share one; ours talk over TCP between them."
+            ),
             "rate": Capability(False, none, f"Between hosts {imposed}."),
             "delay": Capability(False, none, f"Between hosts {imposed}."),
             "meter": Capability(False, none, "Bytes on the wire are not counted."),
         }
     hosts = {"veth", "bridge"}.issubset(can.parts)
     found = {
-        "hosts": (hosts, "each task has an address of its own, and hosts are switches between them", "this kernel has no veth or bridge"),
-        "rate": (hosts and "tbf" in can.parts, "the kernel's token bucket (tbf) holds links to their rate", "this kernel has no tbf"),
-        "delay": (hosts and "netem" in can.parts, "the kernel (netem) delays what goes over a link", "this kernel has no netem"),
-        "meter": (hosts, "the kernel counts what each task and each host sends and receives", "without hosts nothing goes over a wire"),
+        "hosts": (
+            hosts,
+            "each task has an address of its own, and hosts are switches between them",
+            "this kernel has no veth or bridge",
+        ),
+        "rate": (
+            hosts and "tbf" in can.parts,
+            "the kernel's token bucket (tbf) holds links to their rate",
+            "this kernel has no tbf",
+        ),
+        "delay": (
+            hosts and "netem" in can.parts,
+            "the kernel (netem) delays what goes over a link",
+            "this kernel has no netem",
+        ),
+        "meter": (
+            hosts,
+            "the kernel counts what each task and each host sends and receives",
+            "without hosts nothing goes over a wire",
+        ),
     }
     cure = {
         "rate": "Our own exchange keeps to it; what frameworks send is not held back.",
         "delay": "Our own exchange delays; what frameworks send is not.",
     }
-    return {name: Capability(ok, why if ok else why_not, "" if ok else cure.get(name, "")) for name, (ok, why, why_not) in found.items()}
+    return {
+        name: Capability(ok, why if ok else why_not, "" if ok else cure.get(name, ""))
+        for name, (ok, why, why_not) in found.items()
+    }
 
 
 def refused(answer: str, root: Path = Path("/")) -> Capability:
-    """The refusal of a private network in words: `answer` is the kernel's, the settings under `root` often tell more."""
+    """The refusal of a private network in words: `answer` is the kernel's, the settings under
+    `root` often tell more.
+    """
     for setting, bad, good, who in (
-        ("kernel/apparmor_restrict_unprivileged_userns", "1", "0", "AppArmor restricts user namespaces here"),
-        ("kernel/unprivileged_userns_clone", "0", "1", "this kernel keeps user namespaces for root"),
+        (
+            "kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "0",
+            "AppArmor restricts user namespaces here",
+        ),
+        (
+            "kernel/unprivileged_userns_clone",
+            "0",
+            "1",
+            "this kernel keeps user namespaces for root",
+        ),
         ("user/max_user_namespaces", "0", "10000", "no user namespaces are allowed here"),
     ):
         if read(root / "proc/sys" / setting) == bad:
             name = setting.replace("/", ".")
-            return Capability(False, f"{who} ({name}={bad})", f"Runs use loopback; to allow it: sudo sysctl -w {name}={good}")
+            return Capability(
+                False,
+                f"{who} ({name}={bad})",
+                f"Runs use loopback; to allow it: sudo sysctl -w {name}={good}",
+            )
     inside = (root / ".dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
     who = "this container's security profile" if inside else "this system"
-    return Capability(False, f"{who} does not let us make a network namespace ({answer})", "Runs use loopback.")
+    return Capability(
+        False, f"{who} does not let us make a network namespace ({answer})", "Runs use loopback."
+    )

@@ -1,4 +1,6 @@
-"""Cores and memory that are ours to use: what the machine has, less what a container or a hub holds back."""
+"""Cores and memory that are ours to use: what the machine has, less what a container or a hub holds
+back.
+"""
 
 from __future__ import annotations
 
@@ -34,20 +36,27 @@ def usable_cores() -> int:
     """Cores this process may use at the same time, at least 1."""
     from joblib import cpu_count  # affinity, LOKY_MAX_CPU_COUNT, and the quota of a container
 
-    # joblib looks at the root of the cgroups only; a hub that makes a systemd slice for each user sets the quota further down.
+    # joblib looks at the root of the cgroups only; a hub that makes a systemd slice for each user
+    # sets the quota further down.
     quota = safely(cgroup_cores, None)
     cores = safely(cpu_count, os.cpu_count() or 1)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def usable_memory(root: Path = Path("/")) -> tuple[int, int, str]:
-    """Bytes free for us, bytes there are at most, and why: the machine's, or those of a limit if it is tighter. (0, 0, why) if it cannot be read."""
+    """Bytes free for us, bytes there are at most, and why: the machine's, or those of a limit if it
+    is tighter. (0, 0, why) if it cannot be read.
+    """
     import psutil
 
     physical = safely(psutil.virtual_memory, None)
     if physical is None:
         return 0, 0, "How much memory is free cannot be read here."
-    free, total, why = int(physical.available), int(physical.total), "Nothing limits it but what other programs use."
+    free, total, why = (
+        int(physical.available),
+        int(physical.total),
+        "Nothing limits it but what other programs use.",
+    )
     group = safely(lambda: cgroup_memory(root), None)
     if group and group[1] < total:
         total = group[1]
@@ -56,21 +65,29 @@ def usable_memory(root: Path = Path("/")) -> tuple[int, int, str]:
 
 
 def cgroup_memory(root: Path = Path("/")) -> tuple[int, int] | None:
-    """(free, limit) in bytes of the tightest memory limit on this process, of cgroup v2 or v1; None if there is none.
+    """(free, limit) in bytes of the tightest memory limit on this process, of cgroup v2 or v1; None
+    if there is none.
 
-    The page cache counts as free, as the kernel gives it back on demand. `root` is where `proc` and `sys` are looked for.
+    The page cache counts as free, as the kernel gives it back on demand. `root` is where `proc` and
+    `sys` are looked for.
     """
     found = []
     for group in _cgroups("memory", root):
-        stat = dict(line.split()[:2] for line in read(group / "memory.stat").splitlines() if " " in line)
+        stat = dict(
+            line.split()[:2] for line in read(group / "memory.stat").splitlines() if " " in line
+        )
         for limit_name, usage_name, prefix in (
             ("memory.max", "memory.current", ""),
-            ("memory.high", "memory.current", ""),  # above it tasks are not killed but slowed to a crawl
+            # above it tasks are not killed but slowed to a crawl
+            ("memory.high", "memory.current", ""),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         ):
             limit, usage = read(group / limit_name), read(group / usage_name)
-            if limit.isdigit() and usage.isdigit() and int(limit) < 2**60:  # v1 writes "no limit" as nearly 2**63
-                cache = int(stat.get(prefix + "inactive_file", 0)) + int(stat.get(prefix + "active_file", 0))
+            # v1 writes "no limit" as nearly 2**63
+            if limit.isdigit() and usage.isdigit() and int(limit) < 2**60:
+                cache = int(stat.get(prefix + "inactive_file", 0)) + int(
+                    stat.get(prefix + "active_file", 0)
+                )
                 found.append((max(0, int(limit) - max(0, int(usage) - cache)), int(limit)))
     return min(found, default=None)
 
@@ -88,11 +105,16 @@ def cgroup_cores(root: Path = Path("/")) -> float | None:
 
 
 def _cgroups(controller: str, root: Path) -> Iterator[Path]:
-    """The folder of this process's group and of each group around it. A container may see its own as the top."""
+    """The folder of this process's group and of each group around it.
+
+    A container may see its own as the top.
+    """
     for line in read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         top = root / "sys/fs/cgroup" / (controller if controllers else "")
         own = top if ".." in path else top / path.strip("/")
-        yield from (folder for folder in (own, *own.parents) if folder == top or top in folder.parents)
+        yield from (
+            folder for folder in (own, *own.parents) if folder == top or top in folder.parents
+        )

@@ -1,4 +1,6 @@
-"""The plan of a run on a machine: devices, threads, collective backend, start method and memory, each with its reason."""
+"""The plan of a run on a machine: devices, threads, collective backend, start method and memory,
+each with its reason.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ Backend = Literal["nccl", "ring", "gloo", "none"]
 StartMethod = Literal["fork", "spawn"]
 MB = 2**20
 
-# (once, each): MB that a cluster takes once, for its zygote or for the library pages that its tasks share, and again for each task.
-# Measured on Linux x86-64 with /proc/<pid>/smaps_rollup: once is the zygote's Rss (spawn: file pages, Rss - Anonymous), each is Private_Clean +
-# Private_Dirty of 2 and of 4 tasks after ten steps of an MLP on digits (MultiWorkerMirroredStrategy with RING; DDP on gloo). Seen: tensorflow
-# fork 621 and 96, spawn 388 and 295; torch fork 371 and 16, spawn 115 and 271; numpy with scikit-learn 119. Rounded up.
+# (once, each): MB that a cluster takes once, for its zygote or for the library pages that its tasks
+# share, and again for each task. Measured on Linux x86-64 with /proc/<pid>/smaps_rollup: once is
+# the zygote's Rss (spawn: file pages, Rss - Anonymous), each is Private_Clean + Private_Dirty of 2
+# and of 4 tasks after ten steps of an MLP on digits (MultiWorkerMirroredStrategy with RING; DDP on
+# gloo). Seen: tensorflow fork 621 and 96, spawn 388 and 295; torch fork 371 and 16, spawn 115 and
+# 271; numpy with scikit-learn 119. Rounded up.
 _MEMORY_MB = {
     ("tensorflow", "fork"): (650, 140),
     ("tensorflow", "spawn"): (400, 350),
@@ -28,15 +32,18 @@ _MEMORY_MB = {
     ("python", "fork"): (150, 40),
     ("python", "spawn"): (50, 120),
 }
-# Copies of the float32 parameters that a task holds at its worst moment: weights, gradients, reduce buffers, temporaries. Same runs, the MLP grown
-# to 10, 25 and 50 million parameters, 4 workers, from the peak (VmHWM): tensorflow 6.4 to 8.4 (the first step merges tensors for RING; up to 12 with
-# 2 workers), torch 3.1 to 4.1.
+# Copies of the float32 parameters that a task holds at its worst moment: weights, gradients, reduce
+# buffers, temporaries. Same runs, the MLP grown to 10, 25 and 50 million parameters, 4 workers,
+# from the peak (VmHWM): tensorflow 6.4 to 8.4 (the first step merges tensors for RING; up to 12
+# with 2 workers), torch 3.1 to 4.1.
 _COPIES = {"tensorflow": 8, "torch": 4, "python": 5}
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One decision of a plan: `what` was decided, the `choice`, and `why`, in one sentence for a learner."""
+    """One decision of a plan: `what` was decided, the `choice`, and `why`, in one sentence for a
+    learner.
+    """
 
     what: str
     choice: str
@@ -45,7 +52,8 @@ class Reason:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where and how the tasks of a run start. `devices`: task -> `cpu` or `gpu:0`; `threads`: of each task; `fits`: tasks that memory allows.
+    """Where and how the tasks of a run start. `devices`: task -> `cpu` or `gpu:0`; `threads`: of
+    each task; `fits`: tasks that memory allows.
 
     `rate`, `delay`: who imposes those of the links between hosts; None where there are none.
     """
@@ -63,11 +71,14 @@ class Plan:
     reasons: tuple[Reason, ...]
 
 
-def plan(spec: RunSpec, machine: Machine, warm: bool = False, all_reduce: Reason | None = None) -> Plan:
+def plan(
+    spec: RunSpec, machine: Machine, warm: bool = False, all_reduce: Reason | None = None
+) -> Plan:
     """Decide how a run is placed. Pure: it looks at nothing but its arguments.
 
-    `warm` says that the zygote of this framework runs already, so that its memory is not counted twice. `all_reduce`: what the strategy has in
-    place of the framework's own. Raises `SpecError` if the tasks need more memory than is free.
+    `warm` says that the zygote of this framework runs already, so that its memory is not counted
+    twice. `all_reduce`: what the strategy has in place of the framework's own. Raises `SpecError`
+    if the tasks need more memory than is free.
     """
     start: StartMethod = "fork" if machine.fork.ok else "spawn"
     fits, memory = _fit(spec, machine, start, warm)
@@ -80,15 +91,26 @@ def plan(spec: RunSpec, machine: Machine, warm: bool = False, all_reduce: Reason
     return Plan(
         start_method=start,
         device="gpu" if gpus else "cpu",
-        devices=dict.fromkeys(spec.tasks, "cpu") | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)},
+        devices=dict.fromkeys(spec.tasks, "cpu")
+        | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)},
         threads=_threads(spec, machine),
         backend=backend,
-        reality="emulated" if spec.device_ms > 0 or spec.slow or spec.emulate or _links(spec) else "measured",
+        reality="emulated"
+        if spec.device_ms > 0 or spec.slow or spec.emulate or _links(spec)
+        else "measured",
         fits=fits,
         network=kind,
         rate=rate,
         delay=delay,
-        reasons=(cores, device, reduction, _start_reason(spec, machine), memory, network, _reality_reason(spec)),
+        reasons=(
+            cores,
+            device,
+            reduction,
+            _start_reason(spec, machine),
+            memory,
+            network,
+            _reality_reason(spec),
+        ),
     )
 
 
@@ -100,22 +122,37 @@ def _fit(spec: RunSpec, machine: Machine, start: StartMethod, warm: bool) -> tup
     each += model * spec.replicas
     tasks = len(spec.tasks)
     if machine.memory_total == 0:
-        return tasks, Reason("memory", "not known", "How much is free cannot be read here, so nothing is refused.")
+        return tasks, Reason(
+            "memory", "not known", "How much is free cannot be read here, so nothing is refused."
+        )
     need, fits = gigabytes(once + tasks * each), max(0, (machine.memory - once) // each)
     free = gigabytes(machine.memory)
     if tasks <= fits:
-        return fits, Reason("memory", f"about {need}", f"For {_n(tasks, 'task')}; the {free} that are free would hold {fits} of this kind.")
+        return fits, Reason(
+            "memory",
+            f"about {need}",
+            f"For {_n(tasks, 'task')}; the {free} that are free would hold {fits} of this kind.",
+        )
     most, what = fits - (tasks - spec.workers), _n(tasks, "task")
     if spec.replicas > 1:  # the workers that were asked for are the devices of one process
-        most, what = (machine.memory - once - each) // max(model, 1) + spec.replicas, f"{spec.replicas} devices of one process"
-    at_most = f"at most {_n(most, 'worker')}" if most > 0 else "not even one worker fits: close other programs or notebooks"
+        most, what = (
+            (machine.memory - once - each) // max(model, 1) + spec.replicas,
+            f"{spec.replicas} devices of one process",
+        )
+    at_most = (
+        f"at most {_n(most, 'worker')}"
+        if most > 0
+        else "not even one worker fits: close other programs or notebooks"
+    )
     smaller = ", or fewer parameters" if spec.workload == "wide" else ""
     text = f"{spec.framework} needs about {need} for {what}, this machine has {free} free: {at_most}{smaller}"
     raise SpecError("workers", spec.shares, text)
 
 
 def _gpus_used(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
-    """How many workers get a GPU of their own: all that need one, or none, so that workers stay alike."""
+    """How many workers get a GPU of their own: all that need one, or none, so that workers stay
+    alike.
+    """
     here, needed = len(machine.gpus), 1 if spec.strategy == "one_device" else spec.shares
     if not here:
         return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
@@ -127,31 +164,49 @@ def _gpus_used(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
     elif here < needed:
         why = f"{found} for {needed} workers: it takes one for each, so all compute on the CPU and stay alike."
     else:
-        return needed, Reason("device", "gpu", f"{found}: {'one for each worker' if needed > 1 else 'the worker computes on one'}.")
+        return needed, Reason(
+            "device",
+            "gpu",
+            f"{found}: {'one for each worker' if needed > 1 else 'the worker computes on one'}.",
+        )
     return 0, Reason("device", "cpu", why)
 
 
 def _backend(spec: RunSpec, gpus: int) -> tuple[Backend, Reason]:
-    """The framework's own way to all-reduce: NCCL where every worker has a GPU, else what works on CPUs."""
+    """The framework's own way to all-reduce: NCCL where every worker has a GPU, else what works on
+    CPUs.
+    """
     if spec.framework == "python":
-        return "none", Reason("all-reduce", "none", "No framework is loaded, so no framework's collectives either.")
+        return "none", Reason(
+            "all-reduce", "none", "No framework is loaded, so no framework's collectives either."
+        )
     if gpus > 1:
-        return "nccl", Reason("all-reduce", "nccl", "Every worker has an NVIDIA GPU, and NCCL moves gradients straight from GPU to GPU.")
+        return "nccl", Reason(
+            "all-reduce",
+            "nccl",
+            "Every worker has an NVIDIA GPU, and NCCL moves gradients straight from GPU to GPU.",
+        )
     native: Backend = "ring" if spec.framework == "tensorflow" else "gloo"
     if spec.workers == 1:
-        return native, Reason("all-reduce", native, "One worker has nobody to reduce with, so nothing is sent.")
+        return native, Reason(
+            "all-reduce", native, "One worker has nobody to reduce with, so nothing is sent."
+        )
     how = (
         "TensorFlow's RING passes chunks of the gradient from worker to worker"
         if native == "ring"
         else "torch's gloo adds gradients up over TCP"
     )
-    return native, Reason("all-reduce", native, f"NCCL works only between GPUs, one for each worker; on CPUs {how}.")
+    return native, Reason(
+        "all-reduce", native, f"NCCL works only between GPUs, one for each worker; on CPUs {how}."
+    )
 
 
 def _scheduled(spec: RunSpec) -> Reason:
     across = f", and over TCP between the {spec.hosts} hosts" if spec.hosts > 1 else ""
     return Reason(
-        "all-reduce", spec.all_reduce, f"Ours: the workers carry out its schedule themselves, in shared memory on a host{across}."
+        "all-reduce",
+        spec.all_reduce,
+        f"Ours: the workers carry out its schedule themselves, in shared memory on a host{across}.",
     )
 
 
@@ -161,23 +216,46 @@ def _network(spec: RunSpec, can: Capability) -> tuple[Kind, Imposer | None, Impo
     seen = (
         "Nobody outside can reach or see the ports of its tasks."
         if can.ok
-        else sentence(f"{can.why}: other users of this machine, and maybe other machines, can reach the ports of its tasks. {can.cure}")
+        else sentence(
+            f"{can.why}: other users of this machine, and maybe other machines, can reach the ports of its tasks. {can.cure}"
+        )
     )
     hosts = len(spec.all_hosts)
     if hosts == 1:
-        return own, None, None, Reason("network", own, f"{seen} All tasks are on one host, so nothing goes over a wire.")
+        return (
+            own,
+            None,
+            None,
+            Reason(
+                "network", own, f"{seen} All tasks are on one host, so nothing goes over a wire."
+            ),
+        )
     parts = network_parts(can)
     rate: Imposer = "kernel" if parts["rate"].ok else "exchange"
     delay: Imposer = "kernel" if parts["delay"].ok else "exchange"
     links = f" Links: {_links(spec)}." if _links(spec) else ""
     missing = {
-        what: parts[what].why for what, needed in (("rate", _rated(spec)), ("delay", _delayed(spec))) if needed and not parts[what].ok
+        what: parts[what].why
+        for what, needed in (("rate", _rated(spec)), ("delay", _delayed(spec)))
+        if needed and not parts[what].ok
     }
     for what, why in missing.items():
         links += f" Their {what} binds our own exchange only, not what a framework sends: {why}."
     if not parts["hosts"].ok:
-        return own, rate, delay, Reason("network", own, f"{seen} The {hosts} hosts are one, as {parts['hosts'].why}.{links}")
-    return "hosts", rate, delay, Reason("network", f"{hosts} hosts", f"{seen} Each task has an address of its own.{links}")
+        return (
+            own,
+            rate,
+            delay,
+            Reason(
+                "network", own, f"{seen} The {hosts} hosts are one, as {parts['hosts'].why}.{links}"
+            ),
+        )
+    return (
+        "hosts",
+        rate,
+        delay,
+        Reason("network", f"{hosts} hosts", f"{seen} Each task has an address of its own.{links}"),
+    )
 
 
 def _links(spec: RunSpec) -> str:
@@ -210,7 +288,11 @@ def _cores_reason(spec: RunSpec, machine: Machine, gpus: int) -> Reason:
     elif cores >= workers:
         why = f"{have}: each has {_n(cores // workers, 'core')} to itself, so they do compute at the same time."
     else:
-        device = "device time is emulated" if spec.device_ms > 0 else "device_ms would emulate a device for each"
+        device = (
+            "device time is emulated"
+            if spec.device_ms > 0
+            else "device_ms would emulate a device for each"
+        )
         why = f"{have}: they take turns, so expect no speed-up from compute; {device}."
     return Reason("cores", f"{_n(_threads(spec, machine), 'thread')} a worker", why)
 
@@ -219,19 +301,35 @@ def _start_reason(spec: RunSpec, machine: Machine) -> Reason:
     name = "what they need" if spec.framework == "python" else spec.framework
     if machine.fork.ok:
         return Reason(
-            "start", "fork", f"Tasks are copied from one process that has imported {name} already: at once, and sharing its memory."
+            "start",
+            "fork",
+            f"Tasks are copied from one process that has imported {name} already: at once, and sharing its memory.",
         )
-    return Reason("start", "spawn", sentence(f"{machine.fork.why}; every task imports {name} anew, which takes longer and more memory."))
+    return Reason(
+        "start",
+        "spawn",
+        sentence(
+            f"{machine.fork.why}; every task imports {name} anew, which takes longer and more memory."
+        ),
+    )
 
 
 def _reality_reason(spec: RunSpec) -> Reason:
-    imposed = [f"each step sleeps {spec.device_ms:g} ms to stand for a device"] if spec.device_ms > 0 else []
+    imposed = (
+        [f"each step sleeps {spec.device_ms:g} ms to stand for a device"]
+        if spec.device_ms > 0
+        else []
+    )
     imposed += [f"{spec.strategy} is emulated by other devices"] if spec.emulate else []
     imposed += [f"the links between hosts are held to {_links(spec)}"] if _links(spec) else []
     imposed += [f"{task} is made {factor:g} times slower" for task, factor in spec.slow.items()]
     if imposed:
-        return Reason("reality", "emulated", f"Real processes and real bytes, but {' and '.join(imposed)}.")
-    return Reason("reality", "measured", "Real processes and real bytes; nothing is imposed on them.")
+        return Reason(
+            "reality", "emulated", f"Real processes and real bytes, but {' and '.join(imposed)}."
+        )
+    return Reason(
+        "reality", "measured", "Real processes and real bytes; nothing is imposed on them."
+    )
 
 
 def _n(count: int, noun: str) -> str:

@@ -1,1 +1,3 @@
-"""A network of the run's own: private to it, with hosts, links of a set speed, and counters of what goes over them."""
+"""A network of the run's own: private to it, with hosts, links of a set speed, and counters of what
+goes over them.
+"""

@@ -24,4 +24,6 @@ def build(kind: Kind, spec: RunSpec, rate: Imposer | None, delay: Imposer | None
         return Hosts(spec.places, links, rate == "kernel", delay == "kernel")
     except Exception as error:  # pyroute2 has errors of its own besides OSError
         cure = "Set LOCKSTEP_NETWORK=loopback to do without, or run fewer clusters at a time."
-        raise Unavailable("a network of the run's own", f"the system refuses it now ({error})", cure) from error
+        raise Unavailable(
+            "a network of the run's own", f"the system refuses it now ({error})", cure
+        ) from error

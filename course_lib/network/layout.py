@@ -1,4 +1,6 @@
-"""Where a run's tasks are in its network: on which host, at which address. No system is asked; that is for `hosts`."""
+"""Where a run's tasks are in its network: on which host, at which address. No system is asked; that
+is for `hosts`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"
 INTERFACE = "eth0"
 PORT = 2222  # the same for all: each task has an address of its own
-# Addresses set apart for tests of networks (RFC 2544). Never those of private networks: a name server is often among them, and is out of reach in
-# here. Who asks it is told so at once where no line leads to it, and waits for seconds where one seems to.
+# Addresses set apart for tests of networks (RFC 2544). Never those of private networks: a name
+# server is often among them, and is out of reach in here. Who asks it is told so at once where no
+# line leads to it, and waits for seconds where one seems to.
 _RANGE, PREFIX = (198, 18), 15  # bits that all addresses have in common
 
 
@@ -34,7 +37,9 @@ def seats(places: Mapping[str, int]) -> dict[str, Seat]:
 
 
 def by_job(addresses: Mapping[str, str]) -> dict[str, list[str]]:
-    """Job -> `host:port` of its tasks in order, from that of each task: what TensorFlow calls a cluster."""
+    """Job -> `host:port` of its tasks in order, from that of each task: what TensorFlow calls a
+    cluster.
+    """
     jobs: dict[str, list[str]] = {}
     for task, address in addresses.items():
         jobs.setdefault(task.partition(":")[0], []).append(address)
@@ -52,7 +57,9 @@ def host_name(host: int) -> str:
 
 
 def _address(host: int, number: int) -> str:
-    """The second half of the range is for the hosts from 256 on, and for who is too many on another: there are never enough tasks for both."""
+    """The second half of the range is for the hosts from 256 on, and for who is too many on
+    another: there are never enough tasks for both.
+    """
     high, low = divmod(host, 256)
     many, few = divmod(number, 250)
     return f"{_RANGE[0]}.{_RANGE[1] + high + many}.{low}.{few + 1}"

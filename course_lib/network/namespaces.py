@@ -1,7 +1,8 @@
-"""Network namespaces of Linux, held by nothing but processes and file descriptors: they are gone when those are, however those end.
+"""Network namespaces of Linux, held by nothing but processes and file descriptors: they are gone
+when those are, however those end.
 
-A namespace has interfaces, addresses and ports of its own. Who is not in it can neither reach nor see what listens there.
-Sources: network_namespaces(7), user_namespaces(7).
+A namespace has interfaces, addresses and ports of its own. Who is not in it can neither reach nor
+see what listens there. Sources: network_namespaces(7), user_namespaces(7).
 """
 
 from __future__ import annotations
@@ -20,23 +21,30 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
 def make_private() -> None:
-    """Move this process, and what it will fork, into a network namespace of its own, in which there is only loopback.
+    """Move this process, and what it will fork, into a network namespace of its own, in which there
+    is only loopback.
 
-    Who may not simply do that gets a user namespace as well, in which it keeps its own user and group; that takes a process with one thread.
-    Raises `OSError` where the system refuses.
+    Who may not simply do that gets a user namespace as well, in which it keeps its own user and
+    group; that takes a process with one thread. Raises `OSError` where the system refuses.
     """
     uid, gid = os.getuid(), os.getgid()
     try:
         _call("unshare", _NEWNET)
     except PermissionError:
         _call("unshare", _NEWUSER | _NEWNET)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
             Path(f"/proc/self/{name}").write_text(text)
     bring_up("lo")
 
 
 def another() -> int:
-    """Move this process into a new namespace, in which there is only loopback, and return a descriptor of that."""
+    """Move this process into a new namespace, in which there is only loopback, and return a
+    descriptor of that.
+    """
     _call("unshare", _NEWNET)
     bring_up("lo")
     return current()
@@ -54,7 +62,10 @@ def enter(fd: int) -> None:
 
 @contextlib.contextmanager
 def inside(fd: int, back: int) -> Iterator[None]:
-    """Be in the namespace `fd` for the block, and then in `back`. A process that is forked meanwhile stays there."""
+    """Be in the namespace `fd` for the block, and then in `back`.
+
+    A process that is forked meanwhile stays there.
+    """
     enter(fd)
     try:
         yield

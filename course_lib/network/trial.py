@@ -1,7 +1,8 @@
-"""What this system lets us do of all that `hosts` needs, found by doing it: in a process of its own, as it cannot be undone.
+"""What this system lets us do of all that `hosts` needs, found by doing it: in a process of its
+own, as it cannot be undone.
 
-Run as a program, without any package, as quickly as can be. It prints "ok", or why there is no private network, and then, for each part of the kernel
-that is there, its name.
+Run as a program, without any package, as quickly as can be. It prints "ok", or why there is no
+private network, and then, for each part of the kernel that is there, its name.
 """
 
 from __future__ import annotations
@@ -13,20 +14,29 @@ import struct
 from pathlib import Path
 
 LINKS, QDISCS = ("veth", "bridge"), ("tbf", "netem")
-_NEWLINK, _NEWQDISC, _NEW = 16, 36, 0x605  # a request that wants an answer and makes something that is not there yet
+# a request that wants an answer and makes something that is not there yet
+_NEWLINK, _NEWQDISC, _NEW = 16, 36, 0x605
 _LINKINFO, _KIND, _ROOT = 18, 1, 0xFFFFFFFF
 _LOOPBACK = 1
 
 
 def parts() -> list[str]:
-    """The kinds of interface and of queueing discipline that the kernel has, tried in the namespace that this process is in."""
+    """The kinds of interface and of queueing discipline that the kernel has, tried in the namespace
+    that this process is in.
+    """
     found = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         for kind in LINKS:
-            info = struct.pack("BxHiII", 0, 0, 0, 0, 0) + _attribute(_LINKINFO, _attribute(_KIND, kind.encode()))
+            info = struct.pack("BxHiII", 0, 0, 0, 0, 0) + _attribute(
+                _LINKINFO, _attribute(_KIND, kind.encode())
+            )
             found += [kind] if _ask(kernel, _NEWLINK, info) == 0 else []
-        for kind in QDISCS:  # without its settings the kernel makes none, but says something else where it does not know the kind
-            info = struct.pack("BxxxiIII", 0, _LOOPBACK, 0, _ROOT, 0) + _attribute(_KIND, kind.encode() + b"\0")
+        # without its settings the kernel makes none, but says something else where it does not know
+        # the kind
+        for kind in QDISCS:
+            info = struct.pack("BxxxiIII", 0, _LOOPBACK, 0, _ROOT, 0) + _attribute(
+                _KIND, kind.encode() + b"\0"
+            )
             found += [kind] if _ask(kernel, _NEWQDISC, info) != -2 else []
     return found
 

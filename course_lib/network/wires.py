@@ -1,8 +1,10 @@
-"""Links without a kernel that makes them: an agreement, in shared memory, about when each link between hosts will be free again.
+"""Links without a kernel that makes them: an agreement, in shared memory, about when each link
+between hosts will be free again.
 
-Who sends a message reserves the sender's uplink and the receiver's downlink for as long as its bytes take, and so knows when it is due at the other
-end; the receiver does not look at it before. So a link is shared by all ranks of a host, and nobody has to sleep in order to be slow. It
-binds those who keep to it: our own exchange, not what a framework sends.
+Who sends a message reserves the sender's uplink and the receiver's downlink for as long as its
+bytes take, and so knows when it is due at the other end; the receiver does not look at it before.
+So a link is shared by all ranks of a host, and nobody has to sleep in order to be slow. It binds
+those who keep to it: our own exchange, not what a framework sends.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ import numpy as np
 from course_lib.spec import Link
 
 PAYLOAD = 1448 / 1514
-"""Of the bytes on a wire, those that are a message's: a whole packet of Ethernet, less the headers of Ethernet, IP and TCP."""
+"""Of the bytes on a wire, those that are a message's: a whole packet of Ethernet, less the headers
+of Ethernet, IP and TCP.
+"""
 
-_RATE, _DELAY, _UP, _DOWN = range(4)  # payload bytes a second, seconds, when the uplink and the downlink will be free
+# payload bytes a second, seconds, when the uplink and the downlink will be free
+_RATE, _DELAY, _UP, _DOWN = range(4)
 _PATIENCE = 0.1  # seconds: who is stopped just while it reserves must not stop the others
 
 
@@ -48,7 +53,9 @@ class Wires:
         self._hosts[host, :_UP] = link.bytes_per_second * PAYLOAD, link.delay
 
     def due(self, src: int, dst: int, size: int) -> float:
-        """When a message of `size` bytes that host `src` sends now has arrived at host `dst`, on the clock of all processes."""
+        """When a message of `size` bytes that host `src` sends now has arrived at host `dst`, on
+        the clock of all processes.
+        """
         here, there = self._hosts[src], self._hosts[dst]
         if here[_DELAY] == 0 and here[_RATE] == there[_RATE] == np.inf:
             return 0.0

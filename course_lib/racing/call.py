@@ -1,4 +1,6 @@
-"""`race`: several strategies at the same time, on the same task, each with its own cluster and an equal share of this machine."""
+"""`race`: several strategies at the same time, on the same task, each with its own cluster and an
+equal share of this machine.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +38,35 @@ SAMPLE = 0.2  # seconds between samples of the machine's load
 ACTIVE = ("starting", "running")
 
 
-def race(*entrants: Any, target_loss: float | None = None, target_accuracy: float | None = None, **fields: Any) -> Race:
+def race(
+    *entrants: Any,
+    target_loss: float | None = None,
+    target_accuracy: float | None = None,
+    **fields: Any,
+) -> Race:
     """Run strategies against each other, at the same time, and return at once.
 
-    Each of the `entrants` is a strategy's name, `(label, name, fields)`, a dict with `strategy` in it, or a `RunSpec`; its own fields come before the
-    common `fields`, which are those of `RunSpec` and default alike for all. All learn the same workload from the same weights, with the same examples
-    in the same order; a common field that an entrant cannot take is left out for it, and a note says so. `target_loss`: what loss they race for;
-    without one, the lowest that all of them reach. `target_accuracy`: what test accuracy, which is then measured every `evaluate_every` steps
-    (default `EVALUATE_EVERY`). Raises `SpecError` or `Unavailable` before any process starts.
+    Each of the `entrants` is a strategy's name, `(label, name, fields)`, a dict with `strategy` in
+    it, or a `RunSpec`; its own fields come before the common `fields`, which are those of `RunSpec`
+    and default alike for all. All learn the same workload from the same weights, with the same
+    examples in the same order; a common field that an entrant cannot take is left out for it, and a
+    note says so. `target_loss`: what loss they race for; without one, the lowest that all of them
+    reach. `target_accuracy`: what test accuracy, which is then measured every `evaluate_every`
+    steps (default `EVALUATE_EVERY`). Raises `SpecError` or `Unavailable` before any process starts.
 
         with race("multi_worker_mirrored", "one_device", workers=4, steps=100, device_ms=20, slow={"worker:3": 4}) as both:
             print(both.wait().comparison)
     """
     origin = clock()
-    if target_loss is not None and not (isinstance(target_loss, (int, float)) and 0 < target_loss < math.inf):
+    if target_loss is not None and not (
+        isinstance(target_loss, (int, float)) and 0 < target_loss < math.inf
+    ):
         raise SpecError("target_loss", target_loss, "a number above 0")
     if target_accuracy is not None:
         if not (isinstance(target_accuracy, (int, float)) and 0 < target_accuracy <= 1):
-            raise SpecError("target_accuracy", target_accuracy, "a number above 0, at most 1, such as 0.9")
+            raise SpecError(
+                "target_accuracy", target_accuracy, "a number above 0, at most 1, such as 0.9"
+            )
         fields["evaluate_every"] = fields.get("evaluate_every") or EVALUATE_EVERY
     run_dir = fields.pop("run_dir", None)
     lined_up, notes = line_up(entrants, fields)
@@ -62,7 +75,9 @@ def race(*entrants: Any, target_loss: float | None = None, target_accuracy: floa
     plans = _plans(lined_up, share)
     notes += [_cores_note(cores, share, machine)]
     if any(plan.device == "gpu" for plan in plans):
-        notes.append("All entrants compute on the same GPUs, and how busy those are is not measured.")
+        notes.append(
+            "All entrants compute on the same GPUs, and how busy those are is not measured."
+        )
     specs = [_placed(i, entrant, run_dir) for i, entrant in enumerate(lined_up)]
     schedules = [catalog.schedule(entrant.spec, entrant.algorithm) for entrant in lined_up]
     directories = [RunDir(spec) for spec in specs]
@@ -70,18 +85,24 @@ def race(*entrants: Any, target_loss: float | None = None, target_accuracy: floa
     with contextlib.ExitStack() as begun:
         for i, entrant in enumerate(lined_up):
             roles = draw(directories[i].path, catalog.programs(specs[i]), cores[i])
-            runs[entrant.label] = launch(specs[i], plans[i], machine, directories[i], origin, roles, summarize, schedules[i])
+            runs[entrant.label] = launch(
+                specs[i], plans[i], machine, directories[i], origin, roles, summarize, schedules[i]
+            )
             begun.callback(runs[entrant.label].stop)
         begun.pop_all()  # all are there: none is to be stopped
     return Race(runs, notes, origin, machine.cores, target_loss, target_accuracy)
 
 
 def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
-    """An equal share of a machine, as a machine that a run can be planned for; and the cores of each entrant, none if they cannot be told apart.
+    """An equal share of a machine, as a machine that a run can be planned for; and the cores of
+    each entrant, none if they cannot be told apart.
 
-    Where a quota holds back some of the cores that can be seen, nobody is tied to any: others may be on them.
+    Where a quota holds back some of the cores that can be seen, nobody is tied to any: others may
+    be on them.
     """
-    share = replace(machine, cores=max(1, machine.cores // entrants), memory=machine.memory // entrants)
+    share = replace(
+        machine, cores=max(1, machine.cores // entrants), memory=machine.memory // entrants
+    )
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if machine.cores != len(mine) or len(mine) < entrants:
         return share, [()] * entrants
@@ -94,9 +115,17 @@ def _plans(entrants: Sequence[Entrant], share: Machine) -> list[Plan]:
     for entrant in entrants:
         framework = entrant.spec.framework
         try:
-            plans.append(catalog.plan(entrant.spec, share, warm=framework in warm or nursery.is_warm(framework)))
+            plans.append(
+                catalog.plan(
+                    entrant.spec, share, warm=framework in warm or nursery.is_warm(framework)
+                )
+            )
         except SpecError as error:
-            raise SpecError(error.field, error.value, f"{error.allowed} (for {entrant.label}, one of {len(entrants)} entrants)") from None
+            raise SpecError(
+                error.field,
+                error.value,
+                f"{error.allowed} (for {entrant.label}, one of {len(entrants)} entrants)",
+            ) from None
         warm.add(framework)
     return plans
 
@@ -117,7 +146,10 @@ def _placed(number: int, entrant: Entrant, run_dir: str | Path | None) -> RunSpe
 
 
 class Race:
-    """Runs against each other. `runs`: label -> `Run`; `comparison` is readable at any time. As a context manager it stops them at its end."""
+    """Runs against each other. `runs`: label -> `Run`; `comparison` is readable at any time.
+
+    As a context manager it stops them at its end.
+    """
 
     def __init__(
         self,
@@ -143,12 +175,14 @@ class Race:
     def wait(self, timeout: float = WAIT) -> Race:
         """Wait until all runs are over and return the race.
 
-        An entrant that fails does not stop the others. Raises, once all are over, what ended the first that failed; `Stalled` after
-        `timeout` seconds, and names who was waited for; the race goes on then, as it does after an interrupt.
+        An entrant that fails does not stop the others. Raises, once all are over, what ended the
+        first that failed; `Stalled` after `timeout` seconds, and names who was waited for; the race
+        goes on then, as it does after an interrupt.
         """
         deadline = clock() + timeout
         with saying("race", "[run.stop() for run in Run.going()]", self._held):
-            while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):  # short waits, so that an interrupt is noticed
+            # short waits, so that an interrupt is noticed
+            while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):
                 if clock() >= deadline:
                     raise Stalled(self._busy(), timeout)
         for label, run in self.runs.items():
@@ -156,11 +190,16 @@ class Race:
                 run.wait(0)
             except TaskFailed as failed:
                 task = f"{label}: {failed.task}"
-                raise TaskFailed(task, failed.step, failed.reason, failed.remote_traceback, failed.log_tail) from None
+                raise TaskFailed(
+                    task, failed.step, failed.reason, failed.remote_traceback, failed.log_tail
+                ) from None
         return self
 
     def stop(self, timeout: float = 10.0) -> Race:
-        """End all runs now; returns when their last process is gone. Does nothing to a race that is over."""
+        """End all runs now; returns when their last process is gone.
+
+        Does nothing to a race that is over.
+        """
         with contextlib.ExitStack() as every:  # also if one of them stalls
             for run in self.runs.values():
                 every.callback(run.stop, timeout)
@@ -168,17 +207,21 @@ class Race:
         return self
 
     def slow(self, task: str, factor: float) -> None:
-        """Make a task of every entrant that has it, and still runs, take `factor` times as long over its steps from now on; 1 is full speed.
+        """Make a task of every entrant that has it, and still runs, take `factor` times as long
+        over its steps from now on; 1 is full speed.
 
         Raises `SpecError` if no entrant has such a task, `LockstepError` if it comes too late.
         """
         having = [run for run in self.runs.values() if task in run.spec.tasks]
-        for run in [run for run in having if run.state in ACTIVE] or having or self.runs.values():  # who cannot do it says why
+        # who cannot do it says why
+        for run in [run for run in having if run.state in ACTIVE] or having or self.runs.values():
             run.slow(task, factor)
 
     @property
     def state(self) -> str:
-        """`starting` until the starting line opens, `running` while a run goes on, then `failed` or `stopped` if one of them is, else `finished`."""
+        """`starting` until the starting line opens, `running` while a run goes on, then `failed` or
+        `stopped` if one of them is, else `finished`.
+        """
         states = [run.state for run in self.runs.values()]
         if any(state in ACTIVE for state in states):
             return "running" if self._line.opened is not None else "starting"
@@ -186,7 +229,9 @@ class Race:
 
     @property
     def notes(self) -> list[str]:
-        """What else to know: how the machine is divided, who goes without what, who was not at the starting line."""
+        """What else to know: how the machine is divided, who goes without what, who was not at the
+        starting line.
+        """
         clock_note = "The clock starts when all entrants are ready for their second step: the first one traces and compiles."
         return [*self._notes, *self._line.notes, clock_note]
 
@@ -199,7 +244,11 @@ class Race:
             at_end = result["test_accuracy"] if result else None
             opened = self._line.opened if label in self._line.started else None
             zero = None if opened is None else opened - self._origin
-            found.append(comparison.figures(label, run.spec, run.trace, run.state, run.plan.reality, at_end, zero))
+            found.append(
+                comparison.figures(
+                    label, run.spec, run.trace, run.state, run.plan.reality, at_end, zero
+                )
+            )
         entrants, loss = comparison.with_target(found, self.target_loss)
         entrants, accuracy = comparison.with_accuracy(entrants, self.target_accuracy)
         return Comparison(entrants, loss, self._verdict(found), tuple(self.notes), accuracy)
@@ -229,7 +278,11 @@ class Race:
                 going = any(run.state in ACTIVE for run in self.runs.values())
                 self._line.look()
                 if clock() >= due or not going:
-                    self._samples.append(meter.read(clock() - self._origin, [_pids(run) for run in self.runs.values()]))
+                    self._samples.append(
+                        meter.read(
+                            clock() - self._origin, [_pids(run) for run in self.runs.values()]
+                        )
+                    )
                     due = clock() + SAMPLE
                 self._over.wait(LOOK if self._line.opened is None else SAMPLE / 2)
         finally:
@@ -240,17 +293,33 @@ class Race:
         """Tasks of all entrants that are not done, and what each of them does or waits for."""
         active = {label: run for label, run in self.runs.items() if run.state in ACTIVE}
         return {
-            f"{label}: {task}": what for label, run in active.items() for task, what in run.waiting_for(f"race.runs[{label!r}]").items()
+            f"{label}: {task}": what
+            for label, run in active.items()
+            for task, what in run.waiting_for(f"race.runs[{label!r}]").items()
         }
 
     def _verdict(self, found: Sequence[Figures]) -> Verdict:
         specs = [run.spec for run in self.runs.values()]
-        machine = fairness.load(list(self._samples), {f.label: comparison.clock_of(f) for f in found}, self._cores)
-        steps = {f.label: self.runs[f.label].spec.batch / f.examples_per_second * 1000 for f in found if f.examples_per_second}
+        machine = fairness.load(
+            list(self._samples), {f.label: comparison.clock_of(f) for f in found}, self._cores
+        )
+        steps = {
+            f.label: self.runs[f.label].spec.batch / f.examples_per_second * 1000
+            for f in found
+            if f.examples_per_second
+        }
         overhead = {f.label: f.overhead for f in found}
-        return fairness.judge(machine, overhead, steps, max(spec.device_ms for spec in specs), sum(spec.workers for spec in specs))
+        return fairness.judge(
+            machine,
+            overhead,
+            steps,
+            max(spec.device_ms for spec in specs),
+            sum(spec.workers for spec in specs),
+        )
 
 
 def _pids(run: Run) -> dict[str, int]:
     """Task -> process, for the tasks that have been started."""
-    return {e.task: int(e.why.removeprefix("pid ")) for e in run.trace.all(Lifecycle, state="starting")}
+    return {
+        e.task: int(e.why.removeprefix("pid ")) for e in run.trace.all(Lifecycle, state="starting")
+    }

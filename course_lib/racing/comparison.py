@@ -1,9 +1,11 @@
-"""What a race has shown: figures of each entrant from its trace, side by side. Pure functions; a saved run is as good as a live one.
+"""What a race has shown: figures of each entrant from its trace, side by side. Pure functions; a
+saved run is as good as a live one.
 
-An entrant's clock starts when the starting line opens; if it did not stop there, when the last of its workers begins its second step. The first one
-traces and compiles, which says nothing of a strategy. Nothing here needs steps that all workers take together. An asynchronous run has several
-updates for a step and losses of single workers, so progress is counted in examples, and the loss is averaged over the last `WINDOW` batches' worth
-of them, for every entrant alike.
+An entrant's clock starts when the starting line opens; if it did not stop there, when the last of
+its workers begins its second step. The first one traces and compiles, which says nothing of a
+strategy. Nothing here needs steps that all workers take together. An asynchronous run has several
+updates for a step and losses of single workers, so progress is counted in examples, and the loss is
+averaged over the last `WINDOW` batches' worth of them, for every entrant alike.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from course_lib import measures
-from course_lib.racing.curves import WINDOW, Point, Reading, accuracy_curve, columns, loss_curve, throughput
+from course_lib.racing.curves import (
+    WINDOW,
+    Point,
+    Reading,
+    accuracy_curve,
+    columns,
+    loss_curve,
+    throughput,
+)
 from course_lib.racing.entrants import MODEL_PARALLEL
 from course_lib.racing.fairness import Verdict
 from course_lib.spec import RunSpec
@@ -26,11 +36,14 @@ SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, con
 
 @dataclass(frozen=True)
 class Figures:
-    """One entrant's figures. Seconds are counted from its second step on; None is what is not known (yet).
+    """One entrant's figures. Seconds are counted from its second step on; None is what is not known
+    (yet).
 
-    `began`: when that was, in seconds since the race was called. `seconds`: until its last loss. `examples`: seen by then, first step included.
-    `loss`: the last mean. `test_accuracy`: at the end. `overhead`: see `overhead`. `staleness`: as `measures.staleness`. `curve`: the loss over time
-    and examples; `accuracy_curve`: the same of the test accuracy, as often as `evaluate_every` says.
+    `began`: when that was, in seconds since the race was called. `seconds`: until its last loss.
+    `examples`: seen by then, first step included. `loss`: the last mean. `test_accuracy`: at the
+    end. `overhead`: see `overhead`. `staleness`: as `measures.staleness`. `curve`: the loss over
+    time and examples; `accuracy_curve`: the same of the test accuracy, as often as `evaluate_every`
+    says.
     """
 
     label: str
@@ -58,13 +71,18 @@ class Figures:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain values; of long curves only some points, the last among them."""
-        curves = {"curve": columns(self.curve, Point._fields), "accuracy_curve": columns(self.accuracy_curve, Reading._fields)}
+        curves = {
+            "curve": columns(self.curve, Point._fields),
+            "accuracy_curve": columns(self.accuracy_curve, Reading._fields),
+        }
         return asdict(self) | curves
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """A race so far: the entrants' figures by label, the loss and the accuracy that are the targets, whether it was fair, what else to know."""
+    """A race so far: the entrants' figures by label, the loss and the accuracy that are the
+    targets, whether it was fair, what else to know.
+    """
 
     entrants: dict[str, Figures]
     target_loss: float | None
@@ -101,7 +119,11 @@ class Comparison:
 
     def rows(self) -> list[list[str]]:
         """The lines of the table: what is compared, then a text for each entrant."""
-        target = f" to loss {self.target_loss:.3f}" if self.target_loss is not None else " to the target loss"
+        target = (
+            f" to loss {self.target_loss:.3f}"
+            if self.target_loss is not None
+            else " to the target loss"
+        )
         accuracy = "-" if self.target_accuracy is None else f"{self.target_accuracy:.3f}"
         lines = {
             "strategy": lambda f: f.strategy,
@@ -116,13 +138,16 @@ class Comparison:
             "test accuracy": lambda f: _text(f.test_accuracy, "{:.3f}"),
             "seconds": lambda f: f"{f.seconds:.2f}",
             "examples": lambda f: f"{f.examples:,}",
-            "idle": lambda f: "\n".join(f"{task} {share:.0%}" for task, share in f.idle_share.items()) or "-",
+            "idle": lambda f: (
+                "\n".join(f"{task} {share:.0%}" for task, share in f.idle_share.items()) or "-"
+            ),
             "updates": lambda f: _histogram(f.staleness["updates"]),
             "gradients dropped": lambda f: str(f.dropped_gradients),
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
         }
-        if not any(f.accuracy_curve for f in self.entrants.values()):  # nobody has measured it on the way
+        # nobody has measured it on the way
+        if not any(f.accuracy_curve for f in self.entrants.values()):
             lines = {name: text for name, text in lines.items() if " to accuracy " not in name}
         return [[name, *(text(f) for f in self.entrants.values())] for name, text in lines.items()]
 
@@ -136,20 +161,35 @@ class Comparison:
 
 def text_table(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells as aligned text; a cell may hold several lines."""
-    widths = [max(len(part) for cell in column for part in cell.split("\n")) for column in zip(*lines, strict=True)]
+    widths = [
+        max(len(part) for cell in column for part in cell.split("\n"))
+        for column in zip(*lines, strict=True)
+    ]
     out = []
     for line in lines:
         cells = [cell.split("\n") for cell in line]
         for i in range(max(map(len, cells))):
             parts = (cell[i] if i < len(cell) else "" for cell in cells)
-            out.append("  ".join(f"{part:{width}}" for part, width in zip(parts, widths, strict=True)).rstrip())
+            out.append(
+                "  ".join(
+                    f"{part:{width}}" for part, width in zip(parts, widths, strict=True)
+                ).rstrip()
+            )
     return "\n".join(out)
 
 
 def figures(
-    label: str, spec: RunSpec, trace: Trace, state: str, reality: str, test_accuracy: float | None = None, zero: float | None = None
+    label: str,
+    spec: RunSpec,
+    trace: Trace,
+    state: str,
+    reality: str,
+    test_accuracy: float | None = None,
+    zero: float | None = None,
 ) -> Figures:
-    """The figures of one entrant, without a target (see `with_target`); its clock starts at `zero`, if it is known when the line opened."""
+    """The figures of one entrant, without a target (see `with_target`); its clock starts at `zero`,
+    if it is known when the line opened.
+    """
     zero = start_of_clock(trace) if zero is None else zero
     curve = loss_curve(trace, spec.batch, zero)
     last = curve[-1] if curve else None
@@ -179,46 +219,77 @@ def figures(
     )
 
 
-def with_target(entrants: Sequence[Figures], target_loss: float | None = None) -> tuple[dict[str, Figures], float | None]:
-    """The entrants by label, with the time and the examples that each needed to a target loss, and the target.
+def with_target(
+    entrants: Sequence[Figures], target_loss: float | None = None
+) -> tuple[dict[str, Figures], float | None]:
+    """The entrants by label, with the time and the examples that each needed to a target loss, and
+    the target.
 
-    Without one it is the lowest mean loss of the entrant whose lowest is the highest: what all of them have reached.
+    Without one it is the lowest mean loss of the entrant whose lowest is the highest: what all of
+    them have reached.
     """
     lowest = [min(p.mean for p in f.curve) for f in entrants if f.curve]
     target = target_loss if target_loss is not None else max(lowest, default=None)
     found = {}
     for f in entrants:
         reached = next((p for p in f.curve if target is not None and p.mean <= target), None)
-        found[f.label] = replace(f, seconds_to_target=reached.seconds, examples_to_target=reached.examples) if reached else f
+        found[f.label] = (
+            replace(f, seconds_to_target=reached.seconds, examples_to_target=reached.examples)
+            if reached
+            else f
+        )
     return found, target
 
 
-def with_accuracy(entrants: Mapping[str, Figures], target_accuracy: float | None = None) -> tuple[dict[str, Figures], float | None]:
-    """The same for a target accuracy. Without one it is the highest of the entrant whose highest is the lowest; None where nobody measured it."""
-    highest = [max(p.accuracy for p in f.accuracy_curve) for f in entrants.values() if f.accuracy_curve]
+def with_accuracy(
+    entrants: Mapping[str, Figures], target_accuracy: float | None = None
+) -> tuple[dict[str, Figures], float | None]:
+    """The same for a target accuracy.
+
+    Without one it is the highest of the entrant whose highest is the lowest; None where nobody
+    measured it.
+    """
+    highest = [
+        max(p.accuracy for p in f.accuracy_curve) for f in entrants.values() if f.accuracy_curve
+    ]
     target = target_accuracy if target_accuracy is not None else min(highest, default=None)
     found = {}
     for label, f in entrants.items():
-        reached = next((p for p in f.accuracy_curve if target is not None and p.accuracy >= target), None)
-        found[label] = replace(f, seconds_to_accuracy=reached.seconds, examples_to_accuracy=reached.examples) if reached else f
+        reached = next(
+            (p for p in f.accuracy_curve if target is not None and p.accuracy >= target), None
+        )
+        found[label] = (
+            replace(f, seconds_to_accuracy=reached.seconds, examples_to_accuracy=reached.examples)
+            if reached
+            else f
+        )
     return found, target
 
 
 def start_of_clock(trace: Trace) -> float:
-    """When the last worker began its second step; infinity while nobody has. Without workers' phases, those of any task but a server count."""
+    """When the last worker began its second step; infinity while nobody has.
+
+    Without workers' phases, those of any task but a server count.
+    """
     steps: dict[str, dict[int, float]] = defaultdict(dict)
     for p in trace.all(Phase):
         steps[p.task][p.step] = min(p.start, steps[p.task].get(p.step, p.start))
     racers = {task: starts for task, starts in steps.items() if task.startswith("worker:")}
-    racers = racers or {task: starts for task, starts in steps.items() if not task.startswith("ps:")}
-    return max((sorted(starts.values())[1] for starts in racers.values() if len(starts) > 1), default=math.inf)
+    racers = racers or {
+        task: starts for task, starts in steps.items() if not task.startswith("ps:")
+    }
+    return max(
+        (sorted(starts.values())[1] for starts in racers.values() if len(starts) > 1),
+        default=math.inf,
+    )
 
 
 def idle_share(trace: Trace, zero: float) -> dict[str, float]:
     """Task -> share of its time since `zero`, until its last phase, that it waited for others.
 
-    Who reduces waits for the last of those whose gradients make the same update, which the trace tells from the exchange. In an asynchronous run
-    nobody waits but where the strategy says so, with a phase `wait`.
+    Who reduces waits for the last of those whose gradients make the same update, which the trace
+    tells from the exchange. In an asynchronous run nobody waits but where the strategy says so,
+    with a phase `wait`.
     """
     phases = measures.lanes(trace)
     waited: dict[str, float] = defaultdict(float)
@@ -229,25 +300,37 @@ def idle_share(trace: Trace, zero: float) -> dict[str, float]:
             first, last = spans.get(p.task, (start, p.end))
             spans[p.task] = min(first, start), max(last, p.end)
             waited[p.task] += p.end - start if p.what == "wait" else 0.0
-    return {task: waited[task] / (end - start) for task, (start, end) in sorted(spans.items(), key=lambda s: task_key(s[0])) if end > start}
+    return {
+        task: waited[task] / (end - start)
+        for task, (start, end) in sorted(spans.items(), key=lambda s: task_key(s[0]))
+        if end > start
+    }
 
 
 def in_lockstep(trace: Trace) -> bool:
-    """Whether the workers' reductions are collectives: nobody is done with that of a step before everybody has come to it."""
+    """Whether the workers' reductions are collectives: nobody is done with that of a step before
+    everybody has come to it.
+    """
     begun: dict[int, dict[str, float]] = defaultdict(dict)
     done: dict[int, dict[str, float]] = defaultdict(dict)
     for p in trace.all(Phase, what="reduce"):
         begun[p.step][p.task] = min(p.start, begun[p.step].get(p.task, p.start))
         done[p.step][p.task] = max(p.end, done[p.step].get(p.task, p.end))
     everyone = max(map(len, begun.values()), default=0)
-    return all(min(done[step].values()) >= max(tasks.values()) - SLACK for step, tasks in begun.items() if len(tasks) == everyone)
+    return all(
+        min(done[step].values()) >= max(tasks.values()) - SLACK
+        for step, tasks in begun.items()
+        if len(tasks) == everyone
+    )
 
 
 def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
-    """Share of an entrant's time since `zero` that was neither emulated device time nor waiting for others: the machine's own work, and its queues.
+    """Share of an entrant's time since `zero` that was neither emulated device time nor waiting for
+    others: the machine's own work, and its queues.
 
-    In lockstep a step lasts as long as its slowest worker, so that worker's device time counts against the time of all, and whatever else
-    happens to anybody is overhead. Otherwise each worker has its own time; that with the most overhead counts. None without emulated devices, and for
+    In lockstep a step lasts as long as its slowest worker, so that worker's device time counts
+    against the time of all, and whatever else happens to anybody is overhead. Otherwise each worker
+    has its own time; that with the most overhead counts. None without emulated devices, and for
     strategies in which a compute phase is less than a step.
     """
     if not spec.device_ms or spec.strategy in MODEL_PARALLEL:
@@ -260,19 +343,25 @@ def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
             first, last = spans.get(p.task, (p.start, p.end))
             spans[p.task] = min(first, p.start), max(last, p.end)
             if p.what == "compute":
-                device[p.task] += min(p.end - p.start, factor(p.task, p.start) * spec.device_ms / 1000)
+                device[p.task] += min(
+                    p.end - p.start, factor(p.task, p.start) * spec.device_ms / 1000
+                )
     if not device:
         return None
     if in_lockstep(trace):
         begin, end = min(a for a, _ in spans.values()), max(b for _, b in spans.values())
         return 1 - max(device.values()) / (end - begin)
     idle = idle_share(trace, zero)
-    return max(1 - idle.get(task, 0.0) - seconds / (spans[task][1] - spans[task][0]) for task, seconds in device.items())
+    return max(
+        1 - idle.get(task, 0.0) - seconds / (spans[task][1] - spans[task][0])
+        for task, seconds in device.items()
+    )
 
 
 def slow_factors(trace: Trace, spec: RunSpec) -> Callable[[str, float], float]:
     """How many times slower a task was made, at a time: as its spec says, or as was ordered last."""
-    orders = [(e.task, e.at, float(e.why.split()[1])) for e in trace.all(Lifecycle, state="slowed")]  # "to 4 times its time"
+    # "to 4 times its time"
+    orders = [(e.task, e.at, float(e.why.split()[1])) for e in trace.all(Lifecycle, state="slowed")]
 
     def factor(task: str, at: float) -> float:
         ordered = [times for who, when, times in orders if who == task and when <= at]

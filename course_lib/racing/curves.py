@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 from course_lib.trace import Metric, Phase, Trace
 
-WINDOW = 10  # batches over which a loss is averaged: that of a single one goes up and down by chance
+# batches over which a loss is averaged: that of a single one goes up and down by chance
+WINDOW = 10
 POINTS = 500  # at most, in a curve written as JSON
 
 
 class Point(NamedTuple):
-    """The loss after `seconds` and `examples`: `loss` as recorded, `mean` over the last `WINDOW` batches' worth of examples."""
+    """The loss after `seconds` and `examples`: `loss` as recorded, `mean` over the last `WINDOW`
+    batches' worth of examples.
+    """
 
     seconds: float
     examples: int
@@ -31,8 +34,9 @@ class Reading(NamedTuple):
 def loss_curve(trace: Trace, batch: int, zero: float) -> list[Point]:
     """The losses in order of time, seconds from `zero`, each with its mean over the last examples.
 
-    What was computed before is at 0, even if it is recorded later: a chief may have had it lying there. Workers that report one and the same loss,
-    the mean over the global batch, give one point. Workers that go their own ways give one each.
+    What was computed before is at 0, even if it is recorded later: a chief may have had it lying
+    there. Workers that report one and the same loss, the mean over the global batch, give one
+    point. Workers that go their own ways give one each.
     """
     computed: dict[int, float] = {}
     for p in trace.all(Phase, what="compute"):
@@ -47,7 +51,8 @@ def loss_curve(trace: Trace, batch: int, zero: float) -> list[Point]:
     losses = sorted(seen.values(), key=lambda m: m.at)
     counts: list[int] = []
     for i, m in enumerate(losses):
-        examples = max(examples, m.samples)  # workers that count together may write down their counts in another order
+        # workers that count together may write down their counts in another order
+        examples = max(examples, m.samples)
         counts.append(examples)
         total += m.value
         while counts[oldest] <= examples - WINDOW * batch:
@@ -59,7 +64,10 @@ def loss_curve(trace: Trace, batch: int, zero: float) -> list[Point]:
 
 
 def accuracy_curve(trace: Trace, zero: float) -> list[Reading]:
-    """The measurements of the test accuracy in order of time, seconds from `zero`. Tasks that measured it together give one."""
+    """The measurements of the test accuracy in order of time, seconds from `zero`.
+
+    Tasks that measured it together give one.
+    """
     seen: dict[tuple[int, int, float], Metric] = {}
     for m in sorted(trace.all(Metric, name="accuracy"), key=lambda m: m.at):
         seen.setdefault((m.step, m.samples, m.value), m)
@@ -75,7 +83,9 @@ def throughput(curve: Sequence[Point]) -> float | None:
 
 
 def columns(points: Sequence[Any], names: Sequence[str]) -> dict[str, list[Any]]:
-    """The fields of many points as lists by name; of more than `POINTS` only some, the last among them."""
+    """The fields of many points as lists by name; of more than `POINTS` only some, the last among
+    them.
+    """
     if len(points) > POINTS:
         points = [points[round(i * (len(points) - 1) / (POINTS - 1))] for i in range(POINTS)]
     return {name: [getattr(p, name) for p in points] for name in names}

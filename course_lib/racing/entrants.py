@@ -1,4 +1,7 @@
-"""Who takes part in a race: specs of the same task, from names, dicts, triples or `RunSpec`s. No process, no clock."""
+"""Who takes part in a race: specs of the same task, from names, dicts, triples or `RunSpec`s.
+
+No process, no clock.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,23 @@ from course_lib.errors import SpecError
 from course_lib.spec import RunSpec, parse_slow
 from course_lib.strategies import catalog
 
-SAME = ("workload", "parameters", "seed", "global_batch")  # what is learnt, from which start and in which order: else it is no race
+# what is learnt, from which start and in which order: else it is no race
+SAME = ("workload", "parameters", "seed", "global_batch")
 OPTIONAL = (  # not every strategy can take these: such an entrant goes without, and a note says so
     *("workers", "replicas", "ps", "chief", "slow", "all_reduce"),
     *("hosts", "placement", "link", "links"),
     *("cross_device_ops", "staleness_bound", "backups", "microbatches", "pipeline", "emulate"),
 )
-MODEL_PARALLEL = ("pipeline_parallel", "tensor_parallel")  # they divide the work on each example, and its device time, not the examples
+# they divide the work on each example, and its device time, not the examples
+MODEL_PARALLEL = ("pipeline_parallel", "tensor_parallel")
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """One side of a race. `algorithm` is its all-reduce, where a learner wrote that; `own` the fields that it set for itself."""
+    """One side of a race. `algorithm` is its all-reduce, where a learner wrote that; `own` the
+    fields that it set for itself.
+    """
 
     label: str
     spec: RunSpec
@@ -36,13 +43,19 @@ class Entrant:
 
 
 def parse_entrant(text: str) -> dict[str, Any]:
-    """`multi_worker_mirrored,all_reduce=ring,workers=2` as a dict, the way the command line writes an entrant with fields of its own."""
+    """`multi_worker_mirrored,all_reduce=ring,workers=2` as a dict, the way the command line writes
+    an entrant with fields of its own.
+    """
     name, *settings = text.split(",")
     fields: dict[str, Any] = {"strategy": name.strip()}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
-            raise SpecError("race", text, "a strategy, then field=value for each field of its own, such as one_device,framework=torch")
+            raise SpecError(
+                "race",
+                text,
+                "a strategy, then field=value for each field of its own, such as one_device,framework=torch",
+            )
         if key == "slow":
             fields.setdefault("slow", {}).update([parse_slow(value)])
         else:
@@ -58,16 +71,20 @@ def _value(text: str) -> Any:
 
 
 def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[Entrant], list[str]]:
-    """The entrants, each with the `common` fields and its own, and notes on what some of them go without and where they differ.
+    """The entrants, each with the `common` fields and its own, and notes on what some of them go
+    without and where they differ.
 
-    Raises `SpecError` for fewer than two, for what differs in `SAME`, and for a common field that no entrant can take.
+    Raises `SpecError` for fewer than two, for what differs in `SAME`, and for a common field that
+    no entrant can take.
     """
     if len(entrants) < 2:
         raise SpecError("race", list(entrants), "two entrants or more")
     parsed = [_parsed(entrant) for entrant in entrants]
     labels = _labels(parsed)
     given = {name: value for name, value in common.items() if value is not None}
-    batch = given.get("global_batch") or next((own["global_batch"] for _, _, own in parsed if own.get("global_batch")), None)
+    batch = given.get("global_batch") or next(
+        (own["global_batch"] for _, _, own in parsed if own.get("global_batch")), None
+    )
     if batch is None:
         shares = math.lcm(*(_fit(name, given, own)[0].shares for _, name, own in parsed))
         batch = max(shares, 128 // shares * shares)
@@ -80,7 +97,11 @@ def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[En
         refusals.append(refused)
     _refused_by_all(refusals, [own for _, _, own in parsed])
     _check_same(found)
-    notes = [_without(entrant, error) for entrant, refused in zip(found, refusals, strict=True) for error in refused]
+    notes = [
+        _without(entrant, error)
+        for entrant, refused in zip(found, refusals, strict=True)
+        for error in refused
+    ]
     return found, [*notes, *_device_notes(found), *_update_notes(found)]
 
 
@@ -90,9 +111,15 @@ def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
         case str():
             return None, entrant, {}
         case RunSpec():
-            return None, entrant.strategy, {name: getattr(entrant, name) for name in entrant.model_fields_set - {"strategy"}}
+            return (
+                None,
+                entrant.strategy,
+                {name: getattr(entrant, name) for name in entrant.model_fields_set - {"strategy"}},
+            )
         case Mapping() if isinstance(entrant.get("strategy"), str):
-            own = {name: value for name, value in entrant.items() if name not in ("strategy", "label")}
+            own = {
+                name: value for name, value in entrant.items() if name not in ("strategy", "label")
+            }
             return str(entrant["label"]) if "label" in entrant else None, entrant["strategy"], own
         case (str(label), str(name)):
             return label, name, {}
@@ -102,13 +129,20 @@ def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
 
 
 def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[str]:
-    """A label for each entrant: its own, else its strategy's name, with its own fields where another has the same name."""
+    """A label for each entrant: its own, else its strategy's name, with its own fields where
+    another has the same name.
+    """
     names = Counter(name for _, name, _ in parsed)
     labels: list[str] = []
     for label, name, own in parsed:
         text = label or name
         if not label and names[name] > 1 and own:
-            text = " ".join([name, *(f"{key}={getattr(value, '__name__', value)}" for key, value in own.items())])
+            text = " ".join(
+                [
+                    name,
+                    *(f"{key}={getattr(value, '__name__', value)}" for key, value in own.items()),
+                ]
+            )
         if text in labels and label:
             raise SpecError("label", label, "each entrant has one of its own")
         count = 1 + sum(other == text or other.startswith(text + " #") for other in labels)
@@ -116,16 +150,23 @@ def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[st
     return labels
 
 
-def _fit(name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[RunSpec, Callable[..., Schedule] | None, list[SpecError]]:
-    """The spec of an entrant, its algorithm, and the refusals of those common fields that it cannot take and so goes without."""
+def _fit(
+    name: str, common: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple[RunSpec, Callable[..., Schedule] | None, list[SpecError]]:
+    """The spec of an entrant, its algorithm, and the refusals of those common fields that it cannot
+    take and so goes without.
+    """
     fields = {**common, **own}
     if isinstance(fields.get("slow"), Mapping):
-        fields["slow"] = dict(fields["slow"])  # a copy: stragglers that this entrant does not have are taken out of it
+        # a copy: stragglers that this entrant does not have are taken out of it
+        fields["slow"] = dict(fields["slow"])
     refused: list[SpecError] = []
     while True:
         algorithm = fields.get("all_reduce")
         algorithm = algorithm if callable(algorithm) else None
-        named = fields | ({"all_reduce": getattr(algorithm, "__name__", "algorithm")} if algorithm else {})
+        named = fields | (
+            {"all_reduce": getattr(algorithm, "__name__", "algorithm")} if algorithm else {}
+        )
         try:
             spec = catalog.spec_for(name, **named)
             if not spec.trace:
@@ -135,7 +176,9 @@ def _fit(name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[
         except SpecError as error:
             if error.field not in OPTIONAL or error.field in own or error.field not in fields:
                 raise SpecError(
-                    error.field, error.value, error.allowed if name in error.allowed else f"{error.allowed} (for {name})"
+                    error.field,
+                    error.value,
+                    error.allowed if name in error.allowed else f"{error.allowed} (for {name})",
                 ) from None
             if error.field == "slow" and error.value in fields["slow"]:
                 del fields["slow"][error.value]
@@ -144,10 +187,16 @@ def _fit(name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[
             refused.append(error)
 
 
-def _refused_by_all(refusals: Sequence[Sequence[SpecError]], own: Sequence[Mapping[str, Any]]) -> None:
-    """Raise the refusal of a common field that not one entrant has taken: it is wrong, rather than not for everybody."""
+def _refused_by_all(
+    refusals: Sequence[Sequence[SpecError]], own: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise the refusal of a common field that not one entrant has taken: it is wrong, rather than
+    not for everybody.
+    """
     for error in (error for refused in refusals for error in refused):
-        asked = [refused for refused, mine in zip(refusals, own, strict=True) if error.field not in mine]
+        asked = [
+            refused for refused, mine in zip(refusals, own, strict=True) if error.field not in mine
+        ]
         if all(any(_what(other) == _what(error) for other in refused) for refused in asked):
             raise error
 
@@ -158,7 +207,9 @@ def _what(error: SpecError) -> tuple[str, str]:
 
 
 def _without(entrant: Entrant, error: SpecError) -> str:
-    what = f"the straggler {error.value}" if error.field == "slow" else f"{error.field}={error.value}"
+    what = (
+        f"the straggler {error.value}" if error.field == "slow" else f"{error.field}={error.value}"
+    )
     return f"{entrant.label} goes without {what}: {error.allowed}."
 
 
@@ -168,18 +219,29 @@ def _check_same(entrants: Sequence[Entrant]) -> None:
         for name in SAME:
             mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
             if mine != theirs:
-                raise SpecError(name, theirs, f"({other.label}) must be the same for all entrants of a race, and {first.label} has {mine}")
+                raise SpecError(
+                    name,
+                    theirs,
+                    f"({other.label}) must be the same for all entrants of a race, and {first.label} has {mine}",
+                )
 
 
 def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
-    """What to know where an emulated step of some devices is for more examples than one of others, or lasts longer."""
+    """What to know where an emulated step of some devices is for more examples than one of others,
+    or lasts longer.
+    """
     specs = [entrant.spec for entrant in entrants]
     if len({spec.device_ms for spec in specs}) > 1:
         each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
     alike = [entrant for entrant in entrants if entrant.spec.strategy not in MODEL_PARALLEL]
     most, fewest = max(alike, key=_examples, default=None), min(alike, key=_examples, default=None)
-    if not specs[0].device_ms or most is None or fewest is None or _examples(most) == _examples(fewest):
+    if (
+        not specs[0].device_ms
+        or most is None
+        or fewest is None
+        or _examples(most) == _examples(fewest)
+    ):
         return []
     return [
         f"A device computes its share of a step in {specs[0].device_ms:g} ms, however large: {_examples(most):g} examples "

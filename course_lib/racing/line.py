@@ -1,9 +1,11 @@
-"""The starting line: every worker takes its first step, which traces and compiles, and then waits for all entrants before it takes its second.
+"""The starting line: every worker takes its first step, which traces and compiles, and then waits
+for all entrants before it takes its second.
 
-Without it the entrant that compiles fastest would run on an idle machine and be done before the others begin. A strategy knows nothing of it: the
-task that it is given stops once the loss of its first step is recorded, or when a phase of its second step begins. So no phase contains the wait.
-Where a chief hands out the steps, the chief stops. A task leaves a file in its run's directory when it is at the line; the race leaves one there
-when the line opens.
+Without it the entrant that compiles fastest would run on an idle machine and be done before the
+others begin. A strategy knows nothing of it: the task that it is given stops once the loss of its
+first step is recorded, or when a phase of its second step begins. So no phase contains the wait.
+Where a chief hands out the steps, the chief stops. A task leaves a file in its run's directory when
+it is at the line; the race leaves one there when the line opens.
 """
 
 from __future__ import annotations
@@ -22,15 +24,19 @@ from course_lib.cluster.task import Task, clock
 from course_lib.errors import LockstepError
 from course_lib.trace import Phase
 
-PATIENCE = 45.0  # seconds from the first arrival until the line opens for whoever is there: tasks wait 60 for each other
-BOUND = 2 * PATIENCE  # seconds that a task waits at most: only a race that is gone lets it come to this
+# seconds from the first arrival until the line opens for whoever is there: tasks wait 60 for each
+# other
+PATIENCE = 45.0
+# seconds that a task waits at most: only a race that is gone lets it come to this
+BOUND = 2 * PATIENCE
 POLL = 0.002
 RACERS = ("worker", "chief")  # jobs that take steps; parameter servers only answer
 STEPS = 3  # a task that records so many while the line is closed does not stop at it
 
 
 def draw(run_dir: Path, roles: Mapping[str, str], cores: Sequence[int]) -> dict[str, str]:
-    """Prepare a run's directory, before its tasks start: a place to meet at, and what they read there. Returns what they are to run, by job.
+    """Prepare a run's directory, before its tasks start: a place to meet at, and what they read
+    there. Returns what they are to run, by job.
 
     `roles`: job -> `module:function`, as a strategy has them; `cores`: as for `take_part`.
     """
@@ -40,7 +46,9 @@ def draw(run_dir: Path, roles: Mapping[str, str], cores: Sequence[int]) -> dict[
 
 
 def take_part(task: Task) -> Any:
-    """The role function of all jobs: run the one that the strategy has for this job, on the entrant's cores (none: all), from the line."""
+    """The role function of all jobs: run the one that the strategy has for this job, on the
+    entrant's cores (none: all), from the line.
+    """
     told = json.loads(_race(task.run_dir).read_text())
     if told["cores"]:
         os.sched_setaffinity(0, told["cores"])  # threads made from here on inherit it
@@ -82,7 +90,9 @@ def _wait(task: Task) -> None:
     opened, deadline = _place(task.run_dir) / "open", clock() + BOUND
     while not opened.exists():
         if clock() > deadline:
-            raise LockstepError(f"{task.name} waited {BOUND:g} s at the starting line of a race, and nobody opened it")
+            raise LockstepError(
+                f"{task.name} waited {BOUND:g} s at the starting line of a race, and nobody opened it"
+            )
         time.sleep(POLL)
 
 
@@ -97,7 +107,8 @@ def _race(run_dir: Path) -> Path:
 class StartingLine:
     """The line as the race sees it.
 
-    `opened`: when it was, on the machine's clock, or None; `started`: the entrants that stood there then; `notes` say who did not.
+    `opened`: when it was, on the machine's clock, or None; `started`: the entrants that stood there
+    then; `notes` say who did not.
     """
 
     def __init__(self, runs: Mapping[str, Run]) -> None:
@@ -117,8 +128,15 @@ class StartingLine:
             self._first = clock()
         late = self._first is not None and clock() > self._first + PATIENCE
         if late or "coming" not in standing.values():
-            words = {"coming": f"was not at the starting line after {PATIENCE:g} s", "gone": "did not stop at the starting line"}
-            self.notes += [f"{label} {words[how]}: it began at another time." for label, how in standing.items() if how in words]
+            words = {
+                "coming": f"was not at the starting line after {PATIENCE:g} s",
+                "gone": "did not stop at the starting line",
+            }
+            self.notes += [
+                f"{label} {words[how]}: it began at another time."
+                for label, how in standing.items()
+                if how in words
+            ]
             self.started = [label for label, how in standing.items() if how == "here"]
             self.open()
 
@@ -136,7 +154,9 @@ def _arrived(run_dir: Path) -> set[str]:
 
 
 def _standing(run: Run, arrived: set[str]) -> str:
-    """Where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` past a line at which it does not stop."""
+    """Where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` past a line at
+    which it does not stop.
+    """
     if run.state not in ("starting", "running"):
         return "over"
     if run.spec.chief:
@@ -146,4 +166,8 @@ def _standing(run: Run, arrived: set[str]) -> str:
     steps: dict[str, set[int]] = {}
     for p in run.trace.all(Phase):
         steps.setdefault(p.task, set()).add(p.step)
-    return "gone" if any(len(seen) >= STEPS for task, seen in steps.items() if task.startswith("worker:")) else "coming"
+    return (
+        "gone"
+        if any(len(seen) >= STEPS for task, seen in steps.items() if task.startswith("worker:"))
+        else "coming"
+    )

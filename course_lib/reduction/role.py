@@ -1,4 +1,6 @@
-"""What each task does in `allreduce` and `measure`: all jobs once to check them, then all of them in turn for the clock, again and again."""
+"""What each task does in `allreduce` and `measure`: all jobs once to check them, then all of them
+in turn for the clock, again and again.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ from course_lib.trace import Message
 class Job:
     """A schedule to be carried out on `length` elements of `dtype`.
 
-    First on known numbers, to be checked and traced, or on the arrays in the files `arrays` (one for each worker), whose result is returned.
-    Then `repeats` times for the clock, each time `calls` times without a pause.
+    First on known numbers, to be checked and traced, or on the arrays in the files `arrays` (one
+    for each worker), whose result is returned. Then `repeats` times for the clock, each time
+    `calls` times without a pause.
     """
 
     schedule: Schedule
@@ -35,7 +38,9 @@ class Job:
 
 
 class Done(NamedTuple):
-    """What a rank brings back from a job: whether its result was exact (None if not checked), its result (None for known numbers), and times."""
+    """What a rank brings back from a job: whether its result was exact (None if not checked), its
+    result (None for known numbers), and times.
+    """
 
     exact: bool | None
     result: np.ndarray | None
@@ -55,7 +60,8 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
         if job.checked:
             exact, result = _once(task.rank, group, job, barrier, traced)
         done.append(Done(exact, result, []))
-    for repeat in range(max(job.repeats for job in jobs)):  # in turn: what disturbs the machine for a while disturbs all jobs
+    # in turn: what disturbs the machine for a while disturbs all jobs
+    for repeat in range(max(job.repeats for job in jobs)):
         for job, so_far in zip(jobs, done, strict=True):
             if repeat < job.repeats:
                 so_far.spans.append(_timed(group, barrier, job))
@@ -63,11 +69,14 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
     return done
 
 
-_KNOWN = np.random.default_rng(0).integers(1, 8, (MAX_WORKERS, 97))  # so small that float16 holds their sums, and never 0
+# so small that float16 holds their sums, and never 0
+_KNOWN = np.random.default_rng(0).integers(1, 8, (MAX_WORKERS, 97))
 
 
 def known(rank: int, length: int, dtype: np.dtype) -> np.ndarray:
-    """What worker `rank` brings: small whole numbers, so many and so irregular that no two different sums over workers are alike."""
+    """What worker `rank` brings: small whole numbers, so many and so irregular that no two
+    different sums over workers are alike.
+    """
     return np.resize(_KNOWN[rank], length).astype(dtype)
 
 
@@ -77,9 +86,16 @@ def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
 
 
 def _once(
-    rank: int, group: Communicator, job: Job, barrier: Schedule, record: Callable[[Message], None] | None
+    rank: int,
+    group: Communicator,
+    job: Job,
+    barrier: Schedule,
+    record: Callable[[Message], None] | None,
 ) -> tuple[bool | None, np.ndarray | None]:
-    """One call on the numbers that count, recorded. One before it meets the others and touches the memory, so that this one is a usual one."""
+    """One call on the numbers that count, recorded.
+
+    One before it meets the others and touches the memory, so that this one is a usual one.
+    """
     dtype, worker = np.dtype(job.dtype), rank < job.schedule.workers
     array = np.zeros(job.length, dtype)
     if worker:
@@ -91,7 +107,11 @@ def _once(
     group.record = None
     if job.arrays:
         return None, array if worker else None
-    return (np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype)) if worker else None), None
+    return (
+        np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype))
+        if worker
+        else None
+    ), None
 
 
 def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, float]:
@@ -105,7 +125,9 @@ def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, flo
 
 
 def _bind(rank: int) -> None:
-    """Stay on one core, and have the ranks spread evenly over all, as `mpirun --bind-to core` does: where they land by chance, times vary twofold."""
+    """Stay on one core, and have the ranks spread evenly over all, as `mpirun --bind-to core` does:
+    where they land by chance, times vary twofold.
+    """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})

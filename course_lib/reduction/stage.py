@@ -13,7 +13,8 @@ from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 
 
 def stage(*algorithms: Any, link: Link | None = None, **options: Any) -> AllReduceStage:
-    """All-reduce algorithms side by side, each host with `link`; what else can be said is as for `AllReduceStage`.
+    """All-reduce algorithms side by side, each host with `link`; what else can be said is as for
+    `AllReduceStage`.
 
     stage("ring", "hierarchical", workers=8, hosts=2, bytes="4MiB", link=Link(mbit=200))
     """

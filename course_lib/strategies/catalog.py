@@ -1,7 +1,8 @@
-"""The catalogue of strategies: for each one what it does, as data. Nothing here imports a framework.
+"""The catalogue of strategies: for each one what it does, as data. Nothing here imports a
+framework.
 
-A new strategy is a file with its facts, one with its role functions for each framework, and one line in `STRATEGIES`. The tests hold the facts
-against the traces of runs.
+A new strategy is a file with its facts, one with its role functions for each framework, and one
+line in `STRATEGIES`. The tests hold the facts against the traces of runs.
 """
 
 from __future__ import annotations
@@ -57,22 +58,29 @@ def find(name: str) -> Strategy:
 
 
 def spec_for(name: str, **fields: Any) -> RunSpec:
-    """The `RunSpec` of a run of strategy `name`; `fields` are those of `RunSpec`, None for those not given.
+    """The `RunSpec` of a run of strategy `name`; `fields` are those of `RunSpec`, None for those
+    not given.
 
-    Without `framework` it is the usual one, or the only one that the strategy has. Without `workers` it has as many as the strategy usually has, and
-    likewise parameter servers and a chief. Where all replicas live in one process, that process has so many `replicas`. Raises
+    Without `framework` it is the usual one, or the only one that the strategy has. Without
+    `workers` it has as many as the strategy usually has, and likewise parameter servers and a
+    chief. Where all replicas live in one process, that process has so many `replicas`. Raises
     `SpecError`, which names the field, the value and what is allowed.
     """
     strategy = find(name)
     given = {field: value for field, value in fields.items() if value is not None}
     usual = RunSpec.model_fields["framework"].default
-    framework = given.setdefault("framework", usual if usual in strategy.programs else next(iter(strategy.programs)))
+    framework = given.setdefault(
+        "framework", usual if usual in strategy.programs else next(iter(strategy.programs))
+    )
     _check_framework(strategy, framework)
     _check_one_host(strategy, framework, given)
     one_process = framework in strategy.one_process
-    workers = given.setdefault("workers", 1 if one_process and "replicas" in given else strategy.default_workers)
+    workers = given.setdefault(
+        "workers", 1 if one_process and "replicas" in given else strategy.default_workers
+    )
     devices = one_process and "replicas" not in given  # workers are the devices of one process
-    if isinstance(workers, int) and 1 <= workers <= MAX_WORKERS:  # else RunSpec will say what a number of workers is
+    # else RunSpec will say what a number of workers is
+    if isinstance(workers, int) and 1 <= workers <= MAX_WORKERS:
         _check_workers(strategy, workers)
         if devices:
             _check_one_process(strategy, framework, workers, given.get("slow", {}))
@@ -91,7 +99,8 @@ def spec_for(name: str, **fields: Any) -> RunSpec:
 
 
 def checked(spec: RunSpec) -> RunSpec:
-    """Return `spec` if its strategy can be run as it says, else raise `SpecError`, or `Unavailable` if this machine cannot.
+    """Return `spec` if its strategy can be run as it says, else raise `SpecError`, or `Unavailable`
+    if this machine cannot.
 
     What it has a use for is set in what is returned, so that the record of a run says it.
     """
@@ -106,19 +115,35 @@ def checked(spec: RunSpec) -> RunSpec:
         if job in jobs and not count:
             raise SpecError(job, count, f"{strategy.name} with {spec.framework} needs at least one")
     if spec.framework in strategy.one_process and spec.workers > 1:
-        raise SpecError("workers", spec.workers, f"{strategy.name} with {spec.framework} is one process: set replicas")
+        raise SpecError(
+            "workers",
+            spec.workers,
+            f"{strategy.name} with {spec.framework} is one process: set replicas",
+        )
     if spec.replicas > 1 and spec.framework not in strategy.one_process:
-        raise SpecError("replicas", spec.replicas, f"{strategy.name} with {spec.framework} has one for each worker: set workers")
+        raise SpecError(
+            "replicas",
+            spec.replicas,
+            f"{strategy.name} with {spec.framework} has one for each worker: set workers",
+        )
     workloads.find(spec.workload)
     if not _installed(spec.framework):
         raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
     if spec.evaluate_every and not spec.trace:
         raise SpecError(
-            "evaluate_every", spec.evaluate_every, "the accuracy goes into the trace, and this run has none: leave one of the two out"
+            "evaluate_every",
+            spec.evaluate_every,
+            "the accuracy goes into the trace, and this run has none: leave one of the two out",
         )
     strategy.check(spec, hardware.probe())
     _check_use(spec)
-    return spec.model_copy(update={field: getattr(spec, field) for field in ONLY_SOME if _user(spec, field) in _users(field)})
+    return spec.model_copy(
+        update={
+            field: getattr(spec, field)
+            for field in ONLY_SOME
+            if _user(spec, field) in _users(field)
+        }
+    )
 
 
 def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
@@ -133,9 +158,11 @@ def programs(spec: RunSpec) -> dict[str, str]:
 
 
 def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) -> Schedule | None:
-    """The all-reduce of a run: that of `algorithm`, or of the one that the spec names; None for the framework's own.
+    """The all-reduce of a run: that of `algorithm`, or of the one that the spec names; None for the
+    framework's own.
 
-    Raises `SpecError` if it is none that is right: what a learner wrote is proved before any process starts.
+    Raises `SpecError` if it is none that is right: what a learner wrote is proved before any
+    process starts.
     """
     if spec.all_reduce == NATIVE:
         return None
@@ -143,21 +170,38 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
         raise SpecError("all_reduce", spec.all_reduce, _keeps_its_own(spec))
     if algorithm is None and spec.all_reduce not in ALGORITHMS | FOILS:
         raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS, *FOILS])
-    servers = {"colocated": True} if spec.all_reduce == "parameter_server" and algorithm is None else {}  # a worker is the server
-    hosts = [spec.places[task] for task in spec.tasks if task.startswith("worker:")] if spec.placement else spec.hosts
+    servers = (
+        {"colocated": True} if spec.all_reduce == "parameter_server" and algorithm is None else {}
+    )  # a worker is the server
+    hosts = (
+        [spec.places[task] for task in spec.tasks if task.startswith("worker:")]
+        if spec.placement
+        else spec.hosts
+    )
     found = build(algorithm or spec.all_reduce, spec.workers, hosts=hosts, **servers)
     if found.kind != "all_reduce" or found.servers:
-        what = f"a {found.kind}" if found.kind != "all_reduce" else "one that needs servers of its own"
-        raise SpecError("all_reduce", spec.all_reduce, f"{what}; a run needs an all-reduce between its workers")
+        what = (
+            f"a {found.kind}" if found.kind != "all_reduce" else "one that needs servers of its own"
+        )
+        raise SpecError(
+            "all_reduce", spec.all_reduce, f"{what}; a run needs an all-reduce between its workers"
+        )
     if algorithm is not None and not (proof := verify(found)):
         raise SpecError("all_reduce", spec.all_reduce, f"it is not right yet.\n{proof}")
     return found
 
 
 def rows(machine: Machine) -> list[dict[str, str]]:
-    """A row for each strategy and framework: names, facts, and what its `reality` is on this machine, `why`, and the `cure` if there is one."""
+    """A row for each strategy and framework: names, facts, and what its `reality` is on this
+    machine, `why`, and the `cure` if there is one.
+    """
     return [
-        {"strategy": name, "framework": framework, **_reality(name, framework, machine), **asdict(strategy.facts)}
+        {
+            "strategy": name,
+            "framework": framework,
+            **_reality(name, framework, machine),
+            **asdict(strategy.facts),
+        }
         for name, strategy in STRATEGIES.items()
         for framework in strategy.programs
     ]
@@ -167,24 +211,41 @@ def _check_framework(strategy: Strategy, framework: str) -> None:
     if framework in strategy.programs:
         return
     if any(framework in other.programs for other in STRATEGIES.values()):
-        raise SpecError("framework", framework, f"{strategy.name} is built in {' and '.join(strategy.programs)} only: leave it out")
+        raise SpecError(
+            "framework",
+            framework,
+            f"{strategy.name} is built in {' and '.join(strategy.programs)} only: leave it out",
+        )
     raise SpecError.unknown("framework", framework, strategy.programs)
 
 
 def _check_workers(strategy: Strategy, workers: int) -> None:
     if workers > strategy.max_workers:
-        raise SpecError("workers", workers, f"{strategy.name} has exactly {strategy.max_workers}; multi_worker_mirrored takes more")
+        raise SpecError(
+            "workers",
+            workers,
+            f"{strategy.name} has exactly {strategy.max_workers}; multi_worker_mirrored takes more",
+        )
 
 
-def _check_one_process(strategy: Strategy, framework: str, workers: int, slow: Mapping[str, float]) -> None:
-    """Refuse in a learner's words what holds for workers, where those will be the devices of one process."""
+def _check_one_process(
+    strategy: Strategy, framework: str, workers: int, slow: Mapping[str, float]
+) -> None:
+    """Refuse in a learner's words what holds for workers, where those will be the devices of one
+    process.
+    """
     is_one = f"{strategy.name} with {framework} is one process"
     if workers > MAX_REPLICAS:
         raise SpecError("workers", workers, f"{is_one}, which takes at most {MAX_REPLICAS} devices")
     for task in slow:
         if task in RunSpec(workers=workers).tasks[1:]:
             other = next(
-                (f"; --framework {name} has one for each" for name, jobs in strategy.programs.items() if jobs and name != framework), ""
+                (
+                    f"; --framework {name} has one for each"
+                    for name, jobs in strategy.programs.items()
+                    if jobs and name != framework
+                ),
+                "",
             )
             raise SpecError("slow", task, f"{is_one}, whose devices cannot be slowed singly{other}")
 
@@ -193,11 +254,28 @@ def _check_one_host(strategy: Strategy, framework: str, given: Mapping[str, Any]
     """Refuse hosts, and links between them, where all workers have to be on one host."""
     if not (why := _one_host(strategy, framework)):
         return
-    other = next((name for name, jobs in strategy.programs.items() if jobs and not _one_host(strategy, name)), None)
-    cure = f"--framework {other} can be on several" if other else "multi_worker_mirrored can be on several"
+    other = next(
+        (
+            name
+            for name, jobs in strategy.programs.items()
+            if jobs and not _one_host(strategy, name)
+        ),
+        None,
+    )
+    cure = (
+        f"--framework {other} can be on several"
+        if other
+        else "multi_worker_mirrored can be on several"
+    )
     for field in ("hosts", "placement", "link", "links"):
-        if (value := given.get(field)) and (field != "hosts" or (isinstance(value, int) and value > 1)):
-            raise SpecError(field, str(value) if field == "link" else value, f"{why}, so on one host: leave it out ({cure})")
+        if (value := given.get(field)) and (
+            field != "hosts" or (isinstance(value, int) and value > 1)
+        ):
+            raise SpecError(
+                field,
+                str(value) if field == "link" else value,
+                f"{why}, so on one host: leave it out ({cure})",
+            )
 
 
 def _one_host(strategy: Strategy, framework: str) -> str:
@@ -226,7 +304,11 @@ def _check_use(spec: RunSpec) -> None:
 
 def _users(field: str) -> tuple[str, ...]:
     """The strategies, or the workloads, that have a use for a field of `ONLY_SOME`."""
-    return ("wide",) if field == "parameters" else tuple(name for name, strategy in STRATEGIES.items() if field in strategy.takes)
+    return (
+        ("wide",)
+        if field == "parameters"
+        else tuple(name for name, strategy in STRATEGIES.items() if field in strategy.takes)
+    )
 
 
 def _user(spec: RunSpec, field: str) -> str:

@@ -1,6 +1,8 @@
-"""The test accuracy while a run goes on, every so many steps if its spec asks for that (`evaluate_every`).
+"""The test accuracy while a run goes on, every so many steps if its spec asks for that
+(`evaluate_every`).
 
-It is measured between two steps, so that it is in no phase of either, by one task, or by all of them where each has only a part of the model.
+It is measured between two steps, so that it is in no phase of either, by one task, or by all of
+them where each has only a part of the model.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ def due(spec: RunSpec, steps: int) -> bool:
 
 
 def evaluate(task: Task, step: int, samples: int, accuracy: Callable[[], float]) -> None:
-    """Record the metric `accuracy` after a step, if it is due; `samples`: the examples that the whole run has used so far."""
+    """Record the metric `accuracy` after a step, if it is due; `samples`: the examples that the
+    whole run has used so far.
+    """
     if due(task.spec, step + 1):
         task.metric("accuracy", accuracy(), step, samples)

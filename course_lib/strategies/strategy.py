@@ -1,4 +1,7 @@
-"""What a strategy is, as data: its facts, its role functions, and what of it is real on a machine. Nothing here imports a framework."""
+"""What a strategy is, as data: its facts, its role functions, and what of it is real on a machine.
+
+Nothing here imports a framework.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from course_lib.spec import MAX_WORKERS, RunSpec
 class Facts:
     """What a learner should be able to say about a strategy.
 
-    Where its `variables` live; who computes `gradients`, applies the `update` and `waits` for whom; what goes over the `wire` in a step (n workers,
-    S bytes of gradients); its typical `use`, its `limits` and its `source`.
+    Where its `variables` live; who computes `gradients`, applies the `update` and `waits` for whom;
+    what goes over the `wire` in a step (n workers, S bytes of gradients); its typical `use`, its
+    `limits` and its `source`.
     """
 
     summary: str
@@ -43,16 +47,27 @@ Programs = Mapping[str, Mapping[str, str]]
 
 
 def programs(module: str, **jobs: tuple[str, ...]) -> Programs:
-    """Role functions named after their jobs, in a module of the same name for each framework: `programs("mirrored", torch=("worker",))`."""
-    return {framework: {job: f"{__package__}.{framework}.{module}:{job}" for job in names} for framework, names in jobs.items()}
+    """Role functions named after their jobs, in a module of the same name for each framework:
+    `programs("mirrored", torch=("worker",))`.
+    """
+    return {
+        framework: {job: f"{__package__}.{framework}.{module}:{job}" for job in names}
+        for framework, names in jobs.items()
+    }
 
 
 def real_processes(framework: str, machine: Machine) -> Standing:
-    """The standing of a strategy whose workers are processes that all-reduce: GPUs where there are enough, else CPUs."""
+    """The standing of a strategy whose workers are processes that all-reduce: GPUs where there are
+    enough, else CPUs.
+    """
     if len(machine.gpus) > 1 and framework in machine.cuda_frameworks:
-        return Standing("measured", f"real processes; NCCL for up to {len(machine.gpus)} workers, a GPU each")
+        return Standing(
+            "measured", f"real processes; NCCL for up to {len(machine.gpus)} workers, a GPU each"
+        )
     native = "TensorFlow's RING" if framework == "tensorflow" else "gloo"
-    return Standing("measured", f"real processes; {native} between CPUs, as NCCL needs a GPU for each worker")
+    return Standing(
+        "measured", f"real processes; {native} between CPUs, as NCCL needs a GPU for each worker"
+    )
 
 
 def anything(spec: RunSpec, machine: Machine) -> None:
@@ -77,15 +92,21 @@ def batch_of(*parts: int) -> int:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy: its facts and its role functions; `standing`: how real it is with a framework on a machine.
+    """A strategy: its facts and its role functions; `standing`: how real it is with a framework on
+    a machine.
 
     - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
     - `default_batch`: a global batch for a run, where the usual one would not do.
-    - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief coordinates the workers.
-    - `one_process`: frameworks in which all replicas live in one process, on a device each; `workers` are then made `replicas` of it.
-    - `one_host`: why its workers, which are processes of their own, have to be on one host all the same; "" if they need not.
-    - `all_reduce`: what makes all replicas' gradients one in a run, where it is not the all-reduce that the plan finds for the framework.
-    - `asynchronous`: every worker's gradients are an update of their own, so a step is as many updates as there are workers.
+    - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief
+      coordinates the workers.
+    - `one_process`: frameworks in which all replicas live in one process, on a device each;
+      `workers` are then made `replicas` of it.
+    - `one_host`: why its workers, which are processes of their own, have to be on one host all the
+      same; "" if they need not.
+    - `all_reduce`: what makes all replicas' gradients one in a run, where it is not the all-reduce
+      that the plan finds for the framework.
+    - `asynchronous`: every worker's gradients are an update of their own, so a step is as many
+      updates as there are workers.
     - `takes_schedule`: whether its all-reduce can be one of ours.
     - `takes`: which of the fields that only some strategies have a use for (`ONLY_SOME`) it takes.
     """

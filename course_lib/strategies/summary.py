@@ -1,4 +1,6 @@
-"""What came out of a strategy's run, as one flat record: what the command line prints and a lesson's cell shows."""
+"""What came out of a strategy's run, as one flat record: what the command line prints and a
+lesson's cell shows.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ from course_lib.trace import Metric, Update, task_key
 def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run.
 
-    `replicas` compute, each a share of the batch; they live in so many `workers`, which are processes. `all_reduce` is as the plan says.
-    `seconds` are counted from `start`; `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each task to a
-    hash of the parameters it ended with: equal digests are equal to the last bit. `variables_on`: bytes of parameters by the device that the
-    runtime names. `staleness`: how many updates had how many others between their read and their write. `idle_share`: the part of its time that a
-    task waited. `wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted by the kernel; None where there are no
-    hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
+    `replicas` compute, each a share of the batch; they live in so many `workers`, which are
+    processes. `all_reduce` is as the plan says. `seconds` are counted from `start`;
+    `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
+    task to a hash of the parameters it ended with: equal digests are equal to the last bit.
+    `variables_on`: bytes of parameters by the device that the runtime names. `staleness`: how many
+    updates had how many others between their read and their write. `idle_share`: the part of its
+    time that a task waited. `wire_bytes_per_step`: what each task and each host `sent` and
+    `received` in a step, counted by the kernel; None where there are no hosts whose traffic it
+    could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
     """
     spec, trace, values = run.spec, run.trace, run.values
     reasons = {reason.what: reason for reason in run.plan.reasons}
@@ -39,24 +44,36 @@ def summarize(run: Run) -> dict[str, Any]:
         "parameters": reported["parameters"],
         "final_loss": reported["final_loss"],
         "test_accuracy": reported["test_accuracy"],
-        "parameter_digest": {task: value["digest"] for task, value in values.items() if value and "digest" in value},
+        "parameter_digest": {
+            task: value["digest"] for task, value in values.items() if value and "digest" in value
+        },
         "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
-        "variables_on": {_device(task, d): n for task, value in values.items() for d, n in (value or {}).get("variables_on", {}).items()},
+        "variables_on": {
+            _device(task, d): n
+            for task, value in values.items()
+            for d, n in (value or {}).get("variables_on", {}).items()
+        },
         "staleness": measures.staleness(trace),
         "dropped_gradients": len(trace.all(Metric, name="dropped")),
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
-        "seconds": {name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()},
+        "seconds": {
+            name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()
+        },
         "examples_per_second": round(measures.examples_per_second(trace, spec.batch), 1),
         "device_ms": spec.device_ms,
         "reality": run.plan.reality,
         "network": run.plan.network,
         "network_why": reasons["network"].why,
-        "link": {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts} if spec.link or spec.links else None,
+        "link": {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}
+        if spec.link or spec.links
+        else None,
         "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
         "run_dir": str(run.run_dir),
     }
 
 
 def _device(task: str, device: str) -> str:
-    """A device of the whole cluster. TensorFlow's names begin with the job; torch's are the same everywhere, unless a task speaks for another."""
+    """A device of the whole cluster. TensorFlow's names begin with the job; torch's are the same
+    everywhere, unless a task speaks for another.
+    """
     return device if device.startswith(("/job:", "ps:")) else f"{task}/{device}"

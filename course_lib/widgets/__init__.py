@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
     from course_lib.widgets.timeline.timeline import Timeline
 
-__all__ = ["AllReduceStage", "MachineCard", "Predict", "RaceBoard", "SavedRun", "StrategyTable", "Timeline", "TrainingBoard"]
+__all__ = [
+    "AllReduceStage",
+    "MachineCard",
+    "Predict",
+    "RaceBoard",
+    "SavedRun",
+    "StrategyTable",
+    "Timeline",
+    "TrainingBoard",
+]
 
 __getattr__, __dir__ = lazy.names(
     __name__,

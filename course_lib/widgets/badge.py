@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-# Word -> mark, colour (Okabe and Ito's, as in `palette`), and what it means. The mark tells without colour.
+# Word -> mark, colour (Okabe and Ito's, as in `palette`), and what it means. The mark tells without
+# colour.
 REALITY = {
     "measured": ("●", "#009E73", "real processes, real bytes, nothing imposed"),
     "emulated": (
@@ -13,7 +14,11 @@ REALITY = {
         "real processes and bytes, but the speed of a device, a task or a link is imposed, or a device stands for another",
     ),
     "simulated": ("◇", "#CC79A7", "the model ran, no process did"),
-    "unavailable": ("✕", "#D55E00", "this machine cannot do it; the reason and the cure stand beside it"),
+    "unavailable": (
+        "✕",
+        "#D55E00",
+        "this machine cannot do it; the reason and the cure stand beside it",
+    ),
 }
 UNKNOWN = ("?", "#7A7A7A", "this trace does not say how it came about")
 

@@ -1,4 +1,5 @@
-"""One look for all pictures: the Okabe-Ito colours, which colour-blind people can tell apart, and a pattern beside each colour.
+"""One look for all pictures: the Okabe-Ito colours, which colour-blind people can tell apart, and a
+pattern beside each colour.
 
 Source: M. Okabe and K. Ito, "Color Universal Design" (2008).
 """

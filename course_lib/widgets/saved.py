@@ -1,4 +1,6 @@
-"""A run as its directory tells of it, live or long over: what views need of a run, without the process that started it."""
+"""A run as its directory tells of it, live or long over: what views need of a run, without the
+process that started it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from course_lib.trace import Lifecycle, Phase, Trace
 
 
 class SavedRun:
-    """The run of a directory. It can be looked at, not acted on. Raises `SpecError` if the directory holds no run."""
+    """The run of a directory. It can be looked at, not acted on.
+
+    Raises `SpecError` if the directory holds no run.
+    """
 
     def __init__(self, run_dir: Path | str) -> None:
         self.run_dir = Path(run_dir)
@@ -31,17 +36,32 @@ class SavedRun:
     @property
     def state(self) -> str:
         """As `Run.state`. A run that ended without a word was stopped."""
-        states = {e.task: e.state for e in self.trace.all(Lifecycle) if e.state not in ("paused", "resumed", "slowed")}
+        states = {
+            e.task: e.state
+            for e in self.trace.all(Lifecycle)
+            if e.state not in ("paused", "resumed", "slowed")
+        }
         if self._goes_on():
             return "running" if states and "starting" not in states.values() else "starting"
         if any(state in ("failed", "killed") for state in states.values()):
             return "failed"
-        served = {task for task in self.spec.tasks if task.startswith("ps:") or (self.spec.chief and task.startswith("worker:"))}
-        return "finished" if all(states.get(task) == "done" for task in self.spec.tasks if task not in served) else "stopped"
+        served = {
+            task
+            for task in self.spec.tasks
+            if task.startswith("ps:") or (self.spec.chief and task.startswith("worker:"))
+        }
+        return (
+            "finished"
+            if all(states.get(task) == "done" for task in self.spec.tasks if task not in served)
+            else "stopped"
+        )
 
     @property
     def result(self) -> Any:
-        """What came out of it. Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing."""
+        """What came out of it.
+
+        Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
+        """
         path = self.run_dir / "result.json"
         if path.exists():
             return json.loads(path.read_text())
@@ -50,16 +70,22 @@ class SavedRun:
         raise LockstepError(f"the run has no result: it is {self.state}")
 
     def _goes_on(self) -> bool:
-        """The supervisor removes the tasks' temporary folders when the last is gone; killed itself, it leaves processes that are no more."""
+        """The supervisor removes the tasks' temporary folders when the last is gone; killed itself,
+        it leaves processes that are no more.
+        """
         if not any(self.run_dir.glob("tasks/*/tmp")):
             return False
-        pids = [int(e.why.removeprefix("pid ")) for e in self._trace.all(Lifecycle, state="starting")]
+        pids = [
+            int(e.why.removeprefix("pid ")) for e in self._trace.all(Lifecycle, state="starting")
+        ]
         return not pids or any(map(_alive, pids))
 
     def _failure(self) -> TaskFailed:
         """The first failure: what a task wrote, or the death that the supervisor saw."""
         wrote = [json.loads(path.read_text()) for path in self.run_dir.glob("tasks/*/error.json")]
-        deaths = [e for e in self._trace.all(Lifecycle) if e.state in ("failed", "killed") and e.why]
+        deaths = [
+            e for e in self._trace.all(Lifecycle) if e.state in ("failed", "killed") and e.why
+        ]
         origin = json.loads((self.run_dir / "run.json").read_text())["origin"]
         found = [(e["at"] - origin, e["task"], e["step"], e["reason"]) for e in wrote]
         for e in deaths:  # noticed a moment later than by those that it made fail
@@ -87,5 +113,9 @@ def saved_runs(path: Path | str) -> dict[str, SavedRun]:
         return {run.spec.strategy: run}
     inside = sorted(p.parent for p in path.glob("*/spec.json"))
     if not inside:
-        raise SpecError("run_dir", str(path), "the directory of a run, or of a race with its runs in it")
-    return {p.name.partition("-")[2] if p.name[:1].isdigit() else p.name: SavedRun(p) for p in inside}
+        raise SpecError(
+            "run_dir", str(path), "the directory of a run, or of a race with its runs in it"
+        )
+    return {
+        p.name.partition("-")[2] if p.name[:1].isdigit() else p.name: SavedRun(p) for p in inside
+    }

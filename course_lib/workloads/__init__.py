@@ -1,4 +1,5 @@
-"""Workloads: the data and the model of a run, described without a framework, so that every strategy trains exactly the same thing.
+"""Workloads: the data and the model of a run, described without a framework, so that every strategy
+trains exactly the same thing.
 
 A new workload is a function `RunSpec -> Workload` in a file of its own and one line in `WORKLOADS`.
 """
@@ -23,7 +24,10 @@ WORKLOADS: dict[str, Callable[[RunSpec], Workload]] = {
 
 
 def find(name: str) -> Callable[[RunSpec], Workload]:
-    """The function that makes a workload. Raises `SpecError` with the nearest name if there is none."""
+    """The function that makes a workload.
+
+    Raises `SpecError` with the nearest name if there is none.
+    """
     if name not in WORKLOADS:
         raise SpecError.unknown("workload", name, WORKLOADS)
     return WORKLOADS[name]

@@ -1,6 +1,8 @@
-"""1797 real handwritten digits of 8x8 pixels, and two small models for them. They come with scikit-learn: nothing is downloaded.
+"""1797 real handwritten digits of 8x8 pixels, and two small models for them. They come with
+scikit-learn: nothing is downloaded.
 
-Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998.
+Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning
+Repository, 1998.
 """
 
 from __future__ import annotations
@@ -20,17 +22,29 @@ TEST = 360  # examples held back, a fifth; the same ones in every run
 
 
 def digits(spec: RunSpec) -> Workload:
-    """A perceptron with one hidden layer, 4,810 parameters; about 0.96 of the test images right after 200 steps of 128."""
+    """A perceptron with one hidden layer, 4,810 parameters; about 0.96 of the test images right
+    after 200 steps of 128.
+    """
     x_train, y_train, x_test, y_test = images()
     layers = (Dense(64, relu=True), Dense(10))
     return Workload("digits", layers, 0.2, x_train, y_train, x_test, y_test)
 
 
 def digits_cnn(spec: RunSpec) -> Workload:
-    """Two convolutions and a dense layer, 3,818 parameters on images of shape (8, 8, 1): fewer to send, more to compute for each."""
+    """Two convolutions and a dense layer, 3,818 parameters on images of shape (8, 8, 1): fewer to
+    send, more to compute for each.
+    """
     x_train, y_train, x_test, y_test = images()
     layers = (Conv(8, 3, relu=True), Conv(16, 3, relu=True), Flatten(), Dense(10))
-    return Workload("digits_cnn", layers, 0.3, x_train.reshape(-1, 8, 8, 1), y_train, x_test.reshape(-1, 8, 8, 1), y_test)
+    return Workload(
+        "digits_cnn",
+        layers,
+        0.3,
+        x_train.reshape(-1, 8, 8, 1),
+        y_train,
+        x_test.reshape(-1, 8, 8, 1),
+        y_test,
+    )
 
 
 @functools.cache

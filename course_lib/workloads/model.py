@@ -1,7 +1,9 @@
-"""A model as data: layers, their initial weights, and a fingerprint of weights. Each framework builds its own model from these.
+"""A model as data: layers, their initial weights, and a fingerprint of weights. Each framework
+builds its own model from these.
 
-Weights are a list of float32 arrays in the order and layout of Keras: a kernel, then its bias, layer by layer. A dense kernel is (inputs, outputs),
-a convolution's is (height, width, input channels, output channels); images are (height, width, channels).
+Weights are a list of float32 arrays in the order and layout of Keras: a kernel, then its bias,
+layer by layer. A dense kernel is (inputs, outputs), a convolution's is (height, width, input
+channels, output channels); images are (height, width, channels).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class Conv:
-    """`filters` square windows of `size` pixels that slide over an image one pixel at a time and stay inside it."""
+    """`filters` square windows of `size` pixels that slide over an image one pixel at a time and
+    stay inside it.
+    """
 
     filters: int
     size: int
@@ -68,10 +72,14 @@ def shapes(layers: Iterable[Layer], inputs: Shape) -> Iterator[Shape]:
         inputs = layer.output(inputs)
 
 
-def glorot(layers: Iterable[Layer], inputs: Shape, seed: int, gain: float = 1.0) -> list[np.ndarray]:
-    """Initial weights: kernels uniform within `gain` * sqrt(6 / (fan in + fan out)) of zero, biases zero.
+def glorot(
+    layers: Iterable[Layer], inputs: Shape, seed: int, gain: float = 1.0
+) -> list[np.ndarray]:
+    """Initial weights: kernels uniform within `gain` * sqrt(6 / (fan in + fan out)) of zero, biases
+    zero.
 
-    Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010.
+    Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    networks", 2010.
     """
     generator = np.random.default_rng([0, seed])
     weights = []
@@ -88,7 +96,9 @@ def glorot(layers: Iterable[Layer], inputs: Shape, seed: int, gain: float = 1.0)
 
 
 def digest(weights: Sequence[np.ndarray]) -> str:
-    """A fingerprint of weights, 16 hexadecimal digits: equal only if every float32 is equal to its last bit."""
+    """A fingerprint of weights, 16 hexadecimal digits: equal only if every float32 is equal to its
+    last bit.
+    """
     fingerprint = hashlib.sha256()
     for weight in weights:
         fingerprint.update(np.ascontiguousarray(weight, np.float32).data)

@@ -14,9 +14,14 @@ from course_lib.workloads.workload import Workload
 
 
 def build(workload: Workload, seed: int) -> keras.Sequential:
-    """The model, which turns images (batch, *input shape) into logits (batch, classes). Call it in a strategy's scope, which places its variables."""
+    """The model, which turns images (batch, *input shape) into logits (batch, classes).
+
+    Call it in a strategy's scope, which places its variables.
+    """
     weights = iter(workload.initial_weights(seed))
-    return keras.Sequential([keras.Input(workload.input_shape), *(_layer(layer, weights) for layer in workload.layers)])
+    return keras.Sequential(
+        [keras.Input(workload.input_shape), *(_layer(layer, weights) for layer in workload.layers)]
+    )
 
 
 def _layer(layer: Layer, weights: Any) -> Any:
@@ -35,7 +40,10 @@ def _layer(layer: Layer, weights: Any) -> Any:
 
 
 def _given(values: np.ndarray) -> Callable[..., Any]:
-    """An initializer that returns these values. A variable that starts right need not be filled with random numbers first."""
+    """An initializer that returns these values.
+
+    A variable that starts right need not be filled with random numbers first.
+    """
     return lambda shape, dtype=None: tf.constant(values)
 
 
@@ -47,14 +55,20 @@ def variables_of(model: keras.Sequential) -> list[Any]:
 def weights_of(model: keras.Sequential) -> list[np.ndarray]:
     """This process's own copy of the weights."""
     strategy = tf.distribute.get_strategy()
-    return [strategy.experimental_local_results(variable)[0].numpy() for variable in variables_of(model)]
+    return [
+        strategy.experimental_local_results(variable)[0].numpy() for variable in variables_of(model)
+    ]
 
 
 def loss_of(logits: Any, labels: Any) -> Any:
     """Mean softmax cross entropy of logits (batch, classes) and labels (batch,)."""
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    )
 
 
 def accuracy(model: keras.Sequential, workload: Workload) -> float:
     """The share of test images that the model gets right."""
-    return float(np.mean(np.argmax(model(workload.x_test, training=False), axis=-1) == workload.y_test))
+    return float(
+        np.mean(np.argmax(model(workload.x_test, training=False), axis=-1) == workload.y_test)
+    )

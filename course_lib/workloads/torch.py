@@ -1,7 +1,8 @@
 """A workload's model in PyTorch: modules that start from the given weights.
 
-Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, outputs) is (outputs, inputs) here, a convolution's (height, width,
-inputs, outputs) is (outputs, inputs, height, width), and images have their channels first.
+Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, outputs) is
+(outputs, inputs) here, a convolution's (height, width, inputs, outputs) is (outputs, inputs,
+height, width), and images have their channels first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import nn
 from course_lib.workloads.model import Conv, Dense, Flatten, Layer, Shape
 from course_lib.workloads.workload import Workload
 
-_TO_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}  # number of dimensions -> which goes where
+# number of dimensions -> which goes where
+_TO_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
 _FROM_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
 
 
@@ -31,7 +33,9 @@ def build(workload: Workload, seed: int) -> nn.Sequential:
         shape = layer.output(shape)
     model = nn.Sequential(*modules)
     with torch.no_grad():
-        for parameter, weight in zip(model.parameters(), workload.initial_weights(seed), strict=True):
+        for parameter, weight in zip(
+            model.parameters(), workload.initial_weights(seed), strict=True
+        ):
             parameter.copy_(torch.from_numpy(weight).permute(_TO_TORCH[weight.ndim]))
     return model
 

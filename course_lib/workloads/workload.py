@@ -15,9 +15,10 @@ from course_lib.workloads.model import Layer, glorot, shapes
 class Workload:
     """What is trained, whatever trains it.
 
-    `x_*`: float32 in [0, 1], shape (examples, *shape of one example). `y_*`: int64 classes, shape (examples,). The loss is the mean softmax cross
-    entropy of the last layer's outputs; the optimizer is plain gradient descent, `weight -= learning_rate * gradient`, so that the arithmetic shows.
-    `gain`: how much larger the initial weights are than `glorot` has them.
+    `x_*`: float32 in [0, 1], shape (examples, *shape of one example). `y_*`: int64 classes, shape
+    (examples,). The loss is the mean softmax cross entropy of the last layer's outputs; the
+    optimizer is plain gradient descent, `weight -= learning_rate * gradient`, so that the
+    arithmetic shows. `gain`: how much larger the initial weights are than `glorot` has them.
     """
 
     name: str
@@ -40,14 +41,20 @@ class Workload:
         return sum(math.prod(shape) for shape in shapes(self.layers, self.input_shape))
 
     def initial_weights(self, seed: int) -> list[np.ndarray]:
-        """The weights that every run with this seed starts from, in the layout that `course_lib.workloads.model` describes."""
+        """The weights that every run with this seed starts from, in the layout that
+        `course_lib.workloads.model` describes.
+        """
         return glorot(self.layers, self.input_shape, seed, self.gain)
 
-    def batch(self, step: int, seed: int, global_batch: int, worker: int | None = None, workers: int = 1) -> np.ndarray:
-        """Indices into the training data of a step's global batch, or of one worker's share of it. Shape (examples,).
+    def batch(
+        self, step: int, seed: int, global_batch: int, worker: int | None = None, workers: int = 1
+    ) -> np.ndarray:
+        """Indices into the training data of a step's global batch, or of one worker's share of it.
+        Shape (examples,).
 
-        Depends on nothing but its arguments, so no worker needs to be told: all examples in shuffled order, then all again in another order, and
-        so on, cut into batches of equal size. Worker k of w takes the k-th of w equal slices. `workers` must divide `global_batch`.
+        Depends on nothing but its arguments, so no worker needs to be told: all examples in
+        shuffled order, then all again in another order, and so on, cut into batches of equal size.
+        Worker k of w takes the k-th of w equal slices. `workers` must divide `global_batch`.
         """
         count = global_batch // workers
         position = step * global_batch + (worker or 0) * count
@@ -57,7 +64,9 @@ class Workload:
         indices = _order(len(self.x_train), seed, epoch)[place : place + count]
         while len(indices) < count:  # it goes on in the next epoch
             epoch += 1
-            indices = np.concatenate([indices, _order(len(self.x_train), seed, epoch)[: count - len(indices)]])
+            indices = np.concatenate(
+                [indices, _order(len(self.x_train), seed, epoch)[: count - len(indices)]]
+            )
         return indices
 
 

@@ -1,6 +1,8 @@
-"""`python -m tests.benchmarks [names...] [--quick] [--repeat N]`: measure, print a table, and keep the record in `bench-results/`.
+"""`python -m tests.benchmarks [names...] [--quick] [--repeat N]`: measure, print a table, and keep
+the record in `bench-results/`.
 
-Exit codes: 0 all was measured, whether or not an aim was reached, 1 something could not be measured or left a process behind, 2 bad input.
+Exit codes: 0 all was measured, whether or not an aim was reached, 1 something could not be measured
+or left a process behind, 2 bad input.
 """
 
 from __future__ import annotations
@@ -27,12 +29,24 @@ CONSOLE = Console(width=None if sys.stdout.isatty() else 150)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure, each figure beside its peer.")
-    parser.add_argument("names", nargs="*", metavar="name", help="what to measure; everything, if nothing is named")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks", description="Measure, each figure beside its peer."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help="what to measure; everything, if nothing is named"
+    )
     parser.add_argument("--list", action="store_true", help="list the names and end")
-    parser.add_argument("--quick", action="store_true", help="only see that it works: the smallest sizes, two repeats")
-    parser.add_argument("--repeat", type=int, metavar="N", help=f"repeats of each pair, {ENOUGH} if not given")
-    parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder of the record")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only see that it works: the smallest sizes, two repeats",
+    )
+    parser.add_argument(
+        "--repeat", type=int, metavar="N", help=f"repeats of each pair, {ENOUGH} if not given"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench-results"), help="folder of the record"
+    )
     asked = parser.parse_args(given)
     if unknown := [name for name in asked.names if name not in SUBJECTS]:
         parser.error(f"no benchmark is called {unknown[0]!r}; there are {', '.join(SUBJECTS)}")
@@ -46,9 +60,12 @@ def main(asked: argparse.Namespace) -> int:
         for name, subject in SUBJECTS.items():
             print(f"{name:10} {(sys.modules[subject.__module__].__doc__ or '').splitlines()[0]}")
         return 0
-    os.environ["TMPDIR"] = HOME  # TensorFlow leaves files there when it is not let end by itself, as most processes here
+    # TensorFlow leaves files there when it is not let end by itself, as most processes here
+    os.environ["TMPDIR"] = HOME
     repeats = asked.repeat or (2 if asked.quick else ENOUGH)
-    failures = measure(asked.names or list(SUBJECTS), Options(repeats, asked.quick, say), asked.quick, asked.out)
+    failures = measure(
+        asked.names or list(SUBJECTS), Options(repeats, asked.quick, say), asked.quick, asked.out
+    )
     return 1 if failures else 0
 
 
@@ -87,7 +104,8 @@ def clean() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that peers are ended then too
+    # so that peers are ended then too
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     code = left = 1
     try:
         code = main(arguments())

@@ -1,15 +1,20 @@
-"""All-reduce between four processes: schedules over shared memory and over TCP, against gloo and against what copying alone would allow.
+"""All-reduce between four processes: schedules over shared memory and over TCP, against gloo and
+against what copying alone would allow.
 
-Every figure is bus bandwidth, as nccl-tests define it, of float32. Both sides work in place on one and the same array, in the same four
-processes, call by call in turn, and every result is checked. The trace is on, as it is for learners.
+Every figure is bus bandwidth, as nccl-tests define it, of float32. Both sides work in place on one
+and the same array, in the same four processes, call by call in turn, and every result is checked.
+The trace is on, as it is for learners.
 
-A barrier of ours stands before each call, as gloo's own leaves ranks apart by more than a small call takes. The time of a call runs from the
-moment at which the first rank leaves the barrier to the moment at which the last rank is done. Counted from the last rank that leaves, it
-would be too short: where ranks share cores, that one often gets its core only when others have done a good part of their work.
+A barrier of ours stands before each call, as gloo's own leaves ranks apart by more than a small
+call takes. The time of a call runs from the moment at which the first rank leaves the barrier to
+the moment at which the last rank is done. Counted from the last rank that leaves, it would be too
+short: where ranks share cores, that one often gets its core only when others have done a good part
+of their work.
 
-The limit: each of the P ranks copies 2(P-1)/P S bytes, as many as it must send in an all-reduce of S bytes, from one private array to another,
-all ranks at the same time. Nothing is added, nobody waits for anybody. A schedule is held to a third of that: it adds where the limit
-only copies, and takes the numbers into shared memory and out again.
+The limit: each of the P ranks copies 2(P-1)/P S bytes, as many as it must send in an all-reduce of
+S bytes, from one private array to another, all ranks at the same time. Nothing is added, nobody
+waits for anybody. A schedule is held to a third of that: it adds where the limit only copies, and
+takes the numbers into shared memory and out again.
 """
 
 from __future__ import annotations
@@ -29,9 +34,11 @@ from tests.benchmarks.harness import Aim, Options, Row, Rows, turns
 
 RANKS = 4
 ALGORITHMS = ("direct", "ring")
-SUM = RANKS * (RANKS + 1) / 2  # what an all-reduce leaves where every rank brings its number, counted from 1
+# what an all-reduce leaves where every rank brings its number, counted from 1
+SUM = RANKS * (RANKS + 1) / 2
 KIB, MIB = 2**10, 2**20
-CALLS = {64 * KIB: 200, MIB: 60, 16 * MIB: 9, 64 * MIB: 5}  # of each side in one repeat, by bytes; the median of them is its figure
+# of each side in one repeat, by bytes; the median of them is its figure
+CALLS = {64 * KIB: 200, MIB: 60, 16 * MIB: 9, 64 * MIB: 5}
 WARM_UP = 3  # calls of each side that are not counted
 THIRD = 0.33
 
@@ -49,14 +56,18 @@ TCP = Way("TCP", tuple(range(RANKS)), {64 * KIB: 0, MIB: 1, 16 * MIB: 1, 64 * MI
 
 
 class Side(NamedTuple):
-    """One of the two that are compared: a call, and what then stands in the array, which held rank + 1."""
+    """One of the two that are compared: a call, and what then stands in the array, which held rank
+    + 1.
+    """
 
     call: Callable[[], object]
     result: float
 
 
 class Peer(NamedTuple):
-    """`side` makes it, in a process of its own, for a rank, its array, and how often in a row; one call is to work through `least` bytes."""
+    """`side` makes it, in a process of its own, for a rank, its array, and how often in a row; one
+    call is to work through `least` bytes.
+    """
 
     name: str
     side: Callable[[int, np.ndarray, int], Side]
@@ -89,11 +100,14 @@ def copies(rank: int, array: np.ndarray, times: int) -> Side:
 
 
 GLOO = Peer("gloo", gloo, 0)
-COPIES = Peer("copies alone", copies, 64 * MIB)  # long enough for the way out of the barrier not to count
+# long enough for the way out of the barrier not to count
+COPIES = Peer("copies alone", copies, 64 * MIB)
 
 
 def rows(options: Options) -> Rows:
-    """A row for each way, size and algorithm; then the limit, for sizes at which bytes count for more than waking up."""
+    """A row for each way, size and algorithm; then the limit, for sizes at which bytes count for
+    more than waking up.
+    """
     clusters.warm("torch")
     sizes = [size for size in CALLS if size <= MIB or not options.quick]
     for way in (SHARED, TCP):
@@ -118,7 +132,14 @@ def row(algorithm: str, size: int, way: Way, peer: Peer, held_to: Aim, options: 
         yield gigabytes(size, ours), gigabytes(size * peer.times(size), theirs)
 
     amount = f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
-    return turns(f"all-reduce over {way.name}, {algorithm}, {amount}", "GB/s", pairs, peer.name, held_to, options)
+    return turns(
+        f"all-reduce over {way.name}, {algorithm}, {amount}",
+        "GB/s",
+        pairs,
+        peer.name,
+        held_to,
+        options,
+    )
 
 
 Span = Sequence[float]
@@ -127,7 +148,10 @@ Span = Sequence[float]
 
 def gigabytes(size: int, by_rank: Sequence[Sequence[Span]]) -> float:
     """Bus bandwidth of the middle one of all calls, in GB/s, from what each rank noted of each."""
-    return bus_bandwidth(size, statistics.median(map(seconds, zip(*by_rank, strict=True))), RANKS) / 1e9
+    return (
+        bus_bandwidth(size, statistics.median(map(seconds, zip(*by_rank, strict=True))), RANKS)
+        / 1e9
+    )
 
 
 def seconds(spans: Sequence[Span]) -> float:
@@ -135,7 +159,9 @@ def seconds(spans: Sequence[Span]) -> float:
     return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
-def taking_turns(algorithm: str, size: int, place: tuple[int, ...], peer: Peer) -> Callable[[Task], list[list[Span]]]:
+def taking_turns(
+    algorithm: str, size: int, place: tuple[int, ...], peer: Peer
+) -> Callable[[Task], list[list[Span]]]:
     """What each process does. Returns the spans of our calls and those of the peer's."""
     barrier = build("recursive_doubling", RANKS)
 
@@ -145,9 +171,18 @@ def taking_turns(algorithm: str, size: int, place: tuple[int, ...], peer: Peer) 
         dist.init_process_group("gloo")
         array = np.empty(size // 4, np.float32)
         meet = Communicator(task.rank, (0,) * RANKS, task.run_dir / "barrier")
-        schedule, group = build(algorithm, RANKS), Communicator(task.rank, place, task.run_dir / "exchange", task.recorder.add)
-        sides = Side(lambda: group.execute(schedule, array), SUM), peer.side(task.rank, array, peer.times(size))
-        pairs = [[timed(side, array, task.rank, meet) for side in sides] for _ in range(WARM_UP + CALLS[size])]
+        schedule, group = (
+            build(algorithm, RANKS),
+            Communicator(task.rank, place, task.run_dir / "exchange", task.recorder.add),
+        )
+        sides = (
+            Side(lambda: group.execute(schedule, array), SUM),
+            peer.side(task.rank, array, peer.times(size)),
+        )
+        pairs = [
+            [timed(side, array, task.rank, meet) for side in sides]
+            for _ in range(WARM_UP + CALLS[size])
+        ]
         group.close()
         meet.close()
         ours, theirs = zip(*pairs[WARM_UP:], strict=True)
@@ -160,7 +195,9 @@ def taking_turns(algorithm: str, size: int, place: tuple[int, ...], peer: Peer) 
         side.call()
         end = clock()
         if not (array == side.result).all():
-            raise ValueError(f"{algorithm} or {peer.name}: {side.result} was to be everywhere in {size} bytes, and is not")
+            raise ValueError(
+                f"{algorithm} or {peer.name}: {side.result} was to be everywhere in {size} bytes, and is not"
+            )
         return start, end
 
     return work

@@ -1,7 +1,9 @@
-"""The boards: what they cost to make and to draw, early and late in a run; how late the page is, how smooth; and how soon Stop has stopped.
+"""The boards: what they cost to make and to draw, early and late in a run; how late the page is,
+how smooth; and how soon Stop has stopped.
 
-A page is told by comm messages what to show. They are counted where they are sent; plotly's own script, which comes with its figure, is left out.
-Of the other widgets too, but for the stage, which has rows of its own.
+A page is told by comm messages what to show. They are counted where they are sent; plotly's own
+script, which comes with its figure, is left out. Of the other widgets too, but for the stage, which
+has rows of its own.
 """
 
 from __future__ import annotations
@@ -68,23 +70,72 @@ WATCH = """() => {
 def rows(options: Options) -> Rows:
     """A row for each; the last two need a browser."""
     limit = ("100 kB", lambda: LIMIT)
-    yield compare("bytes to make a RaceBoard", "B", lambda: created(lambda: board(0)), limit, Aim("at most", 1), options)
+    yield compare(
+        "bytes to make a RaceBoard",
+        "B",
+        lambda: created(lambda: board(0)),
+        limit,
+        Aim("at most", 1),
+        options,
+    )
     for name, make in OTHERS.items():
-        yield compare(f"bytes to make a {name}", "B", partial(created, make), limit, Aim("at most", 1), options)
-    yield compare("bytes of a picture of a race, 2 x 8 workers", "B", lambda: later(SHORT)[1], limit, Aim("at most", 1), options)
+        yield compare(
+            f"bytes to make a {name}",
+            "B",
+            partial(created, make),
+            limit,
+            Aim("at most", 1),
+            options,
+        )
+    yield compare(
+        "bytes of a picture of a race, 2 x 8 workers",
+        "B",
+        lambda: later(SHORT)[1],
+        limit,
+        Aim("at most", 1),
+        options,
+    )
     long = QUICK if options.quick else LONG
     early = (f"in step {SHORT}", lambda: later(SHORT)[0])
-    yield compare(f"a picture of a race, 2 x 8 workers, in step {long}", "ms", lambda: later(long)[0], early, Aim("at most", 3), options)
+    yield compare(
+        f"a picture of a race, 2 x 8 workers, in step {long}",
+        "ms",
+        lambda: later(long)[0],
+        early,
+        Aim("at most", 3),
+        options,
+    )
     for framework in ("torch", "tensorflow"):
         name = f"from a click on Stop to no process left, 4 workers at full speed, {framework}"
-        yield compare(name, "s", partial(stopped, framework), ("1 s", lambda: STOP), Aim("at most", 1), options)
+        yield compare(
+            name,
+            "s",
+            partial(stopped, framework),
+            ("1 s", lambda: STOP),
+            Aim("at most", 1),
+            options,
+        )
     if CHROMIUM:
         with live_page(RACE) as (page, blank):
             ms = 1000 * (1 if options.quick else SECONDS / 2)
             empty = ("an empty page beside it", lambda: float(blank.evaluate(FRAMES, ms)))
             name = f"frames of a page with a live race, 2 x {WORKERS} workers, 100 updates/s"
-            yield compare(name, "frames/s", lambda: float(page.evaluate(FRAMES, ms)), empty, Aim("at least", 0.8), options)
-        yield compare("from an event in a worker to the page", "s", page_delay, ("0.3 s", lambda: DELAY), Aim("at most", 1), options)
+            yield compare(
+                name,
+                "frames/s",
+                lambda: float(page.evaluate(FRAMES, ms)),
+                empty,
+                Aim("at least", 0.8),
+                options,
+            )
+        yield compare(
+            "from an event in a worker to the page",
+            "s",
+            page_delay,
+            ("0.3 s", lambda: DELAY),
+            Aim("at most", 1),
+            options,
+        )
 
 
 class Wire:
@@ -98,11 +149,20 @@ class Wire:
         wire = self
 
         class Counting(BaseComm):
-            def publish_msg(self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **_: Any) -> None:
+            def publish_msg(
+                self,
+                msg_type: str,
+                data: Any = None,
+                metadata: Any = None,
+                buffers: Any = None,
+                **_: Any,
+            ) -> None:
                 state = (data or {}).get("state", {})
                 if str(state.get("_anywidget_id")).startswith("plotly."):
                     state = {name: value for name, value in state.items() if name != "_esm"}
-                wire.bytes += len(json.dumps(state, default=str)) + sum(memoryview(part).nbytes for part in buffers or [])
+                wire.bytes += len(json.dumps(state, default=str)) + sum(
+                    memoryview(part).nbytes for part in buffers or []
+                )
 
         return Counting(**settings)
 
@@ -136,7 +196,9 @@ class Made:
                     Phase(task, n, "reduce", ready, start + 0.9 * STEP),
                     Phase(task, n, "apply", start + 0.9 * STEP, start + STEP),
                     Update(task, n, "all", "cpu", n, n + 1, start + STEP),
-                    Metric(task, "loss", 2 / (1 + n / 100), n, (n + 1) * self.spec.batch, start + STEP),
+                    Metric(
+                        task, "loss", 2 / (1 + n / 100), n, (n + 1) * self.spec.batch, start + STEP
+                    ),
                 ]
         self.trace._add(events)
         self.step += steps
@@ -145,7 +207,9 @@ class Made:
 def board(steps: int) -> RaceBoard:
     """A board of two made-up runs, which does not follow them by itself."""
     runs = {"one": Made(), "other": Made()}
-    race: Any = SimpleNamespace(runs=runs, target_loss=None, target_accuracy=None, stop=lambda: None)
+    race: Any = SimpleNamespace(
+        runs=runs, target_loss=None, target_accuracy=None, stop=lambda: None
+    )
     shown = RaceBoard(race)
     shown.halt()
     for run in runs.values():  # now that nobody else draws
@@ -193,7 +257,8 @@ def later(steps: int) -> tuple[float, float]:
         shown.draw()
         for run in shown.race.runs.values():
             run.more(3)
-        gc.collect()  # as timeit does: a whole collection of a million events is not the picture's time
+        # as timeit does: a whole collection of a million events is not the picture's time
+        gc.collect()
         before, began = wire.bytes, time.perf_counter()
         shown.draw(charts_too=True)
         took, size = 1000 * (time.perf_counter() - began), wire.bytes - before
@@ -202,7 +267,9 @@ def later(steps: int) -> tuple[float, float]:
 
 
 def stopped(framework: str) -> float:
-    """Seconds from a click on Stop, where the kernel hears of it, until no process of the run is left: tasks and supervisor."""
+    """Seconds from a click on Stop, where the kernel hears of it, until no process of the run is
+    left: tasks and supervisor.
+    """
     run = start("multi_worker_mirrored", framework=framework, workers=4, steps=1_000_000)
     board = TrainingBoard(run)
     try:
@@ -212,7 +279,10 @@ def stopped(framework: str) -> float:
             if time.monotonic() > deadline:
                 raise RuntimeError("no 20 steps of 4 workers in 60 s")
             time.sleep(0.05)
-        tasks = [psutil.Process(int(e.why.removeprefix("pid "))) for e in run.trace.all(Lifecycle, state="starting")]
+        tasks = [
+            psutil.Process(int(e.why.removeprefix("pid ")))
+            for e in run.trace.all(Lifecycle, state="starting")
+        ]
         all_of_it = [*tasks, tasks[0].parent()]
         began = time.perf_counter()
         board.controls.stop.click()
@@ -229,7 +299,11 @@ def stopped(framework: str) -> float:
 @contextlib.contextmanager
 def live_page(cell: str) -> Iterator[tuple[Page, Page]]:
     """JupyterLab with a board that draws what goes on, and an empty page beside it."""
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser, opened(browser, Path(folder), cell) as lab:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chromium() as browser,
+        opened(browser, Path(folder), cell) as lab,
+    ):
         lab.run()
         lab.page.locator(".lk-row path").first.wait_for(state="attached")
         lab.page.locator(".js-plotly-plot").wait_for()
@@ -238,7 +312,9 @@ def live_page(cell: str) -> Iterator[tuple[Page, Page]]:
 
 
 def page_delay() -> float:
-    """Seconds from an event until the page shows it, a mean over all moments: between two pictures it waits for the next."""
+    """Seconds from an event until the page shows it, a mean over all moments: between two pictures
+    it waits for the next.
+    """
     with live_page(CELL) as (page, _):
         page.evaluate(WATCH)
         page.wait_for_timeout(1000 * SECONDS)
@@ -249,7 +325,9 @@ def page_delay() -> float:
 
 
 def mean_delay(pictures: list[tuple[float, float]]) -> float:
-    """Of pictures (when shown, the newest event in it): how long an event waits for the first that has it, a mean over all moments."""
+    """Of pictures (when shown, the newest event in it): how long an event waits for the first that
+    has it, a mean over all moments.
+    """
     waited = covered = 0.0
     for (_, since), (at, until) in itertools.pairwise(pictures):
         waited += (at - (since + until) / 2) * (until - since)

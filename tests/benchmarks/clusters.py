@@ -1,4 +1,6 @@
-"""Clusters that are brought as far as their first all-reduce and held there: Lockstep's own, and those of its peers."""
+"""Clusters that are brought as far as their first all-reduce and held there: Lockstep's own, and
+those of its peers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ LONGEST = 180.0  # seconds that anything here may take
 
 
 class Cluster(NamedTuple):
-    """A cluster whose workers have all done their first all-reduce: how long that took, and the process above all of them."""
+    """A cluster whose workers have all done their first all-reduce: how long that took, and the
+    process above all of them.
+    """
 
     seconds: float
     root: psutil.Process
@@ -52,20 +56,32 @@ def ours(framework: str, workers: int) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def spawned(framework: str, workers: int) -> Iterator[Cluster]:
-    """multiprocessing's spawn, from the moment before the first `Process.start`: the parent's own start is not counted."""
-    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, contextlib.ExitStack() as held:
-        numbers = [str(held.enter_context(sock).getsockname()[1]) for sock in ports.reserve(workers)]
+    """multiprocessing's spawn, from the moment before the first `Process.start`: the parent's own
+    start is not counted.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder,
+        contextlib.ExitStack() as held,
+    ):
+        numbers = [
+            str(held.enter_context(sock).getsockname()[1]) for sock in ports.reserve(workers)
+        ]
         command = [sys.executable, str(PEERS / "with_spawn.py"), framework, folder, *numbers]
         with process(command) as parent:
             finished = last(arrived(Path(folder), workers, check=lambda: still_there(parent)))
-            yield Cluster(finished - float(Path(folder, "began").read_text()), psutil.Process(parent.pid))
+            yield Cluster(
+                finished - float(Path(folder, "began").read_text()), psutil.Process(parent.pid)
+            )
 
 
 @contextlib.contextmanager
 def torchrun(framework: str, workers: int) -> Iterator[Cluster]:
     """torchrun, from the moment when it is called."""
     assert framework == "torch"
-    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, contextlib.ExitStack() as held:
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder,
+        contextlib.ExitStack() as held,
+    ):
         (port,) = (held.enter_context(sock).getsockname()[1] for sock in ports.reserve(1))
         module = [sys.executable, "-m", "torch.distributed.run"]
         place = ["--master-addr=127.0.0.1", f"--master-port={port}", f"--nproc-per-node={workers}"]
@@ -76,16 +92,30 @@ def torchrun(framework: str, workers: int) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def process(command: list[str], place: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A peer in the environment that our own tasks have, and its `place` in a cluster. At the end of the block it is asked to leave, then made to."""
+def process(
+    command: list[str], place: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A peer in the environment that our own tasks have, and its `place` in a cluster.
+
+    At the end of the block it is asked to leave, then made to.
+    """
     environment = {**os.environ, **frameworks.ENVIRONMENT, **(place or {})}
     with tempfile.TemporaryFile() as log:
-        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
+        started = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
         try:
             yield started
         except Unfinished as error:
             log.seek(0)
-            raise Unfinished(f"{error}; {' '.join(command[:4])} ... said:\n{log.read()[-3000:].decode(errors='replace')}") from None
+            raise Unfinished(
+                f"{error}; {' '.join(command[:4])} ... said:\n{log.read()[-3000:].decode(errors='replace')}"
+            ) from None
         finally:
             end(started)
 
@@ -115,12 +145,17 @@ def still_there(started: subprocess.Popen[bytes]) -> None:
 
 
 def arrived(folder: Path, count: int, check: Callable[[], object]) -> list[str]:
-    """What `count` workers leave in `folder`, by rank, once all have left it. `check` raises if they never will."""
+    """What `count` workers leave in `folder`, by rank, once all have left it.
+
+    `check` raises if they never will.
+    """
     deadline = time.monotonic() + LONGEST
     while len(stamps := sorted(folder.glob("*.stamp"))) < count:
         check()
         if time.monotonic() > deadline:
-            raise Unfinished(f"only {len(stamps)} of {count} workers came as far as they should in {LONGEST:.0f} s")
+            raise Unfinished(
+                f"only {len(stamps)} of {count} workers came as far as they should in {LONGEST:.0f} s"
+            )
         time.sleep(0.05)
     return [stamp.read_text() for stamp in stamps]
 

@@ -1,4 +1,6 @@
-"""The arithmetic of a benchmark: ours and a peer measured in turn, a ratio for each turn, and the aim that the ratio is held to."""
+"""The arithmetic of a benchmark: ours and a peer measured in turn, a ratio for each turn, and the
+aim that the ratio is held to.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ ENOUGH = 5  # repeats below which a figure is a try, not a result
 
 @dataclass(frozen=True)
 class Options:
-    """How much to measure. `quick` asks for the smallest sizes, to see that a benchmark works; its figures mean little."""
+    """How much to measure. `quick` asks for the smallest sizes, to see that a benchmark works; its
+    figures mean little.
+    """
 
     repeats: int = ENOUGH
     quick: bool = False
@@ -22,7 +26,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a row is held to: so many times `faster` than the peer, `at most` or `at least` so many times its figure, or `none` of ours above zero.
+    """What a row is held to: so many times `faster` than the peer, `at most` or `at least` so many
+    times its figure, or `none` of ours above zero.
 
     `shown` is held to nothing.
     """
@@ -31,7 +36,10 @@ class Aim:
     bound: float = 0.0
 
     def ratio(self, ours: float, peer: float) -> float:
-        """Of one pair: how many times faster, or which part of the peer's figure. Not a number where both are zero."""
+        """Of one pair: how many times faster, or which part of the peer's figure.
+
+        Not a number where both are zero.
+        """
         above, below = (peer, ours) if self.kind == "faster" else (ours, peer)
         if below == 0:
             return math.inf if above > 0 else math.nan
@@ -44,7 +52,11 @@ class Aim:
 
     def __str__(self) -> str:
         bound = f"{self.bound:g}"
-        words = {"faster": f"{bound} times faster", "at most": f"at most {bound} of it", "at least": f"at least {bound} times as much"}
+        words = {
+            "faster": f"{bound} times faster",
+            "at most": f"at most {bound} of it",
+            "at least": f"at least {bound} times as much",
+        }
         return words.get(self.kind, self.kind)
 
 
@@ -62,7 +74,9 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One result: `pairs` of figures (ours, the peer's) in `unit`, in the order in which they were measured."""
+    """One result: `pairs` of figures (ours, the peer's) in `unit`, in the order in which they were
+    measured.
+    """
 
     name: str
     peer: str
@@ -80,7 +94,9 @@ class Row:
 
     @property
     def ratio(self) -> Spread:
-        """The ratio of each pair, not of the medians: what disturbs a machine for a while disturbs both sides of a pair."""
+        """The ratio of each pair, not of the medians: what disturbs a machine for a while disturbs
+        both sides of a pair.
+        """
         return Spread.of([self.aim.ratio(*pair) for pair in self.pairs])
 
     @property
@@ -111,13 +127,22 @@ Figure = Callable[[], float]
 """Measures one figure, once."""
 
 
-def compare(name: str, unit: str, ours: Figure, peer: tuple[str, Figure], aim: Aim, options: Options) -> Row:
+def compare(
+    name: str, unit: str, ours: Figure, peer: tuple[str, Figure], aim: Aim, options: Options
+) -> Row:
     """Measure ours and the peer (what it is, and how) in turn, `options.repeats` times."""
     what, theirs = peer
     return turns(name, unit, lambda: [(ours(), theirs())], what, aim, options)
 
 
-def turns(name: str, unit: str, pairs: Callable[[], Iterable[tuple[float, float]]], peer: str, aim: Aim, options: Options) -> Row:
+def turns(
+    name: str,
+    unit: str,
+    pairs: Callable[[], Iterable[tuple[float, float]]],
+    peer: str,
+    aim: Aim,
+    options: Options,
+) -> Row:
     """The same where one repeat gives several pairs."""
     found: list[tuple[float, float]] = []
     for i in range(options.repeats):

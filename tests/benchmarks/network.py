@@ -1,6 +1,8 @@
-"""The network of a run: what it costs to make, and all-reduces of the frameworks and of our own over the same links, in time and in bytes.
+"""The network of a run: what it costs to make, and all-reduces of the frameworks and of our own
+over the same links, in time and in bytes.
 
-A time is the quickest of several: what the others took longer was done by other programs, and not by the network.
+A time is the quickest of several: what the others took longer was done by other programs, and not
+by the network.
 """
 
 from __future__ import annotations
@@ -31,26 +33,55 @@ BOUND = 0.3  # seconds that a network with eight hosts may cost
 
 
 def rows(options: Options) -> Rows:
-    """The cost of a start; 4 hosts with a worker each; 2 hosts with 4 workers each; bytes on the wire."""
+    """The cost of a start; 4 hosts with a worker each; 2 hosts with 4 workers each; bytes on the
+    wire.
+    """
     yield start_cost(options)
     limit = ("what the link allows", lambda: 2 * 3 / 4 * LENGTH * 4 / LINK.bytes_per_second)
     for what in ("tensorflow RING", "torch gloo", "our ring"):
-        yield compare(f"{what}, 4 hosts, 200 Mbit/s, 4 MiB", "s", partial(seconds, what, 4, 4), limit, Aim("at most", 1.2), options)
+        yield compare(
+            f"{what}, 4 hosts, 200 Mbit/s, 4 MiB",
+            "s",
+            partial(seconds, what, 4, 4),
+            limit,
+            Aim("at most", 1.2),
+            options,
+        )
     ring = ("our ring", partial(seconds, "our ring", 8, 2))
     for what, aim in (
         ("our hierarchical", Aim("faster", 1.2)),
         ("torch gloo", Aim("shown")),
         ("our ring in the worst order", Aim("shown")),
     ):
-        yield compare(f"{what}, 2 hosts x 4, 200 Mbit/s, 4 MiB", "s", partial(seconds, what, 8, 2), ring, aim, options)
+        yield compare(
+            f"{what}, 2 hosts x 4, 200 Mbit/s, 4 MiB",
+            "s",
+            partial(seconds, what, 8, 2),
+            ring,
+            aim,
+            options,
+        )
     formula = ("2(n-1)/n S", lambda: 2 * 3 / 4 * 4 * PARAMETERS)
-    for what, framework, all_reduce in (("RING", "tensorflow", "native"), ("gloo", "torch", "native"), ("our ring", "torch", "ring")):
+    for what, framework, all_reduce in (
+        ("RING", "tensorflow", "native"),
+        ("gloo", "torch", "native"),
+        ("our ring", "torch", "ring"),
+    ):
         name = f"{framework}, {what}, bytes that a worker sends in a step"
-        yield compare(name, "bytes", partial(wire_bytes, framework, all_reduce), formula, Aim("at most", 1.03), options)
+        yield compare(
+            name,
+            "bytes",
+            partial(wire_bytes, framework, all_reduce),
+            formula,
+            Aim("at most", 1.03),
+            options,
+        )
 
 
 def start_cost(options: Options) -> Row:
-    """Eight tasks on eight hosts, and eight tasks on a plain loopback and the seconds that hosts may cost."""
+    """Eight tasks on eight hosts, and eight tasks on a plain loopback and the seconds that hosts
+    may cost.
+    """
     clusters.warm("python")
 
     def started() -> float:
@@ -65,7 +96,14 @@ def start_cost(options: Options) -> Row:
             return min(started() for _ in range(STARTS))
 
     peer = (f"loopback, and {BOUND} s", lambda: quickest("loopback") + BOUND)
-    return compare("start of 8 tasks on 8 hosts", "s", lambda: quickest("hosts"), peer, Aim("at most", 1.0), options)
+    return compare(
+        "start of 8 tasks on 8 hosts",
+        "s",
+        lambda: quickest("hosts"),
+        peer,
+        Aim("at most", 1.0),
+        options,
+    )
 
 
 @contextmanager
@@ -83,12 +121,20 @@ def networked(kind: str) -> Iterator[None]:
 
 
 def seconds(what: str, workers: int, hosts: int) -> float:
-    """Seconds of an all-reduce of 4 MiB over links of 200 Mbit/s: the quickest of some calls, each as long as on its slowest worker."""
+    """Seconds of an all-reduce of 4 MiB over links of 200 Mbit/s: the quickest of some calls, each
+    as long as on its slowest worker.
+    """
     framework, _, how = what.partition(" ")
     role = {"tensorflow": tensorflow_calls, "torch": torch_calls}.get(framework, our_calls)
-    fields: dict[str, Any] = {"framework": "python" if framework == "our" else framework, "workers": workers, "link": LINK}
+    fields: dict[str, Any] = {
+        "framework": "python" if framework == "our" else framework,
+        "workers": workers,
+        "link": LINK,
+    }
     if "worst" in how:
-        run = course_lib.start(role("ring"), placement={f"worker:{i}": i % hosts for i in range(workers)}, **fields)
+        run = course_lib.start(
+            role("ring"), placement={f"worker:{i}": i % hosts for i in range(workers)}, **fields
+        )
     else:
         run = course_lib.start(role(how), hosts=hosts, **fields)
     return min(map(max, zip(*run.wait(clusters.LONGEST).result.values(), strict=True)))
@@ -135,7 +181,9 @@ def tensorflow_calls(_: str) -> Any:
 
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
+            communication_options=tf.distribute.experimental.CommunicationOptions(
+                implementation=ring
+            )
         )
 
         with strategy.scope():
@@ -143,7 +191,9 @@ def tensorflow_calls(_: str) -> Any:
 
         @tf.function(autograph=False)
         def step() -> Any:
-            return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", array.read_value())[0])
+            return strategy.run(
+                lambda: tf.distribute.get_replica_context().all_reduce("sum", array.read_value())[0]
+            )
 
         return timed(lambda: step().numpy())
 
@@ -151,9 +201,17 @@ def tensorflow_calls(_: str) -> Any:
 
 
 def wire_bytes(framework: str, all_reduce: str) -> float:
-    """Bytes that a worker of four sends in a step, as the kernel counts them: the most that any does."""
+    """Bytes that a worker of four sends in a step, as the kernel counts them: the most that any
+    does.
+    """
     run = course_lib.start(
-        "multi_worker_mirrored", framework=framework, workers=4, hosts=4, workload="wide", steps=30, all_reduce=all_reduce
+        "multi_worker_mirrored",
+        framework=framework,
+        workers=4,
+        hosts=4,
+        workload="wide",
+        steps=30,
+        all_reduce=all_reduce,
     )
     found = measures.wire_bytes_per_step(run.wait(clusters.LONGEST).trace)
     return max(both["sent"] for name, both in found.items() if name.startswith("worker:"))

@@ -1,8 +1,10 @@
-"""How well the model predicts: alpha and beta are found on three sizes of a ring, and tried on algorithms and sizes that were held back.
+"""How well the model predicts: alpha and beta are found on three sizes of a ring, and tried on
+algorithms and sizes that were held back.
 
-All calls are made by the same four processes, in turn, so that each repeat is a machine of its own: fitted, and judged by what it did then.
-A time is the quickest of many: it is the algorithm that is judged, and not what else the machine had to do. Then short messages over links of
-a set speed, whose alpha and beta are found without the links.
+All calls are made by the same four processes, in turn, so that each repeat is a machine of its own:
+fitted, and judged by what it did then. A time is the quickest of many: it is the algorithm that is
+judged, and not what else the machine had to do. Then short messages over links of a set speed,
+whose alpha and beta are found without the links.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from dataclasses import replace
 import numpy as np
 
 from course_lib.collectives import ALGORITHMS, Fit, Sample, build, ring, tree
-from course_lib.reduction.measure import calibration, expected, job, measure, measure_over, parameters
+from course_lib.reduction.measure import (
+    calibration,
+    expected,
+    job,
+    measure,
+    measure_over,
+    parameters,
+)
 from course_lib.spec import Link
 from tests.benchmarks.harness import Aim, Options, Rows, turns
 
@@ -27,19 +36,44 @@ HELD_BACK = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # bytes
 
 
 def rows(options: Options) -> Rows:
-    """The error of single predictions, as a part of the measured time; the size from which a ring beats a tree; and errors over links."""
+    """The error of single predictions, as a part of the measured time; the size from which a ring
+    beats a tree; and errors over links.
+    """
     judged = [judge() for _ in range(options.repeats)]
     for name, quantile, bound in (("median", 0.5, 0.10), ("95th percentile", 0.95, 0.25)):
         pairs = iter([(float(np.quantile(errors, quantile)), 1.0) for errors, _ in judged])
         title = f"error of a predicted time, {name} of held-out algorithms and sizes"
-        yield turns(title, "of it", lambda pairs=pairs: [next(pairs)], "the measured time", Aim("at most", bound), options)
+        yield turns(
+            title,
+            "of it",
+            lambda pairs=pairs: [next(pairs)],
+            "the measured time",
+            Aim("at most", bound),
+            options,
+        )
     crossings = iter([crossing for _, crossing in judged])
-    yield turns("size from which a ring beats a tree, predicted", "KiB", lambda: [next(crossings)], "measured", Aim("shown"), options)
+    yield turns(
+        "size from which a ring beats a tree, predicted",
+        "KiB",
+        lambda: [next(crossings)],
+        "measured",
+        Aim("shown"),
+        options,
+    )
     over_links = [errors_over_links() for _ in range(options.repeats)]
     for name, quantile, bound in (("median", 0.5, 0.10), ("95th percentile", 0.95, 0.25)):
         pairs = iter([(float(np.quantile(errors, quantile)), 1.0) for errors in over_links])
-        title = f"error of a predicted time, {name} of short messages, 2 hosts x 4, 200 and 50 Mbit/s"
-        yield turns(title, "of it", lambda pairs=pairs: [next(pairs)], "the measured time", Aim("at most", bound), options)
+        title = (
+            f"error of a predicted time, {name} of short messages, 2 hosts x 4, 200 and 50 Mbit/s"
+        )
+        yield turns(
+            title,
+            "of it",
+            lambda pairs=pairs: [next(pairs)],
+            "the measured time",
+            Aim("at most", bound),
+            options,
+        )
 
 
 def errors_over_links() -> list[float]:
@@ -54,14 +88,27 @@ def errors_over_links() -> list[float]:
 
 
 def judge() -> tuple[list[float], tuple[float, float]]:
-    """The errors of all held-out predictions, and where tree and ring cross, predicted and measured, in KiB."""
-    schedules = [build(name, WORKERS, **({"colocated": True} if name == "parameter_server" else {})) for name in ALGORITHMS]
+    """The errors of all held-out predictions, and where tree and ring cross, predicted and
+    measured, in KiB.
+    """
+    schedules = [
+        build(name, WORKERS, **({"colocated": True} if name == "parameter_server" else {}))
+        for name in ALGORITHMS
+    ]
     tests = calibration(schedules[0])
     known = {(j.schedule.name, j.length * 4) for j in tests}
-    jobs = [job(s, size // 4, checked=False) for s in schedules for size in HELD_BACK if (s.name, size) not in known]
+    jobs = [
+        job(s, size // 4, checked=False)
+        for s in schedules
+        for size in HELD_BACK
+        if (s.name, size) not in known
+    ]
     samples = [m.sample for m in measure([replace(j, repeats=TIMINGS) for j in (*tests, *jobs)])]
     fitted = parameters(samples[: len(tests)])
-    errors = [abs(fitted.predict(s.schedule, s.bytes, s.itemsize).seconds / s.seconds - 1) for s in samples[len(tests) :]]
+    errors = [
+        abs(fitted.predict(s.schedule, s.bytes, s.itemsize).seconds / s.seconds - 1)
+        for s in samples[len(tests) :]
+    ]
     return errors, (crossing(predicted(fitted)) / 1024, crossing(measured(samples)) / 1024)
 
 
@@ -79,7 +126,10 @@ def predicted(fitted: Fit) -> Gap:
 
 def measured(samples: list[Sample]) -> Gap:
     """Between the sizes that were measured: a straight line on logarithmic scales."""
-    times = {name: {s.bytes: s.seconds for s in samples if s.schedule.name == name} for name in ("tree", "ring")}
+    times = {
+        name: {s.bytes: s.seconds for s in samples if s.schedule.name == name}
+        for name in ("tree", "ring")
+    }
     sizes = sorted(set(times["tree"]) & set(times["ring"]))
     gaps = [math.log(times["tree"][size] / times["ring"][size]) for size in sizes]
     return lambda size: float(np.interp(math.log(size), np.log(sizes), gaps))

@@ -1,8 +1,10 @@
-"""The simulator: messages a second in a ring of thousands of workers, against SimPy with the same model, and its time against one second.
+"""The simulator: messages a second in a ring of thousands of workers, against SimPy with the same
+model, and its time against one second.
 
-SimPy's ring is smaller, since the large one would take it minutes: that is to its advantage, because its queue of events is shorter then. On a ring
-of that size both must give every rank the same finishing time, so that it is the same model; a straggler and chunks that are not all
-of one size see to it that the times are not all alike.
+SimPy's ring is smaller, since the large one would take it minutes: that is to its advantage,
+because its queue of events is shorter then. On a ring of that size both must give every rank the
+same finishing time, so that it is the same model; a straggler and chunks that are not all of one
+size see to it that the times are not all alike.
 """
 
 from __future__ import annotations
@@ -29,8 +31,22 @@ def rows(options: Options) -> Rows:
     workers = QUICK if options.quick else WORKERS
     theirs(UNEVEN)
     name, peer = f"simulated messages, a ring of {workers}", f"SimPy, a ring of {PEERS}"
-    yield compare(name, "million/s", lambda: ours(workers), (peer, lambda: theirs(BYTES)), Aim("at least", 100), options)
-    yield compare(f"a simulated ring of {workers}", "s", lambda: timed(workers)[0], ("one second", lambda: 1.0), Aim("faster", 1), options)
+    yield compare(
+        name,
+        "million/s",
+        lambda: ours(workers),
+        (peer, lambda: theirs(BYTES)),
+        Aim("at least", 100),
+        options,
+    )
+    yield compare(
+        f"a simulated ring of {workers}",
+        "s",
+        lambda: timed(workers)[0],
+        ("one second", lambda: 1.0),
+        Aim("faster", 1),
+        options,
+    )
 
 
 def ours(workers: int) -> float:
@@ -50,9 +66,13 @@ def theirs(size: int) -> float:
     chunks = [b - a for a, b in itertools.pairwise(bounds(size, PEERS).tolist())]
     delay = [LATE.get(rank, 0.0) for rank in range(PEERS)]
     began = time.perf_counter()
-    finish = simpy_ring.finish(chunks, TOPOLOGY.intra.alpha, TOPOLOGY.intra.beta, TOPOLOGY.gamma, delay)
+    finish = simpy_ring.finish(
+        chunks, TOPOLOGY.intra.alpha, TOPOLOGY.intra.beta, TOPOLOGY.gamma, delay
+    )
     seconds = time.perf_counter() - began
     same = simulate(ring(PEERS), size, TOPOLOGY, delay=LATE)
     if not np.allclose(finish, same.finish, rtol=SAME, atol=0):
-        raise ValueError(f"not the same model: a ring of {PEERS} is done after {max(finish)!r} s, and here after {same.seconds!r} s")
+        raise ValueError(
+            f"not the same model: a ring of {PEERS} is done after {max(finish)!r} s, and here after {same.seconds!r} s"
+        )
     return same.messages / seconds / 1e6

@@ -1,4 +1,5 @@
-"""The stage: frames a second in JupyterLab while the kernel is busy, against a page that draws nothing, and the bytes that it costs to create.
+"""The stage: frames a second in JupyterLab while the kernel is busy, against a page that draws
+nothing, and the bytes that it costs to create.
 
 Ours and the peer are measured in turn in the same page, beside the same busy kernel.
 """
@@ -58,18 +59,39 @@ def rows(options: Options) -> Rows:
         for which, workers in enumerate(WORKERS):
             name = f"stage: frames with {workers} ranks, kernel busy"
             peer = "a page that draws nothing", partial(frames, EMPTY, which)
-            yield compare(name, "frames/s", partial(frames, PLAYED, which), peer, Aim("at least", 0.95), options)
+            yield compare(
+                name,
+                "frames/s",
+                partial(frames, PLAYED, which),
+                peer,
+                Aim("at least", 0.95),
+                options,
+            )
     for workers in WORKERS:
         name = f"stage: bytes to create one of {workers} ranks"
-        yield compare(name, "kB", partial(created, workers), ("100 kB", lambda: 100.0), Aim("at most", 1), options)
+        yield compare(
+            name,
+            "kB",
+            partial(created, workers),
+            ("100 kB", lambda: 100.0),
+            Aim("at most", 1),
+            options,
+        )
 
 
 @contextmanager
 def busy_page() -> Iterator[Page]:
-    """JupyterLab with a stage of each size, and a kernel that will not answer. Raises Unavailable without a browser."""
+    """JupyterLab with a stage of each size, and a kernel that will not answer.
+
+    Raises Unavailable without a browser.
+    """
     if CHROMIUM is None:
         raise Unavailable("a browser", "no Chromium was found", "apt install chromium")
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser, opened(browser, Path(folder), CELL, BUSY) as lab:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chromium() as browser,
+        opened(browser, Path(folder), CELL, BUSY) as lab,
+    ):
         lab.run(2)
         lab.page.locator(".stage-canvas canvas").last.wait_for()
         lab.kernel("Busy")

@@ -1,4 +1,6 @@
-"""Warm start: from the call to the end of the first all-reduce on the last worker, against torchrun and multiprocessing's spawn."""
+"""Warm start: from the call to the end of the first all-reduce on the last worker, against torchrun
+and multiprocessing's spawn.
+"""
 
 from __future__ import annotations
 
@@ -34,4 +36,6 @@ def row(workers: int, framework: str, peer: tuple[str, Bring], aim: Aim, options
             return cluster.seconds
 
     name = f"start of {workers} tasks, {framework}"
-    return compare(name, "s", lambda: seconds(clusters.ours), (what, lambda: seconds(bring)), aim, options)
+    return compare(
+        name, "s", lambda: seconds(clusters.ours), (what, lambda: seconds(bring)), aim, options
+    )

@@ -1,4 +1,6 @@
-"""The time of a step of multi_worker_mirrored on digits, against a plain script of the same training."""
+"""The time of a step of multi_worker_mirrored on digits, against a plain script of the same
+training.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from collections.abc import Callable
 from tests.benchmarks import clusters, timed
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 
-SAME = 0.01  # how far the final losses may be apart; rounding differs with the order of additions, a different training does more
+# how far the final losses may be apart; rounding differs with the order of additions, a different
+# training does more
+SAME = 0.01
 
 
 def rows(options: Options) -> Rows:
@@ -20,11 +24,15 @@ def rows(options: Options) -> Rows:
         ours = same.median(lambda f=framework: timed.ours(f, steps))
         plain = same.median(lambda f=framework: timed.plain(f, steps))
         name = f"step of multi_worker_mirrored, {timed.WORKERS} workers, {framework}"
-        yield compare(name, "ms", ours, (f"plain_{framework}.py", plain), Aim("at most", 1.05), options)
+        yield compare(
+            name, "ms", ours, (f"plain_{framework}.py", plain), Aim("at most", 1.05), options
+        )
 
 
 class SameTraining:
-    """Sees to it that what is compared is one and the same training: all must end with the same loss."""
+    """Sees to it that what is compared is one and the same training: all must end with the same
+    loss.
+    """
 
     def __init__(self) -> None:
         self.loss: float | None = None

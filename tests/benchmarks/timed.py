@@ -27,7 +27,9 @@ WARM_UP = 50  # steps that are not counted
 
 
 class Training(NamedTuple):
-    """The moments in seconds, and the loss that it ended with: two trainings with the same loss were the same training."""
+    """The moments in seconds, and the loss that it ended with: two trainings with the same loss
+    were the same training.
+    """
 
     moments: list[float]
     final_loss: float
@@ -39,7 +41,9 @@ def median_ms(moments: Sequence[float]) -> float:
 
 
 class Cluster(NamedTuple):
-    """The tasks of a training; with `replicas` in one process instead of workers, where a strategy has them there."""
+    """The tasks of a training; with `replicas` in one process instead of workers, where a strategy
+    has them there.
+    """
 
     strategy: str = "multi_worker_mirrored"
     workers: int = WORKERS
@@ -48,14 +52,21 @@ class Cluster(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        return {"workers": self.workers, "replicas": self.replicas, "ps": self.ps, "chief": self.ps > 0}
+        return {
+            "workers": self.workers,
+            "replicas": self.replicas,
+            "ps": self.ps,
+            "chief": self.ps > 0,
+        }
 
 
 USUAL = Cluster()
 
 
 def ours(framework: str, steps: int, cluster: Cluster = USUAL) -> Training:
-    """A strategy as every learner runs it, but for a look at the clock when a step reports its loss."""
+    """A strategy as every learner runs it, but for a look at the clock when a step reports its
+    loss.
+    """
     module = f"course_lib.strategies.{framework}.{cluster.strategy}"
 
     def work(task: Task) -> Training:
@@ -80,18 +91,32 @@ def ours(framework: str, steps: int, cluster: Cluster = USUAL) -> Training:
 
 
 def plain(framework: str, steps: int, cluster: Cluster = USUAL) -> Training:
-    """The plain script, with the data, the weights, the batches and the threads of our own run, in processes that import the framework themselves."""
-    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, contextlib.ExitStack() as stack:
+    """The plain script, with the data, the weights, the batches and the threads of our own run, in
+    processes that import the framework themselves.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
         describe(framework, steps, Path(folder), cluster)
         tasks = RunSpec(strategy="custom", framework=framework, **cluster.fields).tasks
         held = [stack.enter_context(sock) for sock in ports.reserve(len(tasks))]
-        named = [name for name in [cluster.strategy] if framework == "tensorflow" and not cluster.ps]
+        named = [
+            name for name in [cluster.strategy] if framework == "tensorflow" and not cluster.ps
+        ]
         script = "plain_parameter_server.py" if cluster.ps else f"plain_{framework}.py"
         command = [sys.executable, str(clusters.PEERS / script), *named, folder]
         addresses = {task: ports.address(sock) for task, sock in zip(tasks, held, strict=True)}
-        started = [stack.enter_context(clusters.process(command, extra)) for extra in places(framework, addresses)]
+        started = [
+            stack.enter_context(clusters.process(command, extra))
+            for extra in places(framework, addresses)
+        ]
         answers = 1 if cluster.ps else cluster.workers
-        left = clusters.arrived(Path(folder), answers, check=lambda: [clusters.still_there(process) for process in started])
+        left = clusters.arrived(
+            Path(folder),
+            answers,
+            check=lambda: [clusters.still_there(process) for process in started],
+        )
     results = [json.loads(text) for text in left]
     return Training(results[0]["moments"], statistics.mean(result["loss"] for result in results))
 
@@ -105,18 +130,36 @@ def places(framework: str, addresses: Mapping[str, str]) -> Iterator[dict[str, s
         job, _, index = task.partition(":")
         if framework == "tensorflow":
             alone = len(addresses) == 1
-            yield {} if alone else {"TF_CONFIG": json.dumps({"cluster": by_job, "task": {"type": job, "index": int(index)}})}
+            yield (
+                {}
+                if alone
+                else {
+                    "TF_CONFIG": json.dumps(
+                        {"cluster": by_job, "task": {"type": job, "index": int(index)}}
+                    )
+                }
+            )
         else:
             host, port = by_job["worker"][0].split(":")
-            yield {"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": str(len(addresses))}
+            yield {
+                "MASTER_ADDR": host,
+                "MASTER_PORT": port,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(addresses)),
+            }
 
 
 def describe(framework: str, steps: int, folder: Path, cluster: Cluster) -> None:
     """Write down a training in numbers alone, for scripts that know nothing of this library."""
     spec = RunSpec(strategy="custom", framework=framework, steps=steps, **cluster.fields)
     workload = workloads.load(spec)
-    order = [[workload.batch(n, spec.seed, spec.batch, share, spec.shares) for n in range(steps)] for share in range(spec.shares)]
-    weights: dict[str, Any] = {f"weight{i}": weight for i, weight in enumerate(workload.initial_weights(spec.seed))}
+    order = [
+        [workload.batch(n, spec.seed, spec.batch, share, spec.shares) for n in range(steps)]
+        for share in range(spec.shares)
+    ]
+    weights: dict[str, Any] = {
+        f"weight{i}": weight for i, weight in enumerate(workload.initial_weights(spec.seed))
+    }
     threads = hardware.plan(spec, hardware.probe()).threads
     np.savez(
         folder / "training.npz",

@@ -1,7 +1,8 @@
 """What the trace costs: the time of a step with it and without.
 
-Both are measured in one run that records its steps for a while, then does not, and so on: what one process does faster than the next cannot
-pass for a cost of the trace then. Each stretch is long enough for what is written behind its back to be in it.
+Both are measured in one run that records its steps for a while, then does not, and so on: what one
+process does faster than the next cannot pass for a cost of the trace then. Each stretch is long
+enough for what is written behind its back to be in it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,43 @@ Work = Callable[[Task], object]
 
 
 def rows(options: Options) -> Rows:
-    """Two loops of 2 ms a step, in which nothing else is to be seen; then the strategy itself, in both frameworks."""
+    """Two loops of 2 ms a step, in which nothing else is to be seen; then the strategy itself, in
+    both frameworks.
+    """
     length = 50 if options.quick else 200
     for name, work in (("sleeps", sleeping()), ("computes", computing())):
-        yield row(f"trace of a step that {name} 2 ms, 5 events", "no events", "python", 1, loop(work, length), length, options)
+        yield row(
+            f"trace of a step that {name} 2 ms, 5 events",
+            "no events",
+            "python",
+            1,
+            loop(work, length),
+            length,
+            options,
+        )
     for framework in ("tensorflow", "torch"):
         train = strategy(framework, length)
-        yield row(f"trace of multi_worker_mirrored, {framework}", "trace=False", framework, 2, train, length, options)
+        yield row(
+            f"trace of multi_worker_mirrored, {framework}",
+            "trace=False",
+            framework,
+            2,
+            train,
+            length,
+            options,
+        )
 
 
-def row(name: str, peer: str, framework: str, workers: int, work: Work, length: int, options: Options) -> Row:
+def row(
+    name: str, peer: str, framework: str, workers: int, work: Work, length: int, options: Options
+) -> Row:
     clusters.warm(framework)
-    fields: dict[str, Any] = {"framework": framework, "workers": workers, "steps": STRETCHES * length, "device_ms": 0.0}
+    fields: dict[str, Any] = {
+        "framework": framework,
+        "workers": workers,
+        "steps": STRETCHES * length,
+        "device_ms": 0.0,
+    }
     if framework == "python":
         fields["device_ms"] = 1000 * PACE
 
@@ -50,24 +76,34 @@ def row(name: str, peer: str, framework: str, workers: int, work: Work, length: 
 
 
 def in_pairs(moments: Sequence[float], length: int) -> Iterator[tuple[float, float]]:
-    """Milliseconds of a step in each recorded stretch and in the unrecorded one after it, from the moments at which stretches ended."""
+    """Milliseconds of a step in each recorded stretch and in the unrecorded one after it, from the
+    moments at which stretches ended.
+    """
     means = [(b - a) / length * 1000 for a, b in itertools.pairwise(moments[1:])]
     return zip(means[::2], means[1::2], strict=True)
 
 
 def strategy(framework: str, length: int) -> Work:
-    """multi_worker_mirrored on digits. Without a trace it makes the same events, and they are thrown away."""
+    """multi_worker_mirrored on digits.
+
+    Without a trace it makes the same events, and they are thrown away.
+    """
 
     def work(task: Task) -> list[float]:
         moments = take_turns(task, length)
-        importlib.import_module(f"course_lib.strategies.{framework}.multi_worker_mirrored").worker(task)
+        importlib.import_module(f"course_lib.strategies.{framework}.multi_worker_mirrored").worker(
+            task
+        )
         return moments
 
     return work
 
 
 def take_turns(task: Task, length: int) -> list[float]:
-    """From now on record `length` steps, throw the events of the next `length` away, and so on. The list will get the moment of each turn."""
+    """From now on record `length` steps, throw the events of the next `length` away, and so on.
+
+    The list will get the moment of each turn.
+    """
     sinks = itertools.cycle((task.recorder.add, Recorder(None).add))
     sink, steps, moments = next(sinks), itertools.count(1), []
 
@@ -118,7 +154,9 @@ def sleeping() -> Work:
 
 
 def computing() -> Work:
-    """Arithmetic in this process, as much as takes 2 ms here: the thread that writes the trace must then find its time beside it."""
+    """Arithmetic in this process, as much as takes 2 ms here: the thread that writes the trace must
+    then find its time beside it.
+    """
     matrix: Any = np.ones((64, 64), np.float32)
 
     def busy(rounds: int) -> None:

@@ -11,7 +11,9 @@ from tests.browser.lab import CHROMIUM, NONE, chromium
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Without a Chromium its tests are skipped, and say so; in continuous integration (CI=true), which installs one, they fail."""
+    """Without a Chromium its tests are skipped, and say so; in continuous integration (CI=true),
+    which installs one, they fail.
+    """
     if CHROMIUM is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(NONE)
     with chromium() as browser:

@@ -1,4 +1,6 @@
-"""A real JupyterLab on a port of its own and a real Chromium that looks at it: what browser tests and screenshots stand on."""
+"""A real JupyterLab on a port of its own and a real Chromium that looks at it: what browser tests
+and screenshots stand on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from course_lib.cluster import ports
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (path := shutil.which(name))
+    ),
+    None,
+)
 # A test browser talks to nobody but JupyterLab; run as root it needs --no-sandbox.
 FLAGS = [
     "--no-sandbox",
@@ -34,7 +43,10 @@ OWN = ("file:", "data:", "blob:", "http://127.0.0.1", "ws://127.0.0.1")  # addre
 
 
 class Tab:
-    """A page of a browser at a projector's size, what it asked for, and what went wrong in it. `look`: as Browser.new_page takes it."""
+    """A page of a browser at a projector's size, what it asked for, and what went wrong in it.
+
+    `look`: as Browser.new_page takes it.
+    """
 
     def __init__(self, browser: Browser, **look: Any) -> None:
         self.page: Page = browser.new_page(**{"viewport": SIZE, **look})
@@ -43,7 +55,10 @@ class Tab:
         self.errors: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.page.on(
+            "console",
+            lambda message: self.errors.append(message.text) if message.type == "error" else None,
+        )
 
     def open(self, path: Path) -> Page:
         """Open a file."""
@@ -74,11 +89,18 @@ class Lab(Tab):
         self.page.get_by_text(f"Python 3 (ipykernel) | {state}").wait_for()
 
     def run(self, cells: int = 1) -> None:
-        """Run the chosen cell, and so many in all; the next one is chosen then. Waits until they are sent, not until they are done."""
+        """Run the chosen cell, and so many in all; the next one is chosen then.
+
+        Waits until they are sent, not until they are done.
+        """
         for _ in range(cells):
-            chosen = self.page.locator(".jp-Notebook .jp-Cell").evaluate_all("cells => cells.findIndex(c => c.matches('.jp-mod-active'))")
+            chosen = self.page.locator(".jp-Notebook .jp-Cell").evaluate_all(
+                "cells => cells.findIndex(c => c.matches('.jp-mod-active'))"
+            )
             self.page.keyboard.press("Shift+Enter")
-            prompt = self.page.locator(".jp-Notebook .jp-Cell").nth(chosen).locator(".jp-InputPrompt")
+            prompt = (
+                self.page.locator(".jp-Notebook .jp-Cell").nth(chosen).locator(".jp-InputPrompt")
+            )
             expect(prompt).not_to_have_text("[ ]:")
 
     def choose(self, cell: int) -> None:
@@ -89,13 +111,18 @@ class Lab(Tab):
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser, ended afterwards."""
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS) as browser:
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS) as browser,
+    ):
         yield browser
 
 
 @contextlib.contextmanager
 def opened(browser: Browser, folder: Path, *cells: str, **look: Any) -> Iterator[Lab]:
-    """A notebook of these cells, open in a JupyterLab of its own that serves `folder`; nothing has run yet."""
+    """A notebook of these cells, open in a JupyterLab of its own that serves `folder`; nothing has
+    run yet.
+    """
     book = notebook(folder / "notebook.ipynb", *cells)
     with jupyter(folder) as address:
         lab = Lab(browser, f"{address}/lab/tree/{book.name}", **look)
@@ -158,7 +185,13 @@ def _wait_for(address: str, server: subprocess.Popen[bytes], seconds: float = 60
 
 def notebook(path: Path, *cells: str) -> Path:
     """Write a notebook of code cells."""
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells])
-    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    book = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells]
+    )
+    book.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     nbformat.write(book, path)
     return path

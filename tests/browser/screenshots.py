@@ -1,6 +1,8 @@
-"""Screenshots of every widget in JupyterLab, light and dark, and of its page: `python -m tests.browser.screenshots [NAME ...] [--to FOLDER]`.
+"""Screenshots of every widget in JupyterLab, light and dark, and of its page: `python -m
+tests.browser.screenshots [NAME ...] [--to FOLDER]`.
 
-Each widget shows a real run, made now. The pictures are to be looked at, so their folder is not committed.
+Each widget shows a real run, made now. The pictures are to be looked at, so their folder is not
+committed.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from tests.browser.lab import CHROMIUM, NONE, Lab, Tab, chromium, jupyter, noteb
 
 RUN = 'run = start("multi_worker_mirrored", framework="torch", workers=4, steps={steps}, device_ms=20, slow={{"worker:3": 4}})'
 
-# Name -> the code of a cell. Its last line shows the widget; one called `shown` is saved as a page, too.
+# Name -> the code of a cell. Its last line shows the widget; one called `shown` is saved as a page,
+# too.
 CELLS = {
     "stage": """
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
@@ -92,7 +95,8 @@ def photograph(lab: Lab, name: str, folder: Path) -> None:
     page = lab.page
     page.keyboard.press("Control+b")  # without the list of files
     lab.run(2)
-    page.get_by_text("[2]:", exact=True).first.wait_for(timeout=120_000)  # the second cell has run, so the first has
+    # the second cell has run, so the first has
+    page.get_by_text("[2]:", exact=True).first.wait_for(timeout=120_000)
     page.locator(".jp-Cell").first.locator(".jp-InputCollapser").click()
     for theme in ("Light", "Dark"):
         page.get_by_role("menuitem", name="Settings", exact=True).click()
@@ -105,15 +109,25 @@ def photograph(lab: Lab, name: str, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which widgets, all if not given: {', '.join(CELLS)}")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which widgets, all if not given: {', '.join(CELLS)}",
+    )
     parser.add_argument("--to", type=Path, default=Path("screenshots"))
     options = parser.parse_args()
     if unknown := set(options.names) - set(CELLS):
-        parser.error(f"no widget is called {', '.join(sorted(unknown))}; there are {', '.join(CELLS)}")
+        parser.error(
+            f"no widget is called {', '.join(sorted(unknown))}; there are {', '.join(CELLS)}"
+        )
     if CHROMIUM is None:
         parser.error(NONE)
     options.to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="lockstep-screenshots-") as temporary, chromium() as browser:
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-screenshots-") as temporary,
+        chromium() as browser,
+    ):
         books = Path(temporary)
         os.environ["LOCKSTEP_HOME"] = str(books / "home")  # its runs go with it
         with jupyter(books) as address:

@@ -1,4 +1,6 @@
-"""The live board of a run in a real JupyterLab: it draws, its slider slows a real worker, Stop stops, and a kernel restart leaves nothing."""
+"""The live board of a run in a real JupyterLab: it draws, its slider slows a real worker, Stop
+stops, and a kernel restart leaves nothing.
+"""
 
 import contextlib
 import time
@@ -69,8 +71,12 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     expect(page.locator(".ls-badge")).to_have_attribute(
         "title", "real processes and real bytes, but a step sleeps 20 ms in place of a device"
     )
-    page.wait_for_function("[...document.querySelectorAll('.lk-row')].filter(row => row.querySelectorAll('path').length > 2).length == 4")
-    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length >= 3")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.lk-row')].filter(row => row.querySelectorAll('path').length > 2).length == 4"
+    )
+    page.wait_for_function(
+        "document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length >= 3"
+    )
 
     expect(page.get_by_label("task", exact=True)).to_be_visible()
 
@@ -88,13 +94,20 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
 
     # Stop ends the run, with all its tasks, while it is at full speed.
     press(page, "ArrowLeft", 6)
-    until(lambda: trace.refresh().all(Lifecycle, "worker:3", state="slowed")[-1].why == "to 1 times its time", "it is at full speed")
+    until(
+        lambda: (
+            trace.refresh().all(Lifecycle, "worker:3", state="slowed")[-1].why
+            == "to 1 times its time"
+        ),
+        "it is at full speed",
+    )
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("status").filter(has_text="is stopped")).to_be_visible()
     assert not any(map(psutil.pid_exists, pids_of(trace)))
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
 
-    # The charts keep to the room that there is, now that nothing is drawn any more: the list of files closes.
+    # The charts keep to the room that there is, now that nothing is drawn any more: the list of
+    # files closes.
     before = page.locator(".lk-board .js-plotly-plot").bounding_box()["width"]
     page.keyboard.press("Control+b")
     page.wait_for_function(
@@ -116,10 +129,16 @@ def test_a_kernel_restart_leaves_a_readable_page_and_no_process(lab: Lab) -> Non
     page.get_by_role("menuitem", name="Kernel").click()
     page.get_by_text("Restart Kernel…", exact=True).click()
     page.get_by_role("button", name="Confirm Kernel Restart").click()
-    until(lambda: not any(p.is_running() for p in before), "all processes of the cluster are gone", seconds=15)
+    until(
+        lambda: not any(p.is_running() for p in before),
+        "all processes of the cluster are gone",
+        seconds=15,
+    )
     # The board is still there to read, and says that it is not live any more.
     page.locator(".lk-board.jupyter-widgets-disconnected").wait_for()
-    said = page.evaluate("getComputedStyle(document.querySelector('.lk-board'), '::before').content")
+    said = page.evaluate(
+        "getComputedStyle(document.querySelector('.lk-board'), '::before').content"
+    )
     assert "Not connected to a kernel" in said
     expect(page.locator(".js-plotly-plot")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()

@@ -1,4 +1,6 @@
-"""Timeline, StrategyTable, MachineCard and Predict in a real browser: from disk without a kernel, and in JupyterLab."""
+"""Timeline, StrategyTable, MachineCard and Predict in a real browser: from disk without a kernel,
+and in JupyterLab.
+"""
 
 from pathlib import Path
 
@@ -35,16 +37,26 @@ card""",
 
 def view(page: Page) -> tuple[float, float]:
     """The span of seconds that a timeline shows."""
-    return tuple(page.evaluate("(({from, to}) => [+from, +to])(document.querySelector('.ls-timeline').dataset)"))
+    return tuple(
+        page.evaluate(
+            "(({from, to}) => [+from, +to])(document.querySelector('.ls-timeline').dataset)"
+        )
+    )
 
 
 def focused(page: Page) -> None:
     page.locator(".ls-timeline[data-to] .lanes").focus()
 
 
-def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(browser: Browser, tmp_path: Path) -> None:
+def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(
+    browser: Browser, tmp_path: Path
+) -> None:
     tab = Tab(browser, reduced_motion="reduce")
-    page = tab.open(Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 6.5)])).to_html(tmp_path / "t.html"))
+    page = tab.open(
+        Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 6.5)])).to_html(
+            tmp_path / "t.html"
+        )
+    )
     focused(page)
     page.keyboard.press("Home")
     expect(page.locator("[aria-live]")).to_have_text("worker:0 · step 0. compute: 1 s")
@@ -63,7 +75,9 @@ def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(browser: Browser, 
     tab.close()
 
 
-def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(browser: Browser, tmp_path: Path) -> None:
+def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(
+    browser: Browser, tmp_path: Path
+) -> None:
     tab = Tab(browser, reduced_motion="reduce")
     page = tab.open(Timeline(Trace(training(workers=4, steps=100))).to_html(tmp_path / "t.html"))
     focused(page)
@@ -94,11 +108,15 @@ def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(browser: Browse
     page.mouse.up()
     page.keyboard.up("Shift")
     wide = before[1] - before[0]
-    page.wait_for_function(f"(({{from, to}}) => to - from < {wide / 5})(document.querySelector('.ls-timeline').dataset)")
+    page.wait_for_function(
+        f"(({{from, to}}) => to - from < {wide / 5})(document.querySelector('.ls-timeline').dataset)"
+    )
     tab.close()
 
 
-def test_a_hundred_thousand_phases_are_shown_as_shares_and_as_bars_when_near(browser: Browser, tmp_path: Path) -> None:
+def test_a_hundred_thousand_phases_are_shown_as_shares_and_as_bars_when_near(
+    browser: Browser, tmp_path: Path
+) -> None:
     tab = Tab(browser, reduced_motion="reduce")
     page = tab.open(Timeline(Trace(training(workers=8, steps=3000))).to_html(tmp_path / "t.html"))
     focused(page)
@@ -114,7 +132,9 @@ def test_a_hundred_thousand_phases_are_shown_as_shares_and_as_bars_when_near(bro
     tab.close()
 
 
-def test_messages_of_a_simulation_are_told_by_pointer_and_keys(browser: Browser, tmp_path: Path) -> None:
+def test_messages_of_a_simulation_are_told_by_pointer_and_keys(
+    browser: Browser, tmp_path: Path
+) -> None:
     tab = Tab(browser, color_scheme="dark", reduced_motion="reduce")
     simulation = simulate(build("ring", 4), 4 * 2**20, trace=True)
     page = tab.open(Timeline(simulation).to_html(tmp_path / "t.html"))
@@ -130,12 +150,19 @@ def test_messages_of_a_simulation_are_told_by_pointer_and_keys(browser: Browser,
         page.mouse.move(box["x"] + x, box["y"] + 52)
         if page.locator(".tip").is_visible():
             found.add(page.locator(".tip b").inner_text())
-    assert "worker:0 to worker:1" in found and found <= {f"worker:{r} to worker:{(r + 1) % 4}" for r in range(4)}
-    assert page.evaluate("getComputedStyle(document.querySelector('.ls')).color") == "rgb(228, 231, 234)"
+    assert "worker:0 to worker:1" in found and found <= {
+        f"worker:{r} to worker:{(r + 1) % 4}" for r in range(4)
+    }
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('.ls')).color")
+        == "rgb(228, 231, 234)"
+    )
     tab.close()
 
 
-def test_the_strategy_table_compares_filters_and_unfolds_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+def test_the_strategy_table_compares_filters_and_unfolds_by_keyboard(
+    browser: Browser, tmp_path: Path
+) -> None:
     tab = Tab(browser, reduced_motion="reduce")
     here = hardware.probe()
     page = tab.open(StrategyTable(catalog.rows(here)).to_html(tmp_path / "s.html"))
@@ -147,45 +174,67 @@ def test_the_strategy_table_compares_filters_and_unfolds_by_keyboard(browser: Br
     expect(page.get_by_role("cell", name="nobody", exact=True).first).to_be_visible()
     expect(page.get_by_role("rowheader")).to_have_count(len(catalog.STRATEGIES))
     page.get_by_label("framework").select_option("tensorflow")
-    expect(page.get_by_role("rowheader")).to_have_count(sum("tensorflow" in s.programs for s in catalog.STRATEGIES.values()))
+    expect(page.get_by_role("rowheader")).to_have_count(
+        sum("tensorflow" in s.programs for s in catalog.STRATEGIES.values())
+    )
     expect(page.get_by_role("columnheader", name="PyTorch")).to_have_count(0)
     page.get_by_label("here", exact=True).select_option("measured")
-    measured = [row for row in catalog.rows(here) if row["framework"] == "tensorflow" and row["reality"] == "measured"]
+    measured = [
+        row
+        for row in catalog.rows(here)
+        if row["framework"] == "tensorflow" and row["reality"] == "measured"
+    ]
     expect(page.get_by_role("rowheader")).to_have_count(len(measured))
     page.locator("summary").get_by_text("mirrored", exact=True).focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_text("every device, to its own copy, with the same average").last).to_be_visible()
+    expect(
+        page.get_by_text("every device, to its own copy, with the same average").last
+    ).to_be_visible()
     tab.close()
 
 
-def test_the_machine_card_is_readable_in_the_dark_and_unfolds_its_words(browser: Browser, tmp_path: Path) -> None:
+def test_the_machine_card_is_readable_in_the_dark_and_unfolds_its_words(
+    browser: Browser, tmp_path: Path
+) -> None:
     tab = Tab(browser, color_scheme="dark", reduced_motion="reduce")
     here = hardware.probe()
-    page = tab.open(MachineCard(hardware.machine_rows(here), catalog.rows(here)).to_html(tmp_path / "m.html"))
+    page = tab.open(
+        MachineCard(hardware.machine_rows(here), catalog.rows(here)).to_html(tmp_path / "m.html")
+    )
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     ink = page.evaluate("getComputedStyle(document.querySelector('.ls-card')).color")
     assert (paper, ink) == ("rgb(21, 24, 28)", "rgb(228, 231, 234)")
-    sizes = page.evaluate("[...document.querySelectorAll('.ls-card *')].map(e => parseFloat(getComputedStyle(e).fontSize))")
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('.ls-card *')].map(e => parseFloat(getComputedStyle(e).fontSize))"
+    )
     assert min(sizes) >= 14
     page.get_by_text("Words used here").click()
     expect(page.get_by_text("NVIDIA's library for exchanges between GPUs")).to_be_visible()
     tab.close()
 
 
-def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(browser: Browser, tmp_path: Path) -> None:
-    tall = {"width": 1280, "height": 2400}  # JupyterLab takes cells out of the page that cannot be seen
+def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
+    browser: Browser, tmp_path: Path
+) -> None:
+    # JupyterLab takes cells out of the page that cannot be seen
+    tall = {"width": 1280, "height": 2400}
     with opened(browser, tmp_path, *CELLS, viewport=tall) as lab:
         page = lab.page
         lab.run(3)
         page.get_by_text("Lock my guess").wait_for()
         cells = page.locator(".jp-Notebook .jp-Cell").count()
 
-        # The notebook's own keys (b: a new cell, y and m: what a cell is) do nothing while a widget has the focus.
+        # The notebook's own keys (b: a new cell, y and m: what a cell is) do nothing while a widget
+        # has the focus.
         focused(page)
         for key in ("ArrowRight", "b", "m", "+", "ArrowDown"):
             page.keyboard.press(key)
         expect(page.locator(".ls-timeline [aria-live]")).to_contain_text("worker:")
-        for focus in (page.get_by_role("button", name="whole run"), page.locator(".ls-card summary").first, page.get_by_label("compare")):
+        for focus in (
+            page.get_by_role("button", name="whole run"),
+            page.locator(".ls-card summary").first,
+            page.get_by_label("compare"),
+        ):
             focus.focus()
             page.keyboard.press("b")
         page.wait_for_timeout(300)  # a cell that should not come would have come
@@ -211,5 +260,7 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(b
         locked = float(page.locator(".widget-readout").first.inner_text())
         assert locked > 0
         expect(page.get_by_text(f"guessed {locked}")).to_be_visible()
-        expect(page.locator("svg[aria-label='guess and measurement'] rect[stroke]")).to_have_count(2)
+        expect(page.locator("svg[aria-label='guess and measurement'] rect[stroke]")).to_have_count(
+            2
+        )
         assert lab.complaints() == []

@@ -1,4 +1,6 @@
-"""The board of a race in a real JupyterLab: its controls act on real clusters, its lanes show it, and its page works from disk."""
+"""The board of a race in a real JupyterLab: its controls act on real clusters, its lanes show it,
+and its page works from disk.
+"""
 
 from pathlib import Path
 
@@ -23,7 +25,9 @@ def lane(side: int, task: str) -> str:
     return f'.lk-side:nth-of-type({side}) .lk-row[data-task="{task}"]'
 
 
-def test_a_race_is_slowed_paused_and_killed_from_its_board(browser: Browser, tmp_path: Path) -> None:
+def test_a_race_is_slowed_paused_and_killed_from_its_board(
+    browser: Browser, tmp_path: Path
+) -> None:
     with board_in_lab(browser, tmp_path, CELL) as lab:
         page = lab.page
         # Both sides are drawn, with who is ahead.
@@ -36,7 +40,10 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(browser: Browser, tmp
         # "all" slows the worker in both.
         press(page, "ArrowRight", 4)
         for side, trace in enumerate(traces, start=1):
-            until(lambda trace=trace: trace.refresh().all(Lifecycle, "worker:2", state="slowed"), "worker:2 is slowed")
+            until(
+                lambda trace=trace: trace.refresh().all(Lifecycle, "worker:2", state="slowed"),
+                "worker:2 is slowed",
+            )
             expect(page.locator(lane(side, "worker:2"))).to_contain_text("\u00d73")
 
         # A pause shows; resuming ends it.
@@ -50,14 +57,20 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(browser: Browser, tmp
         page.get_by_label("run", exact=True).select_option("multi_worker_mirrored")
         page.get_by_role("button", name="Kill").click()
         expect(page.locator(lane(1, "worker:2"))).to_have_attribute("data-fate", "killed")
-        expect(page.get_by_role("status").filter(has_text="multi_worker_mirrored failed; parameter_server goes on")).to_be_visible()
+        expect(
+            page.get_by_role("status").filter(
+                has_text="multi_worker_mirrored failed; parameter_server goes on"
+            )
+        ).to_be_visible()
         expect(page.locator(".lk-fail")).to_contain_text("it was killed by kill()")
         expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "running")
 
         # Stop ends what is left of it.
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "stopped")
-        assert not any(psutil.pid_exists(pid) for trace in traces for pid in pids_of(trace.refresh()))
+        assert not any(
+            psutil.pid_exists(pid) for trace in traces for pid in pids_of(trace.refresh())
+        )
 
         # The page that it leaves asks nobody and says the same.
         cell = page.locator(".jp-Notebook .jp-Cell").last

@@ -1,4 +1,6 @@
-"""The stage in a real browser: what it shows after each round is what `verify` says, as a page from disk and in JupyterLab."""
+"""The stage in a real browser: what it shows after each round is what `verify` says, as a page from
+disk and in JupyterLab.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +24,26 @@ stage
 
 
 def unsound(workers: int) -> Schedule:
-    """A ring whose second half starts from the wrong chunk: rank 0's own gradient is lost in round 3."""
+    """A ring whose second half starts from the wrong chunk: rank 0's own gradient is lost in round
+    3.
+    """
     p = workers
-    add = [[Transfer(r, (r + 1) % p, (r - 1 - i) % p, "reduce") for r in range(p)] for i in range(p - 1)]
-    return Schedule("unsound", p, p, [*add, *([Transfer(r, (r + 1) % p, (r - i + 1) % p, "copy") for r in range(p)] for i in range(p - 1))])
+    add = [
+        [Transfer(r, (r + 1) % p, (r - 1 - i) % p, "reduce") for r in range(p)]
+        for i in range(p - 1)
+    ]
+    return Schedule(
+        "unsound",
+        p,
+        p,
+        [
+            *add,
+            *(
+                [Transfer(r, (r + 1) % p, (r - i + 1) % p, "copy") for r in range(p)]
+                for i in range(p - 1)
+            ),
+        ],
+    )
 
 
 class Shown:
@@ -62,10 +80,15 @@ def expected(schedule: Schedule, rounds: int) -> tuple[list[list[int]], list[lis
 
 def check(shown: Shown, schedules: list[Schedule], rounds: int) -> None:
     for state, schedule in zip(shown.get("state()"), schedules, strict=True):
-        assert (state["once"], state["twice"]) == expected(schedule, rounds), f"{schedule.name} after round {rounds}"
+        assert (state["once"], state["twice"]) == expected(schedule, rounds), (
+            f"{schedule.name} after round {rounds}"
+        )
 
 
-@pytest.mark.parametrize(("names", "workers", "hosts"), [(("ring", "hierarchical"), 8, 2), (("double_tree", "parameter_server"), 5, 3)])
+@pytest.mark.parametrize(
+    ("names", "workers", "hosts"),
+    [(("ring", "hierarchical"), 8, 2), (("double_tree", "parameter_server"), 5, 3)],
+)
 def test_stepping_shows_the_state_of_verify_after_every_round_and_asks_nobody(
     shown: Shown, tmp_path: Path, names: tuple[str, ...], workers: int, hosts: int
 ) -> None:
@@ -75,7 +98,9 @@ def test_stepping_shows_the_state_of_verify_after_every_round_and_asks_nobody(
     for rounds in range(longest + 1):
         check(shown, schedules, rounds)
         shown.key("ArrowRight")
-    assert shown.page.evaluate(f"getComputedStyle({STAGE}.root).outlineStyle") == "solid", "who uses the keyboard sees where the focus is"
+    assert shown.page.evaluate(f"getComputedStyle({STAGE}.root).outlineStyle") == "solid", (
+        "who uses the keyboard sees where the focus is"
+    )
     for rounds in range(longest - 1, -1, -1):
         shown.key("ArrowLeft")
         check(shown, schedules, rounds)
@@ -100,7 +125,9 @@ def test_playing_pausing_and_scrubbing_on_the_simulated_clock(shown: Shown, tmp_
     check(shown, schedules, 99)
 
 
-def test_a_broken_algorithm_stops_at_its_round_and_says_why_while_the_other_goes_on(shown: Shown, tmp_path: Path) -> None:
+def test_a_broken_algorithm_stops_at_its_round_and_says_why_while_the_other_goes_on(
+    shown: Shown, tmp_path: Path
+) -> None:
     shown.open(AllReduceStage("ring", unsound, workers=4, hosts=1), tmp_path)
     shown.key("End")
     right, wrong = shown.get("state()")
@@ -111,7 +138,9 @@ def test_a_broken_algorithm_stops_at_its_round_and_says_why_while_the_other_goes
     assert shown.page.get_by_role("alert").count() == 0
 
 
-def test_a_chunk_and_a_transfer_tell_about_themselves_under_the_pointer(shown: Shown, tmp_path: Path) -> None:
+def test_a_chunk_and_a_transfer_tell_about_themselves_under_the_pointer(
+    shown: Shown, tmp_path: Path
+) -> None:
     shown.open(AllReduceStage("ring", workers=4, hosts=1, bytes="4KiB"), tmp_path)
     shown.key("ArrowRight")
     box = shown.page.locator(".stage-canvas").bounding_box()
@@ -126,7 +155,9 @@ def test_a_chunk_and_a_transfer_tell_about_themselves_under_the_pointer(shown: S
     shown.page.evaluate(f"{STAGE}.seek(1.06)")
     place = shown.get("views[0].picture.at(1, 3)")
     cell = shown.get("views[0].picture.cell")
-    shown.page.mouse.move(box["x"] + place["x"] + cell["width"] / 2, box["y"] + place["y"] + cell["height"] / 2 + 2)
+    shown.page.mouse.move(
+        box["x"] + place["x"] + cell["width"] / 2, box["y"] + place["y"] + cell["height"] / 2 + 2
+    )
     assert (
         shown.page.get_by_role("tooltip")
         .inner_text()

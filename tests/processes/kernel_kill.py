@@ -1,4 +1,7 @@
-"""Kills a process that starts clusters, at a random moment, and looks for what survives it. Used by a test and by `make bench`."""
+"""Kills a process that starts clusters, at a random moment, and looks for what survives it.
+
+Used by a test and by `make bench`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from pathlib import Path
 
 from tests.conftest import gone_within
 
-# Runs of both frameworks, one of a learner's function that has a child of its own and one whose task is frozen: all that a kernel may leave behind.
+# Runs of both frameworks, one of a learner's function that has a child of its own and one whose
+# task is frozen: all that a kernel may leave behind.
 KERNEL = """
 import subprocess, sys, time
 from course_lib import start
@@ -31,7 +35,9 @@ time.sleep(600)
 
 
 def kill_after(seconds: float, framework: str, home: Path) -> list[str]:
-    """Start a kernel process with two runs, SIGKILL it after `seconds`, and return what of it is left a second later."""
+    """Start a kernel process with two runs, SIGKILL it after `seconds`, and return what of it is
+    left a second later.
+    """
     kernel = subprocess.Popen(
         [sys.executable, "-c", KERNEL, framework],
         env={**os.environ, "LOCKSTEP_HOME": str(home)},
@@ -45,7 +51,9 @@ def kill_after(seconds: float, framework: str, home: Path) -> list[str]:
 
 
 def survivors(kills: int, home: Path, longest: float = 5.0, seed: int = 0) -> list[str]:
-    """`kills` kills at moments spread evenly at random over 0 to `longest` seconds, frameworks in turn; everything that survived any of them."""
+    """`kills` kills at moments spread evenly at random over 0 to `longest` seconds, frameworks in
+    turn; everything that survived any of them.
+    """
     moments = random.Random(seed)
     left = []
     for i in range(kills):

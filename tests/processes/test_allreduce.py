@@ -1,4 +1,6 @@
-"""`allreduce` with real processes: exact sums, figures that are those of the price, a trace of its own, and a prediction beside the measurement."""
+"""`allreduce` with real processes: exact sums, figures that are those of the price, a trace of its
+own, and a prediction beside the measurement.
+"""
 
 import functools
 import itertools
@@ -14,7 +16,17 @@ import numpy as np
 import pytest
 
 from course_lib import allreduce, start
-from course_lib.collectives import ALGORITHMS, Schedule, Transfer, build, bus_bandwidth, cost, ring, simulate, verify
+from course_lib.collectives import (
+    ALGORITHMS,
+    Schedule,
+    Transfer,
+    build,
+    bus_bandwidth,
+    cost,
+    ring,
+    simulate,
+    verify,
+)
 from course_lib.reduction.call import AllReduce, compare
 from course_lib.reduction.measure import REPEATS, calibration, job, measure
 from course_lib.spec import Link
@@ -27,12 +39,16 @@ SIZE = "40KiB"
 def scattered(workers: int) -> Schedule:
     """A ring in an order in which every message goes from one half of the workers to the other."""
     half = workers // 2
-    return replace(ring(workers, [rank for i in range(half) for rank in (i, half + i)]), name="scattered")
+    return replace(
+        ring(workers, [rank for i in range(half) for rank in (i, half + i)]), name="scattered"
+    )
 
 
 @functools.cache
 def two_hosts() -> list[AllReduce]:
-    """All algorithms, and one more, with four workers on two hosts: carried out once for several tests."""
+    """All algorithms, and one more, with four workers on two hosts: carried out once for several
+    tests.
+    """
     return compare(SIZE, [*ALGORITHMS, scattered], hosts=2, repeats=2)
 
 
@@ -50,10 +66,18 @@ def check_figures(result: AllReduce, itemsize: int = 4) -> None:
 
 
 def check_trace(trace: Trace, schedule: Schedule, size: int, itemsize: int) -> None:
-    """The trace has every transfer of the schedule once, as the receiver saw it, and nothing else; it begins at 0."""
+    """The trace has every transfer of the schedule once, as the receiver saw it, and nothing else;
+    it begins at 0.
+    """
     ends = schedule.bounds(size // itemsize) * itemsize
     expected = Counter(
-        (number, schedule.task(t.src), schedule.task(t.dst), t.chunk, int(ends[t.chunk + 1] - ends[t.chunk]))
+        (
+            number,
+            schedule.task(t.src),
+            schedule.task(t.dst),
+            t.chunk,
+            int(ends[t.chunk + 1] - ends[t.chunk]),
+        )
         for number, transfers in enumerate(schedule.rounds)
         for t in transfers
     )
@@ -76,10 +100,14 @@ def test_every_algorithm_on_two_hosts_is_exact_at_its_price_and_traced(name: str
 
 def test_results_come_in_the_order_of_the_algorithms_whatever_clusters_they_needed() -> None:
     assert [result.algorithm for result in two_hosts()] == [*ALGORITHMS, "scattered"]
-    assert [result.schedule.digest for result in two_hosts()] == [build(a, 4, 2).digest for a in [*ALGORITHMS.values(), scattered]]
+    assert [result.schedule.digest for result in two_hosts()] == [
+        build(a, 4, 2).digest for a in [*ALGORITHMS.values(), scattered]
+    ]
 
 
-def test_between_hosts_a_hierarchy_sends_less_than_a_ring_and_much_less_than_one_in_a_bad_order() -> None:
+def test_between_hosts_a_hierarchy_sends_less_than_a_ring_and_much_less_than_one_in_a_bad_order() -> (
+    None
+):
     busiest = {result.algorithm: result.busiest_link_bytes for result in two_hosts()}
     assert busiest["hierarchical"] == 40960
     assert busiest["ring"] == 1.5 * 40960
@@ -94,7 +122,10 @@ def test_a_number_of_bytes_is_brought_in_any_dtype() -> None:
 
 def test_any_dtype_and_any_length_are_exact_also_where_chunks_are_uneven_or_empty() -> None:
     schedule = build("hierarchical", 3, 2)
-    cases = [*itertools.product([0, 1, 2, 7, 1001], ["float32", "int64", "int8", "float64"]), (300_000, "float32")]
+    cases = [
+        *itertools.product([0, 1, 2, 7, 1001], ["float32", "int64", "int8", "float64"]),
+        (300_000, "float32"),
+    ]
     for done in measure([job(schedule, length, dtype, repeats=1) for length, dtype in cases]):
         assert done.exact
         check_trace(done.trace, schedule, done.sample.bytes, done.sample.itemsize)
@@ -109,22 +140,44 @@ def test_simulated_and_measured_give_the_same_figures_but_for_the_times() -> Non
     times = {"seconds", "predicted_seconds", "bus_bandwidth", "reality"}
     model = compare(SIZE, [*ALGORITHMS, scattered], hosts=2, simulated=True)
     for ours, simulated in zip(two_hosts(), model, strict=True):
-        figures = [{name: value for name, value in one.as_dict().items() if name not in times} for one in (ours, simulated)]
+        figures = [
+            {name: value for name, value in one.as_dict().items() if name not in times}
+            for one in (ours, simulated)
+        ]
         assert figures[0] == figures[1]
-        assert (simulated.reality, simulated.seconds) == ("simulated", simulate(ours.schedule, 40960, itemsize=4).seconds)
+        assert (simulated.reality, simulated.seconds) == (
+            "simulated",
+            simulate(ours.schedule, 40960, itemsize=4).seconds,
+        )
 
 
 def test_one_worker_has_its_sum_already() -> None:
     result = allreduce("1KiB", workers=1, repeats=1)
-    assert (result.rounds, result.bytes_sent_per_worker, result.busiest_link_bytes, result.bus_bandwidth) == (0, 0, 0, 0)
-    assert (result.exact, result.reality, result.hosts, len(result.trace)) == (True, "measured", 1, 0)
+    assert (
+        result.rounds,
+        result.bytes_sent_per_worker,
+        result.busiest_link_bytes,
+        result.bus_bandwidth,
+    ) == (0, 0, 0, 0)
+    assert (result.exact, result.reality, result.hosts, len(result.trace)) == (
+        True,
+        "measured",
+        1,
+        0,
+    )
 
 
 def test_parameter_servers_have_processes_of_their_own() -> None:
     result = allreduce("6000", "parameter_server", workers=3, servers=2, repeats=1)
     check_figures(result)
     assert result.workers == 3
-    assert {m.dst for m in result.trace.all(Message)} == {"worker:0", "worker:1", "worker:2", "ps:0", "ps:1"}
+    assert {m.dst for m in result.trace.all(Message)} == {
+        "worker:0",
+        "worker:1",
+        "worker:2",
+        "ps:0",
+        "ps:1",
+    }
     assert result.bytes_sent_per_worker == 6000  # half of it to each server
 
 
@@ -160,7 +213,10 @@ def test_a_function_of_a_learners_own_is_carried_out() -> None:
 def test_arrays_come_back_summed_in_their_own_shape_on_every_worker(
     algorithm: str, workers: int, hosts: int, dtype: str, shape: tuple[int, ...]
 ) -> None:
-    arrays = [np.random.default_rng(rank).integers(-(2**20), 2**20, shape).astype(dtype) for rank in range(workers)]
+    arrays = [
+        np.random.default_rng(rank).integers(-(2**20), 2**20, shape).astype(dtype)
+        for rank in range(workers)
+    ]
     before = [array.copy() for array in arrays]
     result = allreduce(arrays, algorithm, hosts=hosts, repeats=1)
     assert (result.workers, result.hosts, result.bytes) == (workers, hosts, arrays[0].nbytes)
@@ -185,7 +241,11 @@ def test_arrays_may_lie_in_memory_in_any_order_and_be_plain_lists() -> None:
 
 
 def test_true_and_false_add_up_as_numpy_adds_them() -> None:
-    arrays = [np.array([True, False, False]), np.array([True, True, False]), np.array([True, False, False])]
+    arrays = [
+        np.array([True, False, False]),
+        np.array([True, True, False]),
+        np.array([True, False, False]),
+    ]
     result = allreduce(arrays, repeats=1)
     np.testing.assert_array_equal(result.arrays, [[True, True, False]] * 3)
     assert result.exact
@@ -197,14 +257,18 @@ def test_true_and_false_add_up_as_numpy_adds_them() -> None:
 def test_the_check_finds_out_a_schedule_that_forgets_or_doubles_a_contribution() -> None:
     whole = ring(4)
     forgets = replace(whole, rounds=whole.rounds[:-1])
-    doubles = replace(whole, rounds=(*list(whole.rounds)[:3], *list(whole.rounds)[:3], *list(whole.rounds)[3:]))
+    doubles = replace(
+        whole, rounds=(*list(whole.rounds)[:3], *list(whole.rounds)[:3], *list(whole.rounds)[3:])
+    )
     assert not verify(forgets)
     assert not verify(doubles)
     done = measure([job(schedule, 64, repeats=1) for schedule in (whole, forgets, doubles, whole)])
     assert [one.exact for one in done] == [True, False, False, True]
 
 
-def test_each_job_of_a_measurement_is_timed_as_often_as_it_says_and_has_a_trace_only_if_it_is_checked() -> None:
+def test_each_job_of_a_measurement_is_timed_as_often_as_it_says_and_has_a_trace_only_if_it_is_checked() -> (
+    None
+):
     unchecked = calibration(ring(2))[0]
     checked, other = job(ring(2), 100, "int64", repeats=3), job(build("tree", 2), 1000, repeats=1)
     done = measure([checked, unchecked, other])
@@ -215,8 +279,11 @@ def test_each_job_of_a_measurement_is_timed_as_often_as_it_says_and_has_a_trace_
 
 
 def test_of_short_messages_over_links_the_model_knows_what_the_cores_have_to_do() -> None:
-    for result in compare("1KiB", ["hierarchical", "ring_worst_order"], workers=8, hosts=2, link=Link(mbit=200)):
-        assert result.predicted_seconds > result.seconds / 3  # the link alone would account for a twentieth
+    for result in compare(
+        "1KiB", ["hierarchical", "ring_worst_order"], workers=8, hosts=2, link=Link(mbit=200)
+    ):
+        # the link alone would account for a twentieth
+        assert result.predicted_seconds > result.seconds / 3
 
 
 # --- nothing left, nothing lost -------------------------------------------------------------------------------------------------------------

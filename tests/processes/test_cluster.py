@@ -1,4 +1,6 @@
-"""Real processes: functions of a learner's own on a cluster, everything that can go wrong with them, and nothing left afterwards."""
+"""Real processes: functions of a learner's own on a cluster, everything that can go wrong with
+them, and nothing left afterwards.
+"""
 
 import os
 import signal
@@ -42,11 +44,17 @@ def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def alive(run: Any) -> list[int]:
     """Pids of a run's tasks that still exist."""
     pids = [int(e.why.removeprefix("pid ")) for e in run.trace.all(Lifecycle, state="starting")]
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    return [
+        pid
+        for pid in pids
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def failure(function: Callable[..., Any], **fields: Any) -> TaskFailed:
-    """The failure that a run of `function` on two workers ends with; all its processes must be gone."""
+    """The failure that a run of `function` on two workers ends with; all its processes must be
+    gone.
+    """
     run = start(function, **{"workers": 2, **fields})
     with pytest.raises(TaskFailed) as caught:
         run.wait(60)
@@ -64,7 +72,9 @@ def test_a_function_from_a_cell_runs_on_every_worker(start_method: str) -> None:
 
     run = start(work, workers=3)
     result = run.wait(60).result
-    assert [result[t][:2] for t in ("worker:0", "worker:1", "worker:2")] == [(f"worker:{i}", 42) for i in range(3)]
+    assert [result[t][:2] for t in ("worker:0", "worker:1", "worker:2")] == [
+        (f"worker:{i}", 42) for i in range(3)
+    ]
     assert len({pid for _, _, pid in result.values()} | {os.getpid()}) == 4
     assert run.log("worker:1") == "hello from worker:1"
     assert run.plan.start_method == start_method
@@ -99,7 +109,11 @@ def test_an_exception_comes_back_with_task_step_traceback_and_log(start_method: 
         time.sleep(30)
 
     error = failure(work)
-    assert (error.task, error.step, error.reason) == ("worker:1", 7, "ValueError: the seventh step went wrong")
+    assert (error.task, error.step, error.reason) == (
+        "worker:1",
+        7,
+        "ValueError: the seventh step went wrong",
+    )
     assert "in work" in error.remote_traceback
     assert "process.py" not in error.remote_traceback
     assert "about to fail" in error.log_tail
@@ -131,9 +145,19 @@ def test_a_long_traceback_is_capped() -> None:
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
         (lambda one, two: None, "missing 1 required positional argument"),
     ],
-    ids=["unpicklable", "sys.exit(3)", "sys.exit()", "os._exit", "segfault", "killed", "wrong signature"],
+    ids=[
+        "unpicklable",
+        "sys.exit(3)",
+        "sys.exit()",
+        "os._exit",
+        "segfault",
+        "killed",
+        "wrong signature",
+    ],
 )
-def test_a_function_that_ends_badly_is_told_in_words(function: Callable[..., Any], says: str) -> None:
+def test_a_function_that_ends_badly_is_told_in_words(
+    function: Callable[..., Any], says: str
+) -> None:
     assert says in failure(function).reason
 
 
@@ -149,7 +173,9 @@ def test_an_endless_function_stalls_a_wait_and_obeys_stop() -> None:
     time.sleep(0.3)
     with pytest.raises(Stalled) as caught:
         run.wait(0.2)
-    assert caught.value.waiting_for == dict.fromkeys(("worker:0", "worker:1"), "has finished 'compute' of step 3 and nothing since")
+    assert caught.value.waiting_for == dict.fromkeys(
+        ("worker:0", "worker:1"), "has finished 'compute' of step 3 and nothing since"
+    )
     assert run.stop().state == "stopped"
     assert alive(run) == []
     with pytest.raises(LockstepError, match="no result"):
@@ -188,11 +214,17 @@ def test_when_a_task_was_paused_the_failure_of_those_that_waited_says_so() -> No
 
     run = start(work, workers=2).wait_running(30)
     run.pause("worker:0")
-    with pytest.raises(TaskFailed, match=r"worker:0 was paused, and worker:1 gave up waiting\. It said: TimeoutError: no answer"):
+    with pytest.raises(
+        TaskFailed,
+        match=r"worker:0 was paused, and worker:1 gave up waiting\. It said: TimeoutError: no answer",
+    ):
         run.wait(30)
 
 
-@pytest.mark.parametrize(("what", "says"), [(4, "a strategy's name"), ({"woker": len}, "did you mean 'worker'"), ({}, "a function")])
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [(4, "a strategy's name"), ({"woker": len}, "did you mean 'worker'"), ({}, "a function")],
+)
 def test_what_cannot_be_started_is_refused(what: Any, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         start(what)
@@ -218,7 +250,9 @@ def test_pause_freezes_a_task_and_resume_lets_it_go_on() -> None:
         before = len(run.trace.all(Phase, "worker:1"))
         time.sleep(0.5)
         assert len(run.trace.all(Phase, "worker:1")) == before
-        with pytest.raises(Stalled, match=r"worker:1 is paused \(run\.resume\('worker:1'\) lets it go on\)"):
+        with pytest.raises(
+            Stalled, match=r"worker:1 is paused \(run\.resume\('worker:1'\) lets it go on\)"
+        ):
             run.wait(0.1)
         run.resume("worker:1")
         time.sleep(0.5)
@@ -229,12 +263,18 @@ def test_pause_freezes_a_task_and_resume_lets_it_go_on() -> None:
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
-def test_workers_of_a_synchronous_run_are_said_to_wait_for_the_one_that_is_paused(framework: str) -> None:
+def test_workers_of_a_synchronous_run_are_said_to_wait_for_the_one_that_is_paused(
+    framework: str,
+) -> None:
     with start("multi_worker_mirrored", workers=3, steps=100_000, framework=framework) as run:
-        until(lambda: len(run.wait_running(60).trace.all(Phase, "worker:0", what="apply")) > 5, "the first steps")
+        until(
+            lambda: len(run.wait_running(60).trace.all(Phase, "worker:0", what="apply")) > 5,
+            "the first steps",
+        )
         run.pause("worker:2")
         with pytest.raises(
-            Stalled, match=r"worker:0, worker:1 wait in step (\d+) for worker:2; worker:2 is paused \(run\.resume\("
+            Stalled,
+            match=r"worker:0, worker:1 wait in step (\d+) for worker:2; worker:2 is paused \(run\.resume\(",
         ) as caught:
             run.wait(3)
         steps = max(p.step for p in run.trace.all(Phase))
@@ -273,24 +313,36 @@ def test_slow_acts_on_a_running_task() -> None:
 
 @pytest.mark.parametrize("order", ["kill", "pause", "resume"])
 def test_orders_to_a_task_that_is_not_there_are_refused(order: str) -> None:
-    with start(lambda: time.sleep(5), workers=2) as run, pytest.raises(SpecError, match="worker:0 to worker:1"):
+    with (
+        start(lambda: time.sleep(5), workers=2) as run,
+        pytest.raises(SpecError, match="worker:0 to worker:1"),
+    ):
         getattr(run, order)("worker:9")
 
 
-def test_an_interrupt_ends_the_wait_and_not_the_run_and_says_how_to_end_that(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_wait_and_not_the_run_and_says_how_to_end_that(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "cell.py"
     script.write_text(
         "import os, signal, threading, time\n"
         "from course_lib import Run, start\n"
         "run = start(lambda: time.sleep(1.5) or 'whole', workers=2).wait_running(60)\n"
-        "threading.Timer(0.3, lambda: os.killpg(0, signal.SIGINT)).start()\n"  # as Jupyter does: to the whole group
+        # as Jupyter does: to the whole group
+        "threading.Timer(0.3, lambda: os.killpg(0, signal.SIGINT)).start()\n"
         "try:\n    run.wait(30)\nexcept KeyboardInterrupt as interrupt:\n    print(run.state, Run.going() == [run], interrupt)\n"
         "print(run.wait(30).result, Run.going())\n"
         "try:\n    with start(lambda: time.sleep(60)) as run:\n"
         "        threading.Timer(0.3, lambda: os.killpg(0, signal.SIGINT)).start()\n        run.wait(30)\n"
         "except KeyboardInterrupt as interrupt:\n    print(run.state, interrupt)\n"
     )
-    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=90, start_new_session=True)
+    out = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        start_new_session=True,
+    )
     assert out.stdout.splitlines() == [
         f"running True {WORD}",
         "{'worker:0': 'whole', 'worker:1': 'whole'} []",
@@ -305,10 +357,14 @@ def reply_to(client: Any, message: str) -> dict[str, Any]:
     return dict(reply["content"])
 
 
-def test_a_cell_that_is_interrupted_shows_the_word_and_what_it_says_ends_a_run_without_a_name(home: Path) -> None:
+def test_a_cell_that_is_interrupted_shows_the_word_and_what_it_says_ends_a_run_without_a_name(
+    home: Path,
+) -> None:
     manager, client = start_new_kernel(env={**os.environ, "LOCKSTEP_HOME": str(home)})
     try:
-        cell = client.execute("import time; from course_lib import start; start(lambda: time.sleep(120), workers=2).wait(90)")
+        cell = client.execute(
+            "import time; from course_lib import start; start(lambda: time.sleep(120), workers=2).wait(90)"
+        )
         until(lambda: list(home.glob("runs/*/tasks/worker-1/events.jsonl")), "the tasks")
         time.sleep(0.5)
         manager.interrupt_kernel()
@@ -328,7 +384,10 @@ def test_what_a_task_starts_goes_with_it() -> None:
         return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
 
     pids = start(work, workers=2).wait(30).result.values()
-    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+    assert not any(
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        for pid in pids
+    )
 
 
 def test_tasks_that_never_arrive_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +408,9 @@ def test_runs_side_by_side_do_not_collide() -> None:
         return numbers
 
     runs = [start(meet, framework="torch", workers=2, seed=100 * i) for i in range(4)]
-    assert [run.wait(60).result["worker:0"] for run in runs] == [[100 * i, 100 * i + 1] for i in range(4)]
+    assert [run.wait(60).result["worker:0"] for run in runs] == [
+        [100 * i, 100 * i + 1] for i in range(4)
+    ]
 
 
 def test_metrics_of_a_cell_function_reach_the_trace() -> None:
@@ -358,14 +419,26 @@ def test_metrics_of_a_cell_function_reach_the_trace() -> None:
 
     run = start(work, workers=1).wait(30)
     (metric,) = run.trace.all(Metric)
-    assert (metric.task, metric.name, metric.value, metric.samples) == ("worker:0", "height", 1.5, 8)
+    assert (metric.task, metric.name, metric.value, metric.samples) == (
+        "worker:0",
+        "height",
+        1.5,
+        8,
+    )
 
 
 def test_the_run_directory_is_the_record(tmp_path: Path) -> None:
     run = start(lambda: 1, workers=2, run_dir=tmp_path / "mine").wait(30)
     assert run.run_dir == tmp_path / "mine"
     names = {str(p.relative_to(run.run_dir)) for p in run.run_dir.rglob("*")}
-    assert {"spec.json", "machine.json", "run.json", "result.json", "lifecycle.jsonl", "tasks/worker-1/events.jsonl"} <= names
+    assert {
+        "spec.json",
+        "machine.json",
+        "run.json",
+        "result.json",
+        "lifecycle.jsonl",
+        "tasks/worker-1/events.jsonl",
+    } <= names
     with pytest.raises(SpecError, match="not empty"):
         start(lambda: 1, run_dir=tmp_path / "mine")
 

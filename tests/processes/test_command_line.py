@@ -15,12 +15,36 @@ from course_lib.commands import options
 from tests.conftest import HOME, processes_of
 
 FIELDS = {
-    *("strategy", "framework", "workers", "steps", "final_loss", "test_accuracy", "parameter_digest"),
-    *("seconds", "examples_per_second", "reality", "network", "network_why", "wire_bytes_per_step", "run_dir"),
+    *(
+        "strategy",
+        "framework",
+        "workers",
+        "steps",
+        "final_loss",
+        "test_accuracy",
+        "parameter_digest",
+    ),
+    *(
+        "seconds",
+        "examples_per_second",
+        "reality",
+        "network",
+        "network_why",
+        "wire_bytes_per_step",
+        "run_dir",
+    ),
 }
 
 ALL_REDUCE = [
-    *("algorithm", "workers", "hosts", "bytes", "rounds", "bytes_sent_per_worker", "busiest_link_bytes"),
+    *(
+        "algorithm",
+        "workers",
+        "hosts",
+        "bytes",
+        "rounds",
+        "bytes_sent_per_worker",
+        "busiest_link_bytes",
+    ),
     *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
 ]
 NINE = [
@@ -31,30 +55,69 @@ NINE = [
 
 def lockstep(*arguments: str, seconds: float = 90) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "course_lib", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env={**os.environ, "COLUMNS": "200"})
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, "COLUMNS": "200"},
+    )
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
 def test_a_run_ends_with_one_json_object(framework: str) -> None:
-    done = lockstep("run", "multi_worker_mirrored", "--framework", framework, "--workers", "4", "--steps", "200", "--seed", "0", "--json")
+    done = lockstep(
+        "run",
+        "multi_worker_mirrored",
+        "--framework",
+        framework,
+        "--workers",
+        "4",
+        "--steps",
+        "200",
+        "--seed",
+        "0",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= FIELDS
     assert result["test_accuracy"] >= 0.93
     assert list(result["parameter_digest"]) == ["worker:0", "worker:1", "worker:2", "worker:3"]
     assert len(set(result["parameter_digest"].values())) == 1
-    assert 0 < result["seconds"]["start"] < result["seconds"]["first_step"] < result["seconds"]["total"]
-    assert (result["reality"], result["network"]) == ("measured", "private" if hardware.probe().private_network.ok else "loopback")
+    assert (
+        0
+        < result["seconds"]["start"]
+        < result["seconds"]["first_step"]
+        < result["seconds"]["total"]
+    )
+    assert (result["reality"], result["network"]) == (
+        "measured",
+        "private" if hardware.probe().private_network.ok else "loopback",
+    )
     assert json.loads((Path(result["run_dir"]) / "result.json").read_text()) == result
 
 
 def test_an_imposed_straggler_makes_a_run_emulated() -> None:
-    done = lockstep("run", "--framework", "torch", "--workers", "2", "--steps", "10", "--slow", "worker:1=3", "--json")
+    done = lockstep(
+        "run",
+        "--framework",
+        "torch",
+        "--workers",
+        "2",
+        "--steps",
+        "10",
+        "--slow",
+        "worker:1=3",
+        "--json",
+    )
     assert json.loads(done.stdout)["reality"] == "emulated"
 
 
 def test_one_device_leaves_out_workers_that_it_cannot_have_and_says_so() -> None:
-    done = lockstep("run", "one_device", "--framework", "torch", "--workers", "2", "--steps", "5", "--json")
+    done = lockstep(
+        "run", "one_device", "--framework", "torch", "--workers", "2", "--steps", "5", "--json"
+    )
     assert (done.returncode, json.loads(done.stdout)["workers"]) == (0, 1)
     assert "one_device has one worker: --workers 2 is left out" in done.stderr
 
@@ -76,7 +139,10 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
         ("run --workers=-1", "workers=-1: allowed"),
         ("run --workers 10000", "workers=10000: allowed"),
         ("run --workers many", "--workers"),
-        ("run --workers 3 --global-batch 100", "global_batch=100: must divide evenly over 3 workers, such as 99 or 102"),
+        (
+            "run --workers 3 --global-batch 100",
+            "global_batch=100: must divide evenly over 3 workers, such as 99 or 102",
+        ),
         ("run --slow worker:9=2", "this run has worker:0 to worker:3"),
         ("run --slow worker:1=0.1", "a factor from 1"),
         ("run --slow fast", "worker:1=3"),
@@ -92,12 +158,18 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
         ("allreduce rign", "algorithm='rign': did you mean 'ring'? allowed: reduce_to_one, "),
         ("allreduce ring_all_gather", "algorithm='ring_all_gather': "),
         ("allreduce --workers 0", "workers=0: a whole number from 1"),
-        ("allreduce --workers 300", "workers=300: a whole number from 1 to 256; more than that can be simulated"),
+        (
+            "allreduce --workers 300",
+            "workers=300: a whole number from 1 to 256; more than that can be simulated",
+        ),
         ("allreduce --workers many", "--workers"),
         ("allreduce --hosts 9", "hosts=9: a number from 1 to 4"),
         ("allreduce --all --hosts 9 --simulate", "hosts=9: a number from 1 to 4"),
         ("allreduce --bytes much", "bytes='much': a number of bytes, such as 4MiB"),
-        ("allreduce --bytes 6", "bytes=6: a whole number of float32 elements of 4 bytes, such as 4 or 8"),
+        (
+            "allreduce --bytes 6",
+            "bytes=6: a whole number of float32 elements of 4 bytes, such as 4 or 8",
+        ),
         ("allreduce --bytes 4000TiB", "bytes='4000TiB': "),
         ("allreduce --bytes 4000000GiB", "bytes=4294967296000000: needs "),
         ("allreduce --dtype float31", "dtype='float31': the name of a numpy dtype"),
@@ -105,7 +177,9 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
         ("allreduce --dtype object", "dtype='"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2_before_any_process(arguments: str, says: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
+    arguments: str, says: str
+) -> None:
     done = lockstep(*arguments.split())
     assert done.returncode == 2
     assert done.stdout == ""
@@ -116,48 +190,101 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(arguments: str
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("run fully_sharded --framework tensorflow", "framework='tensorflow': fully_sharded is built in torch only: leave it out"),
+        (
+            "run fully_sharded --framework tensorflow",
+            "framework='tensorflow': fully_sharded is built in torch only: leave it out",
+        ),
         ("run tpu --framework torch", "Use --framework tensorflow."),
-        ("run one_device --backups 1", "backups=1: one_device has no use for it: leave it out (it is for backup_workers)"),
-        ("run mirrored --pipeline 1f1b", "pipeline='1f1b': mirrored has no use for it: leave it out (it is for pipeline_parallel)"),
-        ("run --parameters 1000000", "parameters=1000000: digits has no use for it: leave it out (it is for wide)"),
-        ("run --evaluate-every 5 --no-trace", "evaluate_every=5: the accuracy goes into the trace, and this run has none: leave one of"),
-        ("run tensor_parallel --workers 3", "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8"),
-        ("run mirrored --workers 3 --global-batch 128", "global_batch=128: must divide evenly over 3 devices, such as 126 or 129"),
-        ("run --workload mnist", "workload='mnist': allowed: digits, digits_cnn, digits_deep, wide"),
+        (
+            "run one_device --backups 1",
+            "backups=1: one_device has no use for it: leave it out (it is for backup_workers)",
+        ),
+        (
+            "run mirrored --pipeline 1f1b",
+            "pipeline='1f1b': mirrored has no use for it: leave it out (it is for pipeline_parallel)",
+        ),
+        (
+            "run --parameters 1000000",
+            "parameters=1000000: digits has no use for it: leave it out (it is for wide)",
+        ),
+        (
+            "run --evaluate-every 5 --no-trace",
+            "evaluate_every=5: the accuracy goes into the trace, and this run has none: leave one of",
+        ),
+        (
+            "run tensor_parallel --workers 3",
+            "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8",
+        ),
+        (
+            "run mirrored --workers 3 --global-batch 128",
+            "global_batch=128: must divide evenly over 3 devices, such as 126 or 129",
+        ),
+        (
+            "run --workload mnist",
+            "workload='mnist': allowed: digits, digits_cnn, digits_deep, wide",
+        ),
         ("run --steps -5", "steps=-5: allowed: a whole number from 1"),
         ("run --device-ms 20ms", "'--device-ms': Input should be a valid number"),
         ("run --slow worker:1=-2", "slow[worker:1]=-2.0: a factor from 1"),
         ("run --mbit 100", "a link is between hosts, and there is one: set hosts to 2 or more"),
         ("run --link 0=50", "a link is between hosts, and there is one: set hosts to 2 or more"),
         ("run --hosts 2 --link 7=50", "links=7: this run has the hosts 0, 1"),
-        ("run --hosts 2 --link 1=fast", "links='1=fast': host=mbit or host=mbit,delay_ms, such as 1=50"),
+        (
+            "run --hosts 2 --link 1=fast",
+            "links='1=fast': host=mbit or host=mbit,delay_ms, such as 1=50",
+        ),
         ("run --hosts 2 --link 1=-50", "mbit=-50.0: allowed: megabits a second, above 0"),
         (
             "run mirrored --hosts 2",
             "hosts=2: mirrored with tensorflow is one process, so on one host: leave it out (multi_worker_mirrored can",
         ),
-        ("run central_storage --framework torch --mbit 5", "lie in memory that all its workers share, so on one host: leave it out"),
+        (
+            "run central_storage --framework torch --mbit 5",
+            "lie in memory that all its workers share, so on one host: leave it out",
+        ),
         ("run multi_worker_mirrored mirrored", "unexpected extra argument"),
-        ("race mirrored", "race='mirrored': two strategies or more, such as: lockstep race one_device multi_worker_mirrored"),
+        (
+            "race mirrored",
+            "race='mirrored': two strategies or more, such as: lockstep race one_device multi_worker_mirrored",
+        ),
         ("race mirrored mirorred", "did you mean 'mirrored'?"),
         ("race mirrored,wrkers=3 one_device", "field='wrkers': did you mean 'workers'?"),
-        ("race mirrored one_device --target-accuracy 90", "target_accuracy=90.0: a number above 0, at most 1, such as 0.9"),
-        ("race mirrored one_device --hosts 9", "hosts=9: mirrored with tensorflow is one process, so on one host"),
+        (
+            "race mirrored one_device --target-accuracy 90",
+            "target_accuracy=90.0: a number above 0, at most 1, such as 0.9",
+        ),
+        (
+            "race mirrored one_device --hosts 9",
+            "hosts=9: mirrored with tensorflow is one process, so on one host",
+        ),
         ("allreduce --bytes -4", "bytes='-4': a number of bytes, such as 4MiB, 64KiB or 1000"),
         ("allreduce --hosts 2 --mbit -3", "mbit=-3.0: allowed: megabits a second, above 0"),
         ("stage rng", "algorithm='rng': did you mean 'ring'?"),
-        ("stage --round 3 --out x.html", "round=3: is for a still picture: take an --out that ends in .svg"),
-        ("stage --mbit 100 --hosts 1 --out x.html", "a link is between hosts, and there is one: set hosts to 2 or more"),
-        ("race mirrored,seed=1 one_device", "seed=0: (one_device) must be the same for all entrants of a race, and mirrored has 1"),
+        (
+            "stage --round 3 --out x.html",
+            "round=3: is for a still picture: take an --out that ends in .svg",
+        ),
+        (
+            "stage --mbit 100 --hosts 1 --out x.html",
+            "a link is between hosts, and there is one: set hosts to 2 or more",
+        ),
+        (
+            "race mirrored,seed=1 one_device",
+            "seed=0: (one_device) must be the same for all entrants of a race, and mirrored has 1",
+        ),
         ("check notebooks", "notebook='notebooks': is a directory: name a notebook in it"),
         ("stage --out x.png", "out='x.png': a file that ends in .html or .svg"),
-        ("watch /proc", "run_dir='/proc': the directory of a run, or of a race with its runs in it"),
+        (
+            "watch /proc",
+            "run_dir='/proc': the directory of a run, or of a race with its runs in it",
+        ),
         ("check README.md", "cannot be read as a notebook"),
         ("strategies mirored", "did you mean 'mirrored'?"),
     ],
 )
-def test_a_plausible_mistake_is_told_with_what_would_be_right(arguments: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plausible_mistake_is_told_with_what_would_be_right(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments.split())
     out, err = capsys.readouterr()
@@ -169,12 +296,31 @@ def test_a_plausible_mistake_is_told_with_what_would_be_right(arguments: str, sa
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
     nothing = dict.fromkeys(("workers", "backups", "slow", "links", "mbit", "delay_ms"))
     assert options.fields({**nothing, "timeout": 600.0}) == {}
-    assert options.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {"backups": 1, "slow": {"worker:1": 3.0}}
+    assert options.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {
+        "backups": 1,
+        "slow": {"worker:1": 3.0},
+    }
 
 
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel", "fully_sharded"])
 def test_a_model_in_parts_trains_over_hosts_with_a_link_between_them(name: str) -> None:
-    done = lockstep("run", name, *["--framework", "torch", "--workers", "2", "--hosts", "2", "--mbit", "500", "--steps", "3", "--json"])
+    done = lockstep(
+        "run",
+        name,
+        *[
+            "--framework",
+            "torch",
+            "--workers",
+            "2",
+            "--hosts",
+            "2",
+            "--mbit",
+            "500",
+            "--steps",
+            "3",
+            "--json",
+        ],
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["hosts"], result["reality"]) == (2, "emulated")
@@ -183,7 +329,9 @@ def test_a_model_in_parts_trains_over_hosts_with_a_link_between_them(name: str) 
 
 def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
     before = {p.pid for p in processes_of(HOME)}
-    done = lockstep("run", "--framework", "torch", "--steps", "100000", "--device-ms", "50", "--timeout", "6")
+    done = lockstep(
+        "run", "--framework", "torch", "--steps", "100000", "--device-ms", "50", "--timeout", "6"
+    )
     assert done.returncode == 1
     assert "not over after 6 s (--timeout), so it was stopped: worker:0" in done.stderr
     time.sleep(0.5)
@@ -191,7 +339,10 @@ def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
 
 
 def test_an_all_reduce_is_measured_and_printed_as_a_table_or_one_json_object() -> None:
-    table, as_json = lockstep("allreduce"), lockstep("allreduce", "tree", "--workers", "3", "--hosts", "2", "--bytes", "6KB", "--json")
+    table, as_json = (
+        lockstep("allreduce"),
+        lockstep("allreduce", "tree", "--workers", "3", "--hosts", "2", "--bytes", "6KB", "--json"),
+    )
     assert table.returncode == as_json.returncode == 0, table.stderr + as_json.stderr
     for name in ALL_REDUCE:
         assert name in table.stdout
@@ -199,7 +350,8 @@ def test_an_all_reduce_is_measured_and_printed_as_a_table_or_one_json_object() -
     result = json.loads(as_json.stdout)
     assert list(result) == ALL_REDUCE
     figures = [result[name] for name in ALL_REDUCE[:7]]
-    assert figures == ["tree", 3, 2, 6000, 4, 12000, 6000]  # rank 0 sends twice; rank 2, alone on its host, sends its part and gets the sum
+    # rank 0 sends twice; rank 2, alone on its host, sends its part and gets the sum
+    assert figures == ["tree", 3, 2, 6000, 4, 12000, 6000]
     assert (result["exact"], result["reality"]) == (True, "measured")
     assert all(result[name] > 0 for name in ("seconds", "predicted_seconds", "bus_bandwidth"))
 
@@ -222,11 +374,27 @@ def test_all_all_reduces_come_side_by_side() -> None:
 
 def test_a_simulated_all_reduce_starts_no_process_and_says_so() -> None:
     runs = set(Path(HOME, "runs").glob("*"))
-    done = lockstep("allreduce", "hierarchical", "--workers", "500", "--hosts", "5", "--bytes", "1GiB", "--simulate", "--json")
+    done = lockstep(
+        "allreduce",
+        "hierarchical",
+        "--workers",
+        "500",
+        "--hosts",
+        "5",
+        "--bytes",
+        "1GiB",
+        "--simulate",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert list(result) == ALL_REDUCE
-    assert (result["workers"], result["hosts"], result["bytes"], result["rounds"]) == (500, 5, 2**30, 2 * 99 + 2 * 4)
+    assert (result["workers"], result["hosts"], result["bytes"], result["rounds"]) == (
+        500,
+        5,
+        2**30,
+        2 * 99 + 2 * 4,
+    )
     assert (result["exact"], result["reality"]) == (True, "simulated")
     assert set(Path(HOME, "runs").glob("*")) == runs
 
@@ -244,11 +412,18 @@ def test_a_run_trains_with_an_all_reduce_of_ours() -> None:
 def test_doctor_and_strategies_print_tables_and_json(command: str) -> None:
     table, as_json = lockstep(command), lockstep(command, "--json")
     assert table.returncode == as_json.returncode == 0
-    assert "multi_worker_mirrored" in table.stdout if command == "strategies" else "cores" in table.stdout
+    assert (
+        "multi_worker_mirrored" in table.stdout
+        if command == "strategies"
+        else "cores" in table.stdout
+    )
     found = json.loads(as_json.stdout)
     if command == "doctor":
         assert found["machine"]["cores"] >= 1
         assert all(reason["why"].endswith(".") and reason["choice"] for reason in found["plan"])
     else:
-        assert {(row["strategy"], row["framework"]) for row in found} >= {("one_device", "torch"), ("multi_worker_mirrored", "tensorflow")}
+        assert {(row["strategy"], row["framework"]) for row in found} >= {
+            ("one_device", "torch"),
+            ("multi_worker_mirrored", "tensorflow"),
+        }
         assert all(row["reality"] in ("measured", "emulated", "unavailable") for row in found)

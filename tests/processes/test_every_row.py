@@ -1,4 +1,6 @@
-"""Every row of the catalogue, by the command that the documentation shows: what runs here learns and leaves nothing, what does not says why."""
+"""Every row of the catalogue, by the command that the documentation shows: what runs here learns
+and leaves nothing, what does not says why.
+"""
 
 import json
 from pathlib import Path
@@ -12,8 +14,21 @@ from course_lib.__main__ import main
 from course_lib.strategies import catalog
 from course_lib.trace import Lifecycle, Metric, Update
 
-ROWS = [(name, framework) for name, strategy in catalog.STRATEGIES.items() for framework in strategy.programs]
-FIELDS = ("staleness", "update_applied_by", "variables_on", "dropped_gradients", "idle_share", "parameter_digest", "seconds", "reality")
+ROWS = [
+    (name, framework)
+    for name, strategy in catalog.STRATEGIES.items()
+    for framework in strategy.programs
+]
+FIELDS = (
+    "staleness",
+    "update_applied_by",
+    "variables_on",
+    "dropped_gradients",
+    "idle_share",
+    "parameter_digest",
+    "seconds",
+    "reality",
+)
 
 
 class Ended(NamedTuple):
@@ -31,7 +46,19 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
 
 def run(capsys: pytest.CaptureFixture[str], name: str, framework: str, *more: str) -> Ended:
     return command(
-        capsys, "run", name, "--framework", framework, "--workers", "2", "--steps", "50", "--workload", "digits", "--json", *more
+        capsys,
+        "run",
+        name,
+        "--framework",
+        framework,
+        "--workers",
+        "2",
+        "--steps",
+        "50",
+        "--workload",
+        "digits",
+        "--json",
+        *more,
     )
 
 
@@ -44,7 +71,10 @@ def learned(out: str) -> dict[str, Any]:
     assert result["final_loss"] < first.value / 2
     assert result["test_accuracy"] > 0.8
     assert set(result["staleness"]["updates"]) == {str(u.staleness) for u in trace.all(Update)}
-    assert result["update_applied_by"] and sum(result["variables_on"].values()) >= 4 * result["parameters"]
+    assert (
+        result["update_applied_by"]
+        and sum(result["variables_on"].values()) >= 4 * result["parameters"]
+    )
     pids = [int(e.why.removeprefix("pid ")) for e in trace.all(Lifecycle, state="starting")]
     assert pids and not any(map(psutil.pid_exists, pids))
     assert not (Path(result["run_dir"]) / "meetings").exists()
@@ -55,7 +85,11 @@ def learned(out: str) -> dict[str, Any]:
 def test_a_row_that_is_available_learns_and_one_that_is_not_ends_with_its_reason(
     name: str, framework: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (row,) = (r for r in catalog.rows(hardware.probe()) if (r["strategy"], r["framework"]) == (name, framework))
+    (row,) = (
+        r
+        for r in catalog.rows(hardware.probe())
+        if (r["strategy"], r["framework"]) == (name, framework)
+    )
     done = run(capsys, name, framework)
     if row["reality"] == "unavailable":
         assert (done.code, done.out) == (2, "")
@@ -66,7 +100,9 @@ def test_a_row_that_is_available_learns_and_one_that_is_not_ends_with_its_reason
         assert learned(done.out)["reality"] == "measured"
 
 
-def test_a_tpu_that_is_not_there_is_emulated_when_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tpu_that_is_not_there_is_emulated_when_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     done = run(capsys, "tpu", "tensorflow", "--emulate")
     assert done.code == 0, done.err
     assert learned(done.out)["reality"] == "emulated"
@@ -79,7 +115,10 @@ def test_a_tpu_that_is_not_there_is_emulated_when_that_is_asked_for(capsys: pyte
         ("mirrored --cross-device-ops nccl", "Take hierarchical_copy or reduction_to_one_device"),
         ("mirrored --framework torch --cross-device-ops nccl", "Leave it out for gloo."),
         ("multi_worker_mirrored --cross-device-ops nccl", "Leave it out for TensorFlow's ring"),
-        ("multi_worker_mirrored --framework torch --all-reduce nccl", "Leave it out for gloo, or take an all_reduce of ours"),
+        (
+            "multi_worker_mirrored --framework torch --all-reduce nccl",
+            "Leave it out for gloo, or take an all_reduce of ours",
+        ),
     ],
 )
 def test_whoever_asks_for_nccl_without_gpus_is_told_why_not_and_what_instead(
@@ -87,5 +126,8 @@ def test_whoever_asks_for_nccl_without_gpus_is_told_why_not_and_what_instead(
 ) -> None:
     done = command(capsys, "run", *arguments.split())
     assert (done.code, done.out) == (2, "")
-    assert "nccl is unavailable here: it joins NVIDIA GPUs, 4 of them in this run" in done.err and instead in done.err
+    assert (
+        "nccl is unavailable here: it joins NVIDIA GPUs, 4 of them in this run" in done.err
+        and instead in done.err
+    )
     assert len(done.err.strip().splitlines()) == 1

@@ -1,4 +1,6 @@
-"""Real processes: schedules carried out over shared memory and sockets are exact, send what they cost, and end with a name when a rank is lost."""
+"""Real processes: schedules carried out over shared memory and sockets are exact, send what they
+cost, and end with a name when a rank is lost.
+"""
 
 import contextlib
 import itertools
@@ -43,7 +45,8 @@ from course_lib.exchange import Communicator, call
 from course_lib.exchange.link import Link
 from course_lib.trace import Message
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks get our functions themselves: they need not import pytest for them
+# tasks get our functions themselves: they need not import pytest for them
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NAMES = [*ALGORITHMS, *HALVES]
 SIZES = (0, 1, 3, 4, 100, 1000, 2**16 + 1)
@@ -69,7 +72,9 @@ def parts(schedule: Schedule, length: int) -> list[slice]:
 
 
 def brought(schedule: Schedule, rank: int, length: int, dtype: Any = "int64") -> np.ndarray:
-    """What a rank brings: a server zeros, a worker what it contributes, and nonsense where it is to be told what to have there."""
+    """What a rank brings: a server zeros, a worker what it contributes, and nonsense where it is to
+    be told what to have there.
+    """
     array = np.full(length, -1 if rank < schedule.workers else 0)
     for chunk, part in enumerate(parts(schedule, length)):
         if contributed(schedule, rank, chunk):
@@ -89,7 +94,11 @@ def is_right(schedule: Schedule, rank: int, array: np.ndarray) -> bool:
         if want is None:
             continue
         gather = schedule.kind in ("all_gather", "broadcast")
-        numbers = contributions(schedule.workers, len(array))[schedule.owners[chunk]] if gather else total(schedule.workers, len(array))
+        numbers = (
+            contributions(schedule.workers, len(array))[schedule.owners[chunk]]
+            if gather
+            else total(schedule.workers, len(array))
+        )
         if not np.array_equal(array[part], numbers[part]):
             return False
     return True
@@ -104,7 +113,9 @@ class Variant(NamedTuple):
 
 
 def variants(workers: int, hosts: tuple[int, ...]) -> Iterator[Variant]:
-    """All algorithms on these hosts, parameter servers on ranks of their own and on those of workers."""
+    """All algorithms on these hosts, parameter servers on ranks of their own and on those of
+    workers.
+    """
     for name in NAMES:
         options: list[dict[str, Any]] = [{}]
         if name == "parameter_server":
@@ -115,7 +126,9 @@ def variants(workers: int, hosts: tuple[int, ...]) -> Iterator[Variant]:
 
 
 class Found(NamedTuple):
-    """What a rank saw of one call: was its result right; the rounds and messages in which it received; the bytes that came, by sender."""
+    """What a rank saw of one call: was its result right; the rounds and messages in which it
+    received; the bytes that came, by sender.
+    """
 
     right: bool
     rounds: frozenset[int]
@@ -123,14 +136,20 @@ class Found(NamedTuple):
     sent: Counter[str]
 
 
-def carry_out(rank: int, directory: Path, listed: list[Variant], cases: Sequence[tuple[int, str]]) -> dict[Any, Found]:
-    """Carry out the part of a rank in all variants and cases, and in one that divides evenly: for each (variant, length, dtype) what it saw."""
+def carry_out(
+    rank: int, directory: Path, listed: list[Variant], cases: Sequence[tuple[int, str]]
+) -> dict[Any, Found]:
+    """Carry out the part of a rank in all variants and cases, and in one that divides evenly: for
+    each (variant, length, dtype) what it saw.
+    """
     found = {}
     for hosts in sorted({v.schedule.hosts for v in listed}):
         if rank >= len(hosts):
             continue
         seen: list[Message] = []
-        with contextlib.closing(Communicator(rank, hosts, directory / "-".join(map(str, hosts)), seen.append)) as group:
+        with contextlib.closing(
+            Communicator(rank, hosts, directory / "-".join(map(str, hosts)), seen.append)
+        ) as group:
             for i, (_, _, schedule) in enumerate(listed):
                 if schedule.hosts != hosts:
                     continue
@@ -143,22 +162,40 @@ def carry_out(rank: int, directory: Path, listed: list[Variant], cases: Sequence
                         assert m.task == m.dst == schedule.task(rank) and m.start <= m.end
                         sent[m.src] += m.bytes
                     rounds = frozenset(m.round for m in seen)
-                    found[i, length, dtype] = Found(is_right(schedule, rank, array), rounds, len({(m.round, m.src) for m in seen}), sent)
+                    found[i, length, dtype] = Found(
+                        is_right(schedule, rank, array),
+                        rounds,
+                        len({(m.round, m.src) for m in seen}),
+                        sent,
+                    )
     return found
 
 
 def check(values: list[dict[Any, Found]], listed: list[Variant], hosts: tuple[int, ...]) -> None:
-    """All ranks have the right numbers, and all that was sent is what `cost` and the closed form say."""
+    """All ranks have the right numbers, and all that was sent is what `cost` and the closed form
+    say.
+    """
     for i, length, dtype in values[0]:
         name, options, schedule = listed[i]
         ranks = [value[i, length, dtype] for value in values[: schedule.ranks]]
-        assert all(r.right for r in ranks), (schedule, length, dtype, [k for k, r in enumerate(ranks) if not r.right])
+        assert all(r.right for r in ranks), (
+            schedule,
+            length,
+            dtype,
+            [k for k, r in enumerate(ranks) if not r.right],
+        )
         sent = sum([r.sent for r in ranks], Counter())
         size, itemsize = length * np.dtype(dtype).itemsize, np.dtype(dtype).itemsize
         price = cost(schedule, size, itemsize=itemsize)
-        rounds, messages = len(frozenset().union(*[r.rounds for r in ranks])), sum(r.messages for r in ranks)
+        rounds, messages = (
+            len(frozenset().union(*[r.rounds for r in ranks])),
+            sum(r.messages for r in ranks),
+        )
         assert (rounds, messages) == (price.rounds, price.messages), (schedule, length)
-        assert tuple(sent[schedule.task(r)] for r in range(schedule.ranks)) == price.sent, (schedule, length)
+        assert tuple(sent[schedule.task(r)] for r in range(schedule.ranks)) == price.sent, (
+            schedule,
+            length,
+        )
         assert tuple(r.sent.total() for r in ranks) == price.received, (schedule, length)
         if name in FORMULAS and length % (schedule.chunks * schedule.workers) == 0:
             count = len(set(hosts))
@@ -169,11 +206,18 @@ def check(values: list[dict[Any, Found]], listed: list[Variant], hosts: tuple[in
             form = closed_form(name, schedule.workers, size, **options)
             assert (rounds, sent.total()) == (form.rounds, form.total_bytes), (schedule, length)
             if form.exact:
-                assert (messages, max(sent.values(), default=0)) == (form.messages, form.bytes_per_rank), (schedule, length)
+                assert (messages, max(sent.values(), default=0)) == (
+                    form.messages,
+                    form.bytes_per_rank,
+                ), (schedule, length)
 
 
-def everything(hosts: tuple[int, ...], cases: Sequence[tuple[int, str]], piece: int = call.PIECE) -> None:
-    """One run in which all algorithms are carried out for all lengths and dtypes, with pieces of so many bytes."""
+def everything(
+    hosts: tuple[int, ...], cases: Sequence[tuple[int, str]], piece: int = call.PIECE
+) -> None:
+    """One run in which all algorithms are carried out for all lengths and dtypes, with pieces of so
+    many bytes.
+    """
     listed = list(variants(len(hosts), hosts))
 
     def work(task: Any) -> dict[Any, Found]:
@@ -211,12 +255,27 @@ def in_a_run(function: Callable[[Any], Any], workers: int) -> list[Any]:
 
 
 @contextlib.contextmanager
-def group_of(task: Any, hosts: tuple[int, ...], name: str = "meeting", patience: float = 30.0) -> Iterator[Communicator]:
-    with contextlib.closing(Communicator(task.rank, hosts, task.run_dir / name, patience=patience)) as group:
+def group_of(
+    task: Any, hosts: tuple[int, ...], name: str = "meeting", patience: float = 30.0
+) -> Iterator[Communicator]:
+    with contextlib.closing(
+        Communicator(task.rank, hosts, task.run_dir / name, patience=patience)
+    ) as group:
         yield group
 
 
-DTYPES = ["bool", "int8", "uint16", "float16", "float64", "longdouble", "complex128", ">i4", ">f8", ">c16"]
+DTYPES = [
+    "bool",
+    "int8",
+    "uint16",
+    "float16",
+    "float64",
+    "longdouble",
+    "complex128",
+    ">i4",
+    ">f8",
+    ">c16",
+]
 
 
 @pytest.mark.parametrize("hosts", [(0, 0, 0), (0, 1, 1)], ids=str)
@@ -224,13 +283,18 @@ def test_every_dtype_with_an_addition_adds_up_as_numpy_adds(hosts: tuple[int, ..
     def work(task: Any) -> list[str]:
         wrong = []
         with group_of(task, hosts) as group:
-            for dtype, name in itertools.product(DTYPES, ["ring", "direct", "recursive_doubling", "hierarchical"]):
-                brings = (np.arange(3 * 101).reshape(3, 101) % 251).astype(dtype)  # int8 overflows, as in numpy
+            for dtype, name in itertools.product(
+                DTYPES, ["ring", "direct", "recursive_doubling", "hierarchical"]
+            ):
+                # int8 overflows, as in numpy
+                brings = (np.arange(3 * 101).reshape(3, 101) % 251).astype(dtype)
                 if np.dtype(dtype).kind == "c":
                     brings *= 1 - 2j
                 array, schedule = brings[task.rank].copy(), build(name, 3, hosts)
                 group.execute(schedule, array)
-                if not np.array_equal(array, brings[0] + brings[1] + brings[2]) or array.dtype != np.dtype(dtype):
+                if not np.array_equal(
+                    array, brings[0] + brings[1] + brings[2]
+                ) or array.dtype != np.dtype(dtype):
                     wrong.append(f"{dtype} {name}")
         return wrong
 
@@ -243,7 +307,8 @@ def test_dtypes_that_are_written_alike_are_not_taken_for_each_other() -> None:
     def work(task: Any) -> list[list[float]]:
         schedule, sums = ring(2), []
         with group_of(task, (0, 0)) as group:
-            for dtype in (ml_dtypes.int4, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16):  # of the first two, `str` is "<V1"
+            # of the first two, `str` is "<V1"
+            for dtype in (ml_dtypes.int4, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16):
                 array = np.array([0.5, 1.5, 3.0, -2.0], np.float32).astype(dtype)
                 group.execute(schedule, array)
                 sums.append(array.astype(np.float32).tolist())
@@ -298,7 +363,8 @@ def test_arrays_of_any_shape_and_order_are_changed_in_place(hosts: tuple[int, ..
                 inside = np.zeros(24, bool)
                 view(inside)[...] = True
                 if not np.array_equal(array, want) or (
-                    name != "Fortran" and not np.array_equal(base[~inside], (whole * 10**task.rank)[~inside])
+                    name != "Fortran"
+                    and not np.array_equal(base[~inside], (whole * 10**task.rank)[~inside])
                 ):
                     wrong.append(name)
         return wrong
@@ -314,7 +380,8 @@ def test_many_calls_of_changing_lengths_and_algorithms_stay_right(hosts: tuple[i
         with group_of(task, hosts) as group:
             for i in range(150):
                 schedule = build(names[chance.integers(len(names))], 4, hosts)
-                length = int(chance.choice([0, 1, 5, 77, 1000, 9000, 10_000 + 500 * i]))  # the shared buffer has to grow now and then
+                # the shared buffer has to grow now and then
+                length = int(chance.choice([0, 1, 5, 77, 1000, 9000, 10_000 + 500 * i]))
                 array = brought(schedule, task.rank, length)
                 if i % 3:
                     group.execute(schedule, array)
@@ -337,7 +404,9 @@ def test_the_buffer_itself_is_exact_for_every_algorithm(hosts: tuple[int, ...]) 
         call.PIECE = 256
         with group_of(task, hosts) as group:
             for name, length in itertools.product(NAMES, [0, 3, 1001]):
-                schedule = build(name, 4, hosts, **({"colocated": True} if name == "parameter_server" else {}))
+                schedule = build(
+                    name, 4, hosts, **({"colocated": True} if name == "parameter_server" else {})
+                )
                 for _ in range(2):
                     shared = group.buffer(schedule, length, "float32")
                     assert (shared.shape, shared.dtype) == ((length,), np.float32)
@@ -365,8 +434,11 @@ def test_float_sums_are_the_same_to_the_last_bit_in_every_run_and_on_every_place
 
     values = in_a_run(work, 4)
     for value in values:
-        assert {name: len(set(results)) for name, results in value.items()} == dict.fromkeys(value, 1)
-    for name in ("ring", "tree", "halving_doubling", "direct"):  # those in which one rank forms the sum and the others copy it
+        assert {name: len(set(results)) for name, results in value.items()} == dict.fromkeys(
+            value, 1
+        )
+    # those in which one rank forms the sum and the others copy it
+    for name in ("ring", "tree", "halving_doubling", "direct"):
         assert len({value[name][0] for value in values}) == 1, name
 
 
@@ -375,7 +447,9 @@ def test_parameter_servers_are_tasks_of_their_own_and_all_is_in_the_trace() -> N
 
     def work(task: Any) -> bool:
         rank = task.index if task.job == "worker" else 3 + task.index
-        with contextlib.closing(Communicator(rank, schedule.hosts, task.run_dir / "meeting", task.recorder.add)) as group:
+        with contextlib.closing(
+            Communicator(rank, schedule.hosts, task.run_dir / "meeting", task.recorder.add)
+        ) as group:
             array = brought(schedule, rank, 1000)
             group.execute(schedule, array)
         while task.job == "ps":
@@ -391,14 +465,17 @@ def test_parameter_servers_are_tasks_of_their_own_and_all_is_in_the_trace() -> N
 
 
 def slow_link(group: Communicator, peer: int, rate: int) -> None:
-    """What goes to a peer on another host goes at `rate` bytes a second from now on, where the system can do that."""
+    """What goes to a peer on another host goes at `rate` bytes a second from now on, where the
+    system can do that.
+    """
     if sys.platform == "linux":
         group._group.links[peer].sock.setsockopt(socket.SOL_SOCKET, 47, rate)  # SO_MAX_PACING_RATE
 
 
 def test_what_is_still_on_its_way_to_another_host_is_not_written_over() -> None:
     def work(task: Any) -> int:
-        schedule = build("recursive_doubling", 3)  # rank 0 swaps with rank 2 far away, then tells rank 1
+        # rank 0 swaps with rank 2 far away, then tells rank 1
+        schedule = build("recursive_doubling", 3)
         with group_of(task, (0, 0, 1)) as group:
             for length in (3, 1_500_000):
                 array = np.full(length, 256**task.rank)
@@ -413,7 +490,8 @@ def test_what_is_still_on_its_way_to_another_host_is_not_written_over() -> None:
 def test_thousands_of_pieces_that_nobody_has_asked_after_stop_nothing() -> None:
     def work(task: Any) -> bool:
         call.PIECE = 64
-        if task.rank == 0:  # takes its time, so that rank 1 has read each piece before the next one is there
+        # takes its time, so that rank 1 has read each piece before the next one is there
+        if task.rank == 0:
             offer = Link.offer
             Link.offer = lambda self, parts: time.sleep(1e-5) or offer(self, parts)  # type: ignore[method-assign,func-returns-value]
         with group_of(task, (0, 0)) as group:
@@ -431,7 +509,8 @@ def test_thousands_of_pieces_that_nobody_has_asked_after_stop_nothing() -> None:
 
 PATIENCE = 2.0
 _context = multiprocessing.get_context("fork")
-moment = _context.RawValue("d")  # when the thing happened that the others are to notice; each group of ranks has its own
+# when the thing happened that the others are to notice; each group of ranks has its own
+moment = _context.RawValue("d")
 
 
 class Said(NamedTuple):
@@ -443,7 +522,11 @@ class Said(NamedTuple):
 
 
 class Rank:
-    """A process that is a rank. Having said what it has to say it stays as it is, with all its sockets open, and waits for the end."""
+    """A process that is a rank.
+
+    Having said what it has to say it stays as it is, with all its sockets open, and waits for the
+    end.
+    """
 
     def __init__(self, rank: int, function: Callable[[int], Any]) -> None:
         self._ours, theirs = _context.Pipe()
@@ -507,7 +590,9 @@ def calls_until_lost(
     when: str,
     length: int = 1000,
 ) -> None:
-    """Call after call, until in the third the victim does something: before it begins, or when it has received a message of it."""
+    """Call after call, until in the third the victim does something: before it begins, or when it
+    has received a message of it.
+    """
     calls = 0
 
     def happens() -> None:
@@ -538,22 +623,35 @@ def lost(error: BaseException | None, rank: int) -> None:
 @pytest.mark.parametrize("algorithm", [ring, tree], ids=["ring", "tree"])
 @pytest.mark.parametrize("hosts", [NEAR, FAR, MIXED], ids=str)
 def test_all_others_name_a_rank_that_died_at_once(
-    hosts: tuple[int, ...], algorithm: Callable[[int], Schedule], what: Callable[[], None], when: str, tmp_path: Path
+    hosts: tuple[int, ...],
+    algorithm: Callable[[int], Schedule],
+    what: Callable[[], None],
+    when: str,
+    tmp_path: Path,
 ) -> None:
-    with ranks(4, lambda r: calls_until_lost(r, hosts, tmp_path / "meeting", algorithm(4), 2, what, when)) as there:
+    with ranks(
+        4, lambda r: calls_until_lost(r, hosts, tmp_path / "meeting", algorithm(4), 2, what, when)
+    ) as there:
         for rank in (0, 1, 3):
             said = there[rank].said()
             lost(said.error, 2)
-            assert ("it failed: SystemExit" if what is leave and when == "in a call" else "its process is gone") in str(said.error)
+            assert (
+                "it failed: SystemExit"
+                if what is leave and when == "in a call"
+                else "its process is gone"
+            ) in str(said.error)
             assert said.after < PATIENCE
 
 
-def test_all_others_name_a_rank_that_stopped_or_never_came_when_their_patience_ends(tmp_path: Path) -> None:
+def test_all_others_name_a_rank_that_stopped_or_never_came_when_their_patience_ends(
+    tmp_path: Path,
+) -> None:
     cases = [
         (NEAR, ring(4), stop, "in a call"),
         (FAR, tree(4), stop, "in a call"),
         (MIXED, tree(4), stop, "between calls"),
-        ((0, 1, 1, 2, 2, 0, 0), ring(7), stop, "between calls"),  # far down the chain, they wait for ranks that wait themselves
+        # far down the chain, they wait for ranks that wait themselves
+        ((0, 1, 1, 2, 2, 0, 0), ring(7), stop, "between calls"),
         ((0, 0, 1), ring(3), kill, "before it connects"),
         ((0, 1, 2), tree(3), kill, "before it connects"),
     ]
@@ -572,7 +670,9 @@ def test_all_others_name_a_rank_that_stopped_or_never_came_when_their_patience_e
                 assert said.after < 2 * PATIENCE, when
 
 
-def test_a_rank_that_dies_before_a_larger_call_is_named_and_not_the_one_that_notices(tmp_path: Path) -> None:
+def test_a_rank_that_dies_before_a_larger_call_is_named_and_not_the_one_that_notices(
+    tmp_path: Path,
+) -> None:
     def work(rank: int) -> None:
         group = Communicator(rank, NEAR, tmp_path / "meeting", patience=PATIENCE)
         group.execute(ring(4), np.ones(100))
@@ -588,7 +688,9 @@ def test_a_rank_that_dies_before_a_larger_call_is_named_and_not_the_one_that_not
 
 
 @pytest.mark.parametrize("algorithm", [ring, tree], ids=["ring", "tree"])
-def test_a_rank_that_dies_with_much_on_its_way_to_it_is_named(algorithm: Callable[[int], Schedule], tmp_path: Path) -> None:
+def test_a_rank_that_dies_with_much_on_its_way_to_it_is_named(
+    algorithm: Callable[[int], Schedule], tmp_path: Path
+) -> None:
     def work(rank: int) -> None:
         group = Communicator(rank, FAR, tmp_path / "meeting", patience=PATIENCE)
         group.execute(algorithm(4), np.ones(4))
@@ -605,7 +707,9 @@ def test_a_rank_that_dies_with_much_on_its_way_to_it_is_named(algorithm: Callabl
             assert said.after < PATIENCE
 
 
-def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(tmp_path: Path) -> None:
+def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(
+    tmp_path: Path,
+) -> None:
     rounds = [Round.of([Transfer(2, 1, 0, "reduce"), Transfer(0, 1, 0, "reduce")])]
     schedule = Schedule("to rank 1", 3, 1, rounds, "reduce", owners=(1,))
     assert verify(schedule)
@@ -616,7 +720,8 @@ def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(
         group.execute(schedule, np.ones(2))
         if rank == 2:
             stop()
-        time.sleep(0.4 * rank * patience)  # rank 0 is first, and soon can send no more to rank 1, which waits for rank 2
+        # rank 0 is first, and soon can send no more to rank 1, which waits for rank 2
+        time.sleep(0.4 * rank * patience)
         group.execute(schedule, np.ones(3_000_000))
 
     with ranks(3, work) as there:
@@ -624,9 +729,18 @@ def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(
             lost(there[rank].said().error, 2)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a slow link is made with SO_MAX_PACING_RATE, which only Linux has")
-def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(tmp_path: Path) -> None:
-    rounds = [[Transfer(0, 1, 0, "copy")], [Transfer(1, 0, 1, "copy"), Transfer(1, 2, 1, "copy")], [Transfer(1, 2, 0, "copy")]]
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="a slow link is made with SO_MAX_PACING_RATE, which only Linux has",
+)
+def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(
+    tmp_path: Path,
+) -> None:
+    rounds = [
+        [Transfer(0, 1, 0, "copy")],
+        [Transfer(1, 0, 1, "copy"), Transfer(1, 2, 1, "copy")],
+        [Transfer(1, 2, 0, "copy")],
+    ]
     schedule = Schedule("slow", 3, 2, [Round.of(r) for r in rounds], "broadcast", owners=(0, 1))
     assert verify(schedule)
     patience = 1.5
@@ -634,7 +748,9 @@ def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(tmp
     def work(rank: int) -> bool:
         call.PIECE = 1 << 30
         # Closed in the end: who just exits may take along what a peer has not read yet.
-        with contextlib.closing(Communicator(rank, (0, 1, 2), tmp_path / "meeting", patience=patience)) as group:
+        with contextlib.closing(
+            Communicator(rank, (0, 1, 2), tmp_path / "meeting", patience=patience)
+        ) as group:
             group.execute(schedule, np.ones(2))
             if rank == 0:
                 slow_link(group, 1, 4_000_000)
@@ -651,7 +767,9 @@ def test_a_rank_that_fails_in_a_call_tells_the_others_why(tmp_path: Path) -> Non
         raise ValueError("the disk is full")
 
     def work(rank: int) -> None:
-        group = Communicator(rank, NEAR, tmp_path / "meeting", record if rank == 1 else None, PATIENCE)
+        group = Communicator(
+            rank, NEAR, tmp_path / "meeting", record if rank == 1 else None, PATIENCE
+        )
         group.execute(ring(4), np.ones(4))
 
     with ranks(4, work) as there:
@@ -700,13 +818,19 @@ OTHERS: dict[str, tuple[Schedule, Schedule, int, int, str, str]] = {
 
 
 @pytest.mark.parametrize("hosts", [NEAR, FAR, MIXED], ids=str)
-def test_ranks_that_do_not_agree_all_hear_who_and_about_what_and_nothing_is_mixed(hosts: tuple[int, ...]) -> None:
+def test_ranks_that_do_not_agree_all_hear_who_and_about_what_and_nothing_is_mixed(
+    hosts: tuple[int, ...],
+) -> None:
     def work(task: Any) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        for (differ, (one, other, n, m, dtype, dtype_2)), odd in itertools.product(OTHERS.items(), [0, 3]):
+        for (differ, (one, other, n, m, dtype, dtype_2)), odd in itertools.product(
+            OTHERS.items(), [0, 3]
+        ):
             is_odd = task.rank == odd
             array = np.full(m if is_odd else n, 256**task.rank, dtype_2 if is_odd else dtype)
-            group = Communicator(task.rank, hosts, task.run_dir / f"{differ}-{odd}", patience=PATIENCE)
+            group = Communicator(
+                task.rank, hosts, task.run_dir / f"{differ}-{odd}", patience=PATIENCE
+            )
             begun = clock()
             try:
                 group.execute(other if is_odd else one, array)
@@ -724,13 +848,20 @@ def test_ranks_that_do_not_agree_all_hear_who_and_about_what_and_nothing_is_mixe
         assert len({str(error) for error in errors}) == 1, "all say the same"
         error = errors[0]
         assert odd in error.ranks and sorted(error.ranks) == list(error.ranks)
-        want = {False: ("ring", one.digest, n, np.dtype(dtype).str), True: (other.name, other.digest, m, np.dtype(dtype_2).str)}
+        want = {
+            False: ("ring", one.digest, n, np.dtype(dtype).str),
+            True: (other.name, other.digest, m, np.dtype(dtype_2).str),
+        }
         for rank, about in zip(error.ranks, error.calls, strict=True):
-            assert tuple(about[key] for key in ("algorithm", "schedule", "length", "dtype")) == want[rank == odd]
+            assert (
+                tuple(about[key] for key in ("algorithm", "schedule", "length", "dtype"))
+                == want[rank == odd]
+            )
         for rank, value in enumerate(values):
             _, took, array = value[differ, odd]
             assert took < PATIENCE
-            digits = array.astype(np.int64)[:, None] // 256 ** np.arange(4) % 256  # (element, rank): whose numbers are in it
+            # (element, rank): whose numbers are in it
+            digits = array.astype(np.int64)[:, None] // 256 ** np.arange(4) % 256
             strangers = [r for r in range(4) if (r == odd) != (rank == odd)]
             assert not digits[:, strangers].any(), (differ, rank)
             assert (digits[:, rank] <= 1).all()

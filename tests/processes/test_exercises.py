@@ -1,4 +1,6 @@
-"""Exercises, with real processes: right answers are accepted, trainings are judged by their traces, and a learner's notebook is checked whole."""
+"""Exercises, with real processes: right answers are accepted, trainings are judged by their traces,
+and a learner's notebook is checked whole.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,12 @@ def in_two_pieces(workers: int) -> Schedule:
     others = [r for r in range(workers) if r]
     if not others:
         return Schedule("pieces", 1, 2, [])
-    return Schedule("pieces", workers, 2, [Round(others, 0, 0, "reduce", span=2), Round(0, others, 0, "copy", span=2)])
+    return Schedule(
+        "pieces",
+        workers,
+        2,
+        [Round(others, 0, 0, "reduce", span=2), Round(0, others, 0, "copy", span=2)],
+    )
 
 
 def to_the_left(workers: int) -> Schedule:
@@ -54,14 +61,19 @@ def to_the_left(workers: int) -> Schedule:
     rounds: list[Any] = []
     for step in range(2 * (workers - 1)):
         op = "reduce" if step < workers - 1 else "copy"
-        rounds.append([T(r, (r - 1) % workers, (r + step + 3) % workers, op) for r in range(workers)])  # type: ignore[arg-type]
+        rounds.append(
+            [T(r, (r - 1) % workers, (r + step + 3) % workers, op) for r in range(workers)]
+        )  # type: ignore[arg-type]
     return Schedule("left", workers, workers, rounds)
 
 
 def both_ways(workers: int) -> Schedule:
     """Two rings at once, each with half of the buffer, in opposite directions."""
     right, left = ring(workers), to_the_left(workers)
-    rounds = [[*a, *(t._replace(chunk=t.chunk + workers) for t in b)] for a, b in zip(right.rounds, left.rounds, strict=True)]
+    rounds = [
+        [*a, *(t._replace(chunk=t.chunk + workers) for t in b)]
+        for a, b in zip(right.rounds, left.rounds, strict=True)
+    ]
     return Schedule("both ways", workers, 2 * workers, rounds)  # type: ignore[arg-type]
 
 
@@ -76,7 +88,9 @@ def played_backwards(workers: int) -> Schedule:
     while gap < workers:
         up.append([T(r + gap, r, 0, "reduce") for r in range(0, workers - gap, 2 * gap)])
         gap *= 2
-    return Schedule("tree", workers, 1, up + [[T(t.dst, t.src, 0, "copy") for t in r] for r in up[::-1]])  # type: ignore[arg-type]
+    return Schedule(
+        "tree", workers, 1, up + [[T(t.dst, t.src, 0, "copy") for t in r] for r in up[::-1]]
+    )  # type: ignore[arg-type]
 
 
 def by_halves(workers: int) -> Schedule:
@@ -86,7 +100,9 @@ def by_halves(workers: int) -> Schedule:
         keep = (left + 1) // 2
         up.append([T(r, r - keep, 0, "reduce") for r in range(keep, left)])
         left = keep
-    return Schedule("halves", workers, 1, up + [[T(t.dst, t.src, 0, "copy") for t in r] for r in reversed(up)])  # type: ignore[arg-type]
+    return Schedule(
+        "halves", workers, 1, up + [[T(t.dst, t.src, 0, "copy") for t in r] for r in reversed(up)]
+    )  # type: ignore[arg-type]
 
 
 RIGHT: list[tuple[str, Answer]] = [
@@ -96,11 +112,18 @@ RIGHT: list[tuple[str, Answer]] = [
 ]
 
 
-@pytest.mark.parametrize(("task", "answer"), RIGHT, ids=[f"{task}-{answer.__name__}" for task, answer in RIGHT])
-def test_a_right_answer_that_is_written_in_another_way_is_accepted(task: str, answer: Answer) -> None:
+@pytest.mark.parametrize(
+    ("task", "answer"), RIGHT, ids=[f"{task}-{answer.__name__}" for task, answer in RIGHT]
+)
+def test_a_right_answer_that_is_written_in_another_way_is_accepted(
+    task: str, answer: Answer
+) -> None:
     verdict = check(task, answer)
     assert verdict, repr(verdict)
-    assert "Carried out by 3 and by 5 real processes on arrays of 0, 1, 7 and 101 numbers" in verdict.text
+    assert (
+        "Carried out by 3 and by 5 real processes on arrays of 0, 1, 7 and 101 numbers"
+        in verdict.text
+    )
 
 
 # --- trainings ------------------------------------------------------------------------------------------------------------------------------
@@ -110,7 +133,9 @@ FIELDS: dict[str, Any] = {"framework": "torch", "workers": 4, "steps": 60}
 
 def trains(**changes: Any) -> Answer:
     def train(all_reduce: Any) -> Any:
-        return start("multi_worker_mirrored", **{**FIELDS, "all_reduce": all_reduce, **changes}).wait(60)
+        return start(
+            "multi_worker_mirrored", **{**FIELDS, "all_reduce": all_reduce, **changes}
+        ).wait(60)
 
     return train
 
@@ -182,7 +207,9 @@ BAD_TRAININGS: list[tuple[Answer, str]] = [
 
 
 @pytest.mark.parametrize(("answer", "says"), BAD_TRAININGS, ids=[says for _, says in BAD_TRAININGS])
-def test_a_training_that_is_not_what_was_asked_for_is_rejected_with_its_mistake(answer: Answer, says: str) -> None:
+def test_a_training_that_is_not_what_was_asked_for_is_rejected_with_its_mistake(
+    answer: Answer, says: str
+) -> None:
     verdict = check("train", answer)
     assert verdict.state == "not yet"
     assert says in repr(verdict), repr(verdict)
@@ -214,21 +241,37 @@ def states(verdicts: list[Verdict]) -> list[str]:
 
 def lockstep(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "200", "LOCKSTEP_HOME": str(home)}
-    return subprocess.run([sys.executable, "-m", "course_lib", *arguments], capture_output=True, text=True, timeout=170, env=environment)
+    return subprocess.run(
+        [sys.executable, "-m", "course_lib", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        env=environment,
+    )
 
 
-def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
+def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behind(
+    tmp_path: Path, home: Path
+) -> None:
     """With helpers and magics of the learner's own, and a process that one of the cells starts."""
-    helper = "%timeit -n1 -r1 sum(range(3))\ndef right(rank, workers):\n    return (rank + 1) % workers"
+    helper = (
+        "%timeit -n1 -r1 sum(range(3))\ndef right(rank, workers):\n    return (rank + 1) % workers"
+    )
     process = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
     ring = solved("answer-ring")["answer-ring"].replace("(r + 1) % workers,", "right(r, workers),")
     assert "right(r, workers)" in ring
-    mine = {"imports": solved("imports")["imports"] + "\n" + process, "answer-ring": f"{helper}\n{ring}", **solved("answer-reduce-to-one")}
+    mine = {
+        "imports": solved("imports")["imports"] + "\n" + process,
+        "answer-ring": f"{helper}\n{ring}",
+        **solved("answer-reduce-to-one"),
+    }
     done = lockstep("check", str(answered(tmp_path / "mine.ipynb", mine)), "--json", home=home)
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert found["passed"] == 2
-    assert {t["task"]: t["state"] for t in found["tasks"]} == dict(zip(TASKS, ("passed", "passed", "to do", "to do"), strict=True))
+    assert {t["task"]: t["state"] for t in found["tasks"]} == dict(
+        zip(TASKS, ("passed", "passed", "to do", "to do"), strict=True)
+    )
     assert gone_within(str(home), 2.0) == []
 
 
@@ -253,7 +296,9 @@ def test_the_exercises_are_made_by_one_command(tmp_path: Path, home: Path) -> No
 
 
 def test_answers_that_go_wrong_in_any_way_cost_no_other_answer_its_check(tmp_path: Path) -> None:
-    """One never ends and lets nothing interrupt it, one ends the process, one fills the memory; the one in between is right."""
+    """One never ends and lets nothing interrupt it, one ends the process, one fills the memory; the
+    one in between is right.
+    """
     mute = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPROF])\n"
     broken = {
         "answer-reduce-to-one": f"def my_reduce_to_one(workers):\n    {mute.replace(chr(10), chr(10) + '    ')}while True: pass",
@@ -269,7 +314,9 @@ def test_answers_that_go_wrong_in_any_way_cost_no_other_answer_its_check(tmp_pat
     assert "Checking train took more than" in texts[3]
 
 
-def test_a_cell_that_fails_or_never_ends_is_named_with_the_answer_that_it_cost(tmp_path: Path) -> None:
+def test_a_cell_that_fails_or_never_ends_is_named_with_the_answer_that_it_cost(
+    tmp_path: Path,
+) -> None:
     broken = {
         "answer-ring": "1 / 0\ndef my_ring(workers):\n    pass",
         "answer-tree": "while True:\n    pass",
@@ -295,7 +342,9 @@ def test_cells_that_end_the_process_are_told_once_for_all_answers(tmp_path: Path
 def test_a_check_that_is_killed_takes_its_process_along(tmp_path: Path, home: Path) -> None:
     path = answered(tmp_path / "mine.ipynb", {"answer-ring": "import time\ntime.sleep(600)"})
     environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
-    with subprocess.Popen([sys.executable, "-m", "course_lib", "check", str(path)], env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "course_lib", "check", str(path)], env=environment
+    ) as process:
         deadline = time.monotonic() + 60
         while not (begun := _begun(home)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -306,4 +355,6 @@ def test_a_check_that_is_killed_takes_its_process_along(tmp_path: Path, home: Pa
 
 def _begun(home: Path) -> bool:
     """Whether the process that runs a notebook is there."""
-    return any("course_lib.course.entry" in process.cmdline() for process in processes_of(str(home)))
+    return any(
+        "course_lib.course.entry" in process.cmdline() for process in processes_of(str(home))
+    )

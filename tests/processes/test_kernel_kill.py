@@ -1,4 +1,7 @@
-"""When the kernel process is killed nothing of its clusters is left a second later. `make bench` does it a hundred times."""
+"""When the kernel process is killed nothing of its clusters is left a second later.
+
+`make bench` does it a hundred times.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Models cut over workers: tensor_parallel, pipeline_parallel and fully_sharded, held to one device's losses and to their facts by the trace."""
+"""Models cut over workers: tensor_parallel, pipeline_parallel and fully_sharded, held to one
+device's losses and to their facts by the trace.
+"""
 
 import functools
 import importlib
@@ -20,9 +22,10 @@ from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
 from course_lib.trace import Metric, Phase, Update, task_key
 
 STEPS = 30
-# A layer that is cut adds up its pieces' sums, a batch that is cut those of its parts: the same numbers in another order than on one device.
-# Float32 rounds each sum at its 24th bit, and training carries the differences on. Seen: up to 5e-7 after these steps, where losses and weights
-# are of size 0.1 to 2.
+# A layer that is cut adds up its pieces' sums, a batch that is cut those of its parts: the same
+# numbers in another order than on one device. Float32 rounds each sum at its 24th bit, and training
+# carries the differences on. Seen: up to 5e-7 after these steps, where losses and weights are of
+# size 0.1 to 2.
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 UNEVEN = {"workload": "wide", "parameters": 7_585}  # 101 hidden units, 7,585 parameters
 RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
@@ -38,8 +41,18 @@ RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
 DEEP: list[tuple[str, str, int, dict[str, Any]]] = [
     ("tensor_parallel", "tensorflow", 2, {"workload": "digits_deep"}),
     ("tensor_parallel", "torch", 2, {"workload": "digits_deep"}),
-    ("pipeline_parallel", "torch", 4, {"workload": "digits_deep", "microbatches": 6, "pipeline": "gpipe"}),
-    ("pipeline_parallel", "torch", 4, {"workload": "digits_deep", "microbatches": 6, "pipeline": "1f1b"}),
+    (
+        "pipeline_parallel",
+        "torch",
+        4,
+        {"workload": "digits_deep", "microbatches": 6, "pipeline": "gpipe"},
+    ),
+    (
+        "pipeline_parallel",
+        "torch",
+        4,
+        {"workload": "digits_deep", "microbatches": 6, "pipeline": "1f1b"},
+    ),
 ]
 BATCH = 60  # for 2 and 3 workers, for 4 and 6 microbatches
 
@@ -51,34 +64,54 @@ def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
         from course_lib.workloads import model
 
         kept, original = [], model.digest
-        model.digest = lambda weights: kept.extend(np.array(w) for w in weights) or original(weights)
+        model.digest = lambda weights: (
+            kept.extend(np.array(w) for w in weights) or original(weights)
+        )
         module, _, function = path.partition(":")
         return getattr(importlib.import_module(module), function)(task) | {"weights": kept}
 
     return worker
 
 
-def trained(name: str, framework: str, workers: int, options: dict[str, Any]) -> tuple[dict[str, Any], Trace]:
+def trained(
+    name: str, framework: str, workers: int, options: dict[str, Any]
+) -> tuple[dict[str, Any], Trace]:
     """What each task returned, with its weights, and the trace of a short run."""
     return _trained(name, framework, workers, tuple(options.items()))
 
 
 @functools.cache
-def _trained(name: str, framework: str, workers: int, options: tuple[tuple[str, Any], ...]) -> tuple[dict[str, Any], Trace]:
+def _trained(
+    name: str, framework: str, workers: int, options: tuple[tuple[str, Any], ...]
+) -> tuple[dict[str, Any], Trace]:
     strategy = catalog.find(name)
-    cluster = {"workers": 1, "replicas": workers} if framework in strategy.one_process else {"workers": workers}
+    cluster = (
+        {"workers": 1, "replicas": workers}
+        if framework in strategy.one_process
+        else {"workers": workers}
+    )
     role = keeping_weights(strategy.programs[framework]["worker"])
-    with start(role, framework=framework, global_batch=BATCH, steps=STEPS, **cluster, **dict(options)) as run:
+    with start(
+        role, framework=framework, global_batch=BATCH, steps=STEPS, **cluster, **dict(options)
+    ) as run:
         return run.wait(100).result, run.trace
 
 
 def alone(framework: str, options: dict[str, Any]) -> tuple[dict[str, Any], Trace]:
     """The same on one device."""
-    return trained("one_device", framework, 1, {key: options[key] for key in ("workload", "parameters") if key in options})
+    return trained(
+        "one_device",
+        framework,
+        1,
+        {key: options[key] for key in ("workload", "parameters") if key in options},
+    )
 
 
 def losses(trace: Trace) -> list[float]:
-    return [metric.value for metric in {metric.step: metric for metric in trace.all(Metric, name="loss")}.values()]
+    return [
+        metric.value
+        for metric in {metric.step: metric for metric in trace.all(Metric, name="loss")}.values()
+    ]
 
 
 def in_order(values: dict[str, Any]) -> list[str]:
@@ -86,32 +119,46 @@ def in_order(values: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "framework", "workers", "options"), [*RUNS, *DEEP])
-def test_a_cut_model_learns_what_one_device_learns(name: str, framework: str, workers: int, options: dict[str, Any]) -> None:
+def test_a_cut_model_learns_what_one_device_learns(
+    name: str, framework: str, workers: int, options: dict[str, Any]
+) -> None:
     cut, trace = trained(name, framework, workers, options)
     whole, whole_trace = alone(framework, options)
     assert len(losses(trace)) == STEPS
     np.testing.assert_allclose(losses(trace), losses(whole_trace), **SUM_ORDER)
-    together = [w for task in in_order(cut) for w in cut[task]["weights"]] if name == "pipeline_parallel" else cut["worker:0"]["weights"]
+    together = (
+        [w for task in in_order(cut) for w in cut[task]["weights"]]
+        if name == "pipeline_parallel"
+        else cut["worker:0"]["weights"]
+    )
     for ours, theirs in zip(together, whole["worker:0"]["weights"], strict=True):
         np.testing.assert_allclose(ours, theirs, **SUM_ORDER)
 
 
 @pytest.mark.parametrize(("name", "framework", "workers", "options"), RUNS)
-def test_each_part_is_updated_where_it_is_and_is_never_stale(name: str, framework: str, workers: int, options: dict[str, Any]) -> None:
+def test_each_part_is_updated_where_it_is_and_is_never_stale(
+    name: str, framework: str, workers: int, options: dict[str, Any]
+) -> None:
     _, trace = trained(name, framework, workers, options)
     word = "stage" if name == "pipeline_parallel" else "shard"
     for part in range(workers):
         updates = trace.all(Update, variables=f"{word} {part}")
-        assert [(u.step, u.read, u.written, u.staleness) for u in updates] == [(n, n, n + 1, 0) for n in range(STEPS)]
+        assert [(u.step, u.read, u.written, u.staleness) for u in updates] == [
+            (n, n, n + 1, 0) for n in range(STEPS)
+        ]
         where = (
-            ("worker:0", f"/job:localhost/replica:0/task:0/device:CPU:{part}") if framework == "tensorflow" else (f"worker:{part}", "cpu")
+            ("worker:0", f"/job:localhost/replica:0/task:0/device:CPU:{part}")
+            if framework == "tensorflow"
+            else (f"worker:{part}", "cpu")
         )
         assert {(u.task, u.device) for u in updates} == {where}
     assert len(trace.all(Update)) == workers * STEPS
 
 
 @pytest.mark.parametrize(("name", "framework", "workers", "options"), RUNS)
-def test_each_worker_holds_its_part_of_the_parameters(name: str, framework: str, workers: int, options: dict[str, Any]) -> None:
+def test_each_worker_holds_its_part_of_the_parameters(
+    name: str, framework: str, workers: int, options: dict[str, Any]
+) -> None:
     cut, _ = trained(name, framework, workers, options)
     held = [bytes_ for task in in_order(cut) for bytes_ in cut[task]["variables_on"].values()]
     model = 4 * next(value["parameters"] for value in cut.values() if "parameters" in value)
@@ -119,19 +166,29 @@ def test_each_worker_holds_its_part_of_the_parameters(name: str, framework: str,
     if name == "pipeline_parallel":  # every layer on exactly one stage
         assert sum(held) == model
         assert held == [sum(4 * w.size for w in cut[task]["weights"]) for task in in_order(cut)]
-    elif name == "tensor_parallel":  # all is cut but the output's bias of 10 numbers, which every worker has; a unit brings 75 numbers
+    # all is cut but the output's bias of 10 numbers, which every worker has; a unit brings 75
+    # numbers
+    elif name == "tensor_parallel":
         assert sum(held) == model + (workers - 1) * 40
         assert max(held) - min(held) <= 75 * 4
-    else:  # parameters are cut along their first dimension, a row of at most 101 numbers more or less for each of four
+    # parameters are cut along their first dimension, a row of at most 101 numbers more or less for
+    # each of four
+    else:
         assert sum(held) == model
         assert max(held) <= model / workers + 4 * 101 * 4
 
 
-def test_a_layer_that_is_cut_twice_needs_one_exchange_of_activations_and_none_of_gradients() -> None:
+def test_a_layer_that_is_cut_twice_needs_one_exchange_of_activations_and_none_of_gradients() -> (
+    None
+):
     _, trace = trained("tensor_parallel", "torch", 2, {})
     for task in trace.tasks:
         phases = [(p.step, p.what) for p in trace.all(Phase, task)]
-        assert phases == [(n, what) for n in range(STEPS) for what in ("read", "compute", "reduce", "compute", "apply")]
+        assert phases == [
+            (n, what)
+            for n in range(STEPS)
+            for what in ("read", "compute", "reduce", "compute", "apply")
+        ]
 
 
 def test_fully_sharded_exchanges_each_layer_three_times_in_a_step() -> None:
@@ -161,7 +218,8 @@ def pipelined(schedule: str, stages: int, microbatches: int) -> Trace:
 
 
 def bubble(trace: Trace, task: str) -> float:
-    """The share of a step, from the first thing that the first stage computes to the last, in which `task` computes nothing.
+    """The share of a step, from the first thing that the first stage computes to the last, in which
+    `task` computes nothing.
 
     That of the best of all steps but the first: what else a busy machine does only ever adds to it.
     """
@@ -175,9 +233,18 @@ def bubble(trace: Trace, task: str) -> float:
 
 @pytest.mark.parametrize(
     ("schedule", "stages", "microbatches"),
-    [("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b", 2, 2), ("gpipe", 3, 3), ("gpipe", 4, 8), ("1f1b", 4, 8)],
+    [
+        ("gpipe", 2, 4),
+        ("1f1b", 2, 4),
+        ("1f1b", 2, 2),
+        ("gpipe", 3, 3),
+        ("gpipe", 4, 8),
+        ("1f1b", 4, 8),
+    ],
 )
-def test_a_stage_is_idle_for_the_share_that_the_formula_says(schedule: str, stages: int, microbatches: int) -> None:
+def test_a_stage_is_idle_for_the_share_that_the_formula_says(
+    schedule: str, stages: int, microbatches: int
+) -> None:
     trace = pipelined(schedule, stages, microbatches)
     formula = (stages - 1) / (microbatches + stages - 1)
     for stage in range(stages):
@@ -185,12 +252,17 @@ def test_a_stage_is_idle_for_the_share_that_the_formula_says(schedule: str, stag
 
 
 @pytest.mark.parametrize(
-    ("schedule", "stages", "microbatches"), [("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b", 3, 6), ("gpipe", 4, 6), ("1f1b", 4, 6)]
+    ("schedule", "stages", "microbatches"),
+    [("gpipe", 2, 4), ("1f1b", 2, 4), ("1f1b", 3, 6), ("gpipe", 4, 6), ("1f1b", 4, 6)],
 )
-def test_a_stage_keeps_activations_of_as_many_microbatches_as_its_schedule_says(schedule: str, stages: int, microbatches: int) -> None:
+def test_a_stage_keeps_activations_of_as_many_microbatches_as_its_schedule_says(
+    schedule: str, stages: int, microbatches: int
+) -> None:
     trace = of_stages(schedule, stages)
     for stage, step in itertools.product(range(stages), range(STEPS)):
-        kept = [m.value for m in trace.all(Metric, f"worker:{stage}", name="activations", step=step)]
+        kept = [
+            m.value for m in trace.all(Metric, f"worker:{stage}", name="activations", step=step)
+        ]
         at_peak = microbatches if schedule == "gpipe" else min(microbatches, stages - stage)
         assert max(kept) == at_peak * kept[0] > 0
         assert len(kept) == 2 * microbatches  # said after each forward and each backward pass
@@ -199,24 +271,45 @@ def test_a_stage_keeps_activations_of_as_many_microbatches_as_its_schedule_says(
 
 def of_stages(schedule: str, stages: int) -> Trace:
     """One of the runs above."""
-    runs = [(name, workers, options) for name, _, workers, options in [*RUNS, *DEEP] if options.get("pipeline", "1f1b") == schedule]
-    options = next(options for name, workers, options in runs if (name, workers) == ("pipeline_parallel", stages))
+    runs = [
+        (name, workers, options)
+        for name, _, workers, options in [*RUNS, *DEEP]
+        if options.get("pipeline", "1f1b") == schedule
+    ]
+    options = next(
+        options
+        for name, workers, options in runs
+        if (name, workers) == ("pipeline_parallel", stages)
+    )
     return trained("pipeline_parallel", "torch", stages, options)[1]
 
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_1f1b_keeps_fewer_bytes_of_activations_at_its_peak_than_gpipe(stages: int) -> None:
-    peak = {schedule: max(m.value for m in of_stages(schedule, stages).all(Metric, name="activations")) for schedule in ("gpipe", "1f1b")}
+    peak = {
+        schedule: max(m.value for m in of_stages(schedule, stages).all(Metric, name="activations"))
+        for schedule in ("gpipe", "1f1b")
+    }
     assert peak["1f1b"] < peak["gpipe"]
 
 
 def test_backward_takes_two_thirds_of_the_emulated_time_and_a_slow_stage_more_of_both() -> None:
-    fields = {"pipeline": "gpipe", "microbatches": 2, "device_ms": 120, "steps": 5, "slow": {"worker:1": 3}}
+    fields = {
+        "pipeline": "gpipe",
+        "microbatches": 2,
+        "device_ms": 120,
+        "steps": 5,
+        "slow": {"worker:1": 3},
+    }
     with start("pipeline_parallel", framework="torch", workers=2, **fields) as run:
         trace = run.wait(60).trace
 
     def usual(task: str, which: slice) -> float:
-        return statistics.median(p.end - p.start for step in range(1, 5) for p in trace.all(Phase, task, what="compute", step=step)[which])
+        return statistics.median(
+            p.end - p.start
+            for step in range(1, 5)
+            for p in trace.all(Phase, task, what="compute", step=step)[which]
+        )
 
     forward, backward = slice(0, 2), slice(2, 4)  # 10 and 20 ms on worker:0
     for task in trace.tasks:
@@ -226,7 +319,10 @@ def test_backward_takes_two_thirds_of_the_emulated_time_and_a_slow_stage_more_of
 
 @pytest.mark.parametrize(
     ("name", "framework"),
-    [("tensor_parallel", "tensorflow"), *((s.name, "torch") for s in (TENSOR_PARALLEL, PIPELINE_PARALLEL, FULLY_SHARDED))],
+    [
+        ("tensor_parallel", "tensorflow"),
+        *((s.name, "torch") for s in (TENSOR_PARALLEL, PIPELINE_PARALLEL, FULLY_SHARDED)),
+    ],
 )
 def test_two_workers_halve_the_loss_in_fifty_steps(name: str, framework: str) -> None:
     with start(name, framework=framework, workers=2, steps=50) as run:
@@ -260,18 +356,38 @@ def test_one_worker_is_enough(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("pipeline_parallel", {"workers": 3}, "workers=3: digits has 2 layers with weights, so at most 2 stages"),
+        (
+            "pipeline_parallel",
+            {"workers": 3},
+            "workers=3: digits has 2 layers with weights, so at most 2 stages",
+        ),
         (
             "pipeline_parallel",
             {"workers": 2, "microbatches": 3, "global_batch": 128},
             "microbatches=3: must divide the batch of 128, such as 2",
         ),
-        ("pipeline_parallel", {"workers": 2, "microbatches": 1}, "microbatches=1: 1f1b needs one for each of the 2 stages at least"),
+        (
+            "pipeline_parallel",
+            {"workers": 2, "microbatches": 1},
+            "microbatches=1: 1f1b needs one for each of the 2 stages at least",
+        ),
         ("pipeline_parallel", {"framework": "tensorflow"}, "framework='tensorflow': "),
         ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': "),
-        ("tensor_parallel", {"workload": "digits_cnn"}, "workload='digits_cnn': tensor_parallel cuts dense layers, two at a time"),
-        ("tensor_parallel", {"workers": 65}, "workers=65: at most 64, one for each hidden unit of digits"),
-        ("tensor_parallel", {"framework": "tensorflow", "workers": 3}, "workers=3: must divide the 64 hidden units of digits"),
+        (
+            "tensor_parallel",
+            {"workload": "digits_cnn"},
+            "workload='digits_cnn': tensor_parallel cuts dense layers, two at a time",
+        ),
+        (
+            "tensor_parallel",
+            {"workers": 65},
+            "workers=65: at most 64, one for each hidden unit of digits",
+        ),
+        (
+            "tensor_parallel",
+            {"framework": "tensorflow", "workers": 3},
+            "workers=3: must divide the 64 hidden units of digits",
+        ),
         (
             "tensor_parallel",
             {"framework": "tensorflow", "workload": "wide", "parameters": 7_585},
@@ -279,7 +395,9 @@ def test_one_worker_is_enough(name: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_cut_is_refused_before_anything_starts(name: str, given: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_cut_is_refused_before_anything_starts(
+    name: str, given: dict[str, Any], says: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         catalog.spec_for(name, **{"framework": "torch", "workload": "digits", **given})
     assert says in str(caught.value)

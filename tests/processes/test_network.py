@@ -1,4 +1,6 @@
-"""Real networks: namespaces, links and counters of the kernel, with clusters in them; and what takes their place where they are not to be had."""
+"""Real networks: namespaces, links and counters of the kernel, with clusters in them; and what
+takes their place where they are not to be had.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from tests.benchmarks import clusters
 from tests.conftest import gone_within
 
 pytestmark = pytest.mark.skipif(
-    not hardware.capabilities.network_parts(hardware.probe().private_network)["hosts"].ok, reason=hardware.probe().private_network.why
+    not hardware.capabilities.network_parts(hardware.probe().private_network)["hosts"].ok,
+    reason=hardware.probe().private_network.why,
 )
 
 
@@ -68,9 +71,15 @@ def look(task: Any) -> dict[str, Any]:
     return {
         "namespace": namespace(),
         "address": task.address,
-        "interfaces": {name: found[0].address for name, found in interfaces.items() if found[0].family == socket.AF_INET},
+        "interfaces": {
+            name: found[0].address
+            for name, found in interfaces.items()
+            if found[0].family == socket.AF_INET
+        },
         "user": os.getuid(),
-        "descriptors": [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()],
+        "descriptors": [
+            str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()
+        ],
     }
 
 
@@ -81,11 +90,16 @@ def test_each_task_is_alone_at_its_address(start_method: str) -> None:
     run = start(look, workers=3, hosts=2)
     found = run.wait(60).result
     assert run.plan.network == "hosts"
-    assert [place["address"] for place in found.values()] == ["198.18.0.1", "198.18.0.2", "198.18.1.1"]
+    assert [place["address"] for place in found.values()] == [
+        "198.18.0.1",
+        "198.18.0.2",
+        "198.18.1.1",
+    ]
     for place in found.values():
         assert place["interfaces"] == {"lo": "127.0.0.1", "eth0": place["address"]}
         assert place["user"] == os.getuid()
-        assert not [name for name in place["descriptors"] if name.startswith("net:")]  # no task holds a way into another's network
+        # no task holds a way into another's network
+        assert not [name for name in place["descriptors"] if name.startswith("net:")]
     assert len({place["namespace"] for place in found.values()} | {namespace()}) == 4
 
 
@@ -96,9 +110,22 @@ def test_tasks_on_one_host_share_a_loopback_that_is_theirs_alone(start_method: s
     assert theirs != namespace()
 
 
-@pytest.mark.parametrize("server", ["10.0.0.2", "10.255.255.53", "192.168.1.1", "172.17.0.1", "100.100.100.100", "169.254.169.254"])
+@pytest.mark.parametrize(
+    "server",
+    [
+        "10.0.0.2",
+        "10.255.255.53",
+        "192.168.1.1",
+        "172.17.0.1",
+        "100.100.100.100",
+        "169.254.169.254",
+    ],
+)
 def test_a_name_server_out_there_is_not_waited_for(server: str) -> None:
-    """PyTorch asks for the name of each peer. Where its question seems to have a way out, it waits for an answer for six seconds."""
+    """PyTorch asks for the name of each peer.
+
+    Where its question seems to have a way out, it waits for an answer for six seconds.
+    """
 
     def ask() -> int:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
@@ -115,7 +142,10 @@ def test_two_runs_have_the_same_addresses_and_do_not_meet(monkeypatch: pytest.Mo
                 return door.accept()[0].recv(100)
         said = str(task.run_dir).encode()[-100:]
         for _ in range(300):
-            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("198.18.0.1", 5000), timeout=30) as line:
+            with (
+                contextlib.suppress(ConnectionRefusedError),
+                socket.create_connection(("198.18.0.1", 5000), timeout=30) as line,
+            ):
                 line.sendall(said)
                 return said
             time.sleep(0.05)
@@ -146,11 +176,19 @@ print(run.plan.network, *(place["address"] for place in found.values()), *(reaso
 
 def as_user(prefix: list[str], argument: str, home: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
-    return subprocess.run([*prefix, sys.executable, "-c", PROGRAM, argument], capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(
+        [*prefix, sys.executable, "-c", PROGRAM, argument],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
 
 
 def test_an_ordinary_user_has_hosts_as_well(home: Path) -> None:
-    prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.getuid() == 0 else []
+    prefix = (
+        ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.getuid() == 0 else []
+    )
     done = as_user(prefix, "", home)
     assert done.stdout.startswith("hosts 198.18.0.1 198.18.1.1 "), done.stderr
 
@@ -162,17 +200,24 @@ POWERLESS = [
 ]  # a root who may do nothing, as in many containers, may not have a namespace
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can give its powers away")
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can give its powers away"
+)
 def test_where_the_system_refuses_runs_use_loopback_and_say_why(home: Path) -> None:
     done = as_user(POWERLESS, "", home)
     assert done.stdout.startswith("loopback 127.0.0.1 127.0.0.1 "), done.stderr
     assert "does not let us make a network namespace (Operation not permitted)" in done.stdout
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can give its powers away")
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("setpriv"), reason="only root can give its powers away"
+)
 def test_where_the_system_refuses_what_it_allowed_before_the_run_says_so(home: Path) -> None:
     done = as_user(POWERLESS, "pretend", home)
-    assert "Unavailable: a network of the run's own is unavailable here: the system refuses it now" in done.stderr
+    assert (
+        "Unavailable: a network of the run's own is unavailable here: the system refuses it now"
+        in done.stderr
+    )
     assert "Set LOCKSTEP_NETWORK=loopback" in done.stderr
 
 
@@ -182,7 +227,9 @@ LENGTH = 200_000  # of float32, passed on once in each direction by each of two 
 
 
 def exchanges(task: Any) -> list[float]:
-    """Seconds of the quickest of some exchanges between all workers; again each time another file named go lies in the run directory."""
+    """Seconds of the quickest of some exchanges between all workers; again each time another file
+    named go lies in the run directory.
+    """
     ring = build("ring", task.spec.workers)
     found = []
     with contextlib.closing(task.group(ring)) as group:
@@ -200,11 +247,16 @@ def exchanges(task: Any) -> list[float]:
 
 
 def seconds(mbit: float) -> float:
-    """What an exchange takes at least: LENGTH / 2 numbers to each worker, twice. A link may be half a millisecond ahead of its rate."""
+    """What an exchange takes at least: LENGTH / 2 numbers to each worker, twice.
+
+    A link may be half a millisecond ahead of its rate.
+    """
     return LENGTH * 4 / (mbit * 125_000) - 1e-3
 
 
-def test_an_exchange_takes_as_long_as_its_link_says_and_a_link_can_change_while_a_run_goes_on(network: str) -> None:
+def test_an_exchange_takes_as_long_as_its_link_says_and_a_link_can_change_while_a_run_goes_on(
+    network: str,
+) -> None:
     run = start(exchanges, workers=2, hosts=2, link=Link(mbit=40), links={1: Link(mbit=20)})
     assert run.plan.network == network
     (run.run_dir / "go0").touch()
@@ -216,7 +268,9 @@ def test_an_exchange_takes_as_long_as_its_link_says_and_a_link_can_change_while_
     for before, after in run.wait(60).result.values():
         assert before >= seconds(20)  # the slower of two links decides
         assert seconds(400) <= after < before / 3
-    assert [e[:3] for e in run.trace.all(Lifecycle, "host:1")] == [("host:1", "linked", "by 400 Mbit/s, 0 ms")]
+    assert [e[:3] for e in run.trace.all(Lifecycle, "host:1")] == [
+        ("host:1", "linked", "by 400 Mbit/s, 0 ms")
+    ]
 
 
 def test_a_delay_is_imposed_whether_the_kernel_can_or_not(network: str) -> None:
@@ -228,15 +282,26 @@ def test_a_delay_is_imposed_whether_the_kernel_can_or_not(network: str) -> None:
 
 
 def test_workers_of_one_host_do_not_use_its_link(network: str) -> None:
-    run = start(exchanges, workers=4, placement={"worker:2": 1, "worker:3": 1, "worker:0": 0, "worker:1": 0}, link=Link(mbit=40))
+    run = start(
+        exchanges,
+        workers=4,
+        placement={"worker:2": 1, "worker:3": 1, "worker:0": 0, "worker:1": 0},
+        link=Link(mbit=40),
+    )
     for turn in range(2):
         (run.run_dir / f"go{turn}").touch()
     run.wait(60)
     sizes = {(e.src, e.dst) for e in run.trace.all(Message)}
-    assert sizes == {("worker:0", "worker:1"), ("worker:1", "worker:2"), ("worker:2", "worker:3"), ("worker:3", "worker:0")}
+    assert sizes == {
+        ("worker:0", "worker:1"),
+        ("worker:1", "worker:2"),
+        ("worker:2", "worker:3"),
+        ("worker:3", "worker:0"),
+    }
     if network == "hosts":
         sent = {name: traffic.sent for name, traffic in measures.wire_bytes(run.trace).items()}
-        assert sent["worker:0"] < LENGTH < sent["worker:1"]  # to its neighbour on the host it sends words only
+        # to its neighbour on the host it sends words only
+        assert sent["worker:0"] < LENGTH < sent["worker:1"]
 
 
 def keep_exchanging(task: Any) -> int:
@@ -267,7 +332,9 @@ def test_nothing_reaches_a_host_that_is_cut_off_until_it_is_healed() -> None:
     assert [e.state for e in run.trace.all(Lifecycle, "host:1")] == ["cut", "healed"]
 
 
-def test_orders_that_need_a_network_are_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_that_need_a_network_are_refused_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with start(look, workers=2) as run:
         with pytest.raises(SpecError, match="this run is on one host, and a link is between hosts"):
             run.link(0, Link(mbit=1))
@@ -276,7 +343,9 @@ def test_orders_that_need_a_network_are_refused_where_there_is_none(monkeypatch:
     monkeypatch.setenv("LOCKSTEP_NETWORK", "loopback")
     with start(look, workers=2, hosts=2) as run:
         for order in (run.partition, run.heal):
-            with pytest.raises(Unavailable, match=r"the network of this run is loopback.*Unset LOCKSTEP_NETWORK"):
+            with pytest.raises(
+                Unavailable, match=r"the network of this run is loopback.*Unset LOCKSTEP_NETWORK"
+            ):
                 order(1)
         with pytest.raises(SpecError, match="host=7: this run has the hosts 0, 1"):
             run.link(7, Link())
@@ -284,12 +353,25 @@ def test_orders_that_need_a_network_are_refused_where_there_is_none(monkeypatch:
 
 # --- the meter ------------------------------------------------------------------------------------------------------------------------------
 
-HEADERS = 0.03  # what headers, acknowledgements and agreements may add, and what a reading within a step may miss
+# what headers, acknowledgements and agreements may add, and what a reading within a step may miss
+HEADERS = 0.03
 
 
-@pytest.mark.parametrize(("framework", "all_reduce"), [("tensorflow", "native"), ("torch", "native"), ("torch", "ring")])
-def test_a_ring_sends_what_its_formula_says_counted_by_the_kernel(framework: str, all_reduce: str) -> None:
-    run = start("multi_worker_mirrored", framework=framework, workers=4, hosts=4, workload="wide", steps=30, all_reduce=all_reduce)
+@pytest.mark.parametrize(
+    ("framework", "all_reduce"), [("tensorflow", "native"), ("torch", "native"), ("torch", "ring")]
+)
+def test_a_ring_sends_what_its_formula_says_counted_by_the_kernel(
+    framework: str, all_reduce: str
+) -> None:
+    run = start(
+        "multi_worker_mirrored",
+        framework=framework,
+        workers=4,
+        hosts=4,
+        workload="wide",
+        steps=30,
+        all_reduce=all_reduce,
+    )
     result = run.wait(240).result
     formula = 2 * 3 / 4 * 4 * (result["parameters"] + 1)  # float32, the loss among them
     assert result["network"] == "hosts"
@@ -301,8 +383,18 @@ def test_a_ring_sends_what_its_formula_says_counted_by_the_kernel(framework: str
 def test_a_parameter_server_moves_as_much_as_all_workers_and_several_share_it() -> None:
     def moved(ps: int) -> tuple[float, list[float]]:
         """Bytes in a step: of all workers together, and of each parameter server."""
-        fields: dict[str, Any] = {"workers": 3, "hosts": 3, "ps": ps, "workload": "wide", "steps": 24}
-        found = start("parameter_server", framework="tensorflow", **fields).wait(240).result["wire_bytes_per_step"]
+        fields: dict[str, Any] = {
+            "workers": 3,
+            "hosts": 3,
+            "ps": ps,
+            "workload": "wide",
+            "steps": 24,
+        }
+        found = (
+            start("parameter_server", framework="tensorflow", **fields)
+            .wait(240)
+            .result["wire_bytes_per_step"]
+        )
         total = {name: both["sent"] + both["received"] for name, both in found.items()}
         return sum(total[f"worker:{i}"] for i in range(3)), [total[f"ps:{i}"] for i in range(ps)]
 
@@ -310,7 +402,8 @@ def test_a_parameter_server_moves_as_much_as_all_workers_and_several_share_it() 
     assert one == pytest.approx(workers, rel=0.03)
     both, halves = moved(2)
     for half in halves:
-        assert half == pytest.approx(one / 2, rel=0.15)  # a step more or less at both ends, as workers are at different ones
+        # a step more or less at both ends, as workers are at different ones
+        assert half == pytest.approx(one / 2, rel=0.15)
     assert sum(halves) == pytest.approx(both, rel=0.03)
 
 
@@ -332,7 +425,9 @@ GREETING = b"from inside"
 
 
 def listening_inside(task: Any) -> tuple[list[tuple[str, int]], bytes]:
-    """The same from inside a cluster whose framework has met, and what is heard at a door that worker:0 opens for everybody."""
+    """The same from inside a cluster whose framework has met, and what is heard at a door that
+    worker:0 opens for everybody.
+    """
     if task.spec.framework == "torch":
         import torch.distributed as dist
 
@@ -358,15 +453,23 @@ def greet() -> None:
 
 
 def heard(address: str) -> bytes:
-    """What is heard from the greeter at the host of an address. There are networks in which somebody answers at any address: that is not enough."""
-    with contextlib.suppress(OSError), socket.create_connection((address.split(":")[0], 5999), timeout=0.5) as line:
+    """What is heard from the greeter at the host of an address.
+
+    There are networks in which somebody answers at any address: that is not enough.
+    """
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((address.split(":")[0], 5999), timeout=0.5) as line,
+    ):
         return line.recv(100)
     return b""
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_no_door_of_a_cluster_can_be_seen_or_reached_from_outside(framework: str, hosts: int) -> None:
+def test_no_door_of_a_cluster_can_be_seen_or_reached_from_outside(
+    framework: str, hosts: int
+) -> None:
     run = start(listening_inside, framework=framework, workers=2, hosts=hosts)
     until(lambda: len(list(run.run_dir.glob("met-*"))) == 2, "the workers to meet", 120)
     address = json.loads((run.run_dir / "addresses.json").read_text())["worker"][0]
@@ -394,7 +497,9 @@ def plain(framework: str) -> Iterator[psutil.Process]:
     )
     with clusters.ports.reserve(1)[0] as sock:
         command = [sys.executable, "-c", server, str(sock.getsockname()[1])]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
             assert process.stdout
             assert process.stdout.readline() == b"up\n"
             yield psutil.Process(process.pid)
@@ -431,25 +536,46 @@ time.sleep(600)
 
 
 def ways_in() -> list[str]:
-    """What keeps a network namespace of ours alive: a process in it, or a descriptor of it, among all that came from this process; or a mount."""
-    found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " nsfs net:" in line]
+    """What keeps a network namespace of ours alive: a process in it, or a descriptor of it, among
+    all that came from this process; or a mount.
+    """
+    found = [
+        line
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        if " nsfs net:" in line
+    ]
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(OSError):
             if namespace(process.pid) != namespace():
                 found.append(f"{process.pid} is in one")
             found += [
-                f"{process.pid} has one open" for fd in Path(f"/proc/{process.pid}/fd").iterdir() if str(fd.readlink()).startswith("net:")
+                f"{process.pid} has one open"
+                for fd in Path(f"/proc/{process.pid}/fd").iterdir()
+                if str(fd.readlink()).startswith("net:")
             ]
     return found
 
 
 def test_a_killed_kernel_leaves_no_host_behind(home: Path, tmp_path: Path) -> None:
     links, flag = set(psutil.net_if_stats()), tmp_path / "running"
-    kernel = subprocess.Popen([sys.executable, "-c", KERNEL.format(flag=flag)], env={**os.environ, "LOCKSTEP_HOME": str(home)})
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", KERNEL.format(flag=flag)],
+        env={**os.environ, "LOCKSTEP_HOME": str(home)},
+    )
     try:
         until(flag.exists, "the cluster", 60)
-        assert len({namespace(child.pid) for child in psutil.Process(kernel.pid).children(recursive=True)} - {namespace()}) == 4
-        assert len(ways_in()) > 4  # one for each task, and one for the supervisor, which has them all open
+        assert (
+            len(
+                {
+                    namespace(child.pid)
+                    for child in psutil.Process(kernel.pid).children(recursive=True)
+                }
+                - {namespace()}
+            )
+            == 4
+        )
+        # one for each task, and one for the supervisor, which has them all open
+        assert len(ways_in()) > 4
     finally:
         kernel.send_signal(signal.SIGKILL)
         kernel.wait(10)

@@ -1,4 +1,6 @@
-"""Many replicas in one TensorFlow process: what the trace, the variables and TensorFlow's own log of where it ran what must show."""
+"""Many replicas in one TensorFlow process: what the trace, the variables and TensorFlow's own log
+of where it ran what must show.
+"""
 
 import functools
 import importlib
@@ -28,12 +30,14 @@ from course_lib.trace import Metric, Phase, Update
 STEPS, BATCH = 30, 48
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"
 
-# Why not equal: the mean of the replicas' means adds the same numbers in another order than one device does, and float32 rounds each sum at its 24th
-# bit. XLA merges operations, so it adds in an order of its own too. Seen: up to 3e-7 after these steps.
+# Why not equal: the mean of the replicas' means adds the same numbers in another order than one
+# device does, and float32 rounds each sum at its 24th bit. XLA merges operations, so it adds in an
+# order of its own too. Seen: up to 3e-7 after these steps.
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # weights and losses are of size 0.1 to 2
 
-# bfloat16 rounds every input of a multiplication at its 8th bit, so by up to 1 part in 512. Such errors differ in sign and mostly cancel, in a sum of
-# 64 products as in 30 steps; a loss that is off by 1 part in 100 would be a mistake. Seen: up to 1 part in 270.
+# bfloat16 rounds every input of a multiplication at its 8th bit, so by up to 1 part in 512. Such
+# errors differ in sign and mostly cancel, in a sum of 64 products as in 30 steps; a loss that is
+# off by 1 part in 100 would be a mistake. Seen: up to 1 part in 270.
 BFLOAT16: dict[str, Any] = {"rtol": 0.01}
 
 SYNCHRONOUS = [
@@ -47,10 +51,14 @@ IDS = [f"{name}-{replicas}" for name, replicas, _ in SYNCHRONOUS]
 FACTS = {strategy.name: strategy for strategy in (ONE_DEVICE, MIRRORED, CENTRAL_STORAGE, TPU)}
 
 
-def watched(path: str, policy: str | None = None, slow_replica: float = 0.0, make: str = "") -> Callable[[Any], dict[str, Any]]:
-    """The role function at `path`, with TensorFlow's log of placements on; it also returns the weights of every copy.
+def watched(
+    path: str, policy: str | None = None, slow_replica: float = 0.0, make: str = ""
+) -> Callable[[Any], dict[str, Any]]:
+    """The role function at `path`, with TensorFlow's log of placements on; it also returns the
+    weights of every copy.
 
-    `policy`: that of Keras for tpu; `slow_replica`: seconds by which the last replica is late in each step; `make`: another builder of steps.
+    `policy`: that of Keras for tpu; `slow_replica`: seconds by which the last replica is late in
+    each step; `make`: another builder of steps.
     """
 
     def worker(task):
@@ -65,13 +73,19 @@ def watched(path: str, policy: str | None = None, slow_replica: float = 0.0, mak
         def late(labels: Any, device: str) -> Any:
             if device != tf.distribute.get_strategy().extended.worker_devices[-1]:
                 return labels
-            return tf.ensure_shape(tf.numpy_function(lambda v: time.sleep(slow_replica) or v, [labels], labels.dtype), labels.shape)
+            return tf.ensure_shape(
+                tf.numpy_function(lambda v: time.sleep(slow_replica) or v, [labels], labels.dtype),
+                labels.shape,
+            )
 
         def keeping(task, strategy, workload, model, step):
             if make:
                 step = getattr(tpu, make)(strategy, model, workload.learning_rate)
             loss = loop(task, strategy, workload, model, step)
-            parts = [strategy.experimental_local_results(variable) for variable in training.variables_of(model)]
+            parts = [
+                strategy.experimental_local_results(variable)
+                for variable in training.variables_of(model)
+            ]
             copies.extend([part.numpy() for part in copy] for copy in zip(*parts, strict=True))
             return loss
 
@@ -85,7 +99,9 @@ def watched(path: str, policy: str | None = None, slow_replica: float = 0.0, mak
 
 
 class Ran:
-    """What is left of a run: its result with all `copies` of the weights, its trace, and where TensorFlow placed which operations."""
+    """What is left of a run: its result with all `copies` of the weights, its trace, and where
+    TensorFlow placed which operations.
+    """
 
     def __init__(self, result: dict[str, Any], trace: Trace, log: str) -> None:
         self.result, self.trace = result, trace
@@ -97,12 +113,22 @@ class Ran:
 
 
 @functools.cache
-def ran(name: str, replicas: int = 1, policy: str | None = None, slow_replica: float = 0.0, make: str = "", **fields: Any) -> Ran:
+def ran(
+    name: str,
+    replicas: int = 1,
+    policy: str | None = None,
+    slow_replica: float = 0.0,
+    make: str = "",
+    **fields: Any,
+) -> Ran:
     role = watched(FACTS[name].programs["tensorflow"]["worker"], policy, slow_replica, make)
     options = {"global_batch": BATCH, "steps": STEPS, **fields}
     with start(role, framework="tensorflow", workers=1, replicas=replicas, **options) as run:
         result = run.wait(100).result["worker:0"]
-        logs = [(run.run_dir / "tasks" / "worker-0" / log).read_text() for log in ("stdout.log", "stderr.log")]
+        logs = [
+            (run.run_dir / "tasks" / "worker-0" / log).read_text()
+            for log in ("stdout.log", "stderr.log")
+        ]
         return Ran(result, run.trace, "\n".join(logs))
 
 
@@ -118,7 +144,9 @@ def devices(*numbers: int) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "replicas", "fields"), SYNCHRONOUS, ids=IDS)
-def test_replicas_of_one_process_learn_what_one_device_learns(name: str, replicas: int, fields: dict[str, Any]) -> None:
+def test_replicas_of_one_process_learn_what_one_device_learns(
+    name: str, replicas: int, fields: dict[str, Any]
+) -> None:
     alone, together = ran("one_device"), synchronous(name, replicas, fields)
     np.testing.assert_allclose(together.losses, alone.losses, **SUM_ORDER)
     for copy in together.result["copies"]:
@@ -127,7 +155,9 @@ def test_replicas_of_one_process_learn_what_one_device_learns(name: str, replica
 
 
 @pytest.mark.parametrize(("name", "replicas", "fields"), SYNCHRONOUS, ids=IDS)
-def test_there_are_as_many_copies_as_it_says_and_they_end_equal_to_the_last_bit(name: str, replicas: int, fields: dict[str, Any]) -> None:
+def test_there_are_as_many_copies_as_it_says_and_they_end_equal_to_the_last_bit(
+    name: str, replicas: int, fields: dict[str, Any]
+) -> None:
     copies = synchronous(name, replicas, fields).result["copies"]
     assert len(copies) == (1 if name == "central_storage" else replicas)
     for copy in copies:
@@ -141,24 +171,33 @@ def test_the_update_waits_for_the_slowest_replica_in_every_step_and_is_the_same(
     slowed = ran(name, 3, slow_replica=late, cross_device_ops="reduction_to_one_device", steps=10)
     for phase in slowed.trace.all(Phase, what="compute"):
         assert phase.end - phase.start >= late
-    assert all(b.at - a.at >= late for a, b in itertools.pairwise(slowed.trace.all(Update, device=f"{CPU}0")))
+    assert all(
+        b.at - a.at >= late
+        for a, b in itertools.pairwise(slowed.trace.all(Update, device=f"{CPU}0"))
+    )
     np.testing.assert_allclose(slowed.losses, ran("one_device").losses[:10], **SUM_ORDER)
 
 
 def test_convolutions_on_many_replicas_too() -> None:
     alone = ran("one_device", workload="digits_cnn", steps=5)
     for name in ("mirrored", "central_storage"):
-        np.testing.assert_allclose(ran(name, 2, workload="digits_cnn", steps=5).losses, alone.losses, **SUM_ORDER)
+        np.testing.assert_allclose(
+            ran(name, 2, workload="digits_cnn", steps=5).losses, alone.losses, **SUM_ORDER
+        )
 
 
 def test_hierarchical_copy_between_an_odd_number_of_devices_loses_a_gradient() -> None:
     """When this fails, TensorFlow has mended it, and the check in the facts of `mirrored` can go."""
-    first, whole = ran("mirrored", 3, steps=1, cross_device_ops="hierarchical_copy"), ran("one_device")
+    first, whole = (
+        ran("mirrored", 3, steps=1, cross_device_ops="hierarchical_copy"),
+        ran("one_device"),
+    )
     workload = workloads.load(RunSpec())
     shares = [workload.batch(0, 0, BATCH, k, 3) for k in range(3)]
     losses = [softmax_cross_entropy(workload, share) for share in shares]
     assert whole.losses[0] == pytest.approx(sum(losses) / 3, rel=1e-4)
-    assert first.losses[0] == pytest.approx(sum(losses[:2]) / 3, rel=1e-4)  # the loss goes the way of the gradients
+    # the loss goes the way of the gradients
+    assert first.losses[0] == pytest.approx(sum(losses[:2]) / 3, rel=1e-4)
 
 
 def softmax_cross_entropy(workload: workloads.Workload, indices: np.ndarray) -> float:
@@ -173,7 +212,9 @@ def softmax_cross_entropy(workload: workloads.Workload, indices: np.ndarray) -> 
 
 
 @pytest.mark.parametrize(("name", "replicas", "fields"), SYNCHRONOUS, ids=IDS)
-def test_every_device_that_holds_variables_applies_every_update_and_no_other_does(name: str, replicas: int, fields: dict[str, Any]) -> None:
+def test_every_device_that_holds_variables_applies_every_update_and_no_other_does(
+    name: str, replicas: int, fields: dict[str, Any]
+) -> None:
     done = synchronous(name, replicas, fields)
     holders = devices(0) if name == "central_storage" else devices(*range(replicas))
     for device in holders:
@@ -182,29 +223,40 @@ def test_every_device_that_holds_variables_applies_every_update_and_no_other_doe
             (n, n, n + 1, 0, replicas) for n in range(STEPS)
         ]
     assert len(done.trace.all(Update)) == STEPS * len(holders)
-    assert done.devices_of("AssignSubVariableOp") == holders  # where TensorFlow says that it placed them
+    # where TensorFlow says that it placed them
+    assert done.devices_of("AssignSubVariableOp") == holders
     assert set(done.result["variables_on"]) == holders
     assert set(done.result["variables_on"].values()) == {4 * done.result["parameters"]}
 
 
-def test_gradients_are_computed_on_the_devices_of_the_replicas_and_not_by_the_host_of_central_storage() -> None:
-    for name, replicas, computing in [("mirrored", 4, devices(0, 1, 2, 3)), ("central_storage", 3, devices(1, 2, 3))]:
+def test_gradients_are_computed_on_the_devices_of_the_replicas_and_not_by_the_host_of_central_storage() -> (
+    None
+):
+    for name, replicas, computing in [
+        ("mirrored", 4, devices(0, 1, 2, 3)),
+        ("central_storage", 3, devices(1, 2, 3)),
+    ]:
         assert ran(name, replicas).devices_of("ReluGrad") == computing
 
 
 def test_a_program_compiled_by_xla_is_one_operation_on_each_core() -> None:
     done = ran("tpu", 2, emulate=True)
     assert done.devices_of("StatefulPartitionedCall") == devices(0, 1)
-    assert done.devices_of("ReluGrad") == set()  # nothing of the backward pass is left for TensorFlow to place
+    # nothing of the backward pass is left for TensorFlow to place
+    assert done.devices_of("ReluGrad") == set()
     assert ran("mirrored", 2).devices_of("ReluGrad") == devices(0, 1)
 
 
 @pytest.mark.parametrize(("name", "replicas", "fields"), SYNCHRONOUS, ids=IDS)
-def test_phases_of_a_step_follow_each_other(name: str, replicas: int, fields: dict[str, Any]) -> None:
+def test_phases_of_a_step_follow_each_other(
+    name: str, replicas: int, fields: dict[str, Any]
+) -> None:
     slack = 1e-3  # the clock inside a TensorFlow graph is another one, converted
     phases = synchronous(name, replicas, fields).trace.all(Phase)
     order = ["read", "compute", "reduce", "apply"]
-    assert [(p.task, p.step, p.what) for p in phases] == [("worker:0", step, what) for step in range(STEPS) for what in order]
+    assert [(p.task, p.step, p.what) for p in phases] == [
+        ("worker:0", step, what) for step in range(STEPS) for what in order
+    ]
     assert all(p.start <= p.end for p in phases)
     assert all(a.end <= b.start + slack for a, b in itertools.pairwise(phases))
 
@@ -217,7 +269,8 @@ def test_bfloat16_changes_the_losses_by_its_rounding_and_by_no_more() -> None:
     np.testing.assert_allclose(rounded, exact, **BFLOAT16)
     off = [abs(a - b) / b for a, b in zip(rounded, exact, strict=True)]
     assert statistics.median(off) > 10 * SUM_ORDER["atol"]  # it did round
-    assert set(ran("tpu", 2, emulate=True).result["variables_on"].values()) == {4 * 4810}  # the parameters stay float32
+    # the parameters stay float32
+    assert set(ran("tpu", 2, emulate=True).result["variables_on"].values()) == {4 * 4810}
 
 
 def test_the_program_for_a_real_tpu_does_the_same_step_on_logical_devices() -> None:
@@ -228,12 +281,20 @@ def test_the_program_for_a_real_tpu_does_the_same_step_on_logical_devices() -> N
 
 def test_without_a_tpu_it_is_unavailable_and_says_that_it_can_be_emulated() -> None:
     laptop: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), tpu=False)
-    with pytest.raises(Unavailable, match=r"tpu is unavailable here: TPUStrategy needs a TPU, .* Use --emulate"):
+    with pytest.raises(
+        Unavailable, match=r"tpu is unavailable here: TPUStrategy needs a TPU, .* Use --emulate"
+    ):
         TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2), laptop)
     TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2, emulate=True), laptop)
     TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2), SimpleNamespace(tpu=True))  # type: ignore[arg-type]
-    assert (TPU.standing("tensorflow", laptop).reality, TPU.standing("torch", laptop).reality) == ("unavailable", "unavailable")
-    with pytest.raises(Unavailable, match=r"tpu with torch is unavailable here: .*torch_xla.* Use --framework tensorflow"):
+    assert (TPU.standing("tensorflow", laptop).reality, TPU.standing("torch", laptop).reality) == (
+        "unavailable",
+        "unavailable",
+    )
+    with pytest.raises(
+        Unavailable,
+        match=r"tpu with torch is unavailable here: .*torch_xla.* Use --framework tensorflow",
+    ):
         spec_for("tpu", framework="torch", workers=2, emulate=True)
 
 
@@ -249,7 +310,8 @@ def test_workers_of_a_strategy_in_one_process_are_its_replicas() -> None:
 def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_starts() -> None:
     if len(probe().gpus) < 2:
         with pytest.raises(
-            Unavailable, match="nccl is unavailable here: it joins NVIDIA GPUs, 2 of them in this run, and tensorflow can use"
+            Unavailable,
+            match="nccl is unavailable here: it joins NVIDIA GPUs, 2 of them in this run, and tensorflow can use",
         ):
             start("mirrored", workers=2, cross_device_ops="nccl")
     spec = RunSpec(strategy="mirrored", workers=1, replicas=2, cross_device_ops="nccl")
@@ -267,11 +329,21 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
             {"workers": 3, "cross_device_ops": "hierarchical_copy"},
             "cross_device_ops='hierarchical_copy': TensorFlow's would lose the gradient of one of 3 devices",
         ),
-        ("central_storage", {"cross_device_ops": "nccl"}, "cross_device_ops='nccl': central_storage averages on the host"),
-        ("tpu", {"cross_device_ops": "nccl", "emulate": True}, "cross_device_ops='nccl': a TPU's cores average over links of their own"),
+        (
+            "central_storage",
+            {"cross_device_ops": "nccl"},
+            "cross_device_ops='nccl': central_storage averages on the host",
+        ),
+        (
+            "tpu",
+            {"cross_device_ops": "nccl", "emulate": True},
+            "cross_device_ops='nccl': a TPU's cores average over links of their own",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(name: str, fields: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_is_refused_in_one_line(
+    name: str, fields: dict[str, Any], says: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         spec_for(name, **fields)
     assert says in str(caught.value)
@@ -279,7 +351,9 @@ def test_what_cannot_be_is_refused_in_one_line(name: str, fields: dict[str, Any]
 
 def test_one_replica_is_enough() -> None:
     for name in ("mirrored", "central_storage"):
-        np.testing.assert_allclose(ran(name, 1, steps=3).losses, ran("one_device").losses[:3], **SUM_ORDER)
+        np.testing.assert_allclose(
+            ran(name, 1, steps=3).losses, ran("one_device").losses[:3], **SUM_ORDER
+        )
 
 
 def test_what_is_real_is_said_for_each_framework_and_machine() -> None:
@@ -304,7 +378,9 @@ def test_replicas_take_gpus_only_if_there_is_one_for_each() -> None:
         tf.config.list_physical_devices = physical.get
         tf.config.set_visible_devices = lambda found, kind: seen.update(visible=list(found))
         tf.config.experimental.set_memory_growth = lambda gpu, on: None
-        tf.config.set_logical_device_configuration = lambda cpu, parts: seen.update(parts=len(parts))
+        tf.config.set_logical_device_configuration = lambda cpu, parts: seen.update(
+            parts=len(parts)
+        )
         asked = []
         for device, count, host in [("gpu:1", 2, True), ("gpu:1", 3, True), ("cpu", 2, False)]:
             seen.clear()
@@ -336,18 +412,31 @@ def test_a_short_run_by_its_name_halves_the_loss(name: str) -> None:
 
 
 def fit(strategy: Any, workload: workloads.Workload) -> tuple[list[float], list[np.ndarray]]:
-    """`model.fit` under any of these strategies: only the model is made differently, inside the strategy's scope. Losses of all epochs, weights."""
+    """`model.fit` under any of these strategies: only the model is made differently, inside the
+    strategy's scope. Losses of all epochs, weights.
+    """
     import keras
 
     with strategy.scope():
         layers = [
             keras.Input((64,)),
-            keras.layers.Dense(32, "relu", kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
+            keras.layers.Dense(
+                32, "relu", kernel_initializer=keras.initializers.GlorotUniform(seed=1)
+            ),
             keras.layers.Dense(10, kernel_initializer=keras.initializers.GlorotUniform(seed=2)),
         ]
         model = keras.Sequential(layers)
-        model.compile(keras.optimizers.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit(workload.x_train[:1280], workload.y_train[:1280], batch_size=64, epochs=3, shuffle=False, verbose=0)
+        model.compile(
+            keras.optimizers.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        )
+    history = model.fit(
+        workload.x_train[:1280],
+        workload.y_train[:1280],
+        batch_size=64,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+    )
     return history.history["loss"], model.get_weights()
 
 
@@ -356,19 +445,33 @@ def test_keras_fit_under_mirrored_and_central_storage_learns_what_one_device_lea
         import tensorflow as tf
 
         (cpu,) = tf.config.list_physical_devices("CPU")
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 3
+        )
         workload = workloads.load(task.spec)
-        mirrored = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"], tf.distribute.HierarchicalCopyAllReduce())
-        central = tf.distribute.experimental.CentralStorageStrategy(compute_devices=["/cpu:1", "/cpu:2"], parameter_device="/cpu:0")
-        return [fit(strategy, workload) for strategy in (tf.distribute.OneDeviceStrategy("/cpu:0"), mirrored, central)]
+        mirrored = tf.distribute.MirroredStrategy(
+            ["/cpu:0", "/cpu:1"], tf.distribute.HierarchicalCopyAllReduce()
+        )
+        central = tf.distribute.experimental.CentralStorageStrategy(
+            compute_devices=["/cpu:1", "/cpu:2"], parameter_device="/cpu:0"
+        )
+        return [
+            fit(strategy, workload)
+            for strategy in (tf.distribute.OneDeviceStrategy("/cpu:0"), mirrored, central)
+        ]
 
     with start(fits, framework="tensorflow", workers=1) as run:
-        (losses, weights), (mirrored_losses, mirrored_weights), (central_losses, central_weights) = run.wait(100).result["worker:0"]
+        (
+            (losses, weights),
+            (mirrored_losses, mirrored_weights),
+            (central_losses, central_weights),
+        ) = run.wait(100).result["worker:0"]
     assert losses[-1] < losses[0] / 2
     for ours in (mirrored_weights, central_weights):
         for a, b in zip(ours, weights, strict=True):
             np.testing.assert_allclose(a, b, **SUM_ORDER)
     np.testing.assert_allclose(mirrored_losses, losses, **SUM_ORDER)
-    # It trains right but reports wrong: both replicas add to the running sums of Keras' metrics, which are then added up, and so doubled, in each
-    # step. What is shown is mostly the loss of an epoch's first batch. When this fails, Keras 3 has mended it.
+    # It trains right but reports wrong: both replicas add to the running sums of Keras' metrics,
+    # which are then added up, and so doubled, in each step. What is shown is mostly the loss of an
+    # epoch's first batch. When this fails, Keras 3 has mended it.
     assert central_losses[0] > 1.1 * losses[0]

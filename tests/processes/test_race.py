@@ -1,4 +1,6 @@
-"""Races between real clusters: everybody starts together, learns the same, and is compared by what its own trace says."""
+"""Races between real clusters: everybody starts together, learns the same, and is compared by what
+its own trace says.
+"""
 
 import functools
 import json
@@ -33,7 +35,13 @@ STEPS = 35
 def with_straggler() -> Race:
     """A race that is over: synchronous workers, one of them slow, against one device."""
     with race(
-        "multi_worker_mirrored", "one_device", workers=2, steps=STEPS, device_ms=20, slow={"worker:1": 4}, framework="torch"
+        "multi_worker_mirrored",
+        "one_device",
+        workers=2,
+        steps=STEPS,
+        device_ms=20,
+        slow={"worker:1": 4},
+        framework="torch",
     ) as found:
         return found.wait(120)
 
@@ -43,7 +51,10 @@ def losses(trace: Trace) -> list[float]:
 
 
 def starts_together(*traces: Trace) -> bool:
-    """Nobody begins its second step before everybody has done the first. All traces of a race have one clock."""
+    """Nobody begins its second step before everybody has done the first.
+
+    All traces of a race have one clock.
+    """
     phases = [p for trace in traces for p in trace.all(Phase)]
     return max(p.end for p in phases if p.step == 0) <= min(p.start for p in phases if p.step > 0)
 
@@ -66,7 +77,8 @@ def test_all_entrants_learn_the_same_from_the_same_examples() -> None:
     assert {f.examples for f in shown} == {STEPS * 128}
     first_accuracy, second_accuracy = (f.test_accuracy for f in shown)
     assert first_accuracy == pytest.approx(second_accuracy, abs=0.01)
-    assert len({f.examples_to_target for f in shown}) == 1  # the same loss after the same examples, whoever is faster
+    # the same loss after the same examples, whoever is faster
+    assert len({f.examples_to_target for f in shown}) == 1
 
 
 def test_a_straggler_costs_the_synchronous_entrant_time_and_its_other_workers_idle() -> None:
@@ -79,7 +91,9 @@ def test_a_straggler_costs_the_synchronous_entrant_time_and_its_other_workers_id
     assert slowed.staleness["updates"] == {"0": STEPS}  # both replicas apply each
 
 
-def test_a_race_says_who_goes_without_what_how_the_machine_is_divided_and_whether_it_was_fair() -> None:
+def test_a_race_says_who_goes_without_what_how_the_machine_is_divided_and_whether_it_was_fair() -> (
+    None
+):
     found = with_straggler()
     words = " ".join(found.comparison.words())
     for part in (
@@ -100,10 +114,16 @@ def test_a_race_is_plain_json_and_a_table() -> None:
     found = with_straggler()
     told = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert told["state"] == "finished"
-    assert list(told["entrants"]) == list(told["run_dirs"]) == ["multi_worker_mirrored", "one_device"]
+    assert (
+        list(told["entrants"]) == list(told["run_dirs"]) == ["multi_worker_mirrored", "one_device"]
+    )
     assert all(Path(path, "result.json").exists() for path in told["run_dirs"].values())
-    assert told["entrants"]["one_device"]["curve"]["examples"] == [128 * (n + 1) for n in range(STEPS)]
-    assert "examples per second" in str(found.comparison) and f"{STEPS} of staleness 0" in str(found.comparison)
+    assert told["entrants"]["one_device"]["curve"]["examples"] == [
+        128 * (n + 1) for n in range(STEPS)
+    ]
+    assert "examples per second" in str(found.comparison) and f"{STEPS} of staleness 0" in str(
+        found.comparison
+    )
 
 
 def test_frameworks_race_each_other_and_the_one_that_compiles_longer_is_waited_for() -> None:
@@ -114,30 +134,53 @@ def test_frameworks_race_each_other_and_the_one_that_compiles_longer_is_waited_f
     np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
 
 
-def test_synchronous_entrants_reach_a_target_accuracy_after_the_same_examples_each_in_its_own_time() -> None:
-    entrants = ("multi_worker_mirrored", ("alone", "one_device"), ("servers", "sync_parameter_server"))
-    common: dict[str, Any] = {"workers": 2, "steps": 40, "device_ms": 10, "slow": {"worker:1": 4}, "framework": "torch"}
-    with race(*entrants, target_accuracy=0.6, evaluate_every=5, global_batch=128, **common) as found:
+def test_synchronous_entrants_reach_a_target_accuracy_after_the_same_examples_each_in_its_own_time() -> (
+    None
+):
+    entrants = (
+        "multi_worker_mirrored",
+        ("alone", "one_device"),
+        ("servers", "sync_parameter_server"),
+    )
+    common: dict[str, Any] = {
+        "workers": 2,
+        "steps": 40,
+        "device_ms": 10,
+        "slow": {"worker:1": 4},
+        "framework": "torch",
+    }
+    with race(
+        *entrants, target_accuracy=0.6, evaluate_every=5, global_batch=128, **common
+    ) as found:
         shown = found.wait(120).comparison
     assert shown.target_accuracy == 0.6
-    assert {f.examples_to_accuracy for f in shown.entrants.values()} <= {5 * 128 * n for n in range(1, 9)}
+    assert {f.examples_to_accuracy for f in shown.entrants.values()} <= {
+        5 * 128 * n for n in range(1, 9)
+    }
     slowed, alone, servers = shown.entrants.values()
     assert slowed.examples_to_accuracy == alone.examples_to_accuracy == servers.examples_to_accuracy
     assert alone.seconds_to_accuracy < min(slowed.seconds_to_accuracy, servers.seconds_to_accuracy)  # type: ignore[type-var, operator]
     assert shown.first_to_accuracy == "alone"
     for f in shown.entrants.values():
         reached = next(p for p in f.accuracy_curve if p.accuracy >= 0.6)
-        assert (f.seconds_to_accuracy, f.examples_to_accuracy) == (reached.seconds, reached.examples)
+        assert (f.seconds_to_accuracy, f.examples_to_accuracy) == (
+            reached.seconds,
+            reached.examples,
+        )
     assert "seconds to accuracy 0.600" in str(shown)
 
 
-def test_a_synchronous_step_is_one_update_and_an_asynchronous_one_is_one_for_each_worker_on_however_many_servers() -> None:
+def test_a_synchronous_step_is_one_update_and_an_asynchronous_one_is_one_for_each_worker_on_however_many_servers() -> (
+    None
+):
     entrants = ("sync_parameter_server", "backup_workers", "parameter_server")
     with race(*entrants, workers=2, ps=2, steps=20, device_ms=5, framework="torch") as found:
         shown = found.wait(120).comparison.entrants
     written = {label: len(run.trace.all(Update)) for label, run in found.runs.items()}
     assert written == dict(zip(entrants, (40, 40, 80), strict=True))  # both servers write each
-    assert {label: sum(f.staleness["updates"].values()) for label, f in shown.items()} == dict(zip(entrants, (20, 20, 40), strict=True))
+    assert {label: sum(f.staleness["updates"].values()) for label, f in shown.items()} == dict(
+        zip(entrants, (20, 20, 40), strict=True)
+    )
     assert set(shown["parameter_server"].staleness["by_worker"]) == {"worker:0", "worker:1"}
 
 
@@ -145,12 +188,18 @@ def test_a_synchronous_step_is_one_update_and_an_asynchronous_one_is_one_for_eac
 
 
 def independent(task: Any) -> dict[str, Any]:
-    """Two workers, each at its own pace on a model of its own, that tell of updates as if a server had made them to one."""
+    """Two workers, each at its own pace on a model of its own, that tell of updates as if a server
+    had made them to one.
+    """
     for n in range(8 if task.index else 16):
         start = time.monotonic()
         task.pace()
         task.record("compute", n, start, time.monotonic())
-        task.recorder.add(Update("ps:0", n, "all", "cpu", n, n + 1 + task.index, time.monotonic(), workers=task.name))
+        task.recorder.add(
+            Update(
+                "ps:0", n, "all", "cpu", n, n + 1 + task.index, time.monotonic(), workers=task.name
+            )
+        )
         task.metric("loss", 1 / (n + 1), n, (2 * n + task.index) * 64)
     return {"final_loss": 0.1, "test_accuracy": 0.5, "parameters": 1}
 
@@ -176,26 +225,37 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     facts = catalog.find("one_device").facts
     for role in (independent, unstoppable, broken):
         strategy = Strategy(
-            role.__name__, facts, {"torch": {"worker": f"{__name__}:{role.__name__}"}}, default_workers=1 if role is broken else 2
+            role.__name__,
+            facts,
+            {"torch": {"worker": f"{__name__}:{role.__name__}"}},
+            default_workers=1 if role is broken else 2,
         )
         monkeypatch.setitem(catalog.STRATEGIES, role.__name__, strategy)
     yield
 
 
-def test_workers_that_wait_for_nobody_are_compared_by_examples_and_show_their_staleness(ours: None) -> None:
-    with race("independent", "one_device", steps=8, device_ms=15, slow={"worker:1": 3}, framework="torch") as found:
+def test_workers_that_wait_for_nobody_are_compared_by_examples_and_show_their_staleness(
+    ours: None,
+) -> None:
+    with race(
+        "independent", "one_device", steps=8, device_ms=15, slow={"worker:1": 3}, framework="torch"
+    ) as found:
         shown = found.wait(60).comparison.entrants["independent"]
     trace = found.runs["independent"].trace
     assert starts_together(trace, found.runs["one_device"].trace)
     assert (
-        shown.staleness["updates"] == {"0": 16, "1": 8} == {str(n): len([u for u in trace.all(Update) if u.staleness == n]) for n in (0, 1)}
+        shown.staleness["updates"]
+        == {"0": 16, "1": 8}
+        == {str(n): len([u for u in trace.all(Update) if u.staleness == n]) for n in (0, 1)}
     )
     assert len(shown.curve) == 24
     assert shown.examples == 30 * 64
     assert shown.idle_share == {"worker:0": 0.0, "worker:1": 0.0}
 
 
-def test_an_entrant_that_does_not_stop_at_the_line_is_said_to_have_begun_at_another_time(ours: None) -> None:
+def test_an_entrant_that_does_not_stop_at_the_line_is_said_to_have_begun_at_another_time(
+    ours: None,
+) -> None:
     with race("unstoppable", "one_device", steps=4, framework="torch") as found:
         shown = found.wait(60).comparison
     assert "unstoppable did not stop at the starting line: it began at another time." in shown.notes
@@ -208,18 +268,26 @@ def test_an_entrant_that_does_not_stop_at_the_line_is_said_to_have_begun_at_anot
 
 def test_the_others_go_on_when_an_entrant_is_killed_and_wait_says_which_one(tmp_path: Path) -> None:
     two = {"strategy": "multi_worker_mirrored", "workers": 2, "label": "two workers"}
-    with race(two, "one_device", steps=200, device_ms=5, framework="torch", run_dir=tmp_path / "race") as found:
+    with race(
+        two, "one_device", steps=200, device_ms=5, framework="torch", run_dir=tmp_path / "race"
+    ) as found:
         until(lambda: found.state == "running")
         found.runs["two workers"].kill("worker:1")
         with pytest.raises(TaskFailed, match=r"two workers: worker:1 failed.*killed by kill\(\)"):
             found.wait(60)
     assert (found.state, found.comparison.entrants["two workers"].state) == ("failed", "failed")
     assert found.comparison.entrants["one_device"].examples == 200 * 128
-    assert sorted(path.name for path in (tmp_path / "race").iterdir()) == ["0-two-workers", "1-one_device"]
+    assert sorted(path.name for path in (tmp_path / "race").iterdir()) == [
+        "0-two-workers",
+        "1-one_device",
+    ]
 
 
 def test_nobody_waits_at_the_line_for_an_entrant_that_failed_on_the_way_to_it(ours: None) -> None:
-    with race("broken", "one_device", steps=5, framework="torch") as found, pytest.raises(TaskFailed, match=r"broken: worker:0.*no use"):
+    with (
+        race("broken", "one_device", steps=5, framework="torch") as found,
+        pytest.raises(TaskFailed, match=r"broken: worker:0.*no use"),
+    ):
         found.wait(30)  # less than the line's patience
     assert found.comparison.entrants["one_device"].examples == 5 * 128
     assert found.comparison.entrants["broken"].began is None
@@ -227,7 +295,9 @@ def test_nobody_waits_at_the_line_for_an_entrant_that_failed_on_the_way_to_it(ou
 
 
 def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:
-    found = race("one_device", ("another", "one_device"), steps=100_000, device_ms=2, framework="torch")
+    found = race(
+        "one_device", ("another", "one_device"), steps=100_000, device_ms=2, framework="torch"
+    )
     with found:
         assert found.state == "starting"
         until(lambda: found.state == "running")
@@ -248,11 +318,16 @@ def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:
 
 
 def test_an_interrupted_wait_says_that_the_race_goes_on_and_what_it_says_ends_it() -> None:
-    found = race("one_device", ("another", "one_device"), steps=100_000, device_ms=2, framework="torch")
+    found = race(
+        "one_device", ("another", "one_device"), steps=100_000, device_ms=2, framework="torch"
+    )
     try:
         until(lambda: found.state == "running")
         found.runs["another"].pause("worker:0")
-        with pytest.raises(Stalled, match=r"another: worker:0 is paused \(race\.runs\['another'\]\.resume\('worker:0'\) lets it go on\)"):
+        with pytest.raises(
+            Stalled,
+            match=r"another: worker:0 is paused \(race\.runs\['another'\]\.resume\('worker:0'\) lets it go on\)",
+        ):
             found.wait(2)
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(

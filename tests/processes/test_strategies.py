@@ -1,4 +1,6 @@
-"""Strategies in real processes: what a trace and the final weights must show, whatever the machine's speed."""
+"""Strategies in real processes: what a trace and the final weights must show, whatever the
+machine's speed.
+"""
 
 import functools
 import importlib
@@ -20,8 +22,9 @@ FRAMEWORKS = ("tensorflow", "torch")
 STEPS = 30
 SMALL = {"digits": {}, "digits_cnn": {}, "digits_deep": {}, "wide": {"parameters": 30_000}}
 
-# Why not equal: the mean of the workers' means adds the same numbers in another order than one device does, float32 rounds each sum at its 24th bit,
-# and training carries the differences on. The frameworks' own kernels sum in different orders too. Seen: up to 4e-7 after these steps.
+# Why not equal: the mean of the workers' means adds the same numbers in another order than one
+# device does, float32 rounds each sum at its 24th bit, and training carries the differences on. The
+# frameworks' own kernels sum in different orders too. Seen: up to 4e-7 after these steps.
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # weights and losses are of size 0.1 to 2
 
 
@@ -32,7 +35,9 @@ def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
         module, _, function = path.partition(":")
         training = importlib.import_module(module.rpartition(".")[0] + ".training")
         kept, original = [], training.digest
-        training.digest = lambda weights: kept.extend(np.array(w) for w in weights) or original(weights)
+        training.digest = lambda weights: (
+            kept.extend(np.array(w) for w in weights) or original(weights)
+        )
         return getattr(importlib.import_module(module), function)(task) | {"weights": kept}
 
     return worker
@@ -40,10 +45,20 @@ def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
 
 @functools.cache
 def trained(framework: str, workers: int, workload: str) -> tuple[dict[str, Any], Trace]:
-    """What each task returned, with its weights, and the trace of a short run on `workers` workers, or on one device."""
+    """What each task returned, with its weights, and the trace of a short run on `workers` workers,
+    or on one device.
+    """
     strategy = "one_device" if workers == 1 else "multi_worker_mirrored"
     role = keeping_weights(catalog.find(strategy).programs[framework]["worker"])
-    with start(role, framework=framework, workers=workers, workload=workload, global_batch=64, steps=STEPS, **SMALL[workload]) as run:
+    with start(
+        role,
+        framework=framework,
+        workers=workers,
+        workload=workload,
+        global_batch=64,
+        steps=STEPS,
+        **SMALL[workload],
+    ) as run:
         return run.wait(100).result, run.trace
 
 
@@ -56,11 +71,15 @@ def close(first: dict[str, Any], second: dict[str, Any]) -> None:
         np.testing.assert_allclose(a, b, **SUM_ORDER)
 
 
-GRID = [(framework, 2, workload) for framework in FRAMEWORKS for workload in SMALL] + [(framework, 4, "digits") for framework in FRAMEWORKS]
+GRID = [(framework, 2, workload) for framework in FRAMEWORKS for workload in SMALL] + [
+    (framework, 4, "digits") for framework in FRAMEWORKS
+]
 
 
 @pytest.mark.parametrize(("framework", "workers", "workload"), GRID)
-def test_several_workers_learn_what_one_device_learns(framework: str, workers: int, workload: str) -> None:
+def test_several_workers_learn_what_one_device_learns(
+    framework: str, workers: int, workload: str
+) -> None:
     alone, alone_trace = trained(framework, 1, workload)
     together, trace = trained(framework, workers, workload)
     np.testing.assert_allclose(losses(trace), losses(alone_trace), **SUM_ORDER)
@@ -68,12 +87,15 @@ def test_several_workers_learn_what_one_device_learns(framework: str, workers: i
 
 
 @pytest.mark.parametrize(("framework", "workers", "workload"), GRID)
-def test_all_replicas_end_equal_to_the_last_bit(framework: str, workers: int, workload: str) -> None:
+def test_all_replicas_end_equal_to_the_last_bit(
+    framework: str, workers: int, workload: str
+) -> None:
     together, trace = trained(framework, workers, workload)
     assert len(together) == workers
     assert len({value["digest"] for value in together.values()}) == 1
     assert all(value["digest"] == digest(value["weights"]) for value in together.values())
-    assert all(losses(trace, task) == losses(trace) for task in together)  # all are told the mean over the global batch
+    # all are told the mean over the global batch
+    assert all(losses(trace, task) == losses(trace) for task in together)
 
 
 @pytest.mark.parametrize("workload", SMALL)
@@ -90,10 +112,14 @@ def test_phases_of_a_step_follow_each_other(framework: str) -> None:
     slack = 1e-3  # the clock inside a TensorFlow graph is another one, converted
     for workers in (1, 2):
         _, trace = trained(framework, workers, "digits")
-        order = ["read", "compute", "apply"] if workers == 1 else ["read", "compute", "reduce", "apply"]
+        order = (
+            ["read", "compute", "apply"] if workers == 1 else ["read", "compute", "reduce", "apply"]
+        )
         for task in trace.tasks:
             phases = trace.all(Phase, task)
-            assert [(p.step, p.what) for p in phases] == [(step, what) for step in range(STEPS) for what in order]
+            assert [(p.step, p.what) for p in phases] == [
+                (step, what) for step in range(STEPS) for what in order
+            ]
             assert all(p.start <= p.end for p in phases)
             assert all(a.end <= b.start + slack for a, b in itertools.pairwise(phases))
 
@@ -105,7 +131,9 @@ def test_stamps_in_a_graph_wait_for_what_they_follow_and_hold_what_follows_them(
         from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
 
         def slowly(value: Any) -> Any:
-            return tf.numpy_function(lambda v: time.sleep(0.05) or v, [value], tf.float32, stateful=False)
+            return tf.numpy_function(
+                lambda v: time.sleep(0.05) or v, [value], tf.float32, stateful=False
+            )
 
         @tf.function(autograph=False)
         def graph(one: Any, two: Any) -> Any:
@@ -138,14 +166,29 @@ def test_every_replica_applies_every_update_itself_and_none_is_stale(framework: 
     _, trace = trained(framework, 2, "digits")
     for task in trace.tasks:
         updates = trace.all(Update, task)
-        assert [(u.step, u.read, u.written, u.staleness) for u in updates] == [(n, n, n + 1, 0) for n in range(STEPS)]
-        where = f"/job:worker/replica:0/task:{task[-1]}/device:CPU:0" if framework == "tensorflow" else "cpu"
+        assert [(u.step, u.read, u.written, u.staleness) for u in updates] == [
+            (n, n, n + 1, 0) for n in range(STEPS)
+        ]
+        where = (
+            f"/job:worker/replica:0/task:{task[-1]}/device:CPU:0"
+            if framework == "tensorflow"
+            else "cpu"
+        )
         assert {u.device for u in updates} == {where}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_straggler_computes_longer_and_the_others_wait_for_it_in_the_reduction(framework: str) -> None:
-    with start("multi_worker_mirrored", framework=framework, workers=2, steps=12, device_ms=15, slow={"worker:1": 4}) as run:
+def test_a_straggler_computes_longer_and_the_others_wait_for_it_in_the_reduction(
+    framework: str,
+) -> None:
+    with start(
+        "multi_worker_mirrored",
+        framework=framework,
+        workers=2,
+        steps=12,
+        device_ms=15,
+        slow={"worker:1": 4},
+    ) as run:
         trace = run.wait(60).trace
 
     def usual(task: str, what: str) -> float:
@@ -156,7 +199,14 @@ def test_a_straggler_computes_longer_and_the_others_wait_for_it_in_the_reduction
 
 
 def test_ddp_reduces_the_first_bucket_while_it_computes_the_next() -> None:
-    with start("multi_worker_mirrored", framework="torch", workers=2, workload="wide", parameters=2_500_000, steps=4) as run:
+    with start(
+        "multi_worker_mirrored",
+        framework="torch",
+        workers=2,
+        workload="wide",
+        parameters=2_500_000,
+        steps=4,
+    ) as run:
         trace = run.wait(60).trace
     for step in (2, 3):  # DDP arranges its buckets after the first step
         (compute,) = trace.all(Phase, "worker:0", what="compute", step=step)
@@ -169,7 +219,13 @@ def test_ddp_reduces_the_first_bucket_while_it_computes_the_next() -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("workload", ["digits", "digits_cnn"])
 def test_a_run_of_the_usual_length_learns_to_read(framework: str, workload: str) -> None:
-    with start("multi_worker_mirrored", framework=framework, workers=4 if workload == "digits" else 2, workload=workload, steps=200) as run:
+    with start(
+        "multi_worker_mirrored",
+        framework=framework,
+        workers=4 if workload == "digits" else 2,
+        workload=workload,
+        steps=200,
+    ) as run:
         result = run.wait(100).result
     assert result["test_accuracy"] >= 0.93
     assert result["parameters"] == workloads.load(RunSpec(workload=workload)).parameters
@@ -195,4 +251,6 @@ def test_models_start_from_the_shared_weights_and_give_them_back(framework: str)
     for name in SMALL:
         spec = {"workload": name, "seed": 4, **SMALL[name]}
         with start(build, framework=framework, workers=1, **spec) as run:
-            assert run.wait(60).result["worker:0"] == digest(workloads.load(RunSpec(**spec)).initial_weights(4))
+            assert run.wait(60).result["worker:0"] == digest(
+                workloads.load(RunSpec(**spec)).initial_weights(4)
+            )

@@ -1,4 +1,6 @@
-"""TensorFlow's parameter servers: who applies what, who waits for whom and how stale gradients are, from the traces of runs."""
+"""TensorFlow's parameter servers: who applies what, who waits for whom and how stale gradients are,
+from the traces of runs.
+"""
 
 import functools
 import importlib
@@ -21,7 +23,8 @@ from course_lib.trace import Metric, Phase, Update
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
 PACKAGE = "course_lib.strategies.tensorflow"
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # as in test_strategies: the same sums in another order
+# as in test_strategies: the same sums in another order
+SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 SLACK = 1e-3  # the clock inside a graph is another one, converted
 
 WORKERS, STEPS, DEVICE_MS = 3, 14, 60  # long enough beside what TensorFlow takes to hand out a step
@@ -30,15 +33,24 @@ STRAGGLER = "worker:1"
 
 @functools.cache
 def learned(name: str) -> tuple[dict[str, Any], Trace]:
-    """Summary and trace of a short run of two workers and two parameter servers as fast as they can."""
+    """Summary and trace of a short run of two workers and two parameter servers as fast as they
+    can.
+    """
     with start(name, framework="tensorflow", workers=2, ps=2, steps=50, global_batch=128) as run:
         return run.wait(60).result, run.trace
 
 
 @functools.cache
 def paced(name: str, slow: bool = False) -> tuple[dict[str, Any], Trace]:
-    """Summary and trace of a run of three workers with emulated devices, one of them four times slower or not."""
-    usual: dict[str, Any] = {"workers": WORKERS, "steps": STEPS, "global_batch": 48, "device_ms": DEVICE_MS}
+    """Summary and trace of a run of three workers with emulated devices, one of them four times
+    slower or not.
+    """
+    usual: dict[str, Any] = {
+        "workers": WORKERS,
+        "steps": STEPS,
+        "global_batch": 48,
+        "device_ms": DEVICE_MS,
+    }
     with start(name, framework="tensorflow", slow={STRAGGLER: 4.0} if slow else {}, **usual) as run:
         return run.wait(60).result, run.trace
 
@@ -89,10 +101,13 @@ def test_two_workers_learn_in_fifty_steps(name: str) -> None:
 def test_every_gradient_goes_into_one_update_of_every_shard(name: str) -> None:
     for result, trace in (learned(name), paced(name, slow=True)):
         steps, workers = result["steps"], result["workers"]
-        assert Counter(p.step for p in trace.all(Phase, what="compute")) == dict.fromkeys(range(steps), workers)
+        assert Counter(p.step for p in trace.all(Phase, what="compute")) == dict.fromkeys(
+            range(steps), workers
+        )
         for ps in (task for task in trace.tasks if task.startswith("ps:")):
             made = updates(trace, ps)
-            assert [u.written for u in made] == list(range(1, len(made) + 1))  # each version once, none left out
+            # each version once, none left out
+            assert [u.written for u in made] == list(range(1, len(made) + 1))
             per_step = Counter[int]()
             for u in made:
                 per_step[u.step] += u.gradients
@@ -104,13 +119,17 @@ def test_the_servers_apply_the_updates_and_hold_equal_bytes(name: str) -> None:
     result, trace = learned(name)
     devices = [f"/job:ps/replica:0/task:{k}/device:CPU:0" for k in (0, 1)]
     assert result["update_applied_by"] == devices
-    assert {(u.task, u.variables, u.device) for u in trace.all(Update)} == {(f"ps:{k}", f"shard {k}", devices[k]) for k in (0, 1)}
+    assert {(u.task, u.variables, u.device) for u in trace.all(Update)} == {
+        (f"ps:{k}", f"shard {k}", devices[k]) for k in (0, 1)
+    }
     assert result["variables_on"] == dict.fromkeys(devices, 4 * result["parameters"] // 2)
     assert set(result["parameter_digest"]) == {"chief:0"}
 
 
 @pytest.mark.parametrize("name", [ASYNC, SYNC])
-def test_a_worker_pulls_computes_and_pushes_and_the_servers_apply_before_its_push_is_over(name: str) -> None:
+def test_a_worker_pulls_computes_and_pushes_and_the_servers_apply_before_its_push_is_over(
+    name: str,
+) -> None:
     _, trace = learned(name)
     pushes = []
     for task in ("worker:0", "worker:1"):
@@ -156,7 +175,9 @@ def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[list[
 
 
 def same(one: tuple[list[np.ndarray], Trace], other: tuple[list[np.ndarray], Trace]) -> None:
-    np.testing.assert_allclose(*([m.value for m in measures.curve(trace)] for _, trace in (one, other)), **SUM_ORDER)
+    np.testing.assert_allclose(
+        *([m.value for m in measures.curve(trace)] for _, trace in (one, other)), **SUM_ORDER
+    )
     for ours, theirs in zip(one[0], other[0], strict=True):
         np.testing.assert_allclose(ours, theirs, **SUM_ORDER)
 
@@ -165,13 +186,16 @@ def test_synchronous_servers_learn_what_one_device_learns() -> None:
     same(with_weights(SYNC, 3, 2, "digits_cnn"), with_weights("one_device", 1, 0, "digits_cnn"))
 
 
-def test_a_synchronous_server_makes_one_update_a_step_from_the_gradients_of_all_and_none_is_stale() -> None:
+def test_a_synchronous_server_makes_one_update_a_step_from_the_gradients_of_all_and_none_is_stale() -> (
+    None
+):
     _, trace = with_weights(SYNC, 3, 2, "digits_cnn")
     for ps in ("ps:0", "ps:1"):
         made = [(u.step, u.read, u.written, u.staleness, u.gradients) for u in updates(trace, ps)]
         assert made == [(n, n, n + 1, 0, 3) for n in range(30)]
     for task in ("worker:0", "worker:1", "worker:2"):
-        assert [p.step for p in trace.all(Phase, task, what="compute")] == list(range(30))  # one share of each step
+        # one share of each step
+        assert [p.step for p in trace.all(Phase, task, what="compute")] == list(range(30))
 
 
 def test_synchronous_workers_wait_for_the_straggler() -> None:
@@ -194,18 +218,34 @@ def test_one_asynchronous_worker_learns_what_one_device_learns() -> None:
 def test_asynchronous_gradients_are_as_stale_as_there_are_other_workers() -> None:
     result, trace = paced(ASYNC)
     mean = statistics.mean(u.staleness for u in updates(trace))
-    assert (WORKERS - 1) / 2 < mean <= WORKERS - 1  # what lies between a push and the next pull is in neither
+    # what lies between a push and the next pull is in neither
+    assert (WORKERS - 1) / 2 < mean <= WORKERS - 1
     assert result["staleness"]["mean"] == pytest.approx(mean, abs=1e-4)
 
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_staleness_by_versions_is_staleness_by_the_clock(slow: bool) -> None:
     _, trace = paced(ASYNC, slow)
-    reads, pushes = (sorted(trace.all(Phase, what=what), key=lambda p: p.task) for what in ("read", "reduce"))
+    reads, pushes = (
+        sorted(trace.all(Phase, what=what), key=lambda p: p.task) for what in ("read", "reduce")
+    )
     made = updates(trace)
-    # A gradient is under way from some moment of its worker's read to some moment of its push. Every other update meanwhile makes it stale.
-    least = sum(read.end <= u.at <= push.start for u in made for read, push in zip(reads, pushes, strict=True)) / len(made)
-    most = sum(read.start <= u.at <= push.end for u in made for read, push in zip(reads, pushes, strict=True)) / len(made) - 1
+    # A gradient is under way from some moment of its worker's read to some moment of its push.
+    # Every other update meanwhile makes it stale.
+    least = sum(
+        read.end <= u.at <= push.start
+        for u in made
+        for read, push in zip(reads, pushes, strict=True)
+    ) / len(made)
+    most = (
+        sum(
+            read.start <= u.at <= push.end
+            for u in made
+            for read, push in zip(reads, pushes, strict=True)
+        )
+        / len(made)
+        - 1
+    )
     assert least - 0.1 <= statistics.mean(u.staleness for u in made) <= most + 0.1
 
 
@@ -225,7 +265,9 @@ def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_throughput() ->
     _, trace = paced(ASYNC, slow=True)
     done = Counter(p.task for p in trace.all(Phase, what="compute"))
     others = (done["worker:0"] + done["worker:2"]) / 2
-    assert done.total() / (WORKERS * others) == pytest.approx((WORKERS - 1 + 1 / 4) / WORKERS, abs=0.08)  # 1: all as fast as the others
+    assert done.total() / (WORKERS * others) == pytest.approx(
+        (WORKERS - 1 + 1 / 4) / WORKERS, abs=0.08
+    )  # 1: all as fast as the others
     for task in ("worker:0", "worker:2"):
         assert usual(trace, task, "reduce") < usual(trace, task, "compute") / 2  # nobody waits
 
@@ -254,17 +296,27 @@ def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
     def impatient(coordinator: Any) -> None:
         coordinator.PATIENCE = 4.0
 
-    with start(roles(SYNC, "coordinator", impatient), framework="tensorflow", workers=2, ps=1, chief=True, steps=100_000) as run:
+    with start(
+        roles(SYNC, "coordinator", impatient),
+        framework="tensorflow",
+        workers=2,
+        ps=1,
+        chief=True,
+        steps=100_000,
+    ) as run:
         until(run, lambda: len(run.trace.all(Update)) > 8)
         run.pause("worker:1")
         with pytest.raises(
-            TaskFailed, match=r"worker:1 was paused.*no worker has finished its share of a step for 4 s; step \d+ is not complete"
+            TaskFailed,
+            match=r"worker:1 was paused.*no worker has finished its share of a step for 4 s; step \d+ is not complete",
         ):
             run.wait(30)
 
 
 def test_what_cannot_be_is_refused_before_it_starts() -> None:
-    with pytest.raises(SpecError, match="ps=0: parameter_server with tensorflow needs at least one"):
+    with pytest.raises(
+        SpecError, match="ps=0: parameter_server with tensorflow needs at least one"
+    ):
         catalog.spec_for(ASYNC, framework="tensorflow", ps=0)
     for task in ("ps:0", "chief:0"):
         with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):

@@ -1,4 +1,6 @@
-"""mirrored and central_storage in PyTorch: copies that stay equal, and one copy that all replicas read, as the traces and the weights show."""
+"""mirrored and central_storage in PyTorch: copies that stay equal, and one copy that all replicas
+read, as the traces and the weights show.
+"""
 
 import functools
 import importlib
@@ -14,13 +16,16 @@ from course_lib.trace import Metric, Phase, Update
 
 NAMES = ("mirrored", "central_storage")
 STEPS = 50
-# The mean of the workers' means adds the same numbers in another order than one device does, and float32 rounds each sum at its 24th bit.
+# The mean of the workers' means adds the same numbers in another order than one device does, and
+# float32 rounds each sum at its 24th bit.
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 
 
 @functools.cache
 def trained(name: str, workers: int = 2) -> tuple[dict[str, Any], dict[str, Any], Trace, bool]:
-    """Summary, what each task returned, and trace of a short run; and whether it left shared memory behind."""
+    """Summary, what each task returned, and trace of a short run; and whether it left shared memory
+    behind.
+    """
     with start(name, framework="torch", workers=workers, global_batch=64, steps=STEPS) as run:
         run.wait(100)
         return run.result, run.values, run.trace, (run.run_dir / "meetings").exists()
@@ -58,7 +63,9 @@ def with_weights(name: str, workers: int) -> dict[str, list[np.ndarray]]:
 
         kept: list[np.ndarray] = []
         original = model.digest
-        model.digest = lambda weights: kept.extend(np.array(w) for w in weights) or original(weights)  # type: ignore[func-returns-value]
+        model.digest = lambda weights: (
+            kept.extend(np.array(w) for w in weights) or original(weights)
+        )  # type: ignore[func-returns-value]
         importlib.import_module(f"course_lib.strategies.torch.{name}").worker(task)
         return kept
 
@@ -78,19 +85,28 @@ def test_mirrored_every_device_applies_the_update_to_a_copy_of_its_own() -> None
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_central_storage_one_process_applies_the_mean_of_all_gradients_to_the_only_copy(workers: int) -> None:
+def test_central_storage_one_process_applies_the_mean_of_all_gradients_to_the_only_copy(
+    workers: int,
+) -> None:
     result, values, trace, _ = trained("central_storage", workers)
     assert result["update_applied_by"] == ["worker:0/cpu"]
     assert result["variables_on"] == {"worker:0/cpu": 4 * 4810}
-    assert [(u.step, u.read, u.written, u.gradients) for u in trace.all(Update)] == [(n, n, n + 1, workers) for n in range(STEPS)]
+    assert [(u.step, u.read, u.written, u.gradients) for u in trace.all(Update)] == [
+        (n, n, n + 1, workers) for n in range(STEPS)
+    ]
     assert result["staleness"] == {"mean": 0.0, "max": 0, "updates": {"0": STEPS}, "by_worker": {}}
-    assert len({value["digest"] for value in values.values()}) == 1  # what each finds in the shared memory when all is over
+    # what each finds in the shared memory when all is over
+    assert len({value["digest"] for value in values.values()}) == 1
 
 
 def test_central_storage_nobody_computes_before_the_update_of_the_step_before_is_made() -> None:
     _, values, trace, _ = trained("central_storage", 4)
     for task in values:
-        for begun, applied in zip(trace.all(Phase, task, what="compute")[1:], trace.all(Phase, "worker:0", what="apply"), strict=False):
+        for begun, applied in zip(
+            trace.all(Phase, task, what="compute")[1:],
+            trace.all(Phase, "worker:0", what="apply"),
+            strict=False,
+        ):
             assert begun.step == applied.step + 1
             assert begun.start >= applied.end
     for step, applied in enumerate(trace.all(Phase, "worker:0", what="apply")):
@@ -100,7 +116,15 @@ def test_central_storage_nobody_computes_before_the_update_of_the_step_before_is
 
 
 def test_central_storage_the_order_of_arrival_changes_no_bit() -> None:
-    with start("central_storage", framework="torch", workers=2, global_batch=64, steps=STEPS, slow={"worker:0": 1.5}, device_ms=1) as run:
+    with start(
+        "central_storage",
+        framework="torch",
+        workers=2,
+        global_batch=64,
+        steps=STEPS,
+        slow={"worker:0": 1.5},
+        device_ms=1,
+    ) as run:
         slowed = run.wait(100).result
     assert slowed["parameter_digest"] == trained("central_storage")[0]["parameter_digest"]
 

@@ -1,4 +1,6 @@
-"""Parameter servers over torch RPC: who applies what, who waits for whom and how stale gradients are, from the traces of runs."""
+"""Parameter servers over torch RPC: who applies what, who waits for whom and how stale gradients
+are, from the traces of runs.
+"""
 
 import functools
 import importlib
@@ -23,15 +25,19 @@ from course_lib.trace import Metric, Phase, Update
 ALL = (PARAMETER_SERVER, SYNC_PARAMETER_SERVER, STALE_SYNCHRONOUS, BACKUP_WORKERS)
 NAMES = [strategy.name for strategy in ALL]
 PACKAGE = "course_lib.strategies.torch"
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # as in test_strategies: the same sums in another order
+# as in test_strategies: the same sums in another order
+SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 
-WORKERS, STEPS, BATCH, DEVICE_MS = 4, 16, 120, 40  # long enough beside what two cores compute for four workers
+# long enough beside what two cores compute for four workers
+WORKERS, STEPS, BATCH, DEVICE_MS = 4, 16, 120, 40
 STRAGGLER = {"worker:3": 4.0}
 
 
 @functools.cache
 def finished(name: str, slow: bool = False, **fields: Any) -> tuple[dict[str, Any], Trace]:
-    """Summary and trace of a run of four workers with emulated devices, one of them four times slower or not."""
+    """Summary and trace of a run of four workers with emulated devices, one of them four times
+    slower or not.
+    """
     usual = {"workers": WORKERS, "steps": STEPS, "global_batch": BATCH, "device_ms": DEVICE_MS}
     with start(name, framework="torch", slow=STRAGGLER if slow else {}, **usual | fields) as run:
         return run.wait(60).result, run.trace
@@ -39,7 +45,9 @@ def finished(name: str, slow: bool = False, **fields: Any) -> tuple[dict[str, An
 
 @functools.cache
 def learned(name: str) -> tuple[dict[str, Any], Trace]:
-    """Summary and trace of a short run of two workers and two parameter servers as fast as they can."""
+    """Summary and trace of a short run of two workers and two parameter servers as fast as they
+    can.
+    """
     with start(name, framework="torch", workers=2, ps=2, steps=50, global_batch=128) as run:
         return run.wait(60).result, run.trace
 
@@ -49,7 +57,9 @@ def updates(trace: Trace, ps: str = "ps:0") -> list[Update]:
 
 
 def pushes(trace: Trace, task: str) -> list[Update]:
-    """The updates that a worker's pushes brought about, without those that another's push of the same step may have brought about too."""
+    """The updates that a worker's pushes brought about, without those that another's push of the
+    same step may have brought about too.
+    """
     spans = [p for p in trace.all(Phase, what="reduce")]
     found = []
     for u in updates(trace):
@@ -89,22 +99,31 @@ def test_the_ledger_balances_on_every_shard_and_uses_every_batch_once(name: str)
         steps, servers = result["steps"], [task for task in trace.tasks if task.startswith("ps:")]
         applied = {ps: sum(u.gradients for u in updates(trace, ps)) for ps in servers}
         computed = len(trace.all(Phase, what="compute"))
-        assert sum(applied.values()) + len(trace.all(Metric, name="dropped")) == computed * len(servers)
+        assert sum(applied.values()) + len(trace.all(Metric, name="dropped")) == computed * len(
+            servers
+        )
         assert len(set(applied.values())) == 1
         for ps in servers:
-            assert [u.written for u in updates(trace, ps)] == list(range(1, len(updates(trace, ps)) + 1))
+            assert [u.written for u in updates(trace, ps)] == list(
+                range(1, len(updates(trace, ps)) + 1)
+            )
             per_step = Counter[int]()
             for u in updates(trace, ps):
                 per_step[u.step] += u.gradients
             assert per_step == dict.fromkeys(range(steps), applied[ps] // steps)
-        assert max(m.samples for m in trace.all(Metric, name="loss")) == steps * result["global_batch"]
+        assert (
+            max(m.samples for m in trace.all(Metric, name="loss")) == steps * result["global_batch"]
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_servers_apply_the_updates_and_hold_equal_shares_of_the_bytes(name: str) -> None:
     result, trace = learned(name)
     assert result["update_applied_by"] == ["ps:0/cpu", "ps:1/cpu"]
-    assert {(u.task, u.variables, u.device) for u in trace.all(Update)} == {("ps:0", "shard 0", "cpu"), ("ps:1", "shard 1", "cpu")}
+    assert {(u.task, u.variables, u.device) for u in trace.all(Update)} == {
+        ("ps:0", "shard 0", "cpu"),
+        ("ps:1", "shard 1", "cpu"),
+    }
     held = list(result["variables_on"].values())
     assert set(result["variables_on"]) == {"ps:0/cpu", "ps:1/cpu"}
     assert sum(held) == 4 * result["parameters"]
@@ -123,7 +142,10 @@ def test_a_killed_server_or_worker_ends_the_run_with_an_error_that_names_it() ->
 
 def test_who_waits_in_vain_says_for_whom() -> None:
     def impatient(task):
-        server, strategy = (importlib.import_module(f"{PACKAGE}.{module}") for module in ("server", "sync_parameter_server"))
+        server, strategy = (
+            importlib.import_module(f"{PACKAGE}.{module}")
+            for module in ("server", "sync_parameter_server")
+        )
         original = server.join
 
         def join(task):
@@ -136,7 +158,9 @@ def test_who_waits_in_vain_says_for_whom() -> None:
     def serve(task):
         return importlib.import_module(f"{PACKAGE}.sync_parameter_server").ps(task)
 
-    with start({"worker": impatient, "ps": serve}, framework="torch", workers=2, ps=1, steps=100_000) as run:
+    with start(
+        {"worker": impatient, "ps": serve}, framework="torch", workers=2, ps=1, steps=100_000
+    ) as run:
         until_updated(run)
         run.pause("worker:1")
         says = r"1 was paused.*ps:0 did not answer the push of step (\d+) by worker:0: .*2000 ms.* last: push of step \1 by worker:0, .*worker:1"
@@ -178,21 +202,38 @@ def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[dict[
         importlib.import_module(f"{PACKAGE}.{name}").ps(task)
 
     programs = {"worker": worker, **({"ps": serve} if ps else {})}
-    with start(programs, framework="torch", workers=workers, ps=ps, workload=workload, global_batch=96, steps=30) as run:
+    with start(
+        programs,
+        framework="torch",
+        workers=workers,
+        ps=ps,
+        workload=workload,
+        global_batch=96,
+        steps=30,
+    ) as run:
         return run.wait(60).result, run.trace
 
 
 @pytest.mark.parametrize(("workers", "ps", "workload"), [(2, 1, "digits"), (3, 2, "digits_cnn")])
-def test_synchronous_servers_learn_what_one_device_learns(workers: int, ps: int, workload: str) -> None:
+def test_synchronous_servers_learn_what_one_device_learns(
+    workers: int, ps: int, workload: str
+) -> None:
     alone, alone_trace = with_weights("one_device", 1, 0, workload)
     together, trace = with_weights("sync_parameter_server", workers, ps, workload)
     for k in range(workers):
-        losses, expected = ([m.value for m in t.all(Metric, f"worker:{i}", name="loss")] for t, i in ((trace, k), (alone_trace, 0)))
+        losses, expected = (
+            [m.value for m in t.all(Metric, f"worker:{i}", name="loss")]
+            for t, i in ((trace, k), (alone_trace, 0))
+        )
         np.testing.assert_allclose(losses, expected, **SUM_ORDER)
-        for ours, theirs in zip(together[f"worker:{k}"]["weights"], alone["worker:0"]["weights"], strict=True):
+        for ours, theirs in zip(
+            together[f"worker:{k}"]["weights"], alone["worker:0"]["weights"], strict=True
+        ):
             np.testing.assert_allclose(ours, theirs, **SUM_ORDER)
     for k in range(ps):
-        made = [(u.step, u.read, u.written, u.staleness, u.gradients) for u in updates(trace, f"ps:{k}")]
+        made = [
+            (u.step, u.read, u.written, u.staleness, u.gradients) for u in updates(trace, f"ps:{k}")
+        ]
         assert made == [(n, n, n + 1, 0, workers) for n in range(30)]
 
 
@@ -202,7 +243,8 @@ def test_synchronous_servers_learn_what_one_device_learns(workers: int, ps: int,
 def test_asynchronous_gradients_are_as_stale_as_there_are_other_workers() -> None:
     result, trace = finished("parameter_server")
     stale = [u.staleness for u in updates(trace)]
-    assert (WORKERS - 1) / 2 < statistics.mean(stale) <= WORKERS - 1  # what comes between an answer and the next pull is in neither
+    # what comes between an answer and the next pull is in neither
+    assert (WORKERS - 1) / 2 < statistics.mean(stale) <= WORKERS - 1
     assert result["staleness"]["mean"] == pytest.approx(statistics.mean(stale), abs=1e-4)
     assert not trace.all(Phase, what="wait")
 
@@ -219,12 +261,15 @@ def test_the_stale_gradients_are_those_of_the_straggler() -> None:
 
 @pytest.mark.parametrize("bound", [0, 2])
 def test_no_worker_begins_a_step_further_ahead_of_the_slowest_than_the_bound(bound: int) -> None:
-    _, trace = finished("stale_synchronous", slow=True, **({} if bound == 2 else {"staleness_bound": bound}))  # 2 is the default
+    _, trace = finished(
+        "stale_synchronous", slow=True, **({} if bound == 2 else {"staleness_bound": bound})
+    )  # 2 is the default
     applied = updates(trace)
     lead = []
     for p in trace.all(Phase, what="read"):
         due = [u for u in applied if u.step < p.step - bound and u.at <= p.start]
-        assert len(due) == WORKERS * max(0, p.step - bound)  # all gradients of all steps before, of every worker
+        # all gradients of all steps before, of every worker
+        assert len(due) == WORKERS * max(0, p.step - bound)
         done = Counter(u.step for u in applied if u.at <= p.start)
         lead.append(p.step - next(n for n in itertools.count() if done[n] < WORKERS))
     assert max(lead) == bound  # and the fast ones do use it
@@ -248,7 +293,8 @@ def test_the_first_gradients_of_a_step_count_and_those_of_the_straggler_are_drop
     dropped = Counter(m.task for m in trace.all(Metric, name="dropped"))
     computed = [p.step for p in trace.all(Phase, "worker:3", what="compute")]
     assert dropped["worker:3"] > len(computed) / 2
-    assert dropped.total() - dropped["worker:3"] <= len(computed) - dropped["worker:3"]  # another's only where the straggler's counts
+    # another's only where the straggler's counts
+    assert dropped.total() - dropped["worker:3"] <= len(computed) - dropped["worker:3"]
     assert computed == sorted(set(computed))
     assert len(computed) < STEPS / 2  # it jumps to the step that the others are in
 
@@ -256,13 +302,16 @@ def test_the_first_gradients_of_a_step_count_and_those_of_the_straggler_are_drop
 # --- a straggler, four times slower ---
 
 
-def test_a_straggler_sets_the_pace_of_the_synchronous_server_and_in_the_end_of_the_stale_synchronous_one() -> None:
+def test_a_straggler_sets_the_pace_of_the_synchronous_server_and_in_the_end_of_the_stale_synchronous_one() -> (
+    None
+):
     _, trace = finished("sync_parameter_server", slow=True)
     assert usual(trace, "worker:3", "compute") > 2 * usual(trace, "worker:0", "compute")
     assert apart([u.at for u in updates(trace)]) > usual(trace, "worker:3", "compute")
     _, trace = finished("stale_synchronous", slow=True)
     begun = [p.start for p in trace.all(Phase, "worker:0", what="read")]
-    assert apart(begun[STEPS // 2 :]) > 0.8 * usual(trace, "worker:3", "compute")  # the lead is used up
+    # the lead is used up
+    assert apart(begun[STEPS // 2 :]) > 0.8 * usual(trace, "worker:3", "compute")
 
 
 def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_server_s_throughput() -> None:
@@ -270,8 +319,13 @@ def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_server_s_throug
     done = Counter(p.task for p in trace.all(Phase, what="compute"))
     assert done.total() == STEPS * WORKERS
     others = statistics.mean(done[f"worker:{k}"] for k in range(3))
-    assert done.total() / (WORKERS * others) == pytest.approx((WORKERS - 1 + 1 / 4) / WORKERS, abs=0.06)  # 1: all as fast as the others
-    assert all(usual(trace, f"worker:{k}", "reduce") < usual(trace, f"worker:{k}", "compute") / 2 for k in range(3))  # nobody waits
+    assert done.total() / (WORKERS * others) == pytest.approx(
+        (WORKERS - 1 + 1 / 4) / WORKERS, abs=0.06
+    )  # 1: all as fast as the others
+    assert all(
+        usual(trace, f"worker:{k}", "reduce") < usual(trace, f"worker:{k}", "compute") / 2
+        for k in range(3)
+    )  # nobody waits
 
 
 def test_a_straggler_does_not_slow_the_others_down_where_there_is_a_backup() -> None:

@@ -1,4 +1,6 @@
-"""Training with an all-reduce of ours: what is learned, what goes over the wire, and what happens when a worker is lost."""
+"""Training with an all-reduce of ours: what is learned, what goes over the wire, and what happens
+when a worker is lost.
+"""
 
 import functools
 import json
@@ -22,11 +24,13 @@ from tests.conftest import HOME
 
 FRAMEWORKS = ("torch", "tensorflow")
 STEPS = 20
-WORKERS = {"torch": 3, "tensorflow": 4}  # three on two hosts: every algorithm has to do with a host or a round that is not full
+# three on two hosts: every algorithm has to do with a host or a round that is not full
+WORKERS = {"torch": 3, "tensorflow": 4}
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
 
-# Why not equal: every algorithm adds the same numbers in an order of its own, DDP divides by the number of workers before it adds and our
-# TensorFlow step after, float32 rounds each sum at its 24th bit, and training carries the differences on. Seen: up to 5e-7 after these steps.
+# Why not equal: every algorithm adds the same numbers in an order of its own, DDP divides by the
+# number of workers before it adds and our TensorFlow step after, float32 rounds each sum at its
+# 24th bit, and training carries the differences on. Seen: up to 5e-7 after these steps.
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # losses are of size 1 to 2
 
 
@@ -51,7 +55,11 @@ CASES: list[tuple[str, Any]] = [("torch", name) for name in (*ALGORITHMS, chain)
 @functools.cache
 def trained(framework: str, all_reduce: str | Callable[..., Schedule]) -> Run:
     """A short run that is over, made once for several tests."""
-    options: dict[str, Any] = {"framework": framework, "workers": WORKERS[framework], "steps": STEPS}
+    options: dict[str, Any] = {
+        "framework": framework,
+        "workers": WORKERS[framework],
+        "steps": STEPS,
+    }
     with start("multi_worker_mirrored", all_reduce=all_reduce, hosts=2, **options) as run:
         return run.wait(100)
 
@@ -61,7 +69,9 @@ def losses(run: Run, task: str = "worker:0") -> list[float]:
 
 
 class Call(NamedTuple):
-    """One all-reduce of a run as its messages show it: the bytes of its array, what each rank sent and received, and its messages by rank."""
+    """One all-reduce of a run as its messages show it: the bytes of its array, what each rank sent
+    and received, and its messages by rank.
+    """
 
     bytes: int
     sent: tuple[int, ...]
@@ -70,7 +80,10 @@ class Call(NamedTuple):
 
 
 def calls(run: Run, schedule: Schedule) -> list[Call]:
-    """All calls of a run. Each rank has recorded as many messages for each call as the schedule has transfers for it."""
+    """All calls of a run.
+
+    Each rank has recorded as many messages for each call as the schedule has transfers for it.
+    """
     by_rank = []
     for rank in range(schedule.ranks):
         each = sum(t.dst == rank for transfers in schedule.rounds for t in transfers)
@@ -91,19 +104,34 @@ def _call(messages: list[list[Message]], schedule: Schedule) -> Call:
     for m in listed:
         sent[m.src] += m.bytes
         received[m.dst] += m.bytes
-    return Call(sum(chunks.values()), tuple(sent[t] for t in tasks), tuple(received[t] for t in tasks), messages)
+    return Call(
+        sum(chunks.values()),
+        tuple(sent[t] for t in tasks),
+        tuple(received[t] for t in tasks),
+        messages,
+    )
 
 
 def check_price(call: Call, schedule: Schedule) -> None:
     price = cost(schedule, call.bytes, itemsize=4)
     assert (call.sent, call.received) == (price.sent, price.received)
-    transfers = Counter((number, *t[:3]) for number, transfers in enumerate(schedule.rounds) for t in transfers)
+    transfers = Counter(
+        (number, *t[:3]) for number, transfers in enumerate(schedule.rounds) for t in transfers
+    )
     ranks = {schedule.task(rank): rank for rank in range(schedule.ranks)}
-    assert Counter((m.round, ranks[m.src], ranks[m.dst], m.chunk) for messages in call.messages for m in messages) == transfers
+    assert (
+        Counter(
+            (m.round, ranks[m.src], ranks[m.dst], m.chunk)
+            for messages in call.messages
+            for m in messages
+        )
+        == transfers
+    )
 
 
 def schedule_of(framework: str, all_reduce: Any) -> Schedule:
-    options = {"colocated": True} if all_reduce == "parameter_server" else {}  # a worker is the server
+    # a worker is the server
+    options = {"colocated": True} if all_reduce == "parameter_server" else {}
     return build(all_reduce, WORKERS[framework], 2, **options)
 
 
@@ -111,24 +139,30 @@ def schedule_of(framework: str, all_reduce: Any) -> Schedule:
 
 
 @pytest.mark.parametrize(("framework", "all_reduce"), CASES)
-def test_all_workers_end_equal_and_learn_what_they_learn_with_the_frameworks_own(framework: str, all_reduce: Any) -> None:
+def test_all_workers_end_equal_and_learn_what_they_learn_with_the_frameworks_own(
+    framework: str, all_reduce: Any
+) -> None:
     run, native = trained(framework, all_reduce), trained(framework, "native")
     digests = run.result["parameter_digest"]
     assert list(digests) == [f"worker:{i}" for i in range(WORKERS[framework])]
     assert len(set(digests.values())) == 1
     assert len(losses(run)) == STEPS
     np.testing.assert_allclose(losses(run), losses(native), **SUM_ORDER)
-    assert all(losses(run, task) == losses(run) for task in digests)  # all are told the mean over the global batch
+    # all are told the mean over the global batch
+    assert all(losses(run, task) == losses(run) for task in digests)
     assert not native.trace.all(Message)
 
 
 @pytest.mark.parametrize(("framework", "all_reduce"), CASES)
-def test_what_goes_over_the_wire_in_a_step_is_what_the_schedule_costs(framework: str, all_reduce: Any) -> None:
+def test_what_goes_over_the_wire_in_a_step_is_what_the_schedule_costs(
+    framework: str, all_reduce: Any
+) -> None:
     run, schedule = trained(framework, all_reduce), schedule_of(framework, all_reduce)
     found = calls(run, schedule)
     assert len(found) == STEPS
     for call in found:
-        assert call.bytes == 4 * (run.result["parameters"] + 1)  # the loss travels along with the gradients
+        # the loss travels along with the gradients
+        assert call.bytes == 4 * (run.result["parameters"] + 1)
         check_price(call, schedule)
 
 
@@ -143,7 +177,9 @@ def test_the_messages_of_a_step_fall_in_its_reduction(framework: str, all_reduce
 
 
 @pytest.mark.parametrize(("framework", "all_reduce"), CASES)
-def test_the_record_of_a_run_names_its_all_reduce_and_keeps_no_meeting(framework: str, all_reduce: Any) -> None:
+def test_the_record_of_a_run_names_its_all_reduce_and_keeps_no_meeting(
+    framework: str, all_reduce: Any
+) -> None:
     run = trained(framework, all_reduce)
     name = all_reduce if isinstance(all_reduce, str) else "chain"
     assert (run.result["all_reduce"], run.result["hosts"]) == (name, 2)
@@ -154,7 +190,12 @@ def test_the_record_of_a_run_names_its_all_reduce_and_keeps_no_meeting(framework
 
 
 def test_ddp_exchanges_the_first_bucket_while_it_computes_the_next() -> None:
-    options: dict[str, Any] = {"workload": "wide", "parameters": 3_000_000, "steps": 4, "workers": 3}
+    options: dict[str, Any] = {
+        "workload": "wide",
+        "parameters": 3_000_000,
+        "steps": 4,
+        "workers": 3,
+    }
     with start("multi_worker_mirrored", framework="torch", all_reduce="ring", **options) as run:
         trace = run.wait(60).trace
     schedule, left = ring(3), calls(run, ring(3))
@@ -176,7 +217,9 @@ def test_ddp_exchanges_the_first_bucket_while_it_computes_the_next() -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_worker_and_a_run_without_a_trace_exchange_nothing_that_shows(framework: str) -> None:
     for options in ({"workers": 1}, {"workers": 2, "trace": False}):
-        with start("multi_worker_mirrored", framework=framework, all_reduce="ring", steps=2, **options) as run:
+        with start(
+            "multi_worker_mirrored", framework=framework, all_reduce="ring", steps=2, **options
+        ) as run:
             result = run.wait(60).values
         assert len({value["digest"] for value in result.values()}) == 1
         assert run.trace.all(Message) == []
@@ -188,27 +231,63 @@ def test_one_worker_and_a_run_without_a_trace_exchange_nothing_that_shows(framew
 @pytest.mark.parametrize(
     ("strategy", "fields", "says"),
     [
-        ("multi_worker_mirrored", {"all_reduce": forgetful}, f"all_reduce='forgetful': it is not right yet.\n{verify(forgetful(4))}"),
+        (
+            "multi_worker_mirrored",
+            {"all_reduce": forgetful},
+            f"all_reduce='forgetful': it is not right yet.\n{verify(forgetful(4))}",
+        ),
         ("multi_worker_mirrored", {"all_reduce": lambda workers: 3}, "must return a Schedule"),
-        ("multi_worker_mirrored", {"all_reduce": lambda workers: ring(2)}, "a schedule for 4 workers was asked for"),
-        ("multi_worker_mirrored", {"all_reduce": "rign"}, "all_reduce='rign': did you mean 'ring'? allowed: native, "),
+        (
+            "multi_worker_mirrored",
+            {"all_reduce": lambda workers: ring(2)},
+            "a schedule for 4 workers was asked for",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"all_reduce": "rign"},
+            "all_reduce='rign': did you mean 'ring'? allowed: native, ",
+        ),
         ("multi_worker_mirrored", {"all_reduce": "ring_all_gather"}, "allowed: native, "),
-        ("multi_worker_mirrored", {"all_reduce": HALVES["ring_all_gather"]}, "all_gather; a run needs an all-reduce between its workers"),
-        ("multi_worker_mirrored", {"all_reduce": ALGORITHMS["parameter_server"]}, "needs servers of its own"),
+        (
+            "multi_worker_mirrored",
+            {"all_reduce": HALVES["ring_all_gather"]},
+            "all_gather; a run needs an all-reduce between its workers",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"all_reduce": ALGORITHMS["parameter_server"]},
+            "needs servers of its own",
+        ),
         ("multi_worker_mirrored", {"all_reduce": 4}, "all_reduce=4: allowed: 'native'"),
-        ("multi_worker_mirrored", {"all_reduce": "ring", "hosts": 5}, "hosts=5: at most 4, one for each worker"),
+        (
+            "multi_worker_mirrored",
+            {"all_reduce": "ring", "hosts": 5},
+            "hosts=5: at most 4, one for each worker",
+        ),
         ("multi_worker_mirrored", {"hosts": 0}, "hosts=0: allowed: a whole number from 1"),
-        ("one_device", {"all_reduce": "ring"}, "one_device has no all-reduce to replace; multi_worker_mirrored has"),
+        (
+            "one_device",
+            {"all_reduce": "ring"},
+            "one_device has no all-reduce to replace; multi_worker_mirrored has",
+        ),
         ("one_device", {"all_reduce": chain}, "one_device has no all-reduce to replace"),
-        (lambda task: None, {"framework": "python", "all_reduce": forgetful}, "it is not right yet"),
+        (
+            lambda task: None,
+            {"framework": "python", "all_reduce": forgetful},
+            "it is not right yet",
+        ),
         (RunSpec(framework="torch", all_reduce="rign"), {}, "did you mean 'ring'?"),
     ],
     ids=str,
 )
-def test_what_is_no_all_reduce_for_a_run_is_refused_before_a_process_starts(strategy: Any, fields: dict[str, Any], says: str) -> None:
+def test_what_is_no_all_reduce_for_a_run_is_refused_before_a_process_starts(
+    strategy: Any, fields: dict[str, Any], says: str
+) -> None:
     runs = set(Path(HOME, "runs").glob("*"))
     with pytest.raises(SpecError) as caught:
-        start(strategy, **({} if isinstance(strategy, RunSpec) else {"framework": "torch"}) | fields)
+        start(
+            strategy, **({} if isinstance(strategy, RunSpec) else {"framework": "torch"}) | fields
+        )
     assert says in str(caught.value)
     assert set(Path(HOME, "runs").glob("*")) == runs
 
@@ -217,7 +296,9 @@ def test_a_function_is_never_taken_for_the_frameworks_own() -> None:
     def native(workers: int) -> Schedule:
         return chain(workers)
 
-    with start("multi_worker_mirrored", framework="torch", workers=2, steps=1, all_reduce=native) as run:
+    with start(
+        "multi_worker_mirrored", framework="torch", workers=2, steps=1, all_reduce=native
+    ) as run:
         assert run.wait(60).trace.all(Message)
 
 
@@ -226,7 +307,9 @@ def test_a_function_is_never_taken_for_the_frameworks_own() -> None:
 
 @functools.cache
 def killed(framework: str) -> tuple[Run, LockstepError, dict[str, str]]:
-    """A run in which a worker was killed in the middle of a step, how it ended, and what the others said."""
+    """A run in which a worker was killed in the middle of a step, how it ended, and what the others
+    said.
+    """
     options: dict[str, Any] = {"framework": framework, "workers": 3, "hosts": 2, "steps": 100_000}
     with start("multi_worker_mirrored", all_reduce="ring", **options).wait_running(60) as run:
         deadline = time.monotonic() + 60
@@ -234,8 +317,12 @@ def killed(framework: str) -> tuple[Run, LockstepError, dict[str, str]]:
             time.sleep(0.05)
         run.kill("worker:1")
         with pytest.raises(LockstepError) as caught:
-            run.wait(PATIENCE / 2)  # nobody waits until patience runs out: the lost connection tells
-    errors = {path.parent.name: json.loads(path.read_text())["reason"] for path in run.run_dir.glob("tasks/*/error.json")}
+            # nobody waits until patience runs out: the lost connection tells
+            run.wait(PATIENCE / 2)
+    errors = {
+        path.parent.name: json.loads(path.read_text())["reason"]
+        for path in run.run_dir.glob("tasks/*/error.json")
+    }
     return run, caught.value, errors
 
 
@@ -269,7 +356,13 @@ def test_a_function_of_ones_own_exchanges_with_the_schedule_of_the_run() -> None
         for array in arrays:
             group.execute(task.schedule, array)
         group.close()
-        return task.schedule.name, task.schedule.hosts, task.rank, arrays, (task.run_dir / "meetings").exists()
+        return (
+            task.schedule.name,
+            task.schedule.hosts,
+            task.rank,
+            arrays,
+            (task.run_dir / "meetings").exists(),
+        )
 
     with start(work, framework="python", workers=3, all_reduce="ring", hosts=2) as run:
         result = run.wait(60).result
@@ -300,7 +393,9 @@ def test_a_function_of_ones_own_may_choose_its_schedules_and_meet_in_several_gro
 
 
 @pytest.mark.parametrize("others", [{"ps": 1}, {"chief": True}], ids=str)
-def test_the_schedule_of_a_run_is_for_its_workers_whatever_other_tasks_there_are(others: dict[str, Any]) -> None:
+def test_the_schedule_of_a_run_is_for_its_workers_whatever_other_tasks_there_are(
+    others: dict[str, Any],
+) -> None:
     def work(task: Any) -> int:
         group = task.group()
         array = np.array([task.index + 1])

@@ -1,4 +1,6 @@
-"""`lockstep watch` beside a real run: it ends by itself when the run does, and says how the run ended."""
+"""`lockstep watch` beside a real run: it ends by itself when the run does, and says how the run
+ended.
+"""
 
 import time
 
@@ -17,7 +19,9 @@ def work(task: Task) -> None:
         task.metric("loss", 1 / (n + 1), n, (n + 1) * task.spec.batch)
 
 
-def test_watching_ends_with_the_run_and_leaves_the_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_ends_with_the_run_and_leaves_the_run_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with start(work, workers=2, steps=40, device_ms=1) as run:
         run.wait_running(30)
         watch(run.run_dir, timeout=60)
@@ -26,7 +30,9 @@ def test_watching_ends_with_the_run_and_leaves_the_run_alone(capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("end, words", [("stop", "is stopped"), ("kill", "worker:1 failed")])
-def test_watching_says_how_a_run_ended(end: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_says_how_a_run_ended(
+    end: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with start(work, workers=2) as run:
         run.wait_running(30)
         watching = SavedRun(run.run_dir)

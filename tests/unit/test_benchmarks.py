@@ -65,7 +65,14 @@ def test_both_sides_are_measured_in_turn() -> None:
         return next(figures)
 
     a, b = iter([1.0, 2.0, 3.0]), iter([4.0, 5.0, 6.0])
-    made = compare("x", "s", lambda: side("ours", a), ("peer", lambda: side("peer", b)), Aim("faster", 1), Options(repeats=3))
+    made = compare(
+        "x",
+        "s",
+        lambda: side("ours", a),
+        ("peer", lambda: side("peer", b)),
+        Aim("faster", 1),
+        Options(repeats=3),
+    )
     assert seen == ["ours", "peer"] * 3
     assert made.pairs == ((1.0, 4.0), (2.0, 5.0), (3.0, 6.0))
 
@@ -78,8 +85,14 @@ def test_fewer_repeats_than_enough_are_said_to_be_no_result() -> None:
     assert "only 3 repeats" in console.export_text()
 
 
-def test_the_record_is_json_with_the_machine_and_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SUBJECTS, "one", lambda options: iter([row(Aim("faster", 15)), row(Aim("none"), ((0.0, 0.0),))]))
+def test_the_record_is_json_with_the_machine_and_every_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        SUBJECTS,
+        "one",
+        lambda options: iter([row(Aim("faster", 15)), row(Aim("none"), ((0.0, 0.0),))]),
+    )
     monkeypatch.setitem(SUBJECTS, "broken", broken)
     failures = measure(["one", "broken"], Options(), False, tmp_path)
     (path,) = tmp_path.glob("*.json")
@@ -105,13 +118,20 @@ def test_a_step_is_timed_after_the_warm_up() -> None:
 
 
 def test_a_recorded_stretch_is_paired_with_the_unrecorded_one_after_it() -> None:
-    """The first two stretches are the warm-up, so the first moment that counts is the end of the second."""
+    """The first two stretches are the warm-up, so the first moment that counts is the end of the
+    second.
+    """
     moments = [5.0, 7.0, 7.4, 7.6, 8.4, 8.8]
-    assert [pytest.approx(pair) for pair in tracing.in_pairs(moments, 100)] == [(4.0, 2.0), (8.0, 4.0)]
+    assert [pytest.approx(pair) for pair in tracing.in_pairs(moments, 100)] == [
+        (4.0, 2.0),
+        (8.0, 4.0),
+    ]
 
 
 @pytest.mark.parametrize("given", [["strat"], ["--repeat", "0"], ["start", "nothing"]])
-def test_bad_input_ends_with_exit_code_2(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_ends_with_exit_code_2(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         arguments(given)
     assert ended.value.code == 2

@@ -1,4 +1,6 @@
-"""MachineCard and StrategyTable: the facts they are given, all of them, as HTML that needs no script and as text."""
+"""MachineCard and StrategyTable: the facts they are given, all of them, as HTML that needs no
+script and as text.
+"""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -20,7 +22,9 @@ def here() -> hardware.Machine:
 
 @pytest.fixture(scope="module")
 def machine_card(here: hardware.Machine) -> MachineCard:
-    return MachineCard(hardware.machine_rows(here), catalog.rows(here), [("device", "cpu", "No GPU was found.")])
+    return MachineCard(
+        hardware.machine_rows(here), catalog.rows(here), [("device", "cpu", "No GPU was found.")]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +37,24 @@ def text_of(card: Card) -> str:
     return "".join(ET.fromstring(f"<div>{card.body()}</div>").itertext())
 
 
-def test_the_machine_card_has_every_fact_and_every_standing_with_its_cure(machine_card: MachineCard, here: hardware.Machine) -> None:
+def test_the_machine_card_has_every_fact_and_every_standing_with_its_cure(
+    machine_card: MachineCard, here: hardware.Machine
+) -> None:
     text = text_of(machine_card)
     for what, much, means in hardware.machine_rows(here):
         assert what in text and much in text and means in text
     for row in catalog.rows(here):
         assert row["strategy"] in text and row["why"][1:] in text and row["cure"] in text
     assert "No GPU was found." in text
-    assert repr(machine_card) == f"MachineCard({len(hardware.machine_rows(here))} facts, {len(catalog.rows(here))} strategies)"
+    assert (
+        repr(machine_card)
+        == f"MachineCard({len(hardware.machine_rows(here))} facts, {len(catalog.rows(here))} strategies)"
+    )
 
 
-def test_strategies_that_stand_for_the_same_reason_share_a_row_and_none_is_lost(machine_card: MachineCard, here: hardware.Machine) -> None:
+def test_strategies_that_stand_for_the_same_reason_share_a_row_and_none_is_lost(
+    machine_card: MachineCard, here: hardware.Machine
+) -> None:
     rows = catalog.rows(here)
     groups = machine_card.groups()
     assert len({group[:3] for group in groups}) == len(groups) < len(rows)
@@ -51,18 +62,30 @@ def test_strategies_that_stand_for_the_same_reason_share_a_row_and_none_is_lost(
     assert sum(name.count(", ") + 1 for name in named) == len(rows)
 
 
-def test_the_strategy_table_has_every_fact_of_every_strategy(strategy_table: StrategyTable, here: hardware.Machine) -> None:
+def test_the_strategy_table_has_every_fact_of_every_strategy(
+    strategy_table: StrategyTable, here: hardware.Machine
+) -> None:
     text, plain = text_of(strategy_table), strategy_table.table()
     for row in catalog.rows(here):
         for fact in (*QUESTIONS, "source", "why", "cure"):
             assert row[fact] in text
             assert fact == "source" or row[fact] in plain
-    assert repr(strategy_table) == f"StrategyTable({len(catalog.STRATEGIES)} strategies, {len(catalog.rows(here))} with a framework)"
+    assert (
+        repr(strategy_table)
+        == f"StrategyTable({len(catalog.STRATEGIES)} strategies, {len(catalog.rows(here))} with a framework)"
+    )
 
 
-def test_each_filter_has_a_rule_for_each_of_its_choices(strategy_table: StrategyTable, here: hardware.Machine) -> None:
+def test_each_filter_has_a_rule_for_each_of_its_choices(
+    strategy_table: StrategyTable, here: hardware.Machine
+) -> None:
     rules, body = strategy_table.style(), strategy_table.body()
-    for choice in (*QUESTIONS, "tensorflow", "torch", *{row["reality"] for row in catalog.rows(here)}):
+    for choice in (
+        *QUESTIONS,
+        "tensorflow",
+        "torch",
+        *{row["reality"] for row in catalog.rows(here)},
+    ):
         assert f"option[value={choice}]" in rules and f'<option value="{choice}">' in body
 
 
@@ -81,12 +104,18 @@ def test_a_known_word_is_explained_at_its_first_use_and_listed_for_keyboards() -
     html = explained("Gradients of replicas & gradients, not all-reduced")
     assert html.count("<abbr") == 2 and "not all-reduced" in html and "&amp; " in html
     listed = glossary(["the gradients"], ["emulated"])
-    assert WORDS["gradients"] in listed and "<dt>emulated</dt>" in listed and "replicas" not in listed
+    assert (
+        WORDS["gradients"] in listed and "<dt>emulated</dt>" in listed and "replicas" not in listed
+    )
     assert glossary(["nothing"]) == ""
 
 
-def test_a_page_of_a_card_asks_nobody_for_anything(machine_card: MachineCard, strategy_table: StrategyTable, tmp_path: Path) -> None:
+def test_a_page_of_a_card_asks_nobody_for_anything(
+    machine_card: MachineCard, strategy_table: StrategyTable, tmp_path: Path
+) -> None:
     for card in (machine_card, strategy_table):
         page = card.to_html(tmp_path / "card.html").read_text()
-        assert not any(asking in page for asking in ("src=", '<link rel="style', "@import", "url(", "<script"))
+        assert not any(
+            asking in page for asking in ("src=", '<link rel="style', "@import", "url(", "<script")
+        )
         assert card.body() in page.replace(' data-lm-suppress-shortcuts="true"', "")

@@ -1,4 +1,6 @@
-"""The catalogue: bad input is refused in one line before anything starts, and every entry leads to a role function."""
+"""The catalogue: bad input is refused in one line before anything starts, and every entry leads to
+a role function.
+"""
 
 import ast
 from dataclasses import fields
@@ -23,19 +25,33 @@ SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), tpu=F
 def test_a_strategy_brings_its_usual_number_of_workers() -> None:
     assert spec_for("one_device").workers == 1
     assert spec_for("multi_worker_mirrored").workers == 4
-    assert spec_for("multi_worker_mirrored", workers=2, framework=None, run_dir=None) == RunSpec(workers=2)
+    assert spec_for("multi_worker_mirrored", workers=2, framework=None, run_dir=None) == RunSpec(
+        workers=2
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("multi_worker_mirored", {}, "strategy='multi_worker_mirored': did you mean 'multi_worker_mirrored'? allowed: one_device, "),
+        (
+            "multi_worker_mirored",
+            {},
+            "strategy='multi_worker_mirored': did you mean 'multi_worker_mirrored'? allowed: one_device, ",
+        ),
         ("ddp", {}, "strategy='ddp': did you mean 'multi_worker_mirrored'?"),
         ("FSDP", {}, "strategy='FSDP': did you mean 'fully_sharded'?"),
         ("xyzzy", {}, "strategy='xyzzy': allowed: one_device, "),
         ("one_device", {"framework": "pytorch"}, "framework='pytorch': did you mean 'torch'?"),
-        ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': fully_sharded is built in torch only: leave it out"),
-        ("mirrored", {"workers": 100}, "workers=100: mirrored with tensorflow is one process, which takes at most 64 devices"),
+        (
+            "fully_sharded",
+            {"framework": "tensorflow"},
+            "framework='tensorflow': fully_sharded is built in torch only: leave it out",
+        ),
+        (
+            "mirrored",
+            {"workers": 100},
+            "workers=100: mirrored with tensorflow is one process, which takes at most 64 devices",
+        ),
         (
             "mirrored",
             {"slow": {"worker:1": 3.0}},
@@ -46,88 +62,188 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
             {"backups": 2},
             "backups=2: multi_worker_mirrored has no use for it: leave it out (it is for backup_workers)",
         ),
-        ("one_device", {"framework": "tensorflw"}, "framework='tensorflw': did you mean 'tensorflow'? allowed: tensorflow, torch"),
+        (
+            "one_device",
+            {"framework": "tensorflw"},
+            "framework='tensorflw': did you mean 'tensorflow'? allowed: tensorflow, torch",
+        ),
         ("one_device", {"framework": "python"}, "framework='python': "),
-        ("one_device", {"workload": "digit_cnn"}, "workload='digit_cnn': did you mean 'digits_cnn'?"),
-        ("one_device", {"workers": 3}, "workers=3: one_device has exactly 1; multi_worker_mirrored takes more"),
+        (
+            "one_device",
+            {"workload": "digit_cnn"},
+            "workload='digit_cnn': did you mean 'digits_cnn'?",
+        ),
+        (
+            "one_device",
+            {"workers": 3},
+            "workers=3: one_device has exactly 1; multi_worker_mirrored takes more",
+        ),
         ("one_device", {"workers": 0}, "workers=0: allowed: a whole number from 1 to 256"),
-        ("multi_worker_mirrored", {"workers": -1}, "workers=-1: allowed: a whole number from 1 to 256"),
-        ("multi_worker_mirrored", {"workers": 10_000}, "workers=10000: allowed: a whole number from 1 to 256"),
-        ("multi_worker_mirrored", {"workers": "many"}, "workers='many': allowed: a whole number from 1 to 256"),
-        ("multi_worker_mirrored", {"global_batch": 30}, "global_batch=30: must divide evenly over 4 workers, such as 28 or 32"),
-        ("multi_worker_mirrored", {"slow": {"worker:9": 2.0}}, "slow='worker:9': this run has worker:0 to worker:3"),
+        (
+            "multi_worker_mirrored",
+            {"workers": -1},
+            "workers=-1: allowed: a whole number from 1 to 256",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"workers": 10_000},
+            "workers=10000: allowed: a whole number from 1 to 256",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"workers": "many"},
+            "workers='many': allowed: a whole number from 1 to 256",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"global_batch": 30},
+            "global_batch=30: must divide evenly over 4 workers, such as 28 or 32",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"slow": {"worker:9": 2.0}},
+            "slow='worker:9': this run has worker:0 to worker:3",
+        ),
         ("multi_worker_mirrored", {"ps": 2}, "ps=2: multi_worker_mirrored has none: leave it out"),
-        ("multi_worker_mirrored", {"chief": True}, "chief=True: multi_worker_mirrored has none: leave it out"),
+        (
+            "multi_worker_mirrored",
+            {"chief": True},
+            "chief=True: multi_worker_mirrored has none: leave it out",
+        ),
         ("multi_worker_mirrored", {"step": 3}, "field='step': did you mean 'steps'?"),
-        ("mirrored", {"emulate": True}, "emulate=True: mirrored has no use for it: leave it out (it is for tpu)"),
+        (
+            "mirrored",
+            {"emulate": True},
+            "emulate=True: mirrored has no use for it: leave it out (it is for tpu)",
+        ),
         (
             "one_device",
             {"cross_device_ops": "nccl"},
             "cross_device_ops='nccl': one_device has no use for it: leave it out (it is for mirrored)",
         ),
-        ("mirrored", {"microbatches": 8}, "microbatches=8: mirrored has no use for it: leave it out (it is for pipeline_parallel)"),
-        ("parameter_server", {"slow": {"ps:0": 2.0}}, "slow='ps:0': only workers can be slowed, such as worker:0"),
-        ("tensor_parallel", {"workers": 3}, "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8"),
-        ("mirrored", {"workers": 3, "global_batch": 128}, "global_batch=128: must divide evenly over 3 devices, such as 126 or 129"),
-        ("one_device", {"evaluate_every": 5, "trace": False}, "evaluate_every=5: the accuracy goes into the trace, and this run has none"),
+        (
+            "mirrored",
+            {"microbatches": 8},
+            "microbatches=8: mirrored has no use for it: leave it out (it is for pipeline_parallel)",
+        ),
+        (
+            "parameter_server",
+            {"slow": {"ps:0": 2.0}},
+            "slow='ps:0': only workers can be slowed, such as worker:0",
+        ),
+        (
+            "tensor_parallel",
+            {"workers": 3},
+            "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8",
+        ),
+        (
+            "mirrored",
+            {"workers": 3, "global_batch": 128},
+            "global_batch=128: must divide evenly over 3 devices, such as 126 or 129",
+        ),
+        (
+            "one_device",
+            {"evaluate_every": 5, "trace": False},
+            "evaluate_every=5: the accuracy goes into the trace, and this run has none",
+        ),
     ],
 )
-def test_bad_input_names_the_field_the_value_and_what_is_allowed(name: str, given: dict[str, Any], says: str) -> None:
+def test_bad_input_names_the_field_the_value_and_what_is_allowed(
+    name: str, given: dict[str, Any], says: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         spec_for(name, **given)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-ROWS = [(name, framework) for name, strategy in STRATEGIES.items() for framework, jobs in strategy.programs.items() if jobs]
+ROWS = [
+    (name, framework)
+    for name, strategy in STRATEGIES.items()
+    for framework, jobs in strategy.programs.items()
+    if jobs
+]
 
 
 def given_for(name: str) -> dict[str, Any]:
     return {"emulate": True} if name == "tpu" else {}
 
 
-OWN = [(name, field) for name, strategy in STRATEGIES.items() for field in sorted(set(ONLY_SOME) - {"parameters", *strategy.takes})]
+OWN = [
+    (name, field)
+    for name, strategy in STRATEGIES.items()
+    for field in sorted(set(ONLY_SOME) - {"parameters", *strategy.takes})
+]
 
 
 @pytest.mark.parametrize(("name", "field"), OWN)
 def test_what_was_set_counts_even_if_it_is_the_default(name: str, field: str) -> None:
     usual = RunSpec.model_fields[field].default or "hierarchical_copy"
     with pytest.raises(SpecError, match=f"{name} has no use for it: leave it out") as caught:
-        spec_for(name, **{"framework": None, **given_for(name), field: False if field == "emulate" else usual})
+        spec_for(
+            name,
+            **{"framework": None, **given_for(name), field: False if field == "emulate" else usual},
+        )
     assert caught.value.field == field
 
 
 def test_the_size_of_a_model_counts_as_set_where_the_workload_has_another() -> None:
-    assert spec_for("one_device", workload="wide").parameters == spec_for("one_device", workload="wide", parameters=1_000_000).parameters
-    with pytest.raises(SpecError, match=r"parameters=1000000: digits has no use for it: leave it out \(it is for wide\)"):
+    assert (
+        spec_for("one_device", workload="wide").parameters
+        == spec_for("one_device", workload="wide", parameters=1_000_000).parameters
+    )
+    with pytest.raises(
+        SpecError,
+        match=r"parameters=1000000: digits has no use for it: leave it out \(it is for wide\)",
+    ):
         spec_for("one_device", parameters=1_000_000)
 
 
 def test_every_field_that_only_some_use_is_used_by_one() -> None:
-    assert {field for strategy in STRATEGIES.values() for field in strategy.takes} == set(ONLY_SOME) - {"parameters"}
+    assert {field for strategy in STRATEGIES.values() for field in strategy.takes} == set(
+        ONLY_SOME
+    ) - {"parameters"}
 
 
 @pytest.mark.parametrize(("name", "framework"), ROWS)
-def test_a_saved_spec_says_what_its_run_had_a_use_for_and_can_be_run_again(name: str, framework: str) -> None:
-    spec = spec_for(name, framework=framework, workload="wide", parameters=30_010, **given_for(name))
+def test_a_saved_spec_says_what_its_run_had_a_use_for_and_can_be_run_again(
+    name: str, framework: str
+) -> None:
+    spec = spec_for(
+        name, framework=framework, workload="wide", parameters=30_010, **given_for(name)
+    )
     written = spec.model_dump_json()
-    assert {field for field in ONLY_SOME if f'"{field}":' in written} == {*STRATEGIES[name].takes, "parameters"}
+    assert {field for field in ONLY_SOME if f'"{field}":' in written} == {
+        *STRATEGIES[name].takes,
+        "parameters",
+    }
     again = RunSpec.model_validate_json(written)
     assert catalog.checked(again) == spec
     assert again.model_dump_json() == written
 
 
 ONE_HOST = {
-    **{("one_device", framework): "one_device with [a-z]+ is one process" for framework in ("tensorflow", "torch")},
+    **{
+        ("one_device", framework): "one_device with [a-z]+ is one process"
+        for framework in ("tensorflow", "torch")
+    },
     **{(name, "tensorflow"): "is one process" for name in ("mirrored", "tpu", "central_storage")},
-    ("tensor_parallel", "tensorflow"): r"is one process, so on one host: leave it out \(--framework torch can be on several\)",
-    ("mirrored", "torch"): r"the devices of one machine, so on one host: leave it out \(multi_worker_mirrored can be on several\)",
+    (
+        "tensor_parallel",
+        "tensorflow",
+    ): r"is one process, so on one host: leave it out \(--framework torch can be on several\)",
+    (
+        "mirrored",
+        "torch",
+    ): r"the devices of one machine, so on one host: leave it out \(multi_worker_mirrored can be on several\)",
     ("central_storage", "torch"): "memory that all its workers share",
 }
 
 
 @pytest.mark.parametrize(("name", "framework"), ROWS)
-def test_hosts_and_links_are_for_workers_that_can_be_on_several_and_refused_with_the_reason_elsewhere(name: str, framework: str) -> None:
+def test_hosts_and_links_are_for_workers_that_can_be_on_several_and_refused_with_the_reason_elsewhere(
+    name: str, framework: str
+) -> None:
     fast = Link(mbit=500)
     spread: list[dict[str, Any]] = [
         {"hosts": 2},
@@ -156,30 +272,52 @@ def test_without_a_framework_a_strategy_has_the_usual_one_or_its_only_one() -> N
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_who_can_take_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says_what_the_others_have(name: str) -> None:
+def test_who_can_take_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says_what_the_others_have(
+    name: str,
+) -> None:
     for framework, jobs in STRATEGIES[name].programs.items():
         if jobs:
             spec = spec_for(name, framework=framework, emulate=name == "tpu" or None)
-            (reason,) = (r for r in catalog.plan(spec, hardware.probe()).reasons if r.what == "all-reduce")
-            assert (reason.choice in ("ring", "gloo", "nccl")) == (STRATEGIES[name].all_reduce(spec) is None)
+            (reason,) = (
+                r for r in catalog.plan(spec, hardware.probe()).reasons if r.what == "all-reduce"
+            )
+            assert (reason.choice in ("ring", "gloo", "nccl")) == (
+                STRATEGIES[name].all_reduce(spec) is None
+            )
             if not STRATEGIES[name].takes_schedule:
-                refusal = "has no all-reduce to replace" if reason.choice == "none" else "keeps the framework's own"
+                refusal = (
+                    "has no all-reduce to replace"
+                    if reason.choice == "none"
+                    else "keeps the framework's own"
+                )
                 with pytest.raises(SpecError, match=refusal):
                     catalog.schedule(spec.model_copy(update={"all_reduce": "ring"}))
 
 
-def test_mirrored_with_torch_is_told_which_strategy_is_the_same_program_and_takes_an_all_reduce_of_ours() -> None:
-    with pytest.raises(SpecError, match="mirrored keeps the framework's own; multi_worker_mirrored is the same program and takes yours"):
+def test_mirrored_with_torch_is_told_which_strategy_is_the_same_program_and_takes_an_all_reduce_of_ours() -> (
+    None
+):
+    with pytest.raises(
+        SpecError,
+        match="mirrored keeps the framework's own; multi_worker_mirrored is the same program and takes yours",
+    ):
         catalog.schedule(spec_for("mirrored", framework="torch", all_reduce="ring"))
 
 
 def test_replicas_of_one_process_may_be_given_by_their_own_name() -> None:
-    by_name, as_workers = (spec_for("mirrored", framework="tensorflow", **given) for given in ({"replicas": 2}, {"workers": 2}))
-    assert (by_name.workers, by_name.replicas) == (as_workers.workers, as_workers.replicas) == (1, 2)
+    by_name, as_workers = (
+        spec_for("mirrored", framework="tensorflow", **given)
+        for given in ({"replicas": 2}, {"workers": 2})
+    )
+    assert (
+        (by_name.workers, by_name.replicas) == (as_workers.workers, as_workers.replicas) == (1, 2)
+    )
 
 
 def test_fields_beside_a_ready_made_spec_are_refused_and_not_forgotten() -> None:
-    with pytest.raises(SpecError, match=r"steps=5: a RunSpec says all there is: RunSpec\(\.\.\., steps=\.\.\.\)"):
+    with pytest.raises(
+        SpecError, match=r"steps=5: a RunSpec says all there is: RunSpec\(\.\.\., steps=\.\.\.\)"
+    ):
         course_lib.start(RunSpec(workers=2), steps=5)
 
 
@@ -188,9 +326,14 @@ def test_a_ready_made_spec_is_checked_too() -> None:
         catalog.checked(RunSpec(strategy="one_device", workers=2))
 
 
-def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match=r"torch is unavailable here: it is not installed\. Install it: pip install torch\."):
+    with pytest.raises(
+        Unavailable,
+        match=r"torch is unavailable here: it is not installed\. Install it: pip install torch\.",
+    ):
         spec_for("one_device", framework="torch")
     assert {(row["reality"], row["cure"]) for row in catalog.rows(LAPTOP)} == {
         ("unavailable", "Install it: pip install tensorflow."),
@@ -201,7 +344,10 @@ def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(monkeypa
 def test_nccl_need_not_be_asked_for_where_it_can_work() -> None:
     """On a laptop it is unavailable: see test_every_row."""
     spec = RunSpec(workers=2, framework="torch", all_reduce="nccl")
-    with pytest.raises(SpecError, match="all_reduce='nccl': leave it out: where every worker has a GPU, the native all-reduce is NCCL"):
+    with pytest.raises(
+        SpecError,
+        match="all_reduce='nccl': leave it out: where every worker has a GPU, the native all-reduce is NCCL",
+    ):
         catalog.find("multi_worker_mirrored").check(spec, SERVER)
     with pytest.raises(Unavailable, match="nccl is unavailable here"):
         catalog.find("multi_worker_mirrored").check(spec, LAPTOP)
@@ -226,7 +372,15 @@ def test_every_entry_is_complete_and_leads_to_its_role_functions(name: str) -> N
     for jobs in strategy.programs.values():
         for job, path in jobs.items():
             module, _, function = path.partition(":")
-            file = Path(course_lib.__file__).parent.parent.joinpath(*module.split(".")).with_suffix(".py")
-            functions = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+            file = (
+                Path(course_lib.__file__)
+                .parent.parent.joinpath(*module.split("."))
+                .with_suffix(".py")
+            )
+            functions = [
+                node.name
+                for node in ast.parse(file.read_text()).body
+                if isinstance(node, ast.FunctionDef)
+            ]
             assert function == job
             assert function in functions

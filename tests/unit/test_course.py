@@ -1,4 +1,6 @@
-"""Checks of exercises: wrong answers that people give, and whether each is told by its name; hints; exercises made from solutions."""
+"""Checks of exercises: wrong answers that people give, and whether each is told by its name; hints;
+exercises made from solutions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import Any
 import nbformat
 import pytest
 
-from course_lib.collectives import Schedule, Transfer, direct, halving_doubling, reduce_to_one, ring, tree
+from course_lib.collectives import (
+    Schedule,
+    Transfer,
+    direct,
+    halving_doubling,
+    reduce_to_one,
+    ring,
+    tree,
+)
 from course_lib.course import check, hint
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
 from course_lib.course.notebook import read
@@ -48,7 +58,10 @@ def spread(workers: int) -> list[Transfer]:
 # --- reduce_to_one --------------------------------------------------------------------------------------------------------------------------
 
 
-@wrong("reduce_to_one", "The answer is never sent back. After 1 round the sums are complete (chunk 0 on rank 0)")
+@wrong(
+    "reduce_to_one",
+    "The answer is never sent back. After 1 round the sums are complete (chunk 0 on rank 0)",
+)
 def one_way(workers: int) -> Schedule:
     return star(workers, gather(workers), [])
 
@@ -58,14 +71,21 @@ def adds_back(workers: int) -> Schedule:
     return star(workers, gather(workers), [t._replace(op="reduce") for t in spread(workers)])
 
 
-@wrong("reduce_to_one", "Round 0 copies where it should add: what rank 1 sends takes the place of rank 0's own gradient")
+@wrong(
+    "reduce_to_one",
+    "Round 0 copies where it should add: what rank 1 sends takes the place of rank 0's own gradient",
+)
 def copies_first(workers: int) -> Schedule:
     return star(workers, [t._replace(op="copy") for t in gather(workers)], spread(workers))
 
 
 @wrong("reduce_to_one", "A rank sends to itself")
 def with_rank_0(workers: int) -> Schedule:
-    return star(workers, [T(r, 0, 0, "reduce") for r in range(workers)], [T(0, r, 0, "copy") for r in range(workers)])
+    return star(
+        workers,
+        [T(r, 0, 0, "reduce") for r in range(workers)],
+        [T(0, r, 0, "copy") for r in range(workers)],
+    )
 
 
 @wrong("reduce_to_one", "Adding and copying stand in one round")
@@ -73,7 +93,10 @@ def one_round(workers: int) -> Schedule:
     return Schedule("mine", workers, 1, [gather(workers) + spread(workers)])
 
 
-@wrong("reduce_to_one", "It works for 4 workers and for no others: is a 4 (or 3) written where `workers` should stand?")
+@wrong(
+    "reduce_to_one",
+    "It works for 4 workers and for no others: is a 4 (or 3) written where `workers` should stand?",
+)
 def four_only(workers: int) -> Schedule:
     return star(workers, gather(4), spread(4))
 
@@ -83,7 +106,10 @@ def always_four(workers: int) -> Schedule:
     return star(4, gather(4), spread(4))
 
 
-@wrong("reduce_to_one", "For 3 workers rank 2 takes part in no transfer. range(1, workers) ends with workers - 1")
+@wrong(
+    "reduce_to_one",
+    "For 3 workers rank 2 takes part in no transfer. range(1, workers) ends with workers - 1",
+)
 def without_the_last(workers: int) -> Schedule:
     return star(workers, gather(workers - 1), spread(workers - 1))
 
@@ -118,13 +144,22 @@ def everyone_to_everyone(workers: int) -> Schedule:
 
 
 def around(
-    p: int, first: Any, second: Any, hops: tuple[int, int] | None = None, ops: Any = ("reduce", "copy"), n: int | None = None
+    p: int,
+    first: Any,
+    second: Any,
+    hops: tuple[int, int] | None = None,
+    ops: Any = ("reduce", "copy"),
+    n: int | None = None,
 ) -> Any:
-    """A ring to the right: `first(r, i)` and `second(r, i)` are the chunks of its halves, before % P."""
+    """A ring to the right: `first(r, i)` and `second(r, i)` are the chunks of its halves, before %
+    P.
+    """
     before, after = hops or (p - 1, p - 1)
     n = n or p
     half = [[T(r, (r + 1) % n, first(r, i) % n, ops[0]) for r in range(n)] for i in range(before)]
-    return half + [[T(r, (r + 1) % n, second(r, i) % n, ops[1]) for r in range(n)] for i in range(after)]
+    return half + [
+        [T(r, (r + 1) % n, second(r, i) % n, ops[1]) for r in range(n)] for i in range(after)
+    ]
 
 
 def falls(r: int, i: int) -> int:
@@ -135,7 +170,10 @@ def falls_later(r: int, i: int) -> int:
     return r + 1 - i
 
 
-@wrong("ring", "Whole buffers are passed: a rank sends all S bytes in a round instead of S/P (here S/3)")
+@wrong(
+    "ring",
+    "Whole buffers are passed: a rank sends all S bytes in a round instead of S/P (here S/3)",
+)
 def whole_buffers(workers: int) -> Schedule:
     return Schedule("mine", workers, 1, around(workers, lambda r, i: 0, lambda r, i: 0))
 
@@ -144,7 +182,9 @@ def whole_buffers(workers: int) -> Schedule:
 def chain_there_and_around(workers: int) -> Schedule:
     """Right sums, but one rank at a time with everything."""
     up = [[T(r, r + 1, 0, "reduce")] for r in range(workers - 1)]
-    return Schedule("mine", workers, 1, up + [[T((r - 1) % workers, r, 0, "copy")] for r in range(workers - 1)])
+    return Schedule(
+        "mine", workers, 1, up + [[T((r - 1) % workers, r, 0, "copy")] for r in range(workers - 1)]
+    )
 
 
 @wrong("ring", "The all-gather is missing: 1 round of 2")
@@ -154,28 +194,46 @@ def half_a_ring(workers: int) -> Schedule:
 
 @wrong("ring", "Round 1 adds where it should copy")
 def adds_all_the_way(workers: int) -> Schedule:
-    return Schedule("mine", workers, workers, around(workers, falls, falls_later, ops=("reduce", "reduce")))
+    return Schedule(
+        "mine", workers, workers, around(workers, falls, falls_later, ops=("reduce", "reduce"))
+    )
 
 
 @wrong("ring", "Round 0 copies where it should add")
 def copies_all_the_way(workers: int) -> Schedule:
-    return Schedule("mine", workers, workers, around(workers, falls, falls_later, ops=("copy", "copy")))
+    return Schedule(
+        "mine", workers, workers, around(workers, falls, falls_later, ops=("copy", "copy"))
+    )
 
 
-@wrong("ring", "The second half begins with the wrong chunk (off by one): in round 1 rank 0 sends chunk 0, which it has not finished")
+@wrong(
+    "ring",
+    "The second half begins with the wrong chunk (off by one): in round 1 rank 0 sends chunk 0, which it has not finished",
+)
 def off_by_one(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, falls, falls))
 
 
-@wrong("ring", "The chunks go the wrong way round: in round 1 rank 0 sends chunk 1, but what it received in round 0 is chunk 2")
+@wrong(
+    "ring",
+    "The chunks go the wrong way round: in round 1 rank 0 sends chunk 1, but what it received in round 0 is chunk 2",
+)
 def wrong_way_round(workers: int) -> Schedule:
-    return Schedule("mine", workers, workers, around(workers, lambda r, i: r + i, lambda r, i: r + 1 + i))
+    return Schedule(
+        "mine", workers, workers, around(workers, lambda r, i: r + i, lambda r, i: r + 1 + i)
+    )
 
 
 @wrong("ring", "A number runs over the end")
 def without_modulo(workers: int) -> Schedule:
-    rounds = [[T(r, r + 1, (r - i) % workers, "reduce") for r in range(workers)] for i in range(workers - 1)]
-    rounds += [[T(r, r + 1, (r + 1 - i) % workers, "copy") for r in range(workers)] for i in range(workers - 1)]
+    rounds = [
+        [T(r, r + 1, (r - i) % workers, "reduce") for r in range(workers)]
+        for i in range(workers - 1)
+    ]
+    rounds += [
+        [T(r, r + 1, (r + 1 - i) % workers, "copy") for r in range(workers)]
+        for i in range(workers - 1)
+    ]
     return Schedule("mine", workers, workers, rounds)
 
 
@@ -191,7 +249,12 @@ def one_hop_too_many(workers: int) -> Schedule:
 
 @wrong("ring", "The half that copies has 1 round for 3 workers; it takes P-1 = 2")
 def one_hop_too_few(workers: int) -> Schedule:
-    return Schedule("mine", workers, workers, around(workers, falls, falls_later, (workers - 1, min(1, workers - 1))))
+    return Schedule(
+        "mine",
+        workers,
+        workers,
+        around(workers, falls, falls_later, (workers - 1, min(1, workers - 1))),
+    )
 
 
 @wrong("ring", "set chunks=workers")
@@ -214,14 +277,20 @@ def another_that_sends_as_little(workers: int) -> Schedule:
     return halving_doubling(workers)
 
 
-@wrong("ring", "never_ends(2) had not come back after 5 seconds of computing. Does a loop in it never end?")
+@wrong(
+    "ring",
+    "never_ends(2) had not come back after 5 seconds of computing. Does a loop in it never end?",
+)
 def never_ends(workers: int) -> Schedule:
     while workers > 1:
         pass
     return ring(workers)
 
 
-@wrong("ring", "another schedule when it is called a second time. Is there a list that outlives the call?")
+@wrong(
+    "ring",
+    "another schedule when it is called a second time. Is there a list that outlives the call?",
+)
 def grows(workers: int, rounds: list[Any] = []) -> Schedule:  # noqa: B006  # the mistake
     rounds += around(workers, falls, falls_later)
     return Schedule("mine", workers, workers, rounds)
@@ -245,10 +314,14 @@ def halves_with_a_slash(workers: int) -> Schedule:
 # --- tree -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def binomial(workers: int, up: Any, down: Any, op: Any = "copy", count: int | None = None) -> Schedule:
+def binomial(
+    workers: int, up: Any, down: Any, op: Any = "copy", count: int | None = None
+) -> Schedule:
     """The tree of the exercise; `up` and `down` put the gaps in order."""
     gaps = [2**k for k in range((workers - 1).bit_length() if count is None else count)]
-    rounds = [[T(r, r - gap, 0, "reduce") for r in range(gap, workers, 2 * gap)] for gap in up(gaps)]
+    rounds = [
+        [T(r, r - gap, 0, "reduce") for r in range(gap, workers, 2 * gap)] for gap in up(gaps)
+    ]
     rounds += [[T(r - gap, r, 0, op) for r in range(gap, workers, 2 * gap)] for gap in down(gaps)]
     return Schedule("mine", workers, 1, rounds)
 
@@ -307,7 +380,9 @@ def down_until_it_is_right(workers: int) -> Schedule:
 @wrong("tree", "it is not complete yet")
 def two_farthest_first(workers: int) -> Schedule:
     """Turns the way down by its first and last round only, which does for up to eight workers."""
-    return binomial(workers, list, lambda gaps: [gaps[-1], *gaps[1:-1], gaps[0]] if len(gaps) > 1 else gaps)
+    return binomial(
+        workers, list, lambda gaps: [gaps[-1], *gaps[1:-1], gaps[0]] if len(gaps) > 1 else gaps
+    )
 
 
 @wrong("tree", "In one round a rank has 2 messages")
@@ -324,26 +399,40 @@ def one_after_the_other_down(workers: int) -> Schedule:
 # --- what is said ---------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("task", "answer", "says"), WRONG, ids=[f"{task}-{answer.__name__}" for task, answer, _ in WRONG])
-def test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake(task: str, answer: Answer, says: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "answer", "says"),
+    WRONG,
+    ids=[f"{task}-{answer.__name__}" for task, answer, _ in WRONG],
+)
+def test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake(
+    task: str, answer: Answer, says: str
+) -> None:
     verdict = check(task, answer)
     assert (verdict.state, bool(verdict)) == ("not yet", False)
     assert says in repr(verdict), repr(verdict)
 
 
 @pytest.mark.parametrize("task", [name for name in TASKS if name != "train"])
-def test_each_task_has_at_least_six_different_wrong_answers_here_that_are_told_apart(task: str) -> None:
+def test_each_task_has_at_least_six_different_wrong_answers_here_that_are_told_apart(
+    task: str,
+) -> None:
     assert len({says for name, _, says in WRONG if name == task}) >= 6
 
 
 def test_a_wrong_answer_is_shown_in_the_smallest_case_that_fails_with_its_rounds() -> None:
     text = check("tree", unchanged).text
-    assert text.startswith("unchanged is wrong for 4 workers:\nrank 3 receives chunk 0 for the last time in round 2, from rank 2")
+    assert text.startswith(
+        "unchanged is wrong for 4 workers:\nrank 3 receives chunk 0 for the last time in round 2, from rank 2"
+    )
     assert "It is right for 1, 2, 3 workers." in text
-    assert text.endswith("(+ adds, = replaces):\n  0: 1→0 +c0, 3→2 +c0\n  1: 2→0 +c0\n  2: 0→1 =c0, 2→3 =c0\n  3: 0→2 =c0")
+    assert text.endswith(
+        "(+ adds, = replaces):\n  0: 1→0 +c0, 3→2 +c0\n  1: 2→0 +c0\n  2: 0→1 =c0, 2→3 =c0\n  3: 0→2 =c0"
+    )
 
 
-def broken_once(algorithm: Answer, workers: int, number: int, index: int, instead: list[Transfer]) -> Answer:
+def broken_once(
+    algorithm: Answer, workers: int, number: int, index: int, instead: list[Transfer]
+) -> Answer:
     """An algorithm in which, for one number of workers, one transfer is replaced by others."""
 
     def broken(n: int) -> Schedule:
@@ -356,19 +445,38 @@ def broken_once(algorithm: Answer, workers: int, number: int, index: int, instea
     return broken
 
 
-@pytest.mark.parametrize(("task", "algorithm"), [("reduce_to_one", reduce_to_one), ("ring", ring), ("tree", tree)])
-def test_one_wrong_transfer_for_one_number_of_workers_is_always_found_and_told(task: str, algorithm: Answer) -> None:
-    """Dropped, doubled, with the other op, to a rank or with a chunk that is not there: every fourth transfer for six workers."""
-    listed = [(number, index, t) for number, r in enumerate(algorithm(6).rounds) for index, t in enumerate(r)][::4]
+@pytest.mark.parametrize(
+    ("task", "algorithm"), [("reduce_to_one", reduce_to_one), ("ring", ring), ("tree", tree)]
+)
+def test_one_wrong_transfer_for_one_number_of_workers_is_always_found_and_told(
+    task: str, algorithm: Answer
+) -> None:
+    """Dropped, doubled, with the other op, to a rank or with a chunk that is not there: every
+    fourth transfer for six workers.
+    """
+    listed = [
+        (number, index, t)
+        for number, r in enumerate(algorithm(6).rounds)
+        for index, t in enumerate(r)
+    ][::4]
     for number, index, t in listed:
         flipped = t._replace(op="copy" if t.op == "reduce" else "reduce")
-        for instead in ([], [t, t], [flipped], [t._replace(dst=6)], [t._replace(chunk=6)], [t._replace(dst=-1)]):
+        for instead in (
+            [],
+            [t, t],
+            [flipped],
+            [t._replace(dst=6)],
+            [t._replace(chunk=6)],
+            [t._replace(dst=-1)],
+        ):
             verdict = check(task, broken_once(algorithm, 6, number, index, instead))
             assert verdict.state == "not yet"
             assert verdict.text.startswith("broken is wrong for 6 workers:"), (t, instead)
 
 
-@pytest.mark.parametrize(("answer", "says"), [(ring(4), "This is of type Schedule."), (None, "This is None.")], ids=str)
+@pytest.mark.parametrize(
+    ("answer", "says"), [(ring(4), "This is of type Schedule."), (None, "This is None.")], ids=str
+)
 @pytest.mark.parametrize("task", TASKS)
 def test_what_is_no_function_is_told_how_to_ask(task: str, answer: Any, says: str) -> None:
     verdict = check(task, answer)
@@ -395,7 +503,12 @@ def test_an_unknown_task_is_answered_with_the_nearest_name() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_there_are_three_hints_and_each_call_gives_the_next_one(task: str) -> None:
     given = [repr(hint(task)) for _ in range(4)]
-    assert [text[:11] for text in given] == ["Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "Hint 3 of 3"]
+    assert [text[:11] for text in given] == [
+        "Hint 1 of 3",
+        "Hint 2 of 3",
+        "Hint 3 of 3",
+        "Hint 3 of 3",
+    ]
     assert len(set(given)) == 3
     assert given[1] == hint(task, level=2)
     with pytest.raises(SpecError, match="1 to 3"):
@@ -405,10 +518,14 @@ def test_there_are_three_hints_and_each_call_gives_the_next_one(task: str) -> No
 # --- exercises from solutions ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solution", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "solution", sorted((ROOT / "solutions").glob("*.ipynb")), ids=lambda path: path.stem
+)
 def test_the_exercise_is_what_its_solution_gives(solution: Path) -> None:
     """Else: `lockstep exercises` makes it anew."""
-    assert (ROOT / "exercises" / solution.name).read_text(encoding="utf-8") == exercise_text(solution)
+    assert (ROOT / "exercises" / solution.name).read_text(encoding="utf-8") == exercise_text(
+        solution
+    )
 
 
 def test_every_exercise_has_a_solution_and_tasks() -> None:
@@ -422,7 +539,9 @@ def test_an_exercise_holds_no_answer_no_hidden_test_and_no_output(name: str) -> 
     nbformat.validate(made)
     code = [cell for cell in made.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in code)
-    assert not any(word in cell.source for cell in code for word in ("### BEGIN", "### END", "assert verdict"))
+    assert not any(
+        word in cell.source for cell in code for word in ("### BEGIN", "### END", "assert verdict")
+    )
     assert sum(STUB in cell.source for cell in code) == len(EXERCISES[name])
 
 
@@ -452,7 +571,10 @@ print(z)
 ### BEGIN HIDDEN TESTS
 assert z == 2
 ### END HIDDEN TESTS"""
-    assert without_answers(source, "here") == f"def f(x):\n    y = 2 * x\n    {STUB}\n\n\n{PLACE}\nprint(z)"
+    assert (
+        without_answers(source, "here")
+        == f"def f(x):\n    y = 2 * x\n    {STUB}\n\n\n{PLACE}\nprint(z)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -469,10 +591,14 @@ def test_markers_that_do_not_match_are_refused_with_their_cell(source: str) -> N
         without_answers(source, "lesson.ipynb, cell 7")
 
 
-def test_a_cell_with_nothing_but_hidden_tests_is_left_out_and_the_others_keep_their_ids(tmp_path: Path) -> None:
+def test_a_cell_with_nothing_but_hidden_tests_is_left_out_and_the_others_keep_their_ids(
+    tmp_path: Path,
+) -> None:
     cell = nbformat.v4.new_code_cell
     hidden = cell("### BEGIN HIDDEN TESTS\nassert True\n### END HIDDEN TESTS", id="hidden")
-    plain = cell("1 + 1", id="plain", execution_count=3, outputs=[nbformat.v4.new_output("stream", text="2")])
+    plain = cell(
+        "1 + 1", id="plain", execution_count=3, outputs=[nbformat.v4.new_output("stream", text="2")]
+    )
     (tmp_path / "out").mkdir()
     nbformat.write(nbformat.v4.new_notebook(cells=[plain, hidden]), tmp_path / "x.ipynb")
     (written,) = generate(tmp_path, tmp_path / "out")
@@ -489,5 +615,7 @@ def test_what_is_no_exercise_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read as a notebook"):
         read(tmp_path / "text.ipynb")
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "other.ipynb")
-    with pytest.raises(SpecError, match="is no exercise of this course; there are 04_allreduce_from_scratch"):
+    with pytest.raises(
+        SpecError, match="is no exercise of this course; there are 04_allreduce_from_scratch"
+    ):
         read(tmp_path / "other.ipynb")

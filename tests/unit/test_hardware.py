@@ -1,4 +1,6 @@
-"""What the machine offers, read from fake cgroups and fake machines, and the plan that follows from it."""
+"""What the machine offers, read from fake cgroups and fake machines, and the plan that follows from
+it.
+"""
 
 import json
 import subprocess
@@ -35,9 +37,17 @@ LAPTOP = Machine(
 )
 H200 = Gpu("H200", 140 * GB)
 SERVER = replace(
-    LAPTOP, cores=16, cores_total=16, memory=100 * GB, memory_total=128 * GB, gpus=(H200,) * 4, cuda_frameworks=("tensorflow", "torch")
+    LAPTOP,
+    cores=16,
+    cores_total=16,
+    memory=100 * GB,
+    memory_total=128 * GB,
+    gpus=(H200,) * 4,
+    cuda_frameworks=("tensorflow", "torch"),
 )
-MACOS = replace(LAPTOP, system="macOS", fork=Capability(False, "the libraries of macOS start threads"))
+MACOS = replace(
+    LAPTOP, system="macOS", fork=Capability(False, "the libraries of macOS start threads")
+)
 
 ABILITIES = ["warm fork", "private network", "hosts", "rate", "delay", "meter"]
 
@@ -86,7 +96,9 @@ def test_cgroup_v2_memory_counts_the_page_cache_as_free(files: Files) -> None:
 
 
 def test_cgroup_v2_takes_the_tightest_of_the_groups_around_us(files: Files) -> None:
-    """A hub that gives each user a systemd slice sets its limits on the slice, two levels above the process."""
+    """A hub that gives each user a systemd slice sets its limits on the slice, two levels above the
+    process.
+    """
     slice_ = "sys/fs/cgroup/user.slice/jupyter-ada.service"
     root = files(
         {
@@ -147,7 +159,9 @@ def test_cgroup_v1_without_a_limit(files: Files) -> None:
     assert limits.cgroup_cores(root) is None
 
 
-def test_a_group_over_its_limit_has_nothing_free_and_a_path_outside_means_the_top(files: Files) -> None:
+def test_a_group_over_its_limit_has_nothing_free_and_a_path_outside_means_the_top(
+    files: Files,
+) -> None:
     root = files(
         {
             "proc/self/cgroup": "0::/../other\n",
@@ -185,7 +199,9 @@ from course_lib import hardware
 hardware.plan(hardware.placement.RunSpec(), hardware.probe()), hardware.versions()
 print({'tensorflow', 'torch', 'keras'} & set(sys.modules))
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert out.stdout.strip() == "set()"
 
 
@@ -239,7 +255,9 @@ def test_probe_survives_a_machine_that_hides_everything(monkeypatch: pytest.Monk
     assert hardware.plan(RunSpec(), machine).fits == 4  # unknown memory refuses nothing
 
 
-@pytest.mark.parametrize(("system", "ok"), [("Linux", True), ("WSL2", True), ("macOS", False), ("Windows", False)])
+@pytest.mark.parametrize(
+    ("system", "ok"), [("Linux", True), ("WSL2", True), ("macOS", False), ("Windows", False)]
+)
 def test_warm_fork_is_for_linux(system: str, ok: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCKSTEP_START", raising=False)
     can = capabilities.warm_fork(system)
@@ -262,39 +280,65 @@ def test_a_trial_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trial.returncode is not None
 
 
-@pytest.mark.parametrize(("printed", "ok"), [("ok", True), ("Operation not permitted", False), ("", False)])
-def test_the_answer_of_a_trial_decides(printed: str, ok: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("printed", "ok"), [("ok", True), ("Operation not permitted", False), ("", False)]
+)
+def test_the_answer_of_a_trial_decides(
+    printed: str, ok: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(capabilities, "_TRIAL", f"print({printed!r})")
     can = capabilities.end_trial("Linux", capabilities.begin_trial("Linux"), seconds=30)
     assert can.ok is ok
     assert ok or can.cure.startswith("Runs use loopback")
 
 
-def test_a_refusal_names_the_setting_behind_it_and_its_cure(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_names_the_setting_behind_it_and_its_cure(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     answer = "Operation not permitted"
     assert answer in capabilities.refused(answer, files({})).why
     assert "container" in capabilities.refused(answer, files({".dockerenv": ""})).why
-    assert "max_user_namespaces" in capabilities.refused(answer, files({"proc/sys/user/max_user_namespaces": "0\n"})).why
-    apparmor = capabilities.refused(answer, files({"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}))
+    assert (
+        "max_user_namespaces"
+        in capabilities.refused(answer, files({"proc/sys/user/max_user_namespaces": "0\n"})).why
+    )
+    apparmor = capabilities.refused(
+        answer, files({"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"})
+    )
     assert "AppArmor" in apparmor.why
     assert "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" in apparmor.cure
 
 
 @pytest.mark.parametrize(
     ("setting", "seen"),
-    [(None, [0, 1, 2]), ("", []), ("-1", []), ("2,0", [2, 0]), ("1,9,0", [1]), ("GPU-bb", [1]), ("GPU-", []), ("0,0", [0]), ("MIG-aa", [])],
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("-1", []),
+        ("2,0", [2, 0]),
+        ("1,9,0", [1]),
+        ("GPU-bb", [1]),
+        ("GPU-", []),
+        ("0,0", [0]),
+        ("MIG-aa", []),
+    ],
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting: str | None, seen: list[int]) -> None:
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(
+    setting: str | None, seen: list[int]
+) -> None:
     assert accelerators.visible(["GPU-aa", "GPU-bb", "GPU-cc"], setting) == seen
 
 
-def test_a_tpu_needs_both_its_environment_and_its_device_file(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tpu_needs_both_its_environment_and_its_device_file(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
     monkeypatch.delenv("TPU_WORKER_ID", raising=False)
     monkeypatch.setenv("TPU_NAME", "local")
     assert not accelerators.has_tpu(files({}))
-    assert not accelerators.has_tpu(files({"dev/vfio/vfio": ""}))  # every machine with vfio has this one
+    # every machine with vfio has this one
+    assert not accelerators.has_tpu(files({"dev/vfio/vfio": ""}))
     root = files({"dev/accel0": ""})
     assert accelerators.has_tpu(root)
     monkeypatch.delenv("TPU_NAME")
@@ -302,7 +346,9 @@ def test_a_tpu_needs_both_its_environment_and_its_device_file(files: Files, monk
 
 
 @pytest.mark.parametrize("tensorflow", ["", "2.21.0"])
-@pytest.mark.parametrize(("torch", "can"), [("", False), ("2.13.0+cpu", False), ("2.13.0", True), ("2.13.0+cu130", True)])
+@pytest.mark.parametrize(
+    ("torch", "can"), [("", False), ("2.13.0+cpu", False), ("2.13.0", True), ("2.13.0+cu130", True)]
+)
 def test_the_build_of_a_framework_says_whether_it_can_use_a_gpu(
     torch: str, can: bool, tensorflow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +364,14 @@ def test_versions_tell_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    "machine", [LAPTOP, SERVER, MACOS, replace(LAPTOP, cores=1, memory_total=0), replace(SERVER, gpus=(H200,), cuda_frameworks=())]
+    "machine",
+    [
+        LAPTOP,
+        SERVER,
+        MACOS,
+        replace(LAPTOP, cores=1, memory_total=0),
+        replace(SERVER, gpus=(H200,), cuda_frameworks=()),
+    ],
 )
 def test_every_row_has_something_to_say_in_a_sentence(machine: Machine) -> None:
     rows = hardware.machine_rows(machine)
@@ -331,7 +384,10 @@ def test_every_row_has_something_to_say_in_a_sentence(machine: Machine) -> None:
 
 def test_gigabytes_are_those_of_container_limits() -> None:
     assert hardware.gigabytes(2 * GB) == "2.0 GB"
-    assert "4.0 GB free of 8.0 GB" in dict((what, value) for what, value, _ in hardware.machine_rows(LAPTOP))["memory"]
+    assert (
+        "4.0 GB free of 8.0 GB"
+        in dict((what, value) for what, value, _ in hardware.machine_rows(LAPTOP))["memory"]
+    )
 
 
 # --- the plan -------------------------------------------------------------------------------------------------------------------------------
@@ -342,7 +398,15 @@ def test_gigabytes_are_those_of_container_limits() -> None:
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_every_decision_has_one_sentence(framework: str, machine: Machine, workers: int) -> None:
     made = hardware.plan(RunSpec(framework=framework, workers=workers), machine)
-    assert [r.what for r in made.reasons] == ["cores", "device", "all-reduce", "start", "memory", "network", "reality"]
+    assert [r.what for r in made.reasons] == [
+        "cores",
+        "device",
+        "all-reduce",
+        "start",
+        "memory",
+        "network",
+        "reality",
+    ]
     for reason in made.reasons:
         assert reason.choice
         assert reason.why[0].isupper() or reason.why[0].isdigit()
@@ -355,17 +419,25 @@ def test_fewer_cores_than_workers_take_turns() -> None:
     assert hardware.plan(spec, LAPTOP).threads == 1
     turns = "2 cores for 4 workers: they take turns, so expect no speed-up from compute"
     assert why(spec, LAPTOP, "cores").why.startswith(turns)
-    assert why(RunSpec(workers=4, device_ms=20), LAPTOP, "cores").why == f"{turns}; device time is emulated."
+    assert (
+        why(RunSpec(workers=4, device_ms=20), LAPTOP, "cores").why
+        == f"{turns}; device time is emulated."
+    )
 
 
-@pytest.mark.parametrize(("workers", "threads", "says"), [(1, 2, "2 cores for 1 worker"), (2, 1, "each has 1 core to itself")])
+@pytest.mark.parametrize(
+    ("workers", "threads", "says"),
+    [(1, 2, "2 cores for 1 worker"), (2, 1, "each has 1 core to itself")],
+)
 def test_enough_cores_are_shared_out(workers: int, threads: int, says: str) -> None:
     spec = RunSpec(workers=workers)
     assert hardware.plan(spec, LAPTOP).threads == threads
     assert says in why(spec, LAPTOP, "cores").why
 
 
-@pytest.mark.parametrize(("framework", "backend"), [("tensorflow", "ring"), ("torch", "gloo"), ("python", "none")])
+@pytest.mark.parametrize(
+    ("framework", "backend"), [("tensorflow", "ring"), ("torch", "gloo"), ("python", "none")]
+)
 def test_without_gpus_each_framework_has_its_own_backend(framework: str, backend: str) -> None:
     made = hardware.plan(RunSpec(framework=framework), LAPTOP)
     assert (made.backend, made.device) == (backend, "cpu")
@@ -376,14 +448,23 @@ def test_without_gpus_each_framework_has_its_own_backend(framework: str, backend
 def test_a_gpu_for_every_worker_means_nccl(framework: str) -> None:
     made = hardware.plan(RunSpec(framework=framework, workers=4, ps=1), SERVER)
     assert (made.backend, made.device) == ("nccl", "gpu")
-    assert made.devices == {"worker:0": "gpu:0", "worker:1": "gpu:1", "worker:2": "gpu:2", "worker:3": "gpu:3", "ps:0": "cpu"}
+    assert made.devices == {
+        "worker:0": "gpu:0",
+        "worker:1": "gpu:1",
+        "worker:2": "gpu:2",
+        "worker:3": "gpu:3",
+        "ps:0": "cpu",
+    }
 
 
 def test_a_gpu_that_is_not_used_is_explained() -> None:
     one = replace(SERVER, gpus=(H200,))
     cases = {
         "it takes one for each": (RunSpec(workers=2), one),
-        "a build without CUDA": (RunSpec(framework="torch", workers=1), replace(one, cuda_frameworks=("tensorflow",))),
+        "a build without CUDA": (
+            RunSpec(framework="torch", workers=1),
+            replace(one, cuda_frameworks=("tensorflow",)),
+        ),
         "functions of your own": (RunSpec(framework="python", workers=1), SERVER),
     }
     for says, (spec, machine) in cases.items():
@@ -409,12 +490,16 @@ def test_whatever_is_imposed_makes_a_run_emulated() -> None:
     assert hardware.plan(RunSpec(), LAPTOP).reality == "measured"
     for spec in (RunSpec(device_ms=5), RunSpec(slow={"worker:1": 3})):
         assert hardware.plan(spec, LAPTOP).reality == "emulated"
-    assert "worker:1 is made 3 times slower" in why(RunSpec(slow={"worker:1": 3}), LAPTOP, "reality").why
+    assert (
+        "worker:1 is made 3 times slower"
+        in why(RunSpec(slow={"worker:1": 3}), LAPTOP, "reality").why
+    )
 
 
 def test_more_tasks_than_memory_allows_are_refused_with_both_numbers() -> None:
     with pytest.raises(
-        SpecError, match=r"tensorflow needs about \d+\.\d GB for 200 tasks, this machine has 4\.0 GB free: at most \d+ workers"
+        SpecError,
+        match=r"tensorflow needs about \d+\.\d GB for 200 tasks, this machine has 4\.0 GB free: at most \d+ workers",
     ) as caught:
         hardware.plan(RunSpec(workers=200), LAPTOP)
     assert (caught.value.field, caught.value.value) == ("workers", 200)
@@ -426,7 +511,16 @@ def test_more_tasks_than_memory_allows_are_refused_with_both_numbers() -> None:
 
 def test_where_devices_of_one_process_do_not_fit_the_refusal_says_how_many_workers_would() -> None:
     def planned(devices: int) -> None:
-        hardware.plan(RunSpec(strategy="mirrored", workers=1, replicas=devices, workload="wide", parameters=20_000_000), LAPTOP)
+        hardware.plan(
+            RunSpec(
+                strategy="mirrored",
+                workers=1,
+                replicas=devices,
+                workload="wide",
+                parameters=20_000_000,
+            ),
+            LAPTOP,
+        )
 
     with pytest.raises(SpecError, match=r"for 32 devices of one process, .*: at most ") as caught:
         planned(32)
@@ -448,10 +542,14 @@ def test_where_devices_of_one_process_do_not_fit_the_refusal_says_how_many_worke
 def test_the_number_that_a_refusal_names_is_the_largest_that_runs(
     framework: str, ps: int, memory: int, parameters: int, workload: str, fork: bool
 ) -> None:
-    machine = replace(LAPTOP, memory=memory, memory_total=64 * GB, fork=Capability(fork, "so it is"))
+    machine = replace(
+        LAPTOP, memory=memory, memory_total=64 * GB, fork=Capability(fork, "so it is")
+    )
 
     def refusal(workers: int) -> str:
-        spec = RunSpec(framework=framework, ps=ps, workload=workload, parameters=parameters, workers=workers)
+        spec = RunSpec(
+            framework=framework, ps=ps, workload=workload, parameters=parameters, workers=workers
+        )
         try:
             hardware.plan(spec, machine)
         except SpecError as error:
@@ -468,7 +566,8 @@ def test_the_number_that_a_refusal_names_is_the_largest_that_runs(
 def test_a_zygote_that_runs_already_is_not_counted_twice() -> None:
     cold, warm = (hardware.plan(RunSpec(), LAPTOP, warm=warm).fits for warm in (False, True))
     assert warm > cold
-    assert hardware.plan(RunSpec(), MACOS, warm=True).fits == hardware.plan(RunSpec(), MACOS).fits  # no fork, no zygote
+    # no fork, no zygote
+    assert hardware.plan(RunSpec(), MACOS, warm=True).fits == hardware.plan(RunSpec(), MACOS).fits
 
 
 def test_forked_tasks_need_less_memory_than_fresh_ones() -> None:

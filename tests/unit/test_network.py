@@ -1,4 +1,6 @@
-"""The network of a run as data: where tasks are, which links there are, what is planned and what is counted. No namespace is made here."""
+"""The network of a run as data: where tasks are, which links there are, what is planned and what is
+counted. No namespace is made here.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,33 @@ PRIVATE = replace(LAPTOP, private_network=Capability(True, "a run has a network 
 
 def with_parts(*parts: str) -> hardware.Machine:
     """A machine whose kernel has these parts of a network."""
-    return replace(LAPTOP, private_network=Capability(True, "a run has a network of its own", parts=parts))
+    return replace(
+        LAPTOP, private_network=Capability(True, "a run has a network of its own", parts=parts)
+    )
 
 
 # --- where tasks are ------------------------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 64), st.data())
-def test_workers_are_placed_as_the_collectives_place_them(workers: int, data: st.DataObject) -> None:
+def test_workers_are_placed_as_the_collectives_place_them(
+    workers: int, data: st.DataObject
+) -> None:
     hosts = data.draw(st.integers(1, workers))
     assert tuple(RunSpec(workers=workers, hosts=hosts).places.values()) == place(workers, hosts)
 
 
 def test_parameter_servers_and_the_chief_have_hosts_of_their_own_if_there_are_several() -> None:
     several = RunSpec(workers=4, ps=2, chief=True, hosts=2).places
-    assert several == {"chief:0": 2, "worker:0": 0, "worker:1": 0, "worker:2": 1, "worker:3": 1, "ps:0": 3, "ps:1": 4}
+    assert several == {
+        "chief:0": 2,
+        "worker:0": 0,
+        "worker:1": 0,
+        "worker:2": 1,
+        "worker:3": 1,
+        "ps:0": 3,
+        "ps:1": 4,
+    }
     assert set(RunSpec(workers=4, ps=2, chief=True).places.values()) == {0}
 
 
@@ -60,7 +74,13 @@ def test_a_placement_says_where_tasks_are_and_how_many_hosts_the_workers_have() 
 @pytest.mark.parametrize(
     "spec",
     [
-        RunSpec(workers=3, hosts=2, ps=1, link=Link(mbit=200, delay_ms=0.5), links={1: Link(mbit=50), 2: Link()}),
+        RunSpec(
+            workers=3,
+            hosts=2,
+            ps=1,
+            link=Link(mbit=200, delay_ms=0.5),
+            links={1: Link(mbit=50), 2: Link()},
+        ),
         RunSpec(workers=3, hosts=2, ps=1, placement={"worker:2": 0, "worker:0": 5}),
     ],
 )
@@ -84,7 +104,10 @@ def test_an_address_shows_the_host() -> None:
 
 
 def test_a_cluster_is_listed_by_job_in_order() -> None:
-    assert by_job({"chief:0": "a", "worker:0": "b", "worker:1": "c"}) == {"chief": ["a"], "worker": ["b", "c"]}
+    assert by_job({"chief:0": "a", "worker:0": "b", "worker:1": "c"}) == {
+        "chief": ["a"],
+        "worker": ["b", "c"],
+    }
 
 
 def test_the_interface_follows_from_the_address() -> None:
@@ -119,7 +142,10 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         (lambda: RunSpec(hosts=2, link=200), "link=200: allowed: a Link"),
         (lambda: RunSpec(link=Link(mbit=200)), "a link is between hosts, and there is one"),
         (lambda: RunSpec(hosts=2, links={2: Link()}), "links=2: this run has the hosts 0, 1"),
-        (lambda: RunSpec(placement={"worker:9": 0}), "placement='worker:9': this run has worker:0 to worker:3"),
+        (
+            lambda: RunSpec(placement={"worker:9": 0}),
+            "placement='worker:9': this run has worker:0 to worker:3",
+        ),
         (lambda: RunSpec(placement={"worker:0": -1}), "placement=-1: allowed: task=host"),
         (lambda: RunSpec(hosts=2).check_host(7), "host=7: this run has the hosts 0, 1"),
         (lambda: parse_link("1"), "links='1': host=mbit or host=mbit,delay_ms"),
@@ -132,7 +158,9 @@ def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # ty
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "link"), [("1=50", Link(mbit=50)), (" 1 = 50 , 2.5 ", Link(mbit=50, delay_ms=2.5))])
+@pytest.mark.parametrize(
+    ("text", "link"), [("1=50", Link(mbit=50)), (" 1 = 50 , 2.5 ", Link(mbit=50, delay_ms=2.5))]
+)
 def test_a_slow_rack_as_the_command_line_writes_it(text: str, link: Link) -> None:
     assert parse_link(text) == (1, link)
 
@@ -158,18 +186,24 @@ def test_a_message_is_due_when_its_bytes_have_passed_and_the_delay_is_over(tmp_p
         assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(seconds(link), abs=0.01)
 
 
-def test_messages_of_one_host_follow_each_other_and_those_of_others_do_not_wait(tmp_path: Path) -> None:
+def test_messages_of_one_host_follow_each_other_and_those_of_others_do_not_wait(
+    tmp_path: Path,
+) -> None:
     link = Link(mbit=80)
     with wires(tmp_path / "wires", link, link, link, link) as held:
         first = held.due(0, 1, SIZE)
-        assert held.due(0, 2, SIZE) - first == pytest.approx(seconds(link), abs=0.01)  # the uplink of host 0
-        assert held.due(3, 1, SIZE) - first == pytest.approx(seconds(link), abs=0.01)  # the downlink of host 1
+        # the uplink of host 0
+        assert held.due(0, 2, SIZE) - first == pytest.approx(seconds(link), abs=0.01)
+        # the downlink of host 1
+        assert held.due(3, 1, SIZE) - first == pytest.approx(seconds(link), abs=0.01)
         assert held.due(2, 3, SIZE) - first == pytest.approx(0, abs=0.02)
 
 
 def test_the_slower_of_two_links_decides(tmp_path: Path) -> None:
     with wires(tmp_path / "wires", Link(mbit=800), Link(mbit=8)) as held:
-        assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(seconds(Link(mbit=8)), abs=0.01)
+        assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(
+            seconds(Link(mbit=8)), abs=0.01
+        )
 
 
 def test_a_link_without_limit_holds_nothing_back(tmp_path: Path) -> None:
@@ -178,13 +212,21 @@ def test_a_link_without_limit_holds_nothing_back(tmp_path: Path) -> None:
 
 
 def test_a_link_that_changes_counts_for_all_processes_at_once(tmp_path: Path) -> None:
-    with wires(tmp_path / "wires", Link(), Link()) as held, contextlib.closing(Wires(tmp_path / "wires")) as other:
+    with (
+        wires(tmp_path / "wires", Link(), Link()) as held,
+        contextlib.closing(Wires(tmp_path / "wires")) as other,
+    ):
         other.change(1, Link(mbit=8))
-        assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(seconds(Link(mbit=8)), abs=0.01)
+        assert held.due(0, 1, SIZE) - time.monotonic() == pytest.approx(
+            seconds(Link(mbit=8)), abs=0.01
+        )
 
 
 def test_one_that_stops_while_it_reserves_does_not_stop_the_others(tmp_path: Path) -> None:
-    with wires(tmp_path / "wires", Link(mbit=8), Link(mbit=8)) as held, (tmp_path / "wires").open("rb") as stopped:
+    with (
+        wires(tmp_path / "wires", Link(mbit=8), Link(mbit=8)) as held,
+        (tmp_path / "wires").open("rb") as stopped,
+    ):
         fcntl.flock(stopped, fcntl.LOCK_EX)
         assert held.due(0, 1, SIZE) > time.monotonic()
 
@@ -206,8 +248,20 @@ TWO_HOSTS = RunSpec(framework="python", hosts=2, link=Link(mbit=200, delay_ms=1)
             "exchange",
             "Their delay binds our own exchange only, not what a framework sends",
         ),
-        (with_parts("veth", "bridge"), "hosts", "exchange", "exchange", "Their rate binds our own exchange only"),
-        (with_parts("tbf"), "private", "exchange", "exchange", "The 2 hosts are one, as this kernel has no veth or bridge."),
+        (
+            with_parts("veth", "bridge"),
+            "hosts",
+            "exchange",
+            "exchange",
+            "Their rate binds our own exchange only",
+        ),
+        (
+            with_parts("tbf"),
+            "private",
+            "exchange",
+            "exchange",
+            "The 2 hosts are one, as this kernel has no veth or bridge.",
+        ),
         (LAPTOP, "loopback", "exchange", "exchange", "Use Linux."),
     ],
 )
@@ -221,7 +275,9 @@ def test_what_the_kernel_cannot_impose_our_exchange_does_and_the_plan_says_so(
 
 
 @pytest.mark.parametrize(("machine", "network"), [(PRIVATE, "private"), (LAPTOP, "loopback")])
-def test_on_one_host_nothing_goes_over_a_wire_and_the_plan_says_so(machine: hardware.Machine, network: str) -> None:
+def test_on_one_host_nothing_goes_over_a_wire_and_the_plan_says_so(
+    machine: hardware.Machine, network: str
+) -> None:
     plan = hardware.plan(RunSpec(framework="python"), machine)
     assert (plan.network, plan.rate, plan.delay) == (network, None, None)
     (reason,) = (r for r in plan.reasons if r.what == "network")
@@ -234,11 +290,25 @@ def test_a_run_whose_links_are_imposed_is_emulated() -> None:
 
 
 def test_the_doctor_tells_each_part_of_a_network_and_what_is_done_without_it() -> None:
-    rows = {what: (choice, why) for what, choice, why in hardware.machine_rows(with_parts("veth", "bridge", "tbf"))}
-    assert [rows[what][0] for what in ("private network", "hosts", "rate", "delay", "meter")] == ["yes", "yes", "yes", "no", "yes"]
-    assert rows["delay"][1] == "This kernel has no netem. Our own exchange delays; what frameworks send is not."
+    rows = {
+        what: (choice, why)
+        for what, choice, why in hardware.machine_rows(with_parts("veth", "bridge", "tbf"))
+    }
+    assert [rows[what][0] for what in ("private network", "hosts", "rate", "delay", "meter")] == [
+        "yes",
+        "yes",
+        "yes",
+        "no",
+        "yes",
+    ]
+    assert (
+        rows["delay"][1]
+        == "This kernel has no netem. Our own exchange delays; what frameworks send is not."
+    )
     without = {what: choice for what, choice, _ in hardware.machine_rows(LAPTOP)}
-    assert [without[what] for what in ("private network", "hosts", "rate", "delay", "meter")] == ["no"] * 5
+    assert [without[what] for what in ("private network", "hosts", "rate", "delay", "meter")] == [
+        "no"
+    ] * 5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are no namespaces on other systems")
@@ -274,12 +344,15 @@ STEPS = [phase for step in range(5) for phase in exchange(step, step + 0.4, step
 
 
 def test_bytes_of_a_step_leave_out_the_start_and_the_end() -> None:
-    trace = Trace([*STEPS, counted(0.2, 7000), counted(1.1, 8000), counted(4.9, 12000), counted(6, 99999)])
+    trace = Trace(
+        [*STEPS, counted(0.2, 7000), counted(1.1, 8000), counted(4.9, 12000), counted(6, 99999)]
+    )
     assert measures.wire_bytes_per_step(trace) == {"worker:0": {"sent": 1000.0, "received": 2000.0}}
 
 
 def test_of_a_step_that_goes_on_as_much_counts_as_is_over_of_its_exchange() -> None:
-    trace = Trace([*STEPS, counted(1.3, 8000), counted(3.6, 10500)])  # before that of step 1, and in the middle of that of step 3
+    # before that of step 1, and in the middle of that of step 3
+    trace = Trace([*STEPS, counted(1.3, 8000), counted(3.6, 10500)])
     assert measures.wire_bytes_per_step(trace)["worker:0"]["sent"] == pytest.approx(1000)
 
 
@@ -289,13 +362,23 @@ def test_a_short_run_counts_up_to_the_first_reading_after_it() -> None:
 
 
 def test_hosts_are_counted_beside_tasks_and_are_no_tasks() -> None:
-    trace = Trace([*STEPS, *(counted(at, sent, "host:0") for at, sent in ((1.1, 8000), (4.9, 12000))), Lifecycle("host:0", "cut", "", 2.0)])
+    trace = Trace(
+        [
+            *STEPS,
+            *(counted(at, sent, "host:0") for at, sent in ((1.1, 8000), (4.9, 12000))),
+            Lifecycle("host:0", "cut", "", 2.0),
+        ]
+    )
     assert set(measures.wire_bytes_per_step(trace)) == {"host:0"}
     assert trace.tasks == ["worker:0", "worker:1"]
 
 
 def test_without_readings_or_steps_there_are_no_bytes() -> None:
-    assert measures.wire_bytes_per_step(Trace(STEPS)) == measures.wire_bytes_per_step(Trace([counted(1, 1)])) == {}
+    assert (
+        measures.wire_bytes_per_step(Trace(STEPS))
+        == measures.wire_bytes_per_step(Trace([counted(1, 1)]))
+        == {}
+    )
     assert measures.wire_bytes(Trace([counted(1, 1), counted(2, 5)])) == {"worker:0": counted(2, 5)}
 
 
@@ -319,7 +402,9 @@ class Asked:
 
 
 def shaped(*links: Link, rate: bool = True, delay: bool = True) -> list[tuple[str, str, int]]:
-    """What is asked of the kernel when a host has one link after the other: of its uplink 1 and its downlink 2."""
+    """What is asked of the kernel when a host has one link after the other: of its uplink 1 and its
+    downlink 2.
+    """
     hosts, asked = Hosts.__new__(Hosts), Asked()
     hosts.rate, hosts.delay = rate, delay
     hosts._index, hosts._shaped = {"up0": 1, "dn0": 2}, {}
@@ -329,26 +414,42 @@ def shaped(*links: Link, rate: bool = True, delay: bool = True) -> list[tuple[st
 
 
 def test_a_kernel_with_netem_delays_what_leaves_a_host_and_then_holds_it_to_its_rate() -> None:
-    assert shaped(Link(mbit=200, delay_ms=5)) == [("replace", "netem", 1), ("replace", "tbf", 1), ("replace", "tbf", 2)]
+    assert shaped(Link(mbit=200, delay_ms=5)) == [
+        ("replace", "netem", 1),
+        ("replace", "tbf", 1),
+        ("replace", "tbf", 2),
+    ]
 
 
 def test_what_the_kernel_has_not_is_not_asked_of_it() -> None:
-    assert shaped(Link(mbit=200, delay_ms=5), delay=False) == [("replace", "tbf", 1), ("replace", "tbf", 2)]
+    assert shaped(Link(mbit=200, delay_ms=5), delay=False) == [
+        ("replace", "tbf", 1),
+        ("replace", "tbf", 2),
+    ]
     assert shaped(Link(mbit=200, delay_ms=5), rate=False) == [("replace", "netem", 1)]
     assert shaped(Link()) == []
 
 
 def test_a_link_that_changes_its_figures_loses_nothing_and_one_without_limit_is_let_go() -> None:
     assert "del" not in {what for what, *_ in shaped(Link(mbit=200), Link(mbit=50))}
-    assert [(what, index) for what, _, index in shaped(Link(mbit=200), Link())[2:]] == [("del", 1), ("del", 2)]
-    assert [(what, index) for what, _, index in shaped(Link(delay_ms=5), Link())[1:]] == [("del", 1)]
+    assert [(what, index) for what, _, index in shaped(Link(mbit=200), Link())[2:]] == [
+        ("del", 1),
+        ("del", 2),
+    ]
+    assert [(what, index) for what, _, index in shaped(Link(delay_ms=5), Link())[1:]] == [
+        ("del", 1)
+    ]
 
 
-def test_a_system_that_refuses_a_network_is_told_with_its_reason_and_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_refuses_a_network_is_told_with_its_reason_and_a_cure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse() -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(namespaces, "make_private", refuse)
-    with pytest.raises(Unavailable, match=r"No space left on device.*Set LOCKSTEP_NETWORK=loopback"):
+    with pytest.raises(
+        Unavailable, match=r"No space left on device.*Set LOCKSTEP_NETWORK=loopback"
+    ):
         make_network("hosts", TWO_HOSTS, "kernel", "kernel")
     assert make_network("loopback", TWO_HOSTS, "exchange", "exchange") is None

@@ -80,5 +80,8 @@ def test_text_and_page_have_question_guess_and_measurement(tmp_path: Path) -> No
     card.reveal("no", "Look again.")
     assert card.table() == "Is a < b?\nguess: yes\nmeasured: no\nLook again."
     page = card.to_html(tmp_path / "p.html").read_text()
-    assert "Is a &lt; b?" in page and "You guessed: yes. You were wrong; measured: no. Look again." in page
+    assert (
+        "Is a &lt; b?" in page
+        and "You guessed: yes. You were wrong; measured: no. Look again." in page
+    )
     assert repr(card) == "Predict('Is a < b?')"

@@ -12,7 +12,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 LIB = ROOT / "course_lib"
 
-# A room may import the rooms named before it, in its own line or above; widgets are held to less, see below.
+# A room may import the rooms named before it, in its own line or above; widgets are held to less,
+# see below.
 ORDER = [
     {"errors", "lazy"},
     {"spec"},
@@ -34,9 +35,17 @@ def imports_of(path: Path) -> set[str]:
     """The rooms of course_lib that a file imports, at any depth of its code."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("course_lib"):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.startswith("course_lib")
+        ):
             parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names if alias.name in LEVEL}
+            found |= (
+                {parts[1]}
+                if len(parts) > 1
+                else {alias.name for alias in node.names if alias.name in LEVEL}
+            )
         elif isinstance(node, ast.Import):
             found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("course_lib.")}
     return found
@@ -52,9 +61,7 @@ def test_imports_run_one_way(path: Path) -> None:
 
 
 def test_importing_the_package_loads_no_framework() -> None:
-    code = (
-        "import sys, course_lib; course_lib.start, course_lib.machine; print(sorted({'tensorflow', 'torch', 'keras'} & set(sys.modules)))"
-    )
+    code = "import sys, course_lib; course_lib.start, course_lib.machine; print(sorted({'tensorflow', 'torch', 'keras'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

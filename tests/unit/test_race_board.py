@@ -1,4 +1,6 @@
-"""The boards without a browser: what they make of traces, live and saved, what their controls order, and what they cost."""
+"""The boards without a browser: what they make of traces, live and saved, what their controls
+order, and what they cost.
+"""
 
 import io
 import json
@@ -36,7 +38,13 @@ from tests.unit.test_racing import BATCH, SPEC, asynchronous, lockstep
 class SomeRun:
     """A run with a trace, and orders that are only written down."""
 
-    def __init__(self, trace: Trace, state: str = "finished", spec: RunSpec = SPEC, error: LockstepError | None = None) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        state: str = "finished",
+        spec: RunSpec = SPEC,
+        error: LockstepError | None = None,
+    ) -> None:
         self.spec, self.state, self.trace, self.error = spec, state, trace, error
         self.orders: list[tuple[Any, ...]] = []
 
@@ -57,7 +65,9 @@ class SomeRun:
         raise AttributeError(name)
 
 
-def race_of(runs: dict[str, SomeRun], why: str = "Fair: nobody queued.", **targets: float | None) -> Any:
+def race_of(
+    runs: dict[str, SomeRun], why: str = "Fair: nobody queued.", **targets: float | None
+) -> Any:
     """A race of such runs that has not noted when its line opened."""
     entrants = {label: SimpleNamespace(began=None) for label in runs}
     shown = SimpleNamespace(entrants=entrants, verdict=SimpleNamespace(why=why, advice=""))
@@ -80,7 +90,10 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def with_a_backup(steps: int = 30, seconds: Sequence[float] = (0.1, 0.15, 0.13, 0.42)) -> Trace:
-    """A step is over with the gradients of all workers but the last. Its own comes late and is dropped, and it joins the step that all are in."""
+    """A step is over with the gradients of all workers but the last.
+
+    Its own comes late and is dropped, and it joins the step that all are in.
+    """
     events: list[Event] = []
     begun, at = [2.0] * len(seconds), [0] * len(seconds)
     for step in range(steps):
@@ -88,11 +101,16 @@ def with_a_backup(steps: int = 30, seconds: Sequence[float] = (0.1, 0.15, 0.13, 
         counted = sorted(arrived, key=lambda k: arrived[k])[: len(seconds) - 1]
         end = max(arrived[k] for k in counted) + 0.02
         whose = " ".join(f"worker:{k}" for k in sorted(counted))
-        events.append(Update("ps:0", step, "all", "cpu", step, step + 1, end - 0.01, len(counted), whose))
+        events.append(
+            Update("ps:0", step, "all", "cpu", step, step + 1, end - 0.01, len(counted), whose)
+        )
         for k in range(len(seconds)):
             if (done := begun[k] + seconds[k]) <= end or k in counted:
                 over = max(end, done + 0.01)
-                events += [Phase(f"worker:{k}", at[k], "compute", begun[k], done), Phase(f"worker:{k}", at[k], "reduce", done, over)]
+                events += [
+                    Phase(f"worker:{k}", at[k], "compute", begun[k], done),
+                    Phase(f"worker:{k}", at[k], "reduce", done, over),
+                ]
                 begun[k], at[k] = over, step + 1
         events += [Metric("worker:0", "loss", 1 / (step + 1), step, (step + 1) * BATCH, end)]
     return Trace(sorted(events, key=end_of))
@@ -105,10 +123,14 @@ FOUR = RunSpec(workers=4, global_batch=BATCH)
 
 
 @pytest.mark.parametrize(
-    "spec, trace", [(SPEC, lockstep(40)), (SPEC, asynchronous()), (FOUR, with_a_backup())], ids=["lockstep", "asynchronous", "backup"]
+    "spec, trace",
+    [(SPEC, lockstep(40)), (SPEC, asynchronous()), (FOUR, with_a_backup())],
+    ids=["lockstep", "asynchronous", "backup"],
 )
 @pytest.mark.parametrize("pieces", [1, 7, 100])
-def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(spec: RunSpec, trace: Trace, pieces: int) -> None:
+def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(
+    spec: RunSpec, trace: Trace, pieces: int
+) -> None:
     events = list(trace)
     growing, digest = Trace(), Digest(spec)
     for piece in np.array_split(np.arange(len(events)), pieces):
@@ -124,22 +146,35 @@ def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(spec: R
     assert {task: share for task, share in digest.idle.items() if share} == pytest.approx(
         {task: share for task, share in figures.idle_share.items() if share}
     )
-    assert {str(n): count for n, count in sorted(digest.staleness.items())} == figures.staleness["updates"]
+    assert {str(n): count for n, count in sorted(digest.staleness.items())} == figures.staleness[
+        "updates"
+    ]
 
 
-def test_lanes_of_backup_workers_show_who_waits_for_whom_and_that_nobody_waits_for_the_straggler() -> None:
+def test_lanes_of_backup_workers_show_who_waits_for_whom_and_that_nobody_waits_for_the_straggler() -> (
+    None
+):
     digest, trace = Digest(FOUR), with_a_backup()
     digest.look(trace, over=True)
     first, second, _, straggler = lanes(digest, Window(3.0, 6.0))
     idle = comparison.figures("it", FOUR, trace, "finished", "emulated").idle_share
-    assert first.waited == pytest.approx(idle["worker:0"], abs=0.03) == pytest.approx(0.05 / 0.17, abs=0.03)
+    assert (
+        first.waited
+        == pytest.approx(idle["worker:0"], abs=0.03)
+        == pytest.approx(0.05 / 0.17, abs=0.03)
+    )
     assert "wait" in {NAMES[what] for *_, what in runs(first.cells)}
     assert second.waited == straggler.waited == 0
 
 
 def test_readings_taken_in_pieces_and_out_of_order_make_the_curve_of_them_all() -> None:
     random = np.random.default_rng(0)
-    metrics = [Metric(f"worker:{n % 3}", "loss", n // 2 % 50, n // 2, n // 2 * BATCH, n + 9 * random.random()) for n in range(5000)]
+    metrics = [
+        Metric(
+            f"worker:{n % 3}", "loss", n // 2 % 50, n // 2, n // 2 * BATCH, n + 9 * random.random()
+        )
+        for n in range(5000)
+    ]
     trace = Trace([Phase("worker:0", n, "compute", n - 1, n) for n in range(9)] + metrics)
     expected = curves.loss_curve(trace, BATCH, zero=20.0)
     readings = Readings(np.fmin, 10 * BATCH)
@@ -163,7 +198,9 @@ def test_nothing_new_is_no_news_and_no_event_is_read_twice() -> None:
 
 def test_the_accuracy_on_the_way_is_what_the_comparison_has() -> None:
     trace = lockstep(20)
-    trace._add(Metric("worker:0", "accuracy", n / 20, n, n * BATCH, 7.5 + n) for n in range(0, 20, 5))
+    trace._add(
+        Metric("worker:0", "accuracy", n / 20, n, n * BATCH, 7.5 + n) for n in range(0, 20, 5)
+    )
     digest = Digest(SPEC)
     digest.look(trace, over=True)
     figures = comparison.figures("it", SPEC, trace, "finished", "emulated")
@@ -180,7 +217,12 @@ def test_a_lane_holds_each_phase_and_never_more_than_its_columns() -> None:
     digest.look(lockstep(2000), over=True)
     end = digest.edge()
     slow, fast = (lane for lane in reversed(lanes(digest, Window(end - 4.6, end))))
-    assert len(slow.cells) == COLUMNS and {NAMES[what] for *_, what in runs(fast.cells)} == {"compute", "wait", "reduce", "apply"}
+    assert len(slow.cells) == COLUMNS and {NAMES[what] for *_, what in runs(fast.cells)} == {
+        "compute",
+        "wait",
+        "reduce",
+        "apply",
+    }
     assert fast.waited == pytest.approx(0.3 / 0.46, abs=0.05) and slow.waited == 0
     assert len(runs(lanes(digest, Window(0, end))[0].cells)) <= COLUMNS
 
@@ -189,12 +231,23 @@ def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> 
     spec = RunSpec(workers=2, hosts=2, global_batch=BATCH)
     digest, at = Digest(spec), 9.0
     trace = lockstep()
-    life = [("worker:0", "paused"), ("worker:0", "resumed"), ("host:1", "cut"), ("host:1", "healed"), ("worker:1", "killed")]
+    life = [
+        ("worker:0", "paused"),
+        ("worker:0", "resumed"),
+        ("host:1", "cut"),
+        ("host:1", "healed"),
+        ("worker:1", "killed"),
+    ]
     trace._add(Lifecycle(task, state, "", at + 0.2 * i) for i, (task, state) in enumerate(life))
     digest.look(trace)
     first, second = lanes(digest, Window(9.0, 10.0), columns=10)
-    assert [(a, b, NAMES[what]) for a, b, what in runs(first.cells) if NAMES[what] == "paused"] == [(0, 2, "paused")]
-    assert [NAMES[what] for *_, what in runs(second.cells) if NAMES[what] in ("cut", "killed")] == ["cut", "killed"]
+    assert [(a, b, NAMES[what]) for a, b, what in runs(first.cells) if NAMES[what] == "paused"] == [
+        (0, 2, "paused")
+    ]
+    assert [NAMES[what] for *_, what in runs(second.cells) if NAMES[what] in ("cut", "killed")] == [
+        "cut",
+        "killed",
+    ]
     assert (first.fate, second.fate, second.note) == ("", "killed", "killed")
 
 
@@ -210,7 +263,10 @@ def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
     for _ in range(2):
         digest.look(trace)
         span = digest.step_seconds()
-        assert span > 0 and [lane.note for lane in lanes(digest, Window(8.0, 9.0))] == ["waits 0%", "silent"]
+        assert span > 0 and [lane.note for lane in lanes(digest, Window(8.0, 9.0))] == [
+            "waits 0%",
+            "silent",
+        ]
 
 
 # --- words ---
@@ -218,12 +274,17 @@ def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
 
 def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_fair() -> None:
     view = view_of(SomeRun(lockstep()), SomeRun(asynchronous()))
-    found, target = comparison.with_target([comparison.figures(side.label, SPEC, side.run.trace, "", "") for side in view.sides])
+    found, target = comparison.with_target(
+        [comparison.figures(side.label, SPEC, side.run.trace, "", "") for side in view.sides]
+    )
     seconds = {label: f.seconds_to_target for label, f in found.items()}
     fast, slow = sorted(seconds, key=lambda label: seconds[label] or 0)
     assert view.goal == ("loss", pytest.approx(target))
     ratio = f"{(seconds[slow] or 0) / (seconds[fast] or 1):.1f} times sooner than **{slow}**"
-    assert view.headline().startswith(f"**{fast}** reached loss {target:.3g} in ") and ratio in view.headline()
+    assert (
+        view.headline().startswith(f"**{fast}** reached loss {target:.3g} in ")
+        and ratio in view.headline()
+    )
     assert view.detail() == "Fair: nobody queued."
 
 
@@ -239,7 +300,9 @@ def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_f
         (("finished", "finished"), {"target_accuracy": 0.9}, "nobody reached accuracy 0.9"),
     ],
 )
-def test_the_headline_says_how_things_stand(states: Sequence[str], targets: dict[str, float], words: str) -> None:
+def test_the_headline_says_how_things_stand(
+    states: Sequence[str], targets: dict[str, float], words: str
+) -> None:
     view = view_of(SomeRun(lockstep(), states[0]), SomeRun(asynchronous(), states[1]), **targets)
     assert words in view.headline()
 
@@ -250,11 +313,18 @@ def test_a_race_without_losses_is_at_its_start() -> None:
 
 
 def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
-    failed = SomeRun(lockstep(), "failed", error=TaskFailed("worker:1", 3, "it was killed by kill()", "Traceback\n  much"))
+    failed = SomeRun(
+        lockstep(),
+        "failed",
+        error=TaskFailed("worker:1", 3, "it was killed by kill()", "Traceback\n  much"),
+    )
     view = view_of(failed, SomeRun(asynchronous(), "running"))
     assert view.headline() == "**sync** failed; **async** goes on"
     assert view.sides[0].failure == "worker:1 failed in step 3: it was killed by kill()"
-    assert "worker:1 failed in step 3: it was killed by kill()" in view.table() and "Traceback" not in view.table()
+    assert (
+        "worker:1 failed in step 3: it was killed by kill()" in view.table()
+        and "Traceback" not in view.table()
+    )
 
 
 # --- boards ---
@@ -262,8 +332,13 @@ def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
 
 @pytest.fixture
 def board() -> Any:
-    spec = RunSpec(workers=2, hosts=2, link=Link(mbit=100), global_batch=BATCH, steps=10, device_ms=100)
-    runs = {"sync": SomeRun(lockstep(), "running", spec), "async": SomeRun(asynchronous(), "running", spec)}
+    spec = RunSpec(
+        workers=2, hosts=2, link=Link(mbit=100), global_batch=BATCH, steps=10, device_ms=100
+    )
+    runs = {
+        "sync": SomeRun(lockstep(), "running", spec),
+        "async": SomeRun(asynchronous(), "running", spec),
+    }
     board = RaceBoard(race_of(runs))
     yield board
     board.close()
@@ -283,12 +358,18 @@ def test_the_controls_order_what_is_chosen_of_whom_is_chosen(board: RaceBoard) -
     controls.links.cut.click()
     controls.links.heal.click()
     until(lambda: len(sync.orders) == 6, "all orders are carried out")
-    assert sync.orders[:3] == [("slow", "worker:1", 4.0), ("pause", "worker:0"), ("kill", "worker:0")]
+    assert sync.orders[:3] == [
+        ("slow", "worker:1", 4.0),
+        ("pause", "worker:0"),
+        ("kill", "worker:0"),
+    ]
     assert sync.orders[3:] == [("link", 1, Link(mbit=10)), ("partition", 1), ("heal", 1)]
     assert other.orders == [("slow", "worker:1", 4.0), *sync.orders[3:]]
 
 
-def test_the_slider_follows_what_a_cell_orders_and_an_order_of_its_own_stands_until_the_trace_shows_it(board: RaceBoard) -> None:
+def test_the_slider_follows_what_a_cell_orders_and_an_order_of_its_own_stands_until_the_trace_shows_it(
+    board: RaceBoard,
+) -> None:
     sync, other = board.race.runs.values()
     slider = board.controls.factor
     sync.trace._add([Lifecycle("worker:1", "slowed", "to 4 times its time", 9.0)])
@@ -327,12 +408,24 @@ def test_what_is_refused_is_said_on_the_board(board: RaceBoard) -> None:
     board.controls.run.value = "sync"
     until(lambda: not board.controls.pause.disabled, "the controls are alive")
     board.controls.pause.click()
-    until(lambda: "pause(&#x27;worker:1&#x27;) comes too late</div>" in board.message.value, "the refusal")
+    until(
+        lambda: "pause(&#x27;worker:1&#x27;) comes too late</div>" in board.message.value,
+        "the refusal",
+    )
 
 
 def test_a_server_cannot_be_slowed_and_the_slider_says_so() -> None:
-    spec = RunSpec(strategy="parameter_server", framework="torch", workers=2, ps=1, global_batch=BATCH)
-    board = RaceBoard(race_of({"one": SomeRun(asynchronous(), "running", spec), "two": SomeRun(asynchronous(), "running", spec)}))
+    spec = RunSpec(
+        strategy="parameter_server", framework="torch", workers=2, ps=1, global_batch=BATCH
+    )
+    board = RaceBoard(
+        race_of(
+            {
+                "one": SomeRun(asynchronous(), "running", spec),
+                "two": SomeRun(asynchronous(), "running", spec),
+            }
+        )
+    )
     board.halt()
     board.controls.task.value = "ps:0"
     board.controls.refresh()
@@ -340,18 +433,24 @@ def test_a_server_cannot_be_slowed_and_the_slider_says_so() -> None:
     board.close()
 
 
-def test_a_picture_taken_while_the_board_looks_for_the_first_time_shows_the_runs_whole(tmp_path: Path) -> None:
+def test_a_picture_taken_while_the_board_looks_for_the_first_time_shows_the_runs_whole(
+    tmp_path: Path,
+) -> None:
     race = race_of({"sync": SomeRun(lockstep(2000)), "async": SomeRun(asynchronous())})
     for _ in range(5):
         board = RaceBoard(race)
         early, table = board.still(tmp_path / "early.svg").read_text(), board.table()
         board.halt()
         late = board.still(tmp_path / "late.svg").read_text()
-        assert re.sub(r"lk\d+-", "", early) == re.sub(r"lk\d+-", "", late) and table == board.table()
+        assert (
+            re.sub(r"lk\d+-", "", early) == re.sub(r"lk\d+-", "", late) and table == board.table()
+        )
         board.close()
 
 
-def test_pictures_and_pages_hold_the_same_facts_and_ask_nobody(board: RaceBoard, tmp_path: Path) -> None:
+def test_pictures_and_pages_hold_the_same_facts_and_ask_nobody(
+    board: RaceBoard, tmp_path: Path
+) -> None:
     board.halt()
     for run in board.race.runs.values():
         run.state = "finished"
@@ -391,7 +490,9 @@ def test_a_board_costs_little_to_make_and_a_picture_no_more_late_in_a_run() -> N
     assert 10_000 < made < LIMIT and max(sizes) < LIMIT and points <= 1000
 
 
-def test_a_page_is_asked_for_the_next_redraw_when_it_has_answered_the_last_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_asked_for_the_next_redraw_when_it_has_answered_the_last_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 100.0
     monkeypatch.setattr(charts.time, "monotonic", lambda: now)
     live = charts.Charts(["it"], [throughput([EMPTY])])
@@ -418,17 +519,26 @@ def test_a_page_is_asked_for_the_next_redraw_when_it_has_answered_the_last_and_n
 
 
 def test_the_controls_of_a_race_that_is_over_are_off() -> None:
-    board = RaceBoard(race_of({"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())}, why="NOT FAIR: it queued."))
+    board = RaceBoard(
+        race_of(
+            {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())},
+            why="NOT FAIR: it queued.",
+        )
+    )
     board._thread.join(10)
     controls = board.controls
-    assert all(c.disabled for c in (controls.factor, controls.pause, controls.resume, controls.kill, controls.stop))
+    assert all(
+        c.disabled
+        for c in (controls.factor, controls.pause, controls.resume, controls.kill, controls.stop)
+    )
     assert "lk-unfair" in board.head.value and "NOT FAIR: it queued." in board.head.value
     board.close()
 
 
 def test_a_board_that_cannot_draw_says_so_and_ends() -> None:
     run = Made()
-    run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0)])  # without the factor that belongs there
+    # without the factor that belongs there
+    run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0)])
     board = RaceBoard(race_of({"one": run, "other": Made()}))  # type: ignore[dict-item]
     board._thread.join(10)
     assert "The board stopped drawing: IndexError" in board.message.value
@@ -438,14 +548,24 @@ def test_a_board_that_cannot_draw_says_so_and_ends() -> None:
 # --- saved runs ---
 
 
-def save(path: Path, events: Sequence[Event], spec: RunSpec = SPEC, result: dict[str, Any] | None = None, error: Any = None) -> Path:
+def save(
+    path: Path,
+    events: Sequence[Event],
+    spec: RunSpec = SPEC,
+    result: dict[str, Any] | None = None,
+    error: Any = None,
+) -> Path:
     """The directory of a run, as its tasks leave it."""
     task = path / "tasks" / "worker-0"
     task.mkdir(parents=True)
     (path / "spec.json").write_text(spec.model_dump_json())
     (path / "run.json").write_text(json.dumps({"origin": 0.0}))
-    (path / "lifecycle.jsonl").write_bytes(b"".join(to_line(e) for e in events if isinstance(e, Lifecycle)))
-    (task / "events.jsonl").write_bytes(b"".join(to_line(e) for e in events if not isinstance(e, Lifecycle)))
+    (path / "lifecycle.jsonl").write_bytes(
+        b"".join(to_line(e) for e in events if isinstance(e, Lifecycle))
+    )
+    (task / "events.jsonl").write_bytes(
+        b"".join(to_line(e) for e in events if not isinstance(e, Lifecycle))
+    )
     for name, value in (("result.json", result), ("tasks/worker-0/error.json", error)):
         if value is not None:
             (path / name).write_text(json.dumps(value))
@@ -453,13 +573,34 @@ def save(path: Path, events: Sequence[Event], spec: RunSpec = SPEC, result: dict
 
 
 def life(*states: tuple[str, str]) -> list[Event]:
-    return [Lifecycle(task, state, "pid 0" if state == "starting" else "why" if state == "killed" else "", 10.0) for task, state in states]
+    return [
+        Lifecycle(
+            task,
+            state,
+            "pid 0" if state == "starting" else "why" if state == "killed" else "",
+            10.0,
+        )
+        for task, state in states
+    ]
 
 
 def test_a_saved_run_says_how_it_ended(tmp_path: Path) -> None:
-    began = [("worker:0", "starting"), ("worker:1", "starting"), ("worker:0", "running"), ("worker:1", "running")]
-    done = SavedRun(save(tmp_path / "done", life(*began, ("worker:0", "done"), ("worker:1", "done")), result={"final_loss": 1.0}))
-    killed = SavedRun(save(tmp_path / "killed", [*lockstep(3), *life(*began, ("worker:1", "killed"))]))
+    began = [
+        ("worker:0", "starting"),
+        ("worker:1", "starting"),
+        ("worker:0", "running"),
+        ("worker:1", "running"),
+    ]
+    done = SavedRun(
+        save(
+            tmp_path / "done",
+            life(*began, ("worker:0", "done"), ("worker:1", "done")),
+            result={"final_loss": 1.0},
+        )
+    )
+    killed = SavedRun(
+        save(tmp_path / "killed", [*lockstep(3), *life(*began, ("worker:1", "killed"))])
+    )
     stopped = SavedRun(save(tmp_path / "stopped", life(*began)))
     assert (done.state, killed.state, stopped.state) == ("finished", "failed", "stopped")
     assert done.result == {"final_loss": 1.0}
@@ -486,7 +627,9 @@ def test_what_holds_no_run_is_refused_by_name(tmp_path: Path) -> None:
         saved_runs(tmp_path)
 
 
-def test_watching_a_saved_race_prints_it_and_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_a_saved_race_prints_it_and_writes_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = life(("worker:0", "starting"), ("worker:0", "done"), ("worker:1", "done"))
     save(tmp_path / "race" / "0-sync", [*lockstep(), *done])
     save(tmp_path / "race" / "1-async", [*asynchronous(), *done])
@@ -515,5 +658,6 @@ def test_a_page_of_one_run_has_its_one_lane_for_each_task(tmp_path: Path) -> Non
 
 
 def test_the_delay_of_a_page_is_a_mean_over_the_moments_of_events() -> None:
-    assert mean_delay([(1.0, 0.9), (2.0, 1.9), (3.0, 2.9)]) == pytest.approx(0.6)  # 0.1 s for the newest, 1.1 s for the oldest
+    # 0.1 s for the newest, 1.1 s for the oldest
+    assert mean_delay([(1.0, 0.9), (2.0, 1.9), (3.0, 2.9)]) == pytest.approx(0.6)
     assert math.isclose(mean_delay([(1.0, 1.0), (1.5, 1.5)]), 0.25)

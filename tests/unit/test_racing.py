@@ -1,4 +1,6 @@
-"""A race without processes: who lines up with what, what traces say side by side, and when a race was fair. All traces here are made up."""
+"""A race without processes: who lines up with what, what traces say side by side, and when a race
+was fair. All traces here are made up.
+"""
 
 import json
 import math
@@ -19,7 +21,17 @@ from course_lib.racing import comparison, curves, fairness
 from course_lib.racing.call import divide, race
 from course_lib.racing.comparison import Comparison, Figures, figures, with_accuracy, with_target
 from course_lib.racing.entrants import line_up, parse_entrant
-from course_lib.racing.fairness import BUSY, LOST, NAN, SHORTEST, Load, Meter, Sample, Verdict, judge
+from course_lib.racing.fairness import (
+    BUSY,
+    LOST,
+    NAN,
+    SHORTEST,
+    Load,
+    Meter,
+    Sample,
+    Verdict,
+    judge,
+)
 from course_lib.racing.line import StartingLine, draw
 from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update
 
@@ -27,8 +39,15 @@ BATCH = 64
 SPEC = RunSpec(workers=2, global_batch=BATCH, steps=10, device_ms=100)
 
 
-def lockstep(steps: int = 10, compute: tuple[float, ...] = (0.1, 0.4), compile_time: float = 5.0, begin: float = 2.0) -> Trace:
-    """A synchronous run: the workers compute, the all-reduce takes 0.05 s once the last has come, the update 0.01 s; losses are 1/(step + 1)."""
+def lockstep(
+    steps: int = 10,
+    compute: tuple[float, ...] = (0.1, 0.4),
+    compile_time: float = 5.0,
+    begin: float = 2.0,
+) -> Trace:
+    """A synchronous run: the workers compute, the all-reduce takes 0.05 s once the last has come,
+    the update 0.01 s; losses are 1/(step + 1).
+    """
     events: list[Event] = []
     now = begin
     for step in range(steps):
@@ -41,16 +60,30 @@ def lockstep(steps: int = 10, compute: tuple[float, ...] = (0.1, 0.4), compile_t
                 Phase(task, step, "reduce", arrived, reduced),
                 Phase(task, step, "apply", reduced, reduced + 0.01),
                 Update(task, step, "all", "cpu", step, step + 1, reduced + 0.01),
-                Metric(task, "loss", 1 / (step + 1), step, (step + 1) * BATCH, reduced + 0.01 + k * 1e-4),
+                Metric(
+                    task,
+                    "loss",
+                    1 / (step + 1),
+                    step,
+                    (step + 1) * BATCH,
+                    reduced + 0.01 + k * 1e-4,
+                ),
             ]
         now = reduced + 0.01
     return Trace(events)
 
 
-def asynchronous(seconds: tuple[float, ...] = (0.1, 0.4), until: float = 6.0, begin: float = 2.0, compile_time: float = 1.0) -> Trace:
-    """A run with a parameter server: every worker computes and pushes (0.02 s) at its own pace; each push is an update on the server at once.
+def asynchronous(
+    seconds: tuple[float, ...] = (0.1, 0.4),
+    until: float = 6.0,
+    begin: float = 2.0,
+    compile_time: float = 1.0,
+) -> Trace:
+    """A run with a parameter server: every worker computes and pushes (0.02 s) at its own pace;
+    each push is an update on the server at once.
 
-    The workers number their steps themselves, so two of them are seldom at the same step. Losses are 1/(updates so far + 1).
+    The workers number their steps themselves, so two of them are seldom at the same step. Losses
+    are 1/(updates so far + 1).
     """
     pushes = []
     for k, each in enumerate(seconds):
@@ -69,7 +102,9 @@ def asynchronous(seconds: tuple[float, ...] = (0.1, 0.4), until: float = 6.0, be
             Phase(task, step, "reduce", computed, end),
             Phase("ps:0", step, "apply", end - 0.001, end),
             Update("ps:0", step, "all", "cpu", read, version + 1, end, 1, task),
-            Metric(task, "loss", 1 / (version + 1), step, (version + 1) * BATCH // len(seconds), end),
+            Metric(
+                task, "loss", 1 / (version + 1), step, (version + 1) * BATCH // len(seconds), end
+            ),
         ]
     return Trace(events)
 
@@ -90,7 +125,9 @@ def test_a_synchronous_run_is_timed_from_its_second_step() -> None:
 
 
 def test_workers_that_report_one_loss_give_one_point_a_step() -> None:
-    assert [(p.examples, p.loss) for p in of(lockstep()).curve] == [((n + 1) * BATCH, 1 / (n + 1)) for n in range(10)]
+    assert [(p.examples, p.loss) for p in of(lockstep()).curve] == [
+        ((n + 1) * BATCH, 1 / (n + 1)) for n in range(10)
+    ]
 
 
 def test_in_lockstep_whoever_is_early_idles_until_the_last_has_come() -> None:
@@ -99,7 +136,9 @@ def test_in_lockstep_whoever_is_early_idles_until_the_last_has_come() -> None:
 
 
 def test_the_first_step_counts_neither_as_idle_nor_as_busy() -> None:
-    assert of(lockstep(compile_time=0.0)).idle_share == pytest.approx(of(lockstep(compile_time=50.0)).idle_share)
+    assert of(lockstep(compile_time=0.0)).idle_share == pytest.approx(
+        of(lockstep(compile_time=50.0)).idle_share
+    )
 
 
 def test_a_clock_that_starts_when_the_line_opens_leaves_out_the_wait_at_the_line() -> None:
@@ -110,13 +149,16 @@ def test_a_clock_that_starts_when_the_line_opens_leaves_out_the_wait_at_the_line
     assert found.idle_share["worker:0"] == pytest.approx(0.3 / 0.46)
 
 
-def test_an_asynchronous_run_has_one_point_for_every_gradient_and_its_updates_by_staleness() -> None:
+def test_an_asynchronous_run_has_one_point_for_every_gradient_and_its_updates_by_staleness() -> (
+    None
+):
     trace = asynchronous()
     found = of(trace)
     updates = trace.all(Update)
     assert len(found.curve) == len(updates) > 30
     assert sum(found.staleness["updates"].values()) == len(updates)
-    assert found.staleness["max"] == max(u.staleness for u in updates) >= 3  # the slow worker's: the fast one pushed meanwhile
+    # the slow worker's: the fast one pushed meanwhile
+    assert found.staleness["max"] == max(u.staleness for u in updates) >= 3
     assert "0" in found.staleness["updates"]
 
 
@@ -130,7 +172,10 @@ def test_waits_that_a_strategy_records_itself_are_idle_time() -> None:
     """As with bounded staleness: the fast worker is let go now and then."""
     events: list[Event] = list(asynchronous((0.1,), until=3.2))
     last = max(p.end for p in Trace(events).all(Phase))
-    events += [Phase("worker:0", 90, "wait", last, last + 1.0), Phase("worker:0", 90, "compute", last + 1.0, last + 1.1)]
+    events += [
+        Phase("worker:0", 90, "wait", last, last + 1.0),
+        Phase("worker:0", 90, "compute", last + 1.0, last + 1.1),
+    ]
     spent = last + 1.1 - comparison.start_of_clock(Trace(events))
     assert of(Trace(events)).idle_share["worker:0"] == pytest.approx(1.0 / spent)
 
@@ -146,7 +191,9 @@ def test_an_asynchronous_run_does_not_lose_to_a_synchronous_one_for_having_a_str
     assert alone.examples_per_second > 2 * sync.examples_per_second  # type: ignore[operator]
 
 
-def test_the_clock_starts_with_the_second_step_of_the_last_worker_and_forgets_those_who_never_come_to_it() -> None:
+def test_the_clock_starts_with_the_second_step_of_the_last_worker_and_forgets_those_who_never_come_to_it() -> (
+    None
+):
     trace = asynchronous((0.1, 0.4))
     assert comparison.start_of_clock(trace) == pytest.approx(2.0 + 1.0 + 0.4 + 0.02)
     killed = Trace([*trace, Phase("worker:2", 0, "compute", 2.0, 5.0)])
@@ -154,11 +201,16 @@ def test_the_clock_starts_with_the_second_step_of_the_last_worker_and_forgets_th
     assert comparison.start_of_clock(Trace()) == math.inf
 
 
-def test_what_was_computed_before_the_clock_started_is_not_counted_in_its_time_even_if_recorded_later() -> None:
+def test_what_was_computed_before_the_clock_started_is_not_counted_in_its_time_even_if_recorded_later() -> (
+    None
+):
     """A chief that waits at the line has answers lying there: they come in the moment it opens."""
     before = [Phase("worker:0", n, "compute", 1.0 + n, 2.0 + n) for n in range(3)]
     after = [Phase("worker:0", n, "compute", 10.0 + n, 11.0 + n) for n in range(3, 7)]
-    losses = [Metric("chief:0", "loss", 1.0, n, (n + 1) * BATCH, 10.0 if n < 3 else 8.0 + n) for n in range(7)]
+    losses = [
+        Metric("chief:0", "loss", 1.0, n, (n + 1) * BATCH, 10.0 if n < 3 else 8.0 + n)
+        for n in range(7)
+    ]
     found = of(Trace([*before, *after, *losses]), zero=10.0)  # type: ignore[list-item]
     assert [p.seconds for p in found.curve] == [0, 0, 0, 1, 2, 3, 4]
     assert found.examples_per_second == pytest.approx(BATCH)
@@ -166,7 +218,12 @@ def test_what_was_computed_before_the_clock_started_is_not_counted_in_its_time_e
 
 def test_a_run_without_events_has_figures_that_are_not_known() -> None:
     found = of(Trace())
-    assert (found.began, found.examples_per_second, found.loss, found.overhead) == (None, None, None, None)
+    assert (found.began, found.examples_per_second, found.loss, found.overhead) == (
+        None,
+        None,
+        None,
+        None,
+    )
     both, target = with_target([found, of(lockstep(), label="other")])
     assert target == both["other"].loss
     json.dumps(Comparison(both, target, Verdict(None, ""), ()).as_dict(), allow_nan=False)
@@ -182,27 +239,48 @@ def test_dropped_gradients_are_counted() -> None:
 
 def written(*places: str, step: int, read: int, version: int, workers: str = "") -> list[Event]:
     """One update, as several places write it: each on a device of its own."""
-    return [Update(place, step, "all", f"cpu:{i}", read, version, 1.0, 1, workers) for i, place in enumerate(places)]
+    return [
+        Update(place, step, "all", f"cpu:{i}", read, version, 1.0, 1, workers)
+        for i, place in enumerate(places)
+    ]
 
 
 @pytest.mark.parametrize(
     "places",
-    [("worker:0",), ("worker:0", "worker:0"), ("worker:0", "worker:1", "worker:2"), ("ps:0", "ps:1")],
+    [
+        ("worker:0",),
+        ("worker:0", "worker:0"),
+        ("worker:0", "worker:1", "worker:2"),
+        ("ps:0", "ps:1"),
+    ],
     ids=["central storage", "mirrored", "multi-worker mirrored", "synchronous, two servers"],
 )
-def test_a_synchronous_step_is_one_update_in_however_many_places_it_is_applied(places: tuple[str, ...]) -> None:
+def test_a_synchronous_step_is_one_update_in_however_many_places_it_is_applied(
+    places: tuple[str, ...],
+) -> None:
     events = [u for n in range(150) for u in written(*places, step=n, read=n, version=n + 1)]
     assert of(Trace(events)).staleness["updates"] == {"0": 150}
 
 
 def test_servers_that_took_other_backup_workers_gradients_made_one_update_all_the_same() -> None:
-    shards = [Update(f"ps:{k}", n, f"shard {k}", "cpu", n, n + 1, 1.0, 1, f"worker:{(n + k) % 2}") for n in range(20) for k in (0, 1)]
+    shards = [
+        Update(f"ps:{k}", n, f"shard {k}", "cpu", n, n + 1, 1.0, 1, f"worker:{(n + k) % 2}")
+        for n in range(20)
+        for k in (0, 1)
+    ]
     assert of(Trace(shards)).staleness["updates"] == {"0": 20}
 
 
-def test_each_gradient_of_an_asynchronous_worker_is_an_update_and_as_stale_as_its_stalest_part() -> None:
-    one = written("ps:0", step=3, read=3, version=4, workers="worker:0") + written("ps:0", step=3, read=3, version=5, workers="worker:1")
-    other = [Update("ps:1", 3, "all", "cpu:1", 3, version, 1.0, 1, worker) for worker, version in (("worker:0", 4), ("worker:1", 7))]
+def test_each_gradient_of_an_asynchronous_worker_is_an_update_and_as_stale_as_its_stalest_part() -> (
+    None
+):
+    one = written("ps:0", step=3, read=3, version=4, workers="worker:0") + written(
+        "ps:0", step=3, read=3, version=5, workers="worker:1"
+    )
+    other = [
+        Update("ps:1", 3, "all", "cpu:1", 3, version, 1.0, 1, worker)
+        for worker, version in (("worker:0", 4), ("worker:1", 7))
+    ]
     for events in ([*one, *other], [*other, *one]):
         found = of(Trace(events)).staleness  # type: ignore[list-item]
         assert (found["updates"], found["max"], found["mean"]) == ({"0": 1, "3": 1}, 3, 1.5)
@@ -216,7 +294,10 @@ def noisy(losses: list[float], parts: int = 1) -> Trace:
     """A loss a second, each of a `parts`-th of a batch."""
     return Trace(
         [Phase("worker:0", n, "compute", n, n + 0.9) for n in range(len(losses))]
-        + [Metric("worker:0", "loss", loss, n, (n + 1) * BATCH // parts, n + 1.0) for n, loss in enumerate(losses)]  # type: ignore[operator]
+        + [
+            Metric("worker:0", "loss", loss, n, (n + 1) * BATCH // parts, n + 1.0)
+            for n, loss in enumerate(losses)
+        ]  # type: ignore[operator]
     )
 
 
@@ -231,11 +312,16 @@ def test_one_lucky_batch_does_not_reach_the_target() -> None:
 def test_the_mean_is_over_as_many_examples_whatever_a_gradient_is_made_of() -> None:
     whole = of(noisy([1.0] * 20 + [0.0] * 20)).curve
     halves = of(noisy([1.0] * 40 + [0.0] * 40, parts=2)).curve
-    assert {p.examples: p.mean for p in whole}.items() <= {p.examples: p.mean for p in halves}.items()
+    assert {p.examples: p.mean for p in whole}.items() <= {
+        p.examples: p.mean for p in halves
+    }.items()
 
 
 def test_without_a_target_they_race_for_the_lowest_loss_that_all_have_reached() -> None:
-    good, bad = of(noisy([1.0] * 10 + [0.2] * 30), label="good"), of(noisy([1.0] * 10 + [0.6] * 30), label="bad")
+    good, bad = (
+        of(noisy([1.0] * 10 + [0.2] * 30), label="good"),
+        of(noisy([1.0] * 10 + [0.6] * 30), label="bad"),
+    )
     both, target = with_target([good, bad])
     assert target == pytest.approx(0.6)
     assert all(f.seconds_to_target is not None for f in both.values())
@@ -250,25 +336,49 @@ def test_a_target_that_nobody_reaches_is_reached_by_nobody() -> None:
 
 
 def reading(accuracies: list[float], tasks: int = 1, late: float = 0.0) -> Trace:
-    """Steps of a second, and after every second step the test accuracy, which `tasks` tasks measure together; `late`: the first step takes longer."""
+    """Steps of a second, and after every second step the test accuracy, which `tasks` tasks measure
+    together; `late`: the first step takes longer.
+    """
     losses = noisy([1.0] * 2 * len(accuracies))
-    events = [e._replace(start=e.start + late, end=e.end + late) if isinstance(e, Phase) and e.step else e for e in losses]
+    events = [
+        e._replace(start=e.start + late, end=e.end + late) if isinstance(e, Phase) and e.step else e
+        for e in losses
+    ]
     for i, accuracy in enumerate(accuracies):
         events += [
-            Metric(f"worker:{k}", "accuracy", accuracy, 2 * i + 1, (2 * i + 2) * BATCH, 2 * i + 2 + late + k * 1e-3) for k in range(tasks)
+            Metric(
+                f"worker:{k}",
+                "accuracy",
+                accuracy,
+                2 * i + 1,
+                (2 * i + 2) * BATCH,
+                2 * i + 2 + late + k * 1e-3,
+            )
+            for k in range(tasks)
         ]
     return Trace(events)
 
 
-def test_the_target_accuracy_is_reached_when_it_is_first_measured_however_many_tasks_measure_it_together() -> None:
+def test_the_target_accuracy_is_reached_when_it_is_first_measured_however_many_tasks_measure_it_together() -> (
+    None
+):
     for tasks in (1, 3):
-        both, target = with_accuracy({"it": of(reading([0.2, 0.6, 0.85, 0.8, 0.9], tasks, late=3.0))}, 0.8)
-        assert (both["it"].seconds_to_accuracy, both["it"].examples_to_accuracy, target) == (5.0, 6 * BATCH, 0.8)
+        both, target = with_accuracy(
+            {"it": of(reading([0.2, 0.6, 0.85, 0.8, 0.9], tasks, late=3.0))}, 0.8
+        )
+        assert (both["it"].seconds_to_accuracy, both["it"].examples_to_accuracy, target) == (
+            5.0,
+            6 * BATCH,
+            0.8,
+        )
         assert [point.accuracy for point in both["it"].accuracy_curve] == [0.2, 0.6, 0.85, 0.8, 0.9]
 
 
 def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reached() -> None:
-    good, bad = of(reading([0.5, 0.9, 0.95]), label="good"), of(reading([0.4, 0.6, 0.7]), label="bad")
+    good, bad = (
+        of(reading([0.5, 0.9, 0.95]), label="good"),
+        of(reading([0.4, 0.6, 0.7]), label="bad"),
+    )
     both, target = with_accuracy({"good": good, "bad": bad})
     assert target == 0.7
     shown = Comparison(both, None, Verdict(True, ""), (), target)
@@ -278,7 +388,9 @@ def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reach
     assert shown.as_dict()["entrants"]["bad"]["accuracy_curve"]["accuracy"] == [0.4, 0.6, 0.7]
 
 
-def test_where_no_accuracy_was_measured_on_the_way_there_is_no_target_and_no_line_in_the_table() -> None:
+def test_where_no_accuracy_was_measured_on_the_way_there_is_no_target_and_no_line_in_the_table() -> (
+    None
+):
     both, target = with_accuracy({"it": of(lockstep())})
     shown = Comparison(both, None, Verdict(True, ""), (), target)
     assert (target, shown.first_to_accuracy, both["it"].accuracy_curve) == (None, None, ())
@@ -287,7 +399,9 @@ def test_where_no_accuracy_was_measured_on_the_way_there_is_no_target_and_no_lin
 
 @pytest.mark.parametrize("target", [0, 1.1, -1, "much", float("nan")])
 def test_a_target_accuracy_is_a_share(target: Any) -> None:
-    with pytest.raises(SpecError, match=r"target_accuracy=.*a number above 0, at most 1, such as 0\.9"):
+    with pytest.raises(
+        SpecError, match=r"target_accuracy=.*a number above 0, at most 1, such as 0\.9"
+    ):
         race("one_device", "mirrored", target_accuracy=target)
 
 
@@ -295,12 +409,17 @@ def test_a_target_accuracy_is_a_share(target: Any) -> None:
     seconds=st.lists(st.floats(0.01, 2.0), min_size=1, max_size=4),
     targets=st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 1.0)),
 )
-def test_figures_of_any_asynchronous_run_hang_together(seconds: list[float], targets: tuple[float, float]) -> None:
+def test_figures_of_any_asynchronous_run_hang_together(
+    seconds: list[float], targets: tuple[float, float]
+) -> None:
     found = of(asynchronous(tuple(seconds), until=8.0))
     assert all(0 <= share <= 1 for share in found.idle_share.values())
     assert [p.examples for p in found.curve] == sorted(p.examples for p in found.curve)
     assert [p.seconds for p in found.curve] == sorted(p.seconds for p in found.curve)
-    easy, hard = (with_target([found], target)[0]["it"].seconds_to_target for target in sorted(targets, reverse=True))
+    easy, hard = (
+        with_target([found], target)[0]["it"].seconds_to_target
+        for target in sorted(targets, reverse=True)
+    )
     assert hard is None or (easy is not None and easy <= hard)
 
 
@@ -308,7 +427,9 @@ def test_figures_of_any_asynchronous_run_hang_together(seconds: list[float], tar
 
 
 def comparing(*found: Figures, verdict: Verdict | None = None) -> Comparison:
-    return Comparison(*with_target(found), verdict or Verdict(True, "Fair: nobody waited."), ("a note",))
+    return Comparison(
+        *with_target(found), verdict or Verdict(True, "Fair: nobody waited."), ("a note",)
+    )
 
 
 def test_the_table_has_a_column_for_each_entrant_and_says_what_to_know() -> None:
@@ -336,29 +457,52 @@ def machine(seconds: float = 10.0, busy: float = 0.4, ours: float = 0.3, **waite
     return Load(seconds, 2, busy, ours, waited)
 
 
-def verdict(found: Load | None, device_ms: float = 20.0, overhead: dict[str, float | None] | None = None, workers: int = 5) -> Verdict:
-    return judge(found, overhead or {}, dict.fromkeys(found.waited if found else (), device_ms or 5.0), device_ms, workers)
+def verdict(
+    found: Load | None,
+    device_ms: float = 20.0,
+    overhead: dict[str, float | None] | None = None,
+    workers: int = 5,
+) -> Verdict:
+    return judge(
+        found,
+        overhead or {},
+        dict.fromkeys(found.waited if found else (), device_ms or 5.0),
+        device_ms,
+        workers,
+    )
 
 
-@pytest.mark.parametrize(("share", "fair"), [(0.0, True), (LOST, True), (LOST + 0.01, False), (1.0, False)])
-def test_a_race_is_fair_as_long_as_no_entrant_waits_too_long_for_a_core(share: float, fair: bool) -> None:
+@pytest.mark.parametrize(
+    ("share", "fair"), [(0.0, True), (LOST, True), (LOST + 0.01, False), (1.0, False)]
+)
+def test_a_race_is_fair_as_long_as_no_entrant_waits_too_long_for_a_core(
+    share: float, fair: bool
+) -> None:
     found = verdict(machine(a=0.01, b=share))
     assert found.fair is fair
-    assert f"b, which lost most by waiting for a core, lost up to {share:.0%}" in found.why or share == 0.0
+    assert (
+        f"b, which lost most by waiting for a core, lost up to {share:.0%}" in found.why
+        or share == 0.0
+    )
     assert bool(found.advice) is not fair
 
 
 def test_of_two_upper_bounds_on_what_was_lost_the_lower_one_counts() -> None:
-    assert verdict(machine(a=0.9), overhead={"a": 0.1}).lost == {"a": 0.1}  # many threads of a task can wait at the same time
-    assert verdict(machine(a=0.1), overhead={"a": 0.9}).lost == {"a": 0.1}  # it computes for long, on a core of its own
+    # many threads of a task can wait at the same time
+    assert verdict(machine(a=0.9), overhead={"a": 0.1}).lost == {"a": 0.1}
+    # it computes for long, on a core of its own
+    assert verdict(machine(a=0.1), overhead={"a": 0.9}).lost == {"a": 0.1}
     assert verdict(machine(a=0.9), overhead={"a": 0.9}).fair is False
 
 
 def test_nobody_can_lose_more_than_all_of_its_time() -> None:
-    assert verdict(machine(a=1.7)).lost == {"a": 1.0}  # two threads of a task that wait at the same time count twice
+    # two threads of a task that wait at the same time count twice
+    assert verdict(machine(a=1.7)).lost == {"a": 1.0}
 
 
-def test_without_a_count_of_waiting_the_emulated_devices_tell_and_without_them_how_busy_the_cores_were() -> None:
+def test_without_a_count_of_waiting_the_emulated_devices_tell_and_without_them_how_busy_the_cores_were() -> (
+    None
+):
     assert verdict(machine(a=NAN, b=NAN, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair is True
     assert verdict(machine(a=NAN, b=NAN), overhead={"a": 0.1, "b": 0.5}).fair is False
     assert verdict(machine(a=NAN, b=NAN, busy=BUSY)).fair is True
@@ -373,16 +517,26 @@ def test_a_race_that_was_too_short_is_neither_fair_nor_unfair() -> None:
     assert "more steps" in verdict(None).advice
 
 
-def test_the_advice_is_longer_device_times_fewer_workers_and_no_other_programs_as_the_case_may_be() -> None:
+def test_the_advice_is_longer_device_times_fewer_workers_and_no_other_programs_as_the_case_may_be() -> (
+    None
+):
     crowded = verdict(machine(a=0.5, busy=0.9, ours=0.85)).advice
-    assert "Raise device_ms from 20 to about 70" in crowded and "fewer workers: 5 share 2 cores" in crowded and "programs" not in crowded
+    assert (
+        "Raise device_ms from 20 to about 70" in crowded
+        and "fewer workers: 5 share 2 cores" in crowded
+        and "programs" not in crowded
+    )
     assert "fewer workers" not in verdict(machine(a=0.5), workers=2).advice
     assert "Emulate devices: device_ms=" in verdict(machine(a=0.5), device_ms=0.0).advice
-    assert verdict(machine(a=0.5, busy=1.0, ours=0.2)).advice.startswith("Close other programs: they kept 1.6 of 2 cores busy.")
+    assert verdict(machine(a=0.5, busy=1.0, ours=0.2)).advice.startswith(
+        "Close other programs: they kept 1.6 of 2 cores busy."
+    )
 
 
 @given(device_ms=st.floats(1.0, 500.0), factor=st.floats(1.0, 10.0), rest=st.floats(0.3, 20.0))
-def test_with_the_advised_device_time_the_rest_of_a_step_would_be_a_fair_share(device_ms: float, factor: float, rest: float) -> None:
+def test_with_the_advised_device_time_the_rest_of_a_step_would_be_a_fair_share(
+    device_ms: float, factor: float, rest: float
+) -> None:
     """A step is a straggler's device time and the rest; `rest` is in units of the device time."""
     devices, rest = device_ms * factor, rest * device_ms * factor
     share = rest / (devices + rest)
@@ -393,9 +547,23 @@ def test_with_the_advised_device_time_the_rest_of_a_step_would_be_a_fair_share(d
 
 
 def test_the_load_is_that_of_each_entrants_own_time_and_of_the_time_that_all_ran() -> None:
-    samples = [Sample(t, busy=1.0 * t if t < 10 else 10 + 2.0 * (t - 10), ours=0.5 * t, waited=(0.1 * t, 0.3 * t)) for t in range(21)]
+    samples = [
+        Sample(
+            t,
+            busy=1.0 * t if t < 10 else 10 + 2.0 * (t - 10),
+            ours=0.5 * t,
+            waited=(0.1 * t, 0.3 * t),
+        )
+        for t in range(21)
+    ]
     found = fairness.load(samples, {"a": (0.0, 8.0), "b": (4.0, 20.0)}, cores=2)
-    assert found == Load(4.0, 2, pytest.approx(0.5), pytest.approx(0.25), {"a": pytest.approx(0.1), "b": pytest.approx(0.3)})
+    assert found == Load(
+        4.0,
+        2,
+        pytest.approx(0.5),
+        pytest.approx(0.25),
+        {"a": pytest.approx(0.1), "b": pytest.approx(0.3)},
+    )
     assert fairness.load(samples, {"a": (0.0, 4.0), "b": (4.0, 8.0)}, cores=2) is None
 
 
@@ -421,20 +589,29 @@ def test_the_meter_counts_on_and_keeps_what_a_process_that_is_gone_has_used() ->
 
 def test_overhead_in_lockstep_is_all_that_the_slowest_devices_do_not_explain() -> None:
     spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
-    assert comparison.overhead(lockstep(), spec, comparison.start_of_clock(lockstep())) == pytest.approx(0.06 / 0.46)
+    assert comparison.overhead(
+        lockstep(), spec, comparison.start_of_clock(lockstep())
+    ) == pytest.approx(0.06 / 0.46)
     late = lockstep(compute=(0.1, 0.6))  # worker 1 should take 0.4 s and takes 0.6
-    assert comparison.overhead(late, spec, comparison.start_of_clock(late)) == pytest.approx(0.26 / 0.66)
+    assert comparison.overhead(late, spec, comparison.start_of_clock(late)) == pytest.approx(
+        0.26 / 0.66
+    )
     assert comparison.overhead(lockstep(), spec.model_copy(update={"device_ms": 0.0}), 7.46) is None
 
 
 def test_overhead_in_an_asynchronous_run_is_that_of_the_worker_with_the_most() -> None:
     spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
-    assert comparison.overhead(asynchronous(until=60.0), spec, 3.42) == pytest.approx(0.02 / 0.12, rel=0.01)
+    assert comparison.overhead(asynchronous(until=60.0), spec, 3.42) == pytest.approx(
+        0.02 / 0.12, rel=0.01
+    )
 
 
 def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_on() -> None:
     trace = Trace(
-        [Lifecycle("worker:0", "slowed", "to 3 times its time", 5.0), Lifecycle("worker:0", "slowed", "to 1 times its time", 8.0)]
+        [
+            Lifecycle("worker:0", "slowed", "to 3 times its time", 5.0),
+            Lifecycle("worker:0", "slowed", "to 1 times its time", 8.0),
+        ]
     )
     spec = SPEC.model_copy(update={"slow": {"worker:0": 2.0}})
     factor = comparison.slow_factors(trace, spec)
@@ -446,7 +623,10 @@ def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_o
 
 
 def specs(*entrants: Any, **common: Any) -> dict[str, RunSpec]:
-    return {entrant.label: entrant.spec for entrant in line_up(entrants, {"framework": "torch", **common})[0]}
+    return {
+        entrant.label: entrant.spec
+        for entrant in line_up(entrants, {"framework": "torch", **common})[0]
+    }
 
 
 def notes(*entrants: Any, **common: Any) -> str:
@@ -473,20 +653,32 @@ def test_an_entrant_may_be_a_name_a_triple_a_dict_or_a_spec() -> None:
 
 
 def test_entrants_of_one_strategy_are_told_apart_by_their_own_fields() -> None:
-    ring, tree = ({"strategy": "multi_worker_mirrored", "all_reduce": name} for name in ("ring", "tree"))
-    assert list(specs(ring, tree)) == ["multi_worker_mirrored all_reduce=ring", "multi_worker_mirrored all_reduce=tree"]
+    ring, tree = (
+        {"strategy": "multi_worker_mirrored", "all_reduce": name} for name in ("ring", "tree")
+    )
+    assert list(specs(ring, tree)) == [
+        "multi_worker_mirrored all_reduce=ring",
+        "multi_worker_mirrored all_reduce=tree",
+    ]
     assert list(specs("one_device", "one_device")) == ["one_device", "one_device #2"]
 
 
 def test_an_all_reduce_may_be_a_function_of_the_learners_own() -> None:
     from course_lib.collectives.ring import ring
 
-    (mine, _), _ = line_up([{"strategy": "multi_worker_mirrored", "all_reduce": ring}, "one_device"], {"framework": "torch"})
+    (mine, _), _ = line_up(
+        [{"strategy": "multi_worker_mirrored", "all_reduce": ring}, "one_device"],
+        {"framework": "torch"},
+    )
     assert (mine.algorithm, mine.spec.all_reduce) == (ring, "ring")
 
 
 def test_all_entrants_get_the_same_batches_that_all_can_share_out() -> None:
-    found = specs({"strategy": "multi_worker_mirrored", "workers": 3}, {"strategy": "multi_worker_mirrored", "workers": 5}, "one_device")
+    found = specs(
+        {"strategy": "multi_worker_mirrored", "workers": 3},
+        {"strategy": "multi_worker_mirrored", "workers": 5},
+        "one_device",
+    )
     assert {spec.batch for spec in found.values()} == {120}
     with pytest.raises(SpecError, match="divide evenly"):
         specs("one_device", "multi_worker_mirrored", workers=3, global_batch=64)
@@ -496,9 +688,16 @@ def test_an_entrant_goes_without_what_it_cannot_take_and_a_note_says_so() -> Non
     common = {"workers": 4, "all_reduce": "ring", "slow": {"worker:0": 2, "worker:3": 4}}
     found = specs("multi_worker_mirrored", "one_device", **common)
     assert found["multi_worker_mirrored"].slow == common["slow"]
-    assert (found["one_device"].slow, found["one_device"].workers, found["one_device"].all_reduce) == ({"worker:0": 2}, 1, "native")
+    assert (
+        found["one_device"].slow,
+        found["one_device"].workers,
+        found["one_device"].all_reduce,
+    ) == ({"worker:0": 2}, 1, "native")
     text = notes("multi_worker_mirrored", "one_device", **common)
-    assert all(f"one_device goes without {what}" in text for what in ("workers=4", "all_reduce=ring", "the straggler worker:3"))
+    assert all(
+        f"one_device goes without {what}" in text
+        for what in ("workers=4", "all_reduce=ring", "the straggler worker:3")
+    )
     assert "multi_worker_mirrored goes without" not in text
     assert common["slow"] == {"worker:0": 2, "worker:3": 4}  # what was given is left alone
 
@@ -509,8 +708,10 @@ def test_an_entrant_goes_without_what_it_cannot_take_and_a_note_says_so() -> Non
         (("one_device",), {}, "race"),
         (("one_device", 7), {}, "race"),
         (("one_device", "two_devices"), {}, "strategy"),
-        (("one_device", {"strategy": "one_device", "workers": 2}), {}, "workers"),  # its own wish: not left out
-        (("one_device", "multi_worker_mirrored"), {"workers": -1}, "workers"),  # wrong for everybody
+        # its own wish: not left out
+        (("one_device", {"strategy": "one_device", "workers": 2}), {}, "workers"),
+        # wrong for everybody
+        (("one_device", "multi_worker_mirrored"), {"workers": -1}, "workers"),
         (("one_device", "multi_worker_mirrored"), {"slow": {"worker:9": 2}}, "slow"),
         (("one_device", "multi_worker_mirrored"), {"slow": {"worker:0": 0.5}}, "slow[worker:0]"),
         (("one_device", "multi_worker_mirrored"), {"all_reduce": "rong"}, "all_reduce"),
@@ -519,14 +720,22 @@ def test_an_entrant_goes_without_what_it_cannot_take_and_a_note_says_so() -> Non
         (("one_device", "multi_worker_mirrored"), {"colour": "red"}, "colour"),
         (("one_device", {"strategy": "one_device", "seed": 1}), {}, "seed"),
         (("one_device", {"strategy": "one_device", "workload": "wide"}), {}, "workload"),
-        (("one_device", {"strategy": "one_device", "global_batch": 32}), {"global_batch": 64}, "global_batch"),
+        (
+            ("one_device", {"strategy": "one_device", "global_batch": 32}),
+            {"global_batch": 64},
+            "global_batch",
+        ),
         ((("a", "one_device"), ("a", "one_device")), {}, "label"),
     ],
 )
-def test_what_cannot_race_is_refused_before_any_process_starts(entrants: tuple[Any, ...], common: dict[str, Any], field: str) -> None:
+def test_what_cannot_race_is_refused_before_any_process_starts(
+    entrants: tuple[Any, ...], common: dict[str, Any], field: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         race(*entrants, framework="torch", **common)
-    assert refused.value.field == field or (field in ("colour", "strategy") and refused.value.field in ("field", "strategy"))
+    assert refused.value.field == field or (
+        field in ("colour", "strategy") and refused.value.field in ("field", "strategy")
+    )
 
 
 @pytest.mark.parametrize("target", [0, -1, math.inf, "low"])
@@ -535,27 +744,47 @@ def test_a_target_that_is_no_loss_is_refused(target: Any) -> None:
         race("one_device", "one_device", target_loss=target)
 
 
-def test_a_note_says_what_equally_long_steps_mean_where_the_shares_of_a_batch_are_not_equal() -> None:
+def test_a_note_says_what_equally_long_steps_mean_where_the_shares_of_a_batch_are_not_equal() -> (
+    None
+):
     text = notes("multi_worker_mirrored", "one_device", workers=4, device_ms=20)
-    assert "128 examples for one_device, 32 for multi_worker_mirrored" in text and "a device_ms of its own: 80" in text
+    assert (
+        "128 examples for one_device, 32 for multi_worker_mirrored" in text
+        and "a device_ms of its own: 80" in text
+    )
     assert "20 ms" not in notes("multi_worker_mirrored", "one_device", workers=4)
-    own = notes("multi_worker_mirrored", {"strategy": "one_device", "device_ms": 80}, workers=4, device_ms=20)
+    own = notes(
+        "multi_worker_mirrored",
+        {"strategy": "one_device", "device_ms": 80},
+        workers=4,
+        device_ms=20,
+    )
     assert "multi_worker_mirrored 20 ms, one_device 80 ms" in own and "of its own:" not in own
 
 
 def test_spare_workers_make_the_shares_of_all_larger_and_that_is_said() -> None:
-    text = notes("multi_worker_mirrored", "backup_workers", workers=4, device_ms=40, global_batch=120)
-    assert "40 examples for backup_workers, 30 for multi_worker_mirrored" in text and "of its own: 53.3" in text
+    text = notes(
+        "multi_worker_mirrored", "backup_workers", workers=4, device_ms=40, global_batch=120
+    )
+    assert (
+        "40 examples for backup_workers, 30 for multi_worker_mirrored" in text
+        and "of its own: 53.3" in text
+    )
 
 
 def test_a_note_says_that_more_updates_at_the_same_learning_rate_are_a_lead_of_their_own() -> None:
     asynchronous = {"strategy": "parameter_server", "framework": "torch", "label": "async"}
-    _, notes = line_up(["multi_worker_mirrored", asynchronous], {"workers": 4, "learning_rate": 0.2})
+    _, notes = line_up(
+        ["multi_worker_mirrored", asynchronous], {"workers": 4, "learning_rate": 0.2}
+    )
     assert [note for note in notes if "updates" in note] == [
         "async makes 4 updates a step, multi_worker_mirrored 1, at the same learning rate; to compare waiting and staleness alone, "
         "give async learning_rate=0.05."
     ]
-    _, slower = line_up(["multi_worker_mirrored", asynchronous | {"learning_rate": 0.05}], {"workers": 4, "learning_rate": 0.2})
+    _, slower = line_up(
+        ["multi_worker_mirrored", asynchronous | {"learning_rate": 0.05}],
+        {"workers": 4, "learning_rate": 0.2},
+    )
     _, alike = line_up([asynchronous, asynchronous | {"label": "other"}], {"workers": 4})
     assert not [note for note in slower + alike if "updates" in note]
 
@@ -578,15 +807,21 @@ def test_an_entrant_on_the_command_line_is_a_name_with_fields_of_its_own() -> No
 # --- the starting line ---
 
 
-def waiting(tmp_path: Path, *workers: int, chief: bool = False, events: Sequence[Event] = ()) -> dict[str, Any]:
-    """Runs, as the line sees them, with so many workers each; the first has a trace, and perhaps a chief."""
+def waiting(
+    tmp_path: Path, *workers: int, chief: bool = False, events: Sequence[Event] = ()
+) -> dict[str, Any]:
+    """Runs, as the line sees them, with so many workers each; the first has a trace, and perhaps a
+    chief.
+    """
     runs = {}
     for n, count in enumerate(workers):
         run_dir = tmp_path / str(n)
         run_dir.mkdir()
         draw(run_dir, {}, ())
         spec = RunSpec(workers=count, chief=chief and n == 0)
-        runs[f"entrant {n}"] = SimpleNamespace(run_dir=run_dir, state="running", spec=spec, trace=Trace(events if n == 0 else ()))
+        runs[f"entrant {n}"] = SimpleNamespace(
+            run_dir=run_dir, state="running", spec=spec, trace=Trace(events if n == 0 else ())
+        )
     return runs
 
 
@@ -594,7 +829,9 @@ def arrive(run: Any, task: str) -> None:
     (run.run_dir / "line" / task.replace(":", "-")).touch()
 
 
-def test_the_line_opens_for_all_at_once_when_every_worker_of_every_entrant_is_there(tmp_path: Path) -> None:
+def test_the_line_opens_for_all_at_once_when_every_worker_of_every_entrant_is_there(
+    tmp_path: Path,
+) -> None:
     first, second = (runs := waiting(tmp_path, 2, 1)).values()
     line = StartingLine(runs)
     for run, task in ((first, "worker:0"), (second, "worker:0"), (first, "worker:1")):
@@ -608,17 +845,22 @@ def test_the_line_opens_for_all_at_once_when_every_worker_of_every_entrant_is_th
 
 
 def test_a_chief_stands_at_the_line_for_all_its_workers(tmp_path: Path) -> None:
-    first, second = (runs := waiting(tmp_path, 3, 1, chief=True, events=list(lockstep(steps=9)))).values()
+    first, second = (
+        runs := waiting(tmp_path, 3, 1, chief=True, events=list(lockstep(steps=9)))
+    ).values()
     line = StartingLine(runs)
     arrive(second, "worker:0")
     line.look()
-    assert line.opened is None  # what it had in store before it came to the line does not count as running past it
+    # what it had in store before it came to the line does not count as running past it
+    assert line.opened is None
     arrive(first, "chief:0")
     line.look()
     assert line.started == ["entrant 0", "entrant 1"]
 
 
-def test_nobody_waits_at_the_line_for_an_entrant_that_is_over_or_for_one_that_ran_past_it(tmp_path: Path) -> None:
+def test_nobody_waits_at_the_line_for_an_entrant_that_is_over_or_for_one_that_ran_past_it(
+    tmp_path: Path,
+) -> None:
     _, second, third = (runs := waiting(tmp_path, 2, 2, 1, events=list(lockstep()))).values()
     line = StartingLine(runs)
     arrive(third, "worker:0")
@@ -628,7 +870,9 @@ def test_nobody_waits_at_the_line_for_an_entrant_that_is_over_or_for_one_that_ra
     assert line.notes == ["entrant 0 did not stop at the starting line: it began at another time."]
 
 
-def test_the_patience_of_those_at_the_line_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_patience_of_those_at_the_line_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = waiting(tmp_path, 1, 1)
     line = StartingLine(runs)
     monkeypatch.setattr("course_lib.racing.line.PATIENCE", 0.0)
@@ -638,7 +882,9 @@ def test_the_patience_of_those_at_the_line_has_an_end(tmp_path: Path, monkeypatc
     line.look()
     line.look()
     assert line.started == ["entrant 1"]
-    assert line.notes == ["entrant 0 was not at the starting line after 0 s: it began at another time."]
+    assert line.notes == [
+        "entrant 0 was not at the starting line after 0 s: it began at another time."
+    ]
 
 
 # --- the share of the machine ---
@@ -651,10 +897,13 @@ def test_every_entrant_plans_for_an_equal_share_of_cores_and_memory() -> None:
     assert divide(whole, 16)[0].cores == 1
 
 
-def test_cores_are_handed_out_only_where_none_is_held_back_and_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_handed_out_only_where_none_is_held_back_and_there_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 5}, raising=False)
     whole = hardware.probe()
     assert divide(replace(whole, cores=4), 2)[1] == [(0, 1), (2, 5)]
     assert divide(replace(whole, cores=4), 3)[1] == [(0,), (1,), (2,)]
     assert divide(replace(whole, cores=4), 5)[1] == [()] * 5
-    assert divide(replace(whole, cores=2), 2)[1] == [(), ()]  # a quota of two cores on four: not said which
+    # a quota of two cores on four: not said which
+    assert divide(replace(whole, cores=2), 2)[1] == [(), ()]

@@ -1,4 +1,6 @@
-"""All-reduces side by side, without processes: what is refused, what the model says of the rest, and the numbers that the check relies on."""
+"""All-reduces side by side, without processes: what is refused, what the model says of the rest,
+and the numbers that the check relies on.
+"""
 
 import functools
 import itertools
@@ -30,7 +32,18 @@ from course_lib.collectives import (
 from course_lib.errors import SpecError
 from course_lib.reduction import measure as measuring
 from course_lib.reduction.call import compare
-from course_lib.reduction.measure import REPEATS, SIZES, Measured, calibration, expected, imposed, job, measure, measure_over, parameters
+from course_lib.reduction.measure import (
+    REPEATS,
+    SIZES,
+    Measured,
+    calibration,
+    expected,
+    imposed,
+    job,
+    measure,
+    measure_over,
+    parameters,
+)
 from course_lib.reduction.role import known, known_sum
 from course_lib.spec import MAX_WORKERS, parse_bytes
 from course_lib.spec import Link as Imposed
@@ -38,7 +51,15 @@ from course_lib.trace import Message, Trace
 
 MIB = 1 << 20
 FIELDS = [
-    *("algorithm", "workers", "hosts", "bytes", "rounds", "bytes_sent_per_worker", "busiest_link_bytes"),
+    *(
+        "algorithm",
+        "workers",
+        "hosts",
+        "bytes",
+        "rounds",
+        "bytes_sent_per_worker",
+        "busiest_link_bytes",
+    ),
     *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
 ]
 
@@ -99,7 +120,23 @@ def test_a_size_is_read_as_people_write_it(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-BAD_SIZES = ["", "MiB", "much", "-4", -4, "1.5", "1.0001KiB", "4MiB/s", "1e6", "1TiB", "4 M i B", "4MiB 2", "1,5KiB", True, "nan"]
+BAD_SIZES = [
+    "",
+    "MiB",
+    "much",
+    "-4",
+    -4,
+    "1.5",
+    "1.0001KiB",
+    "4MiB/s",
+    "1e6",
+    "1TiB",
+    "4 M i B",
+    "4MiB 2",
+    "1,5KiB",
+    True,
+    "nan",
+]
 
 
 @pytest.mark.parametrize("text", BAD_SIZES)
@@ -133,7 +170,11 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
         ({"hosts": 0}, "hosts", "a number from 1 to 4"),
         ({"algorithms": ["hierarchical"], "hosts": 9}, "hosts", "a number from 1 to 4"),
         ({"what": 6}, "bytes", "a whole number of float32 elements of 4 bytes, such as 4 or 8"),
-        ({"what": 4, "dtype": "int64"}, "bytes", "a whole number of int64 elements of 8 bytes, such as 0 or 8"),
+        (
+            {"what": 4, "dtype": "int64"},
+            "bytes",
+            "a whole number of int64 elements of 8 bytes, such as 0 or 8",
+        ),
         ({"what": "much"}, "bytes", "a number of bytes, such as 4MiB"),
         ({"what": 4.5}, "bytes", ""),
         ({"dtype": "float31"}, "dtype", "the name of a numpy dtype, such as float32"),
@@ -142,10 +183,22 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
         ({"dtype": "object"}, "dtype", ""),
         ({"dtype": "datetime64[s]"}, "dtype", ""),
         ({"what": []}, "arrays", "one array for each worker"),
-        ({"what": [np.ones(3), np.ones(4)]}, "arrays[1]", "float64 of shape (4,), and arrays[0] float64 of shape (3,)"),
+        (
+            {"what": [np.ones(3), np.ones(4)]},
+            "arrays[1]",
+            "float64 of shape (4,), and arrays[0] float64 of shape (3,)",
+        ),
         ({"what": [np.ones(3), np.ones((3, 1))]}, "arrays[1]", "the same shape and dtype"),
-        ({"what": [np.ones(3), np.ones(3), np.ones(3, "f4")]}, "arrays[2]", "float32 of shape (3,)"),
-        ({"what": [np.ones(3)] * 3, "workers": 2}, "workers", "3 arrays were given, one for each worker"),
+        (
+            {"what": [np.ones(3), np.ones(3), np.ones(3, "f4")]},
+            "arrays[2]",
+            "float32 of shape (3,)",
+        ),
+        (
+            {"what": [np.ones(3)] * 3, "workers": 2},
+            "workers",
+            "3 arrays were given, one for each worker",
+        ),
         ({"what": [np.array([1, None])] * 2}, "dtype", ""),
         ({"what": [np.array(["a", "b"])] * 2}, "dtype", ""),
         ({"repeats": 0, "simulated": False}, "repeats", ""),
@@ -153,7 +206,9 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
     ids=str,
 )
 @pytest.mark.usefixtures("no_process")
-def test_bad_input_names_the_field_and_what_is_allowed_before_any_process(arguments: dict[str, Any], field: str, says: str) -> None:
+def test_bad_input_names_the_field_and_what_is_allowed_before_any_process(
+    arguments: dict[str, Any], field: str, says: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         compare(**{"what": 64, "algorithms": ["ring"], "simulated": True, **arguments})
     assert caught.value.field == field
@@ -163,7 +218,9 @@ def test_bad_input_names_the_field_and_what_is_allowed_before_any_process(argume
 
 @pytest.mark.parametrize("name", HALVES)
 def test_half_an_all_reduce_is_refused(name: str) -> None:
-    with pytest.raises(SpecError, match=f"algorithm='{name}': is a {HALVES[name](4).kind}, not an all_reduce"):
+    with pytest.raises(
+        SpecError, match=f"algorithm='{name}': is a {HALVES[name](4).kind}, not an all_reduce"
+    ):
         simulated(64, [HALVES[name]])
 
 
@@ -172,7 +229,10 @@ def test_a_wrong_function_of_a_learners_own_is_refused_in_the_words_of_the_proof
     for is_simulated in (True, False):
         with pytest.raises(SpecError) as caught:
             compare(64, ["ring", forgetful], simulated=is_simulated)
-        assert str(caught.value) == f"algorithm='forgetful': it is not right yet.\n{verify(forgetful(4))}"
+        assert (
+            str(caught.value)
+            == f"algorithm='forgetful': it is not right yet.\n{verify(forgetful(4))}"
+        )
         assert "rank 0 ends chunk 1 without the gradient of rank 1" in str(caught.value)
 
 
@@ -181,11 +241,19 @@ def test_a_wrong_function_of_a_learners_own_is_refused_in_the_words_of_the_proof
     [
         (lambda workers: None, "must return a Schedule"),
         (lambda workers: ring(workers + 1), "a schedule for 4 workers was asked for"),
-        (lambda workers: Schedule("mine", workers, 1, rounds([Transfer(0, 9, 0, "reduce")])), "there are only ranks 0 to 3"),
-        (lambda workers: Schedule("mine", workers, 1, rounds([(0, 1)])), "each transfer is Transfer"),
+        (
+            lambda workers: Schedule("mine", workers, 1, rounds([Transfer(0, 9, 0, "reduce")])),
+            "there are only ranks 0 to 3",
+        ),
+        (
+            lambda workers: Schedule("mine", workers, 1, rounds([(0, 1)])),
+            "each transfer is Transfer",
+        ),
     ],
 )
-def test_a_function_that_makes_no_schedule_for_these_workers_is_told_so(function: Callable[..., Any], says: str) -> None:
+def test_a_function_that_makes_no_schedule_for_these_workers_is_told_so(
+    function: Callable[..., Any], says: str
+) -> None:
     with pytest.raises(SpecError, match=says):
         simulated(64, [function])
 
@@ -196,7 +264,9 @@ def test_a_number_of_bytes_may_be_one_of_numpys() -> None:
     assert result.bytes == 4096
 
 
-def test_what_needs_more_memory_than_is_free_is_refused_with_the_figures(monkeypatch: pytest.MonkeyPatch, no_process: None) -> None:
+def test_what_needs_more_memory_than_is_free_is_refused_with_the_figures(
+    monkeypatch: pytest.MonkeyPatch, no_process: None
+) -> None:
     machine(monkeypatch, memory=4 * 2**30, memory_total=8 * 2**30)
     with pytest.raises(SpecError) as caught:
         compare("1GiB", ["ring", "tree"])
@@ -208,8 +278,11 @@ def test_what_needs_more_memory_than_is_free_is_refused_with_the_figures(monkeyp
         compare("1GiB", ["ring"])  # who knows
 
 
-def test_an_algorithm_that_does_not_fit_is_refused_before_the_others_are_started(monkeypatch: pytest.MonkeyPatch, no_process: None) -> None:
-    machine(monkeypatch, memory=16 * 64 * MIB, memory_total=2**40)  # four ranks fit, and a server no more
+def test_an_algorithm_that_does_not_fit_is_refused_before_the_others_are_started(
+    monkeypatch: pytest.MonkeyPatch, no_process: None
+) -> None:
+    # four ranks fit, and a server no more
+    machine(monkeypatch, memory=16 * 64 * MIB, memory_total=2**40)
     with pytest.raises(SpecError, match="5 ranks"):
         compare("64MiB", ["ring", "parameter_server"])
 
@@ -218,26 +291,39 @@ def test_an_algorithm_that_does_not_fit_is_refused_before_the_others_are_started
 def test_jobs_of_one_measurement_have_the_same_ranks_and_not_too_many() -> None:
     with pytest.raises(SpecError, match="same ranks on the same hosts"):
         measure([job(ring(4), 8), job(ring(4).placed(2), 8)])
-    with pytest.raises(SpecError, match=f"workers={MAX_WORKERS + 1}: .*more than that can be simulated"):
+    with pytest.raises(
+        SpecError, match=f"workers={MAX_WORKERS + 1}: .*more than that can be simulated"
+    ):
         measure([job(ring(MAX_WORKERS + 1), 8)])
 
 
 # --- simulated ------------------------------------------------------------------------------------------------------------------------------
 
-SIZE = 4 * 2520  # bytes: float32 elements that divide evenly over the chunks of all algorithms below
+# bytes: float32 elements that divide evenly over the chunks of all algorithms below
+SIZE = 4 * 2520
 PLACES = [(1, 1), (2, 1), (4, 1), (5, 1), (6, 1), (2, 2), (4, 2), (5, 3), (6, 3)]
 
 
 @pytest.mark.parametrize(("workers", "hosts"), PLACES)
 @pytest.mark.usefixtures("no_process")
-def test_simulated_figures_are_those_of_the_price_and_the_simulation(workers: int, hosts: int) -> None:
+def test_simulated_figures_are_those_of_the_price_and_the_simulation(
+    workers: int, hosts: int
+) -> None:
     found = simulated(SIZE, workers=workers, hosts=hosts)
     assert [result.algorithm for result in found] == list(ALGORITHMS)
     for result in found:
         schedule = build(result.algorithm, workers, hosts)
         price, simulation = cost(schedule, SIZE, itemsize=4), simulate(schedule, SIZE, itemsize=4)
-        assert (result.workers, result.hosts, result.bytes, result.rounds) == (workers, hosts, SIZE, price.rounds)
-        assert (result.bytes_sent_per_worker, result.busiest_link_bytes) == (max(price.sent[:workers]), price.busiest_link[1])
+        assert (result.workers, result.hosts, result.bytes, result.rounds) == (
+            workers,
+            hosts,
+            SIZE,
+            price.rounds,
+        )
+        assert (result.bytes_sent_per_worker, result.busiest_link_bytes) == (
+            max(price.sent[:workers]),
+            price.busiest_link[1],
+        )
         assert (result.seconds, result.predicted_seconds) == (simulation.seconds, price.seconds)
         assert result.bus_bandwidth == bus_bandwidth(SIZE, simulation.seconds, workers)
         assert (result.exact, result.reality, result.arrays) == (True, "simulated", [])
@@ -253,7 +339,8 @@ def test_simulated_figures_are_those_of_the_books(workers: int) -> None:
         form = closed_form(result.algorithm, workers, size)
         assert result.rounds == form.rounds
         if result.algorithm == "parameter_server":
-            assert result.bytes_sent_per_worker == size  # the busiest rank is the server, and no worker
+            # the busiest rank is the server, and no worker
+            assert result.bytes_sent_per_worker == size
         elif form.exact:
             assert result.bytes_sent_per_worker == form.bytes_per_rank
         else:
@@ -269,7 +356,10 @@ def test_four_workers_are_the_default_and_arrays_bring_their_own_number() -> Non
 def test_options_go_to_the_algorithm() -> None:
     (server,) = simulated(64, ["parameter_server"], servers=2)
     assert server.schedule.servers == 2
-    orderly, scattered = (simulated("4KiB", ["ring"], hosts=2, order=order)[0] for order in ([0, 1, 2, 3], [0, 2, 1, 3]))
+    orderly, scattered = (
+        simulated("4KiB", ["ring"], hosts=2, order=order)[0]
+        for order in ([0, 1, 2, 3], [0, 2, 1, 3])
+    )
     assert scattered.busiest_link_bytes == 2 * orderly.busiest_link_bytes
 
 
@@ -326,7 +416,10 @@ def test_a_worker_that_is_missing_or_counted_twice_changes_the_sum(length: int, 
 
 def test_no_two_different_sums_over_workers_are_alike() -> None:
     some = [ranks for n in range(1, 6) for ranks in itertools.combinations(range(5), n)]
-    sums = {ranks: tuple(sum(known(rank, 200, np.dtype("int64")) for rank in ranks).tolist()) for ranks in some}  # type: ignore[union-attr]
+    sums = {
+        ranks: tuple(sum(known(rank, 200, np.dtype("int64")) for rank in ranks).tolist())
+        for ranks in some
+    }  # type: ignore[union-attr]
     same = [(a, b) for a, b in itertools.combinations(some, 2) if sums[a] == sums[b]]
     assert same == []
 
@@ -339,11 +432,15 @@ def test_a_job_is_so_often_called_that_its_time_means_something() -> None:
     assert (short.repeats, long.repeats) == (REPEATS, REPEATS)
     assert short.calls > long.calls == 1
     assert job(ring(4), 0).calls == short.calls
-    assert job(ring(4), 256, "int64", repeats=3, checked=False) == replace(short, dtype="int64", repeats=3, checked=False)
+    assert job(ring(4), 256, "int64", repeats=3, checked=False) == replace(
+        short, dtype="int64", repeats=3, checked=False
+    )
 
 
 @pytest.mark.parametrize(
-    ("schedule", "hosts"), [(ring(4), 1), (build("parameter_server", 3, servers=2), 1), (build("tree", 5, 2), 2)], ids=str
+    ("schedule", "hosts"),
+    [(ring(4), 1), (build("parameter_server", 3, servers=2), 1), (build("tree", 5, 2), 2)],
+    ids=str,
 )
 def test_calibration_times_three_sizes_of_a_ring_and_between_hosts_in_the_order_in_which_most_crosses(
     schedule: Schedule, hosts: int
@@ -357,7 +454,9 @@ def test_calibration_times_three_sizes_of_a_ring_and_between_hosts_in_the_order_
     assert all(many > few for many in more)
 
 
-@pytest.mark.parametrize(("workers", "hosts"), [(2, 1), (3, 1), (4, 1), (8, 1), (3, 2), (4, 2), (6, 3), (4, 4)])
+@pytest.mark.parametrize(
+    ("workers", "hosts"), [(2, 1), (3, 1), (4, 1), (8, 1), (3, 2), (4, 2), (6, 3), (4, 4)]
+)
 def test_from_times_that_the_model_gives_a_ring_the_parameters_predict_the_other_algorithms(
     workers: int, hosts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,13 +466,19 @@ def test_from_times_that_the_model_gives_a_ring_the_parameters_predict_the_other
     def seconds(schedule: Schedule, size: int) -> float:
         return cost(schedule, size, truth, 4).seconds
 
-    samples = [Sample(j.schedule, j.length * 4, seconds(j.schedule, j.length * 4), 4) for j in calibration(ring(workers).placed(hosts))]
+    samples = [
+        Sample(j.schedule, j.length * 4, seconds(j.schedule, j.length * 4), 4)
+        for j in calibration(ring(workers).placed(hosts))
+    ]
     model = parameters(samples)
     assert model.error < 1e-6
     for name, size in itertools.product(ALGORITHMS, (1024, 65536, 4 * MIB)):
         schedule = build(name, workers, hosts)
-        # Where every message of a ring crosses, it does not tell what the work inside a host takes: there that is a guess.
-        assert model.predict(schedule, size, 4).seconds == pytest.approx(seconds(schedule, size), rel=0.1 if hosts == workers else 1e-3)
+        # Where every message of a ring crosses, it does not tell what the work inside a host takes:
+        # there that is a guess.
+        assert model.predict(schedule, size, 4).seconds == pytest.approx(
+            seconds(schedule, size), rel=0.1 if hosts == workers else 1e-3
+        )
 
 
 @pytest.mark.parametrize("disturbed", [1, 3])
@@ -387,11 +492,19 @@ def test_times_over_links_are_predicted_from_calls_without_them_before_and_after
 
     def made_up(jobs: Sequence[measuring.Job], link: Imposed | None = None) -> list[Measured]:
         links.append(link)
-        slower, topology = 3.0 if len(links) == disturbed else 1.0, imposed(link, truth) if link else truth
+        slower, topology = (
+            3.0 if len(links) == disturbed else 1.0,
+            imposed(link, truth) if link else truth,
+        )
         return [Measured(j, (slower * expected(j, topology),), Trace(), True, []) for j in jobs]
 
     monkeypatch.setattr(measuring, "measure", made_up)
-    jobs = [job(build(name, 8, 2), size // 4) for name in ALGORITHMS for size in (1024, 4 * MIB) if name != "parameter_server"]
+    jobs = [
+        job(build(name, 8, 2), size // 4)
+        for name in ALGORITHMS
+        for size in (1024, 4 * MIB)
+        if name != "parameter_server"
+    ]
     done, model = measure_over(held, jobs)
     assert links == [None, held, None]
     for m in done:
@@ -403,6 +516,8 @@ def test_times_over_links_are_predicted_from_calls_without_them_before_and_after
 
 def test_the_sample_of_a_measurement_is_its_quickest_time() -> None:
     def measured(seconds: Sequence[float]) -> Sample:
-        return measuring.Measured(job(ring(2), 8, "int64"), tuple(seconds), measuring.Trace(), True, []).sample
+        return measuring.Measured(
+            job(ring(2), 8, "int64"), tuple(seconds), measuring.Trace(), True, []
+        ).sample
 
     assert measured([5.0, 1.0, 2.0])[1:] == (64, 1.0, 8)

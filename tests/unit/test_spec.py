@@ -11,17 +11,26 @@ def test_a_spec_goes_to_json_and_back() -> None:
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_json_keeps_all_but_what_only_some_use_and_nobody_set_so_that_it_means_the_same_when_read() -> None:
+def test_json_keeps_all_but_what_only_some_use_and_nobody_set_so_that_it_means_the_same_when_read() -> (
+    None
+):
     spec = RunSpec(backups=1, hosts=1)  # both are the defaults
     written = spec.model_dump()
     assert set(RunSpec.model_fields) - set(written) == set(ONLY_SOME) - {"backups"}
     again = RunSpec.model_validate_json(spec.model_dump_json())
     assert again == spec
-    assert again.model_fields_set & set(ONLY_SOME) == spec.model_fields_set & set(ONLY_SOME) == {"backups"}
+    assert (
+        again.model_fields_set & set(ONLY_SOME)
+        == spec.model_fields_set & set(ONLY_SOME)
+        == {"backups"}
+    )
 
 
 def test_a_link_between_hosts_needs_two_of_them() -> None:
-    for field, fields in (("link", {"link": Link(mbit=9)}), ("links", {"links": {0: Link(mbit=9)}})):
+    for field, fields in (
+        ("link", {"link": Link(mbit=9)}),
+        ("links", {"links": {0: Link(mbit=9)}}),
+    ):
         with pytest.raises(SpecError, match="set hosts to 2 or more") as caught:
             RunSpec(**fields)
         assert caught.value.field == field
@@ -31,7 +40,9 @@ def test_tasks_are_named_as_tensorflow_names_them() -> None:
     assert RunSpec(workers=2, ps=1, chief=True).tasks == ("chief:0", "worker:0", "worker:1", "ps:0")
 
 
-@pytest.mark.parametrize(("workers", "batch"), [(1, 128), (2, 128), (3, 126), (4, 128), (100, 100), (200, 200)])
+@pytest.mark.parametrize(
+    ("workers", "batch"), [(1, 128), (2, 128), (3, 126), (4, 128), (100, 100), (200, 200)]
+)
 def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batch: int) -> None:
     assert RunSpec(workers=workers).batch == batch
 
@@ -48,7 +59,11 @@ def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batc
         ("framework", {"framework": "jax"}, "tensorflow"),
         ("global_batch", {"global_batch": 100, "workers": 3}, "99 or 102"),
         ("global_batch", {"global_batch": 2, "workers": 4}, "such as 4"),
-        ("global_batch", {"global_batch": 4, "workers": 1, "replicas": 3}, "over 3 devices, such as 3 or 6"),
+        (
+            "global_batch",
+            {"global_batch": 4, "workers": 1, "replicas": 3},
+            "over 3 devices, such as 3 or 6",
+        ),
         ("steps", {"steps": 0}, "1 to 1000000"),
         ("seed", {"seed": -5}, "0 to"),
         ("device_ms", {"device_ms": -1}, "from 0"),
@@ -59,7 +74,9 @@ def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batc
         ("field", {"wrkers": 4}, "did you mean 'workers'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(field: str, fields: dict[str, object], says: str) -> None:
+def test_what_cannot_be_is_refused_in_one_line(
+    field: str, fields: dict[str, object], says: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         RunSpec(**fields)
     assert caught.value.field == field
@@ -67,7 +84,9 @@ def test_what_cannot_be_is_refused_in_one_line(field: str, fields: dict[str, obj
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["worker:1", "worker=2", "worker:1=fast", "worker:1=", "=3", "worker:1=1.2.3"])
+@pytest.mark.parametrize(
+    "text", ["worker:1", "worker=2", "worker:1=fast", "worker:1=", "=3", "worker:1=1.2.3"]
+)
 def test_a_straggler_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="worker:1=3"):
         parse_slow(text)

@@ -1,4 +1,6 @@
-"""The stage without a browser: its scene is the schedule and its times, a broken schedule stops where it breaks, and pages need nobody."""
+"""The stage without a browser: its scene is the schedule and its times, a broken schedule stops
+where it breaks, and pages need nobody.
+"""
 
 import base64
 import json
@@ -15,7 +17,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from course_lib.collectives import ALGORITHMS, Link, Schedule, Topology, Transfer, build, simulate, verify
+from course_lib.collectives import (
+    ALGORITHMS,
+    Link,
+    Schedule,
+    Topology,
+    Transfer,
+    build,
+    simulate,
+    verify,
+)
 from course_lib.commands.stage import stage as command
 from course_lib.errors import SpecError
 from course_lib.trace import Trace
@@ -32,48 +43,85 @@ def arrays(panel: dict[str, Any], clock: str = "simulated") -> dict[str, np.ndar
     def flags(name: str, count: int) -> np.ndarray:
         return np.unpackbits(np.frombuffer(panel[name], np.uint8), bitorder="little", count=count)
 
-    times = np.frombuffer(panel["clocks"][clock]["times"], np.uint16).reshape(2, -1) * (panel["clocks"][clock]["seconds"] / 65535)
+    times = np.frombuffer(panel["clocks"][clock]["times"], np.uint16).reshape(2, -1) * (
+        panel["clocks"][clock]["seconds"] / 65535
+    )
     cells = panel["ranks"] * panel["chunks"]
     chunk = np.frombuffer(panel["chunk"], np.uint16 if panel["chunks"] > 256 else np.uint8)
-    bits = {"reduce": flags("reduce", len(chunk)), "own": flags("own", cells), "wants": flags("wants", cells)}
-    return {name: np.frombuffer(panel[name], np.uint8) for name in ("src", "dst")} | bits | {"chunk": chunk, "times": times}
+    bits = {
+        "reduce": flags("reduce", len(chunk)),
+        "own": flags("own", cells),
+        "wants": flags("wants", cells),
+    }
+    return (
+        {name: np.frombuffer(panel[name], np.uint8) for name in ("src", "dst")}
+        | bits
+        | {"chunk": chunk, "times": times}
+    )
 
 
-def carried(bytes: int, algorithms: Sequence[Any], workers: int, hosts: int, link: Any = None) -> list[Any]:
-    """A stand-in for a real run: a trace in which every message takes three times as long as in the model."""
+def carried(
+    bytes: int, algorithms: Sequence[Any], workers: int, hosts: int, link: Any = None
+) -> list[Any]:
+    """A stand-in for a real run: a trace in which every message takes three times as long as in the
+    model.
+    """
     done = []
     for algorithm in algorithms:
         schedule = build(algorithm, workers, hosts)
         trace = simulate(schedule, bytes, itemsize=4, trace=True).trace
         slower = Trace(e._replace(start=3 * e.start + 5, end=3 * e.end + 5) for e in trace)  # type: ignore[union-attr]
-        done.append(SimpleNamespace(link=link, schedule=schedule, trace=slower, bytes=bytes, seconds=1e-3, reality="measured"))
+        done.append(
+            SimpleNamespace(
+                link=link,
+                schedule=schedule,
+                trace=slower,
+                bytes=bytes,
+                seconds=1e-3,
+                reality="measured",
+            )
+        )
     return done
 
 
-def lists(rounds: Callable[[int], list[list[Transfer]]], name: str = "mine") -> Callable[[int], Schedule]:
+def lists(
+    rounds: Callable[[int], list[list[Transfer]]], name: str = "mine"
+) -> Callable[[int], Schedule]:
     return lambda workers: Schedule(name, workers, workers, rounds(workers))
 
 
 def reduce_half(p: int) -> list[list[Transfer]]:
-    return [[Transfer(r, (r + 1) % p, (r - 1 - i) % p, "reduce") for r in range(p)] for i in range(p - 1)]
+    return [
+        [Transfer(r, (r + 1) % p, (r - 1 - i) % p, "reduce") for r in range(p)]
+        for i in range(p - 1)
+    ]
 
 
 def fine(workers: int) -> Schedule:
     """All to rank 0 and back, in more chunks than a byte can number."""
     rest, chunks = range(1, workers), range(300)
     there = [[Transfer(r, 0, c, "reduce") for c in chunks] for r in rest]
-    return Schedule("fine", workers, 300, [*there, [Transfer(0, r, c, "copy") for r in rest for c in chunks]])
+    return Schedule(
+        "fine", workers, 300, [*there, [Transfer(0, r, c, "copy") for r in rest for c in chunks]]
+    )
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, fine])
-def test_a_scene_has_every_transfer_of_the_schedule_with_the_simulators_moments(name: str | Callable[[int], Schedule]) -> None:
+def test_a_scene_has_every_transfer_of_the_schedule_with_the_simulators_moments(
+    name: str | Callable[[int], Schedule],
+) -> None:
     (panel,) = AllReduceStage(name, workers=6, hosts=2, bytes=960).scene["panels"]
     schedule = build(name, 6, 2)
     listed = [(t.src, t.dst, t.chunk, t.op == "reduce") for r in schedule.rounds for t in r]
     columns = arrays(panel)
-    assert list(zip(*(columns[c].tolist() for c in ("src", "dst", "chunk", "reduce")), strict=True)) == listed
+    assert (
+        list(zip(*(columns[c].tolist() for c in ("src", "dst", "chunk", "reduce")), strict=True))
+        == listed
+    )
     assert np.diff(panel["offsets"]).tolist() == [len(r) for r in schedule.rounds]
-    assert panel["clocks"]["simulated"]["seconds"] == pytest.approx(simulate(schedule, 960, itemsize=4).seconds)
+    assert panel["clocks"]["simulated"]["seconds"] == pytest.approx(
+        simulate(schedule, 960, itemsize=4).seconds
+    )
     assert sum(panel["sizes"]) == 960
     state = verify(schedule).state(0)
     own = columns["own"].reshape(schedule.ranks, -1)
@@ -98,10 +146,18 @@ def test_a_run_for_real_is_played_with_its_own_moments_from_zero() -> None:
     assert stage.runner is not None
     stage.runner.join(30)
     clock = stage.scene["panels"][1]["clocks"]["measured"]
-    assert (clock["reality"], stage.clock, stage.playing, stage.busy) == ("measured", "measured", True, False)
+    assert (clock["reality"], stage.clock, stage.playing, stage.busy) == (
+        "measured",
+        "measured",
+        True,
+        False,
+    )
     assert clock["seconds"] == pytest.approx(3 * simulated)
     assert arrays(stage.scene["panels"][1], "measured")["times"].min() == 0
-    assert [line.split()[-1] for line in stage.table().splitlines()[2:]] == ["simulated", "measured"] * 2
+    assert [line.split()[-1] for line in stage.table().splitlines()[2:]] == [
+        "simulated",
+        "measured",
+    ] * 2
 
 
 def test_a_run_that_fails_or_comes_too_late_says_so_and_leaves_the_scene() -> None:
@@ -111,7 +167,11 @@ def test_a_run_that_fails_or_comes_too_late_says_so_and_leaves_the_scene() -> No
     stage = AllReduceStage(run=refuse)
     stage.carry_out()
     stage.runner.join(30)  # type: ignore[union-attr]
-    assert stage.status == "It did not run: bytes=1: too few" and stage.clock == "rounds" and not stage.busy
+    assert (
+        stage.status == "It did not run: bytes=1: too few"
+        and stage.clock == "rounds"
+        and not stage.busy
+    )
 
     moved = threading.Event()
     late = AllReduceStage(run=lambda *given, link: (moved.wait(30), carried(*given, link=link))[1])
@@ -132,24 +192,54 @@ def test_results_of_allreduce_can_be_shown_and_fix_the_settings() -> None:
         AllReduceStage(*done, *carried(4096, ["ring"], 8, 2))
     with pytest.raises(SpecError, match="it has no message"):
         AllReduceStage(
-            SimpleNamespace(link=None, schedule=build("direct", 4), trace=done[0].trace, bytes=4096, seconds=1.0, reality="measured")
+            SimpleNamespace(
+                link=None,
+                schedule=build("direct", 4),
+                trace=done[0].trace,
+                bytes=4096,
+                seconds=1.0,
+                reality="measured",
+            )
         )
 
 
-BROKEN = {  # what is wrong -> schedule for p workers, round in which it stops for 4, the transfer to blame
+# what is wrong -> schedule for p workers, round in which it stops for 4, the transfer to blame
+BROKEN = {
     "a copy wipes out": (
-        lists(lambda p: reduce_half(p) + [[Transfer(r, (r + 1) % p, (r - i + 1) % p, "copy") for r in range(p)] for i in range(p - 1)]),
+        lists(
+            lambda p: (
+                reduce_half(p)
+                + [
+                    [Transfer(r, (r + 1) % p, (r - i + 1) % p, "copy") for r in range(p)]
+                    for i in range(p - 1)
+                ]
+            )
+        ),
         3,
         (3, 0, 0, "copy"),
     ),
-    "added twice": (lists(lambda p: [[Transfer(0, 1, 0, "reduce")], [Transfer(0, 1, 0, "reduce")]]), 1, (0, 1, 0, "reduce")),
-    "a copy over what is sent": (lists(lambda p: [[Transfer(0, 1, 0, "copy"), Transfer(1, 2, 0, "reduce")]]), 0, (0, 1, 0, "copy")),
-    "no such rank": (lists(lambda p: [[Transfer(r, r + 1, 0, "reduce") for r in range(p)]]), 0, None),
+    "added twice": (
+        lists(lambda p: [[Transfer(0, 1, 0, "reduce")], [Transfer(0, 1, 0, "reduce")]]),
+        1,
+        (0, 1, 0, "reduce"),
+    ),
+    "a copy over what is sent": (
+        lists(lambda p: [[Transfer(0, 1, 0, "copy"), Transfer(1, 2, 0, "reduce")]]),
+        0,
+        (0, 1, 0, "copy"),
+    ),
+    "no such rank": (
+        lists(lambda p: [[Transfer(r, r + 1, 0, "reduce") for r in range(p)]]),
+        0,
+        None,
+    ),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_schedule_stops_at_the_transfer_that_breaks_it_with_the_words_of_verify(what: str) -> None:
+def test_a_broken_schedule_stops_at_the_transfer_that_breaks_it_with_the_words_of_verify(
+    what: str,
+) -> None:
     make, number, blamed = BROKEN[what]
     stage = AllReduceStage(make, workers=4, hosts=1)
     (panel,) = stage.scene["panels"]
@@ -177,7 +267,10 @@ def test_a_function_that_raises_is_shown_with_its_words_beside_one_that_works() 
         return Schedule("mine", workers, workers, [[Transfer(0, 1, workers // 0, "reduce")]])
 
     stage = AllReduceStage("ring", mine)
-    assert [("error" in panel, panel["label"]) for panel in stage.scene["panels"]] == [(False, "ring"), (True, "mine")]
+    assert [("error" in panel, panel["label"]) for panel in stage.scene["panels"]] == [
+        (False, "ring"),
+        (True, "mine"),
+    ]
     assert "mine raises ZeroDivisionError" in stage.scene["panels"][1]["error"]
     assert "mine raises ZeroDivisionError" in stage.table()
 
@@ -199,9 +292,14 @@ def test_settings_that_cannot_be_are_refused(given: dict[str, Any], words: str) 
 
 def test_a_schedule_that_is_too_large_to_look_at_is_refused_in_words() -> None:
     def long(workers: int) -> Schedule:
-        return Schedule("long", workers, workers, [r for _ in range(400) for r in reduce_half(workers)])
+        return Schedule(
+            "long", workers, workers, [r for _ in range(400) for r in reduce_half(workers)]
+        )
 
-    assert "the stage shows 20000 at most" in AllReduceStage(long, workers=8).scene["panels"][0]["error"]
+    assert (
+        "the stage shows 20000 at most"
+        in AllReduceStage(long, workers=8).scene["panels"][0]["error"]
+    )
 
 
 def test_a_stage_costs_less_than_100_kb_to_create() -> None:
@@ -210,7 +308,11 @@ def test_a_stage_costs_less_than_100_kb_to_create() -> None:
             return len(value)
         if isinstance(value, dict):
             return sum(len(key) + 4 + size(part) for key, part in value.items())
-        return sum(map(size, value)) if isinstance(value, (list, tuple)) else len(json.dumps(value)) + 1
+        return (
+            sum(map(size, value))
+            if isinstance(value, (list, tuple))
+            else len(json.dumps(value)) + 1
+        )
 
     for workers, hosts in ((8, 2), (32, 4)):
         assert size(AllReduceStage(workers=workers, hosts=hosts).get_state()) < 100_000
@@ -218,12 +320,19 @@ def test_a_stage_costs_less_than_100_kb_to_create() -> None:
 
 def test_a_page_holds_all_it_needs_and_names_no_other_place(tmp_path: Path) -> None:
     text = AllReduceStage(workers=4).to_html(tmp_path / "stage.html", "a < b").read_text()
-    assert "<title>a &lt; b</title>" in text and not re.search(r"(src|href)=.(?!data:)", text) and "<!--" not in text.split("<body>")[1]
+    assert (
+        "<title>a &lt; b</title>" in text
+        and not re.search(r"(src|href)=.(?!data:)", text)
+        and "<!--" not in text.split("<body>")[1]
+    )
     assert [url for url in re.findall(r"https?://[^\s\"'<]+", text) if "w3.org" not in url] == []
     state = json.loads(re.search(r'id="state">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
     assert state["standalone"] and state["settings"]["workers"] == 4
     panel = state["scene"]["panels"][0]
-    assert base64.b64decode(panel["src"]["$bytes"]) == AllReduceStage(workers=4).scene["panels"][0]["src"]
+    assert (
+        base64.b64decode(panel["src"]["$bytes"])
+        == AllReduceStage(workers=4).scene["panels"][0]["src"]
+    )
 
 
 def test_a_script_travels_without_its_indentation_comments_and_empty_lines() -> None:
@@ -243,7 +352,10 @@ def test_a_still_picture_shows_the_state_after_so_many_rounds(tmp_path: Path) ->
     state = verify(build("ring", 4, 2)).state(2)
     for rank in range(4):
         for chunk in range(4):
-            assert f"rank {rank}, chunk {chunk}: ranks {', '.join(map(str, state.ranks(rank, chunk)))}" in cells
+            assert (
+                f"rank {rank}, chunk {chunk}: ranks {', '.join(map(str, state.ranks(rank, chunk)))}"
+                in cells
+            )
     assert [str(t) for t in build("ring", 4).rounds[2]] == [text for text in cells if "→" in text]
     with pytest.raises(ValueError, match="mine: mine raises"):
         AllReduceStage(_raising).still(tmp_path / "none.svg")
@@ -260,10 +372,13 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
     app = typer.Typer()
     app.command()(command)
     run = CliRunner().invoke
-    made = run(app, ["ring", "tree", "--workers", "4", "--mbit", "100", "--out", str(tmp_path / "s.html")])
+    made = run(
+        app, ["ring", "tree", "--workers", "4", "--mbit", "100", "--out", str(tmp_path / "s.html")]
+    )
     assert (
         made.exit_code == 0
-        and "4 workers on 2 hosts, 4 MiB each; 16 Gbit/s inside a host, 100 Mbit/s between hosts." in (tmp_path / "s.html").read_text()
+        and "4 workers on 2 hosts, 4 MiB each; 16 Gbit/s inside a host, 100 Mbit/s between hosts."
+        in (tmp_path / "s.html").read_text()
     )
     assert run(app, ["--out", str(tmp_path / "s.svg"), "--round", "1"]).exit_code == 0
     for wrong, words in (
@@ -276,6 +391,11 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
 
 
 def test_the_model_of_links_is_the_one_given() -> None:
-    fast, slow = (AllReduceStage("ring", topology=Topology(inter=Link.of(rate))) for rate in (1e9, 1e7))
-    assert slow.scene["panels"][0]["clocks"]["simulated"]["seconds"] > 20 * fast.scene["panels"][0]["clocks"]["simulated"]["seconds"]
+    fast, slow = (
+        AllReduceStage("ring", topology=Topology(inter=Link.of(rate))) for rate in (1e9, 1e7)
+    )
+    assert (
+        slow.scene["panels"][0]["clocks"]["simulated"]["seconds"]
+        > 20 * fast.scene["panels"][0]["clocks"]["simulated"]["seconds"]
+    )
     assert slow.scene["words"]["simulated"]["between"] == "80 Mbit/s"

@@ -1,4 +1,6 @@
-"""The timeline without a browser: what it is given, what it sends to the page, and what it says as text."""
+"""The timeline without a browser: what it is given, what it sends to the page, and what it says as
+text.
+"""
 
 import json
 import xml.etree.ElementTree as ET
@@ -13,7 +15,17 @@ from course_lib import measures
 from course_lib.collectives import build, simulate
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.trace import PHASES, Event, Lifecycle, Message, Phase, Trace, Traffic, Update, to_line
+from course_lib.trace import (
+    PHASES,
+    Event,
+    Lifecycle,
+    Message,
+    Phase,
+    Trace,
+    Traffic,
+    Update,
+    to_line,
+)
 from course_lib.widgets import Timeline
 from course_lib.widgets.source import source
 from course_lib.widgets.timeline.scene import scene
@@ -31,7 +43,9 @@ def unpacked(described: dict[str, Any], data: bytes) -> dict[str, np.ndarray]:
         at += length * dtype.itemsize
     assert at == len(raw)
     for start, length in (("start", "length"), ("mStart", "mLength")):
-        columns[start] = described["origin"] + np.cumsum(columns[start], dtype=np.uint32) * described["unit"]
+        columns[start] = (
+            described["origin"] + np.cumsum(columns[start], dtype=np.uint32) * described["unit"]
+        )
         columns[length] = columns[length] * described["unit"]
     columns["stepEnds"] = described["origin"] + columns["stepEnds"] * described["unit"]
     return columns
@@ -42,7 +56,10 @@ def training(workers: int, steps: int, step: float = 0.03) -> list[Event]:
     events: list[Event] = []
     for n in range(steps):
         begin, rng = n * step, np.random.default_rng(n)
-        computed = {w: begin + step * (0.6 if w == n % workers else 0.3 + 0.1 * float(rng.random())) for w in range(workers)}
+        computed = {
+            w: begin + step * (0.6 if w == n % workers else 0.3 + 0.1 * float(rng.random()))
+            for w in range(workers)
+        }
         for w, end in computed.items():
             task, done = f"worker:{w}", begin + 0.9 * step
             events += [
@@ -58,9 +75,17 @@ def saved_run(folder: Path, reality: str, **fields: Any) -> Path:
     (folder / "tasks" / "worker-0").mkdir(parents=True)
     why = {"emulated": "a device sleeps", "measured": "nothing is imposed"}[reality]
     (folder / "run.json").write_text(
-        json.dumps({"origin": 0.0, "reality": reality, "reasons": [["cores", "2", ""], ["reality", reality, why]]})
+        json.dumps(
+            {
+                "origin": 0.0,
+                "reality": reality,
+                "reasons": [["cores", "2", ""], ["reality", reality, why]],
+            }
+        )
     )
-    (folder / "spec.json").write_text(RunSpec(framework="torch", workers=2, **fields).model_dump_json())
+    (folder / "spec.json").write_text(
+        RunSpec(framework="torch", workers=2, **fields).model_dump_json()
+    )
     (folder / "tasks" / "worker-0" / "events.jsonl").write_bytes(b"".join(map(to_line, EVENTS)))
     return folder
 
@@ -72,16 +97,31 @@ def test_every_phase_and_message_arrives_at_its_time() -> None:
     described, data = scene(Trace(EVENTS))
     columns = unpacked(described, data)
     lanes = np.repeat(described["lanes"], np.diff(described["first"]))
-    got = sorted(zip(lanes, (PHASES[w] for w in columns["what"]), columns["start"].round(5), columns["length"].round(5), strict=True))
-    assert got == sorted((p.task, p.what, p.start, p.end - p.start) for p in measures.lanes(Trace(EVENTS)))
+    got = sorted(
+        zip(
+            lanes,
+            (PHASES[w] for w in columns["what"]),
+            columns["start"].round(5),
+            columns["length"].round(5),
+            strict=True,
+        )
+    )
+    assert got == sorted(
+        (p.task, p.what, p.start, p.end - p.start) for p in measures.lanes(Trace(EVENTS))
+    )
     message = [columns[name].tolist() for name in ("src", "dst", "bytes", "round", "chunk")]
     assert message == [[0], [1], [1024], [0], [1]]
     assert columns["mStart"].round(5) == 4.0 and columns["mLength"].round(5) == 0.5
 
 
-def test_times_stay_exact_to_a_microsecond_in_an_hour_and_to_a_millionth_in_a_short_simulation() -> None:
+def test_times_stay_exact_to_a_microsecond_in_an_hour_and_to_a_millionth_in_a_short_simulation() -> (
+    None
+):
     for seconds in (3600.0, 2e-5):
-        phases: list[Event] = [Phase("worker:0", 0, "compute", 0.0, seconds / 3), Phase("worker:0", 0, "apply", seconds / 3, seconds)]
+        phases: list[Event] = [
+            Phase("worker:0", 0, "compute", 0.0, seconds / 3),
+            Phase("worker:0", 0, "apply", seconds / 3, seconds),
+        ]
         columns = unpacked(*scene(Trace(phases)))
         assert columns["start"][1] == pytest.approx(seconds / 3, abs=min(1e-6, seconds / 1e6))
 
@@ -90,7 +130,11 @@ def test_a_widget_of_an_ordinary_run_costs_less_than_100_kb_to_create() -> None:
     timeline = Timeline(Trace(training(workers=4, steps=300)))
     state = timeline.get_state()
     data = state.pop("data")
-    assert len(data) + len(json.dumps({k: v for k, v in state.items() if isinstance(v, (str, dict, list))})) < 100_000
+    assert (
+        len(data)
+        + len(json.dumps({k: v for k, v in state.items() if isinstance(v, (str, dict, list))}))
+        < 100_000
+    )
 
 
 def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() -> None:
@@ -100,7 +144,9 @@ def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() 
     assert len(data) < 10 * described["first"][-1] and described["leftOut"] == 0
 
 
-def test_of_too_many_events_the_last_are_kept_and_it_says_how_many_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_events_the_last_are_kept_and_it_says_how_many_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("course_lib.widgets.timeline.scene.MOST", 5)
     described, _ = scene(Trace(EVENTS))
     assert described["first"][-1] == 5 and described["leftOut"] == 2
@@ -121,7 +167,11 @@ def test_a_wait_in_a_reduction_names_the_last_to_come_and_what_it_did() -> None:
     for wait in found:
         last = f"worker:{wait.phase.step % 3}"
         assert wait.last and wait.phase.task != last
-        assert wait.released and (wait.released.task, wait.released.what, wait.released.step) == (last, "compute", wait.phase.step)
+        assert wait.released and (wait.released.task, wait.released.what, wait.released.step) == (
+            last,
+            "compute",
+            wait.phase.step,
+        )
         assert wait.released.end == wait.phase.end
 
 
@@ -138,13 +188,19 @@ def test_a_wait_for_a_parameter_server_names_the_worker_whose_gradient_it_applie
 
 
 def test_a_wait_between_stages_names_the_neighbour_whose_computing_ended_last() -> None:
-    phases = [Phase("worker:0", 0, "compute", 0.0, 1.0), Phase("worker:1", 0, "wait", 0.1, 1.1), Phase("worker:1", 0, "compute", 1.1, 2.0)]
+    phases = [
+        Phase("worker:0", 0, "compute", 0.0, 1.0),
+        Phase("worker:1", 0, "wait", 0.1, 1.1),
+        Phase("worker:1", 0, "compute", 1.1, 2.0),
+    ]
     (wait,) = waits(phases)
     assert wait.released == phases[0] and not wait.last
 
 
 def test_a_wait_in_which_nobody_finished_anything_has_no_cause() -> None:
-    (wait,) = waits([Phase("worker:0", 0, "compute", 0.0, 1.0), Phase("worker:1", 0, "wait", 0.1, 0.9)])
+    (wait,) = waits(
+        [Phase("worker:0", 0, "compute", 0.0, 1.0), Phase("worker:1", 0, "wait", 0.1, 0.9)]
+    )
     assert wait.released is None
 
 
@@ -153,7 +209,11 @@ def test_a_wait_in_which_nobody_finished_anything_has_no_cause() -> None:
 
 def test_lines_divide_steps_only_where_all_tasks_end_one_before_the_next() -> None:
     columns = unpacked(*scene(Trace(training(workers=2, steps=3, step=1.0))))
-    assert columns["steps"].tolist() == [0, 1, 2] and columns["stepEnds"].round(4).tolist() == [1.0, 2.0, 3.0]
+    assert columns["steps"].tolist() == [0, 1, 2] and columns["stepEnds"].round(4).tolist() == [
+        1.0,
+        2.0,
+        3.0,
+    ]
     ahead: list[Event] = [Phase("worker:0", n, "apply", n, n + 0.5) for n in range(4)]
     behind: list[Event] = [Phase("worker:1", n, "apply", 3 * n, 3 * n + 0.5) for n in range(4)]
     assert not len(unpacked(*scene(Trace([*ahead, *behind])))["steps"])
@@ -172,7 +232,9 @@ def test_faults_last_until_what_ends_them() -> None:
     described, _ = scene(Trace(events), slow={"worker:1": 2.0})
     lanes = described["lanes"]
     found = [
-        (lanes[f["lane"]], f["state"], f["at"], f["until"]) for f in described["faults"] if f["state"] not in ("resumed", "full speed")
+        (lanes[f["lane"]], f["state"], f["at"], f["until"])
+        for f in described["faults"]
+        if f["state"] not in ("resumed", "full speed")
     ]
     assert found == [
         ("worker:1", "slowed", 0.0, 6.0),
@@ -192,9 +254,17 @@ def test_it_opens_where_the_first_fault_is_and_shows_short_runs_whole() -> None:
 
 
 def test_an_update_comes_with_its_staleness() -> None:
-    events = [Phase("ps:0", 3, "apply", 1.0, 1.1), Phase("ps:0", 3, "apply", 2.0, 2.1), Update("ps:0", 3, "shard 0", "cpu", 4, 7, 1.1)]
+    events = [
+        Phase("ps:0", 3, "apply", 1.0, 1.1),
+        Phase("ps:0", 3, "apply", 2.0, 2.1),
+        Update("ps:0", 3, "shard 0", "cpu", 4, 7, 1.1),
+    ]
     columns = unpacked(*scene(Trace(events)))
-    assert [columns[name].tolist() for name in ("update", "version", "staleness")] == [[0], [7], [2]]
+    assert [columns[name].tolist() for name in ("update", "version", "staleness")] == [
+        [0],
+        [7],
+        [2],
+    ]
 
 
 # --- where it comes from, and what it says ---
@@ -202,8 +272,12 @@ def test_an_update_comes_with_its_staleness() -> None:
 
 def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> None:
     emulated = Timeline(saved_run(tmp_path / "a", "emulated", slow={"worker:1": 3}))
-    assert repr(emulated) == "Timeline(multi_worker_mirrored · torch · 2 workers, 2 tasks, emulated)"
-    assert "a device sleeps" in emulated.scene["badge"] and [f["state"] for f in emulated.scene["faults"]] == ["slowed"]
+    assert (
+        repr(emulated) == "Timeline(multi_worker_mirrored · torch · 2 workers, 2 tasks, emulated)"
+    )
+    assert "a device sleeps" in emulated.scene["badge"] and [
+        f["state"] for f in emulated.scene["faults"]
+    ] == ["slowed"]
     measured = saved_run(tmp_path / "b", "measured")
     assert source(measured).reality == "measured" == source(Trace.of_run(measured)).reality
     with (measured / "lifecycle.jsonl").open("wb") as more:
@@ -218,7 +292,11 @@ def test_a_simulation_says_so_and_a_bare_trace_that_it_does_not_know(tmp_path: P
     assert "not stated" in Timeline(tmp_path / "trace.jsonl").scene["badge"]
 
 
-@pytest.mark.parametrize("given", [Path("/nowhere/run"), 3, simulate(build("ring", 4), 64)], ids=["path", "number", "untraced simulation"])
+@pytest.mark.parametrize(
+    "given",
+    [Path("/nowhere/run"), 3, simulate(build("ring", 4), 64)],
+    ids=["path", "number", "untraced simulation"],
+)
 def test_what_has_no_trace_is_refused(given: Any) -> None:
     with pytest.raises(SpecError, match="trace="):
         Timeline(given)
@@ -250,18 +328,35 @@ def test_the_table_says_for_whom_each_task_waited_what_was_sent_and_what_befell_
 
 
 def test_export_writes_what_perfetto_opens_with_hosts_and_wires(tmp_path: Path) -> None:
-    trace = Trace([*EVENTS, Lifecycle("host:1", "cut", "by partition()", 1.0), Traffic("host:1", 10, 20, 1, 2, 2.0)])
+    trace = Trace(
+        [
+            *EVENTS,
+            Lifecycle("host:1", "cut", "by partition()", 1.0),
+            Traffic("host:1", 10, 20, 1, 2, 2.0),
+        ]
+    )
     events = json.loads(Timeline(trace).export(tmp_path / "t.json").read_text())["traceEvents"]
     assert sum(e["ph"] == "X" and e["cat"] == "phase" for e in events) == 6
-    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"worker:0", "worker:1", "host:1"}
-    assert [e["args"] for e in events if e["name"] == "bytes of host:1"] == [{"sent": 10, "received": 20}]
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {
+        "worker:0",
+        "worker:1",
+        "host:1",
+    }
+    assert [e["args"] for e in events if e["name"] == "bytes of host:1"] == [
+        {"sent": 10, "received": 20}
+    ]
 
 
-def test_the_button_for_perfetto_says_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_button_for_perfetto_says_where_the_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     timeline = Timeline(simulate(build("ring", 4), 64, trace=True))
     timeline._asked(None, {"do": "export"}, [])
-    assert str(tmp_path / "ring-4-ranks.perfetto.json") in timeline.said and (tmp_path / "ring-4-ranks.perfetto.json").exists()
+    assert (
+        str(tmp_path / "ring-4-ranks.perfetto.json") in timeline.said
+        and (tmp_path / "ring-4-ranks.perfetto.json").exists()
+    )
 
 
 def test_the_page_asks_nobody_for_anything_and_has_the_table(tmp_path: Path) -> None:

@@ -9,7 +9,18 @@ import pytest
 
 from course_lib import measures
 from course_lib.chrome import save_chrome
-from course_lib.trace import Event, Lifecycle, Message, Metric, Phase, Recorder, Trace, Update, from_line, to_line
+from course_lib.trace import (
+    Event,
+    Lifecycle,
+    Message,
+    Metric,
+    Phase,
+    Recorder,
+    Trace,
+    Update,
+    from_line,
+    to_line,
+)
 
 EVENTS: list[Event] = [
     Lifecycle("worker:0", "running", "", 0.5),
@@ -75,7 +86,10 @@ def test_a_line_still_being_written_waits_for_its_end(run_dir: Path) -> None:
 
 def test_a_recorder_loses_nothing_written_from_several_threads(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "events.jsonl", period=0.001)
-    work = [threading.Thread(target=lambda: [recorder.add(EVENTS[1]) for _ in range(5000)]) for _ in range(4)]
+    work = [
+        threading.Thread(target=lambda: [recorder.add(EVENTS[1]) for _ in range(5000)])
+        for _ in range(4)
+    ]
     for thread in work:
         thread.start()
     for thread in work:
@@ -104,21 +118,37 @@ def test_a_worker_that_arrives_first_waits_for_the_last() -> None:
 
 
 def test_who_an_update_does_not_name_is_not_waited_for() -> None:
-    """Backup workers: the gradients of workers 0 and 1 make the update, worker 2 comes too late. Asynchronous: each makes its own."""
-    phases = [Phase(f"worker:{k}", 0, "reduce", came, end) for k, came, end in ((0, 1.0, 3.1), (1, 3.0, 3.1), (2, 3.05, 3.2))]
+    """Backup workers: the gradients of workers 0 and 1 make the update, worker 2 comes too late.
+
+    Asynchronous: each makes its own.
+    """
+    phases = [
+        Phase(f"worker:{k}", 0, "reduce", came, end)
+        for k, came, end in ((0, 1.0, 3.1), (1, 3.0, 3.1), (2, 3.05, 3.2))
+    ]
     backup = Update("ps:0", 0, "shard 0", "cpu", 0, 1, 3.05, 2, "worker:0 worker:1")
     alone = [Update("ps:0", 0, "shard 0", "cpu", 0, k + 1, 3.1, 1, f"worker:{k}") for k in range(3)]
-    assert [p for p in measures.lanes(Trace([*phases, backup])) if p.what == "wait"] == [Phase("worker:0", 0, "wait", 1.0, 3.0)]
+    assert [p for p in measures.lanes(Trace([*phases, backup])) if p.what == "wait"] == [
+        Phase("worker:0", 0, "wait", 1.0, 3.0)
+    ]
     assert measures.lanes(Trace([*phases, *alone])) == phases
-    of_two = Update("ps:1", 0, "shard 1", "cpu", 0, 1, 3.15, 2, "worker:0 worker:2")  # another server, which has another pair
-    assert [p.end for p in measures.lanes(Trace([*phases, backup, of_two])) if p.what == "wait"] == [3.05]
+    # another server, which has another pair
+    of_two = Update("ps:1", 0, "shard 1", "cpu", 0, 1, 3.15, 2, "worker:0 worker:2")
+    assert [
+        p.end for p in measures.lanes(Trace([*phases, backup, of_two])) if p.what == "wait"
+    ] == [3.05]
 
 
 def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> None:
     def update(read: int, written: int, workers: str) -> Update:
         return Update("ps:0", 0, "shard 0", "cpu", read, written, 1.0, 1, workers)
 
-    named = [update(0, 1, "worker:0"), update(0, 2, "worker:10"), update(1, 4, "worker:2"), update(3, 5, "worker:2")]
+    named = [
+        update(0, 1, "worker:0"),
+        update(0, 2, "worker:10"),
+        update(1, 4, "worker:2"),
+        update(3, 5, "worker:2"),
+    ]
     found = measures.staleness(Trace(named))
     assert found == {
         "mean": 1.0,
@@ -131,7 +161,9 @@ def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> N
 
 
 def test_an_update_written_before_it_named_its_workers_is_read_as_one_that_names_none() -> None:
-    assert from_line('["update", "ps:0", 0, "shard 0", "cpu", 0, 1, 6.0, 1]') == Update("ps:0", 0, "shard 0", "cpu", 0, 1, 6.0)
+    assert from_line('["update", "ps:0", 0, "shard 0", "cpu", 0, 1, 6.0, 1]') == Update(
+        "ps:0", 0, "shard 0", "cpu", 0, 1, 6.0
+    )
 
 
 def test_idle_share_is_the_share_of_waiting() -> None:
@@ -139,7 +171,9 @@ def test_idle_share_is_the_share_of_waiting() -> None:
 
 
 def test_throughput_leaves_out_the_first_step() -> None:
-    steps = [Phase("worker:0", i, "apply", end - 0.1, end) for i, end in enumerate([10.0, 11.0, 12.0])]
+    steps = [
+        Phase("worker:0", i, "apply", end - 0.1, end) for i, end in enumerate([10.0, 11.0, 12.0])
+    ]
     assert measures.examples_per_second(Trace(steps), batch=64) == 64.0
 
 
@@ -151,7 +185,10 @@ def test_last_says_what_a_task_was_doing() -> None:
 def test_the_chrome_export_names_threads_and_keeps_times(tmp_path: Path) -> None:
     save_chrome(Trace(EVENTS), tmp_path / "trace.json")
     entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {e["args"]["name"] for e in entries if e["name"] == "thread_name"} == {"worker:0", "worker:1"}
+    assert {e["args"]["name"] for e in entries if e["name"] == "thread_name"} == {
+        "worker:0",
+        "worker:1",
+    }
     (compute,) = [e for e in entries if e.get("name") == "compute" and e["tid"] == 1]
     assert (compute["ph"], compute["ts"], compute["dur"]) == ("X", 1e6, 3e6)
     assert all(e["ph"] in "MXCi" and "pid" in e for e in entries)

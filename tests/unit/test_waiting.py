@@ -13,47 +13,80 @@ END = 12 * 0.1
 
 
 def steps(task: str, count: int, last: str = "apply") -> list[Event]:
-    """Steps of a tenth of a second, and of the one after them the reading, if that is the `last` thing that a task has done."""
+    """Steps of a tenth of a second, and of the one after them the reading, if that is the `last`
+    thing that a task has done.
+    """
     done: list[Event] = [
-        Phase(task, n, what, n / 10, n / 10 + 0.1) for n in range(count) for what in ("read", "compute", "reduce", "apply")
+        Phase(task, n, what, n / 10, n / 10 + 0.1)
+        for n in range(count)
+        for what in ("read", "compute", "reduce", "apply")
     ]
-    return done + ([Phase(task, count, last, count / 10, count / 10 + 0.001)] if last != "apply" else [])
+    return done + (
+        [Phase(task, count, last, count / 10, count / 10 + 0.001)] if last != "apply" else []
+    )
 
 
 def told(now: float, *more: Event) -> dict[str, str]:
-    return describe(Trace([*(e for task in ALL for e in steps(task, 12, "read")), *more]), SPEC, ALL, now)
+    return describe(
+        Trace([*(e for task in ALL for e in steps(task, 12, "read")), *more]), SPEC, ALL, now
+    )
 
 
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (Lifecycle("worker:2", "paused", "by pause()", END), "is paused (run.resume('worker:2') lets it go on)"),
+        (
+            Lifecycle("worker:2", "paused", "by pause()", END),
+            "is paused (run.resume('worker:2') lets it go on)",
+        ),
         (
             Lifecycle("worker:2", "slowed", "to 500 times its time", END),
             "was slowed to 500 times its time (run.slow('worker:2', 1) ends that)",
         ),
-        (Lifecycle("host:2", "cut", "by partition()", END), "is on host:2, which is cut off (run.heal(2) joins it again)"),
+        (
+            Lifecycle("host:2", "cut", "by partition()", END),
+            "is on host:2, which is cut off (run.heal(2) joins it again)",
+        ),
     ],
     ids=["paused", "slowed", "cut off"],
 )
-def test_who_falls_silent_waits_in_its_step_for_whoever_is_held_up(event: Lifecycle, why: str) -> None:
+def test_who_falls_silent_waits_in_its_step_for_whoever_is_held_up(
+    event: Lifecycle, why: str
+) -> None:
     waits = "waits in step 12 for worker:2"
     assert told(END + 2 * SILENT, event) == {"worker:0": waits, "worker:1": waits, "worker:2": why}
 
 
 def test_who_goes_on_is_not_said_to_wait_for_a_paused_one() -> None:
     paused = Lifecycle("worker:2", "paused", "by pause()", END)
-    assert told(END + SILENT / 2, paused)["worker:0"] == "has finished 'read' of step 12 and nothing since"
+    assert (
+        told(END + SILENT / 2, paused)["worker:0"]
+        == "has finished 'read' of step 12 and nothing since"
+    )
 
 
 def test_what_is_over_holds_nobody_up() -> None:
-    undone = [Lifecycle("worker:2", "paused", "", 1.0), Lifecycle("worker:2", "resumed", "", 1.1), Lifecycle("host:2", "cut", "", 1.0)]
-    undone += [Lifecycle("host:2", "healed", "", 1.1), Lifecycle("worker:2", "slowed", "to 1 times its time", 1.1)]
-    assert set(told(END + 2 * SILENT, *undone).values()) == {"has finished 'read' of step 12 and nothing since"}
+    undone = [
+        Lifecycle("worker:2", "paused", "", 1.0),
+        Lifecycle("worker:2", "resumed", "", 1.1),
+        Lifecycle("host:2", "cut", "", 1.0),
+    ]
+    undone += [
+        Lifecycle("host:2", "healed", "", 1.1),
+        Lifecycle("worker:2", "slowed", "to 1 times its time", 1.1),
+    ]
+    assert set(told(END + 2 * SILENT, *undone).values()) == {
+        "has finished 'read' of step 12 and nothing since"
+    }
 
 
 def test_a_task_with_long_steps_is_at_work_for_longer() -> None:
-    slow = Trace([*[Phase("worker:0", n, "compute", 5.0 * n, 5.0 * n + 4) for n in range(4)], Lifecycle("worker:1", "paused", "", 19.0)])
+    slow = Trace(
+        [
+            *[Phase("worker:0", n, "compute", 5.0 * n, 5.0 * n + 4) for n in range(4)],
+            Lifecycle("worker:1", "paused", "", 19.0),
+        ]
+    )
     assert "for worker:1" not in describe(slow, SPEC, ALL, 30.0)["worker:0"]
     assert describe(slow, SPEC, ALL, 60.0)["worker:0"] == "waits in step 3 for worker:1"
 
@@ -65,7 +98,9 @@ def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_
     assert sorted(describe(trace, spec, tasks, 9.0)) == ["chief:0", "worker:0"]
     trace._add([Lifecycle("ps:0", "paused", "", 1.3)])
     found = describe(trace, spec, tasks, 9.0, "race.runs['it']")
-    assert found["worker:0"] == "waits in step 13 for ps:0" and found["chief:0"].endswith("for ps:0")
+    assert found["worker:0"] == "waits in step 13 for ps:0" and found["chief:0"].endswith(
+        "for ps:0"
+    )
     assert found["ps:0"] == "is paused (race.runs['it'].resume('ps:0') lets it go on)"
 
 

@@ -19,7 +19,12 @@ class FinishedRun:
     """A run as a board sees it, with no cluster behind it."""
 
     def __init__(self, state: str = "finished") -> None:
-        self.spec, self.state, self.trace, self.result = RunSpec(workers=2, steps=1), state, Trace(EVENTS), {}
+        self.spec, self.state, self.trace, self.result = (
+            RunSpec(workers=2, steps=1),
+            state,
+            Trace(EVENTS),
+            {},
+        )
         self.orders: list[Any] = []
 
     def slow(self, task: str, factor: float) -> None:
@@ -33,10 +38,17 @@ def test_a_board_draws_every_phase_of_the_trace_and_ends_by_itself() -> None:
     board = TrainingBoard(FinishedRun())
     board._thread.join(10)
     assert not board._thread.is_alive()
-    assert {what for what in NAMES if f"{what})" in board.lanes.value} == {"compute", "wait", "reduce", "apply"}
+    assert {what for what in NAMES if f"{what})" in board.lanes.value} == {
+        "compute",
+        "wait",
+        "reduce",
+        "apply",
+    }
     assert "<b>multi_worker_mirrored</b> is finished: step 1 of 1, loss 2.3" in board.head.value
     assert "measured" in board.head.value
-    assert [line.name for line in board.charts.figure.data if len(line.x)] and board.controls.stop.disabled
+    assert [
+        line.name for line in board.charts.figure.data if len(line.x)
+    ] and board.controls.stop.disabled
     assert repr(board) == "TrainingBoard(multi_worker_mirrored, tensorflow, 2 workers)"
     board.close()
 
@@ -45,7 +57,8 @@ def test_the_slider_slows_the_task_that_is_chosen_and_no_other() -> None:
     run = FinishedRun("running")
     board = TrainingBoard(run)
     board.controls.factor.value = 3.0
-    board.controls.task.value = "worker:0"  # the slider moves to where that one is, which is no order
+    # the slider moves to where that one is, which is no order
+    board.controls.task.value = "worker:0"
     assert board.controls.factor.value == 1.0
     board.controls.factor.value = 2.0
     board.controls.stop.click()
@@ -59,7 +72,10 @@ def test_the_slider_slows_the_task_that_is_chosen_and_no_other() -> None:
 def test_the_table_has_a_row_for_each_task() -> None:
     rows = measures.table(Trace(EVENTS)).splitlines()
     assert rows[0].split() == list(measures.SHOWN)
-    assert " ".join(rows[1].split()) == "worker:0 0.00 s 0% 1.00 s 20% 2.00 s 40% 1.00 s 20% 1.00 s 20%"
+    assert (
+        " ".join(rows[1].split())
+        == "worker:0 0.00 s 0% 1.00 s 20% 2.00 s 40% 1.00 s 20% 1.00 s 20%"
+    )
 
 
 def test_a_guess_is_locked_and_revealed() -> None:
@@ -81,7 +97,10 @@ def test_a_number_is_shown_beside_the_measurement() -> None:
 
 
 def test_without_a_guess_the_measurement_is_shown_all_the_same() -> None:
-    assert Predict("Which?", choices=["a", "b"]).reveal("b", "So it is.") == "You made no guess. Measured: b. So it is."
+    assert (
+        Predict("Which?", choices=["a", "b"]).reveal("b", "So it is.")
+        == "You made no guess. Measured: b. So it is."
+    )
 
 
 def test_a_card_without_answers_is_refused() -> None:

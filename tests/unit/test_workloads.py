@@ -17,7 +17,12 @@ def test_the_images_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     data, target = load_digits(return_X_y=True)
-    ours = np.column_stack([np.concatenate([DIGITS.x_train, DIGITS.x_test]) * 16, np.concatenate([DIGITS.y_train, DIGITS.y_test])])
+    ours = np.column_stack(
+        [
+            np.concatenate([DIGITS.x_train, DIGITS.x_test]) * 16,
+            np.concatenate([DIGITS.y_train, DIGITS.y_test]),
+        ]
+    )
     assert sorted(map(tuple, ours)) == sorted(map(tuple, np.column_stack([data, target])))
 
 
@@ -34,12 +39,22 @@ def test_data_have_the_stated_types_and_shapes(name: str) -> None:
 
 
 def test_an_unknown_workload_names_the_nearest() -> None:
-    with pytest.raises(SpecError, match=r"workload='digit': did you mean 'digits'\? allowed: digits, digits_cnn, digits_deep, wide"):
+    with pytest.raises(
+        SpecError,
+        match=r"workload='digit': did you mean 'digits'\? allowed: digits, digits_cnn, digits_deep, wide",
+    ):
         workloads.find("digit")
 
 
-@given(step=st.integers(0, 500), seed=st.integers(0, 2**31 - 1), share=st.integers(1, 600), workers=st.integers(1, 8))
-def test_shares_of_the_workers_make_up_the_global_batch(step: int, seed: int, share: int, workers: int) -> None:
+@given(
+    step=st.integers(0, 500),
+    seed=st.integers(0, 2**31 - 1),
+    share=st.integers(1, 600),
+    workers=st.integers(1, 8),
+)
+def test_shares_of_the_workers_make_up_the_global_batch(
+    step: int, seed: int, share: int, workers: int
+) -> None:
     batch = share * workers
     shares = [DIGITS.batch(step, seed, batch, worker, workers) for worker in range(workers)]
     assert [len(s) for s in shares] == [share] * workers
@@ -61,7 +76,9 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert not np.array_equal(DIGITS.batch(7, 1, 64), DIGITS.batch(7, 2, 64))
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("digits", 4810), ("digits_cnn", 3818), ("digits_deep", 63082)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("digits", 4810), ("digits_cnn", 3818), ("digits_deep", 63082)]
+)
 def test_parameters_are_counted_exactly(name: str, parameters: int) -> None:
     workload = workloads.load(RunSpec(workload=name))
     assert workload.parameters == parameters == sum(w.size for w in workload.initial_weights(0))
@@ -69,12 +86,21 @@ def test_parameters_are_counted_exactly(name: str, parameters: int) -> None:
 
 @given(st.integers(1_000, 50_000_000))
 def test_wide_has_as_many_parameters_as_a_whole_number_of_units_allows(wanted: int) -> None:
-    assert abs(workloads.load(RunSpec(workload="wide", parameters=wanted)).parameters - wanted) <= 37.5
+    assert (
+        abs(workloads.load(RunSpec(workload="wide", parameters=wanted)).parameters - wanted) <= 37.5
+    )
 
 
 def test_shapes_follow_an_image_through_the_layers() -> None:
     layers = (Conv(8, 3), Conv(16, 3), Flatten(), Dense(10))
-    assert list(shapes(layers, (8, 8, 1))) == [(3, 3, 1, 8), (8,), (3, 3, 8, 16), (16,), (256, 10), (10,)]
+    assert list(shapes(layers, (8, 8, 1))) == [
+        (3, 3, 1, 8),
+        (8,),
+        (3, 3, 8, 16),
+        (16,),
+        (256, 10),
+        (10,),
+    ]
 
 
 def test_initial_weights_keep_to_glorots_limit_and_the_seed() -> None:
@@ -86,7 +112,11 @@ def test_initial_weights_keep_to_glorots_limit_and_the_seed() -> None:
         assert 0.98 * limit < np.abs(kernel).max() <= limit
         assert abs(kernel.mean()) < 0.02 * limit
     assert not weights[1].any() and not weights[3].any()
-    assert digest(weights) == digest(glorot(layers, (4, 4, 32), 5)) != digest(glorot(layers, (4, 4, 32), 6))
+    assert (
+        digest(weights)
+        == digest(glorot(layers, (4, 4, 32), 5))
+        != digest(glorot(layers, (4, 4, 32), 6))
+    )
 
 
 def test_a_deep_model_passes_its_signal_through_all_layers() -> None:

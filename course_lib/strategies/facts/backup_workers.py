@@ -12,9 +12,15 @@ from course_lib.strategies.strategy import Facts, Strategy, batch_of, no_all_red
 def check(spec: RunSpec, machine: Machine) -> None:
     """Some gradients must count."""
     if spec.backups >= spec.workers:
-        raise SpecError("backups", spec.backups, f"at most {spec.workers - 1} of {spec.workers} workers")
+        raise SpecError(
+            "backups", spec.backups, f"at most {spec.workers - 1} of {spec.workers} workers"
+        )
     if spec.batch % (counted := spec.workers - spec.backups):
-        raise SpecError("global_batch", spec.batch, f"must divide evenly over the {counted} workers whose gradients count")
+        raise SpecError(
+            "global_batch",
+            spec.batch,
+            f"must divide evenly over the {counted} workers whose gradients count",
+        )
 
 
 BACKUP_WORKERS = Strategy(
@@ -35,6 +41,8 @@ BACKUP_WORKERS = Strategy(
     check,
     default_batch=lambda spec: batch_of(spec.workers, max(1, spec.workers - spec.backups)),
     default_ps=1,
-    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
+    all_reduce=no_all_reduce(
+        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
+    ),
     takes=("backups",),
 )

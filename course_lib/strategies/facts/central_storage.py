@@ -10,16 +10,29 @@ from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_red
 
 def standing(framework: str, machine: Machine) -> Standing:
     if framework != "tensorflow":
-        return Standing("measured", "real processes, a replica in each; variables and gradients in memory that all of them share")
+        return Standing(
+            "measured",
+            "real processes, a replica in each; variables and gradients in memory that all of them share",
+        )
     if machine.gpus and framework in machine.cuda_frameworks:
-        return Standing("measured", f"one real process; variables on the CPU, real replicas on up to {len(machine.gpus)} GPUs")
-    return Standing("measured", "one real process; variables on one logical CPU device, real replicas on others, which share its cores")
+        return Standing(
+            "measured",
+            f"one real process; variables on the CPU, real replicas on up to {len(machine.gpus)} GPUs",
+        )
+    return Standing(
+        "measured",
+        "one real process; variables on one logical CPU device, real replicas on others, which share its cores",
+    )
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """There is no all-reduce here that NCCL could do."""
     if spec.cross_device_ops == "nccl":
-        raise SpecError("cross_device_ops", "nccl", "central_storage averages on the host; mirrored has an all-reduce between devices")
+        raise SpecError(
+            "cross_device_ops",
+            "nccl",
+            "central_storage averages on the host; mirrored has an all-reduce between devices",
+        )
 
 
 CENTRAL_STORAGE = Strategy(
@@ -40,5 +53,7 @@ CENTRAL_STORAGE = Strategy(
     check,
     one_process=("tensorflow",),
     one_host="the parameters of central_storage lie in memory that all its workers share",
-    all_reduce=no_all_reduce("Gradients meet in the host's memory, where they are averaged and applied once."),
+    all_reduce=no_all_reduce(
+        "Gradients meet in the host's memory, where they are averaged and applied once."
+    ),
 )

@@ -19,5 +19,7 @@ FULLY_SHARDED = Strategy(
     ),
     programs("fully_sharded", torch=("worker",)),
     default_workers=2,
-    all_reduce=no_all_reduce("All-gathers of parameters and a reduce-scatter of gradients take its place."),
+    all_reduce=no_all_reduce(
+        "All-gathers of parameters and a reduce-scatter of gradients take its place."
+    ),
 )

@@ -14,19 +14,33 @@ def standing(framework: str, machine: Machine) -> Standing:
     if framework != "tensorflow":
         return real_processes(framework, machine)
     if len(machine.gpus) > 1 and framework in machine.cuda_frameworks:
-        return Standing("measured", f"one real process; real replicas on up to {len(machine.gpus)} GPUs, joined by NCCL if you ask for it")
-    return Standing("measured", "one real process; real replicas on logical CPU devices, which share its cores; nccl would need two GPUs")
+        return Standing(
+            "measured",
+            f"one real process; real replicas on up to {len(machine.gpus)} GPUs, joined by NCCL if you ask for it",
+        )
+    return Standing(
+        "measured",
+        "one real process; real replicas on logical CPU devices, which share its cores; nccl would need two GPUs",
+    )
 
 
 def cross_device_ops(spec: RunSpec) -> str:
-    """How TensorFlow's replicas reduce: as the spec says, else by hierarchical copy, where that is right."""
-    return spec.cross_device_ops or ("reduction_to_one_device" if spec.replicas % 2 else "hierarchical_copy")
+    """How TensorFlow's replicas reduce: as the spec says, else by hierarchical copy, where that is
+    right.
+    """
+    return spec.cross_device_ops or (
+        "reduction_to_one_device" if spec.replicas % 2 else "hierarchical_copy"
+    )
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """NCCL needs a GPU for each replica, and TensorFlow's hierarchical copy an even number of them."""
     if spec.framework == "torch" and spec.cross_device_ops not in (None, "nccl"):
-        raise SpecError("cross_device_ops", spec.cross_device_ops, "is TensorFlow's: leave it out, or take nccl on GPUs")
+        raise SpecError(
+            "cross_device_ops",
+            spec.cross_device_ops,
+            "is TensorFlow's: leave it out, or take nccl on GPUs",
+        )
     if spec.cross_device_ops == "nccl":
         check_nccl(spec, machine, "Leave it out for gloo." if spec.framework == "torch" else OTHERS)
     if spec.cross_device_ops == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
@@ -36,7 +50,10 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
     """Raise `Unavailable` if a run cannot have NCCL on a machine; `cure`: what to take instead."""
-    needed, usable = max(2, spec.shares), len(machine.gpus) if spec.framework in machine.cuda_frameworks else 0
+    needed, usable = (
+        max(2, spec.shares),
+        len(machine.gpus) if spec.framework in machine.cuda_frameworks else 0,
+    )
     if usable < needed:
         why = f"it joins NVIDIA GPUs, {needed} of them in this run, and {spec.framework} can use {usable or 'none'} on this machine"
         raise Unavailable("nccl", why, cure)
@@ -46,7 +63,11 @@ def all_reduce(spec: RunSpec) -> Reason | None:
     """PyTorch's is between processes, as the plan says."""
     if spec.framework != "tensorflow":
         return None
-    return Reason("all-reduce", cross_device_ops(spec), f"All {spec.replicas} replicas are devices of one process.")
+    return Reason(
+        "all-reduce",
+        cross_device_ops(spec),
+        f"All {spec.replicas} replicas are devices of one process.",
+    )
 
 
 MIRRORED = Strategy(

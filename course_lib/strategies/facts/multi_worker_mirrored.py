@@ -14,8 +14,16 @@ def check(spec: RunSpec, machine: Machine) -> None:
     field = "all_reduce" if spec.all_reduce == "nccl" else "cross_device_ops"
     if "nccl" in (spec.all_reduce, spec.cross_device_ops):
         native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
-        check_nccl(spec, machine, f"Leave it out for {native}, or take an all_reduce of ours, such as ring.")
-        raise SpecError(field, "nccl", "leave it out: where every worker has a GPU, the native all-reduce is NCCL")
+        check_nccl(
+            spec,
+            machine,
+            f"Leave it out for {native}, or take an all_reduce of ours, such as ring.",
+        )
+        raise SpecError(
+            field,
+            "nccl",
+            "leave it out: where every worker has a GPU, the native all-reduce is NCCL",
+        )
 
 
 MULTI_WORKER_MIRRORED = Strategy(

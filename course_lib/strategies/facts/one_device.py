@@ -8,7 +8,9 @@ from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_red
 
 def standing(framework: str, machine: Machine) -> Standing:
     gpu = machine.gpus and framework in machine.cuda_frameworks
-    return Standing("measured", "one real process, on a GPU" if gpu else "one real process, on the CPU")
+    return Standing(
+        "measured", "one real process, on a GPU" if gpu else "one real process, on the CPU"
+    )
 
 
 ONE_DEVICE = Strategy(

@@ -30,7 +30,9 @@ PARAMETER_SERVER = Strategy(
     over_tcp,
     default_workers=3,
     default_ps=1,
-    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
+    all_reduce=no_all_reduce(
+        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
+    ),
     asynchronous=True,
     chief=("tensorflow",),
 )

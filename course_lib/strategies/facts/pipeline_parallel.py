@@ -11,17 +11,27 @@ from course_lib.workloads.model import shapes
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Every stage needs a layer with weights, and every microbatch as many examples as the others; 1F1B fills the pipeline before it turns round."""
+    """Every stage needs a layer with weights, and every microbatch as many examples as the others;
+    1F1B fills the pipeline before it turns round.
+    """
     workload, stages, parts = workloads.load(spec), spec.workers, spec.microbatches
     layers = sum(len(shape) > 1 for shape in shapes(workload.layers, workload.input_shape))
     if stages > layers:
-        raise SpecError("workers", stages, f"{spec.workload} has {layers} layers with weights, so at most {layers} stages")
+        raise SpecError(
+            "workers",
+            stages,
+            f"{spec.workload} has {layers} layers with weights, so at most {layers} stages",
+        )
     if spec.batch % parts:
         near = [n for n in range(1, spec.batch + 1) if spec.batch % n == 0 and n >= stages]
         text = f"must divide the batch of {spec.batch}, such as {min(near, key=lambda n: abs(n - parts))}"
         raise SpecError("microbatches", parts, text)
     if spec.pipeline == "1f1b" and parts < stages:
-        raise SpecError("microbatches", parts, f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer")
+        raise SpecError(
+            "microbatches",
+            parts,
+            f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer",
+        )
 
 
 PIPELINE_PARALLEL = Strategy(
@@ -42,6 +52,8 @@ PIPELINE_PARALLEL = Strategy(
     check=check,
     default_batch=lambda spec: batch_of(spec.workers, spec.microbatches),
     default_workers=2,
-    all_reduce=no_all_reduce("Neighbours send each other activations and their gradients; nobody all-reduces."),
+    all_reduce=no_all_reduce(
+        "Neighbours send each other activations and their gradients; nobody all-reduces."
+    ),
     takes=("microbatches", "pipeline"),
 )

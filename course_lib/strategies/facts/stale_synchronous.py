@@ -7,8 +7,12 @@ from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_red
 
 
 def over_rpc(framework: str, machine: Machine) -> Standing:
-    """The standing of a strategy whose workers talk to parameter servers over torch.distributed.rpc."""
-    return Standing("measured", "real processes; torch RPC over TCP between workers and parameter servers")
+    """The standing of a strategy whose workers talk to parameter servers over
+    torch.distributed.rpc.
+    """
+    return Standing(
+        "measured", "real processes; torch RPC over TCP between workers and parameter servers"
+    )
 
 
 STALE_SYNCHRONOUS = Strategy(
@@ -27,7 +31,9 @@ STALE_SYNCHRONOUS = Strategy(
     programs("stale_synchronous", torch=("worker", "ps")),
     over_rpc,
     default_ps=1,
-    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
+    all_reduce=no_all_reduce(
+        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
+    ),
     asynchronous=True,
     takes=("staleness_bound",),
 )

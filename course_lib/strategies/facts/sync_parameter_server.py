@@ -22,6 +22,8 @@ SYNC_PARAMETER_SERVER = Strategy(
     over_tcp,
     default_workers=3,
     default_ps=1,
-    all_reduce=no_all_reduce("Gradients go to the parameter servers and parameters come back; nobody all-reduces."),
+    all_reduce=no_all_reduce(
+        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
+    ),
     chief=("tensorflow",),
 )

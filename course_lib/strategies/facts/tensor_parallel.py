@@ -13,30 +13,49 @@ from course_lib.workloads.wide import CLASSES, PER_UNIT
 
 def standing(framework: str, machine: Machine) -> Standing:
     if framework == "tensorflow":
-        return Standing("measured", "one real process; DTensor on a mesh of logical CPU devices, which share its cores")
+        return Standing(
+            "measured",
+            "one real process; DTensor on a mesh of logical CPU devices, which share its cores",
+        )
     return real_processes(framework, machine)
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Dense layers in pairs can be cut, and no further than there are hidden units; TensorFlow's DTensor wants pieces of equal size."""
+    """Dense layers in pairs can be cut, and no further than there are hidden units; TensorFlow's
+    DTensor wants pieces of equal size.
+    """
     layers = workloads.load(spec).layers
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     if len(dense) < len(layers) or len(dense) % 2:
         raise SpecError(
-            "workload", spec.workload, "tensor_parallel cuts dense layers, two at a time: digits, digits_deep and wide have them"
+            "workload",
+            spec.workload,
+            "tensor_parallel cuts dense layers, two at a time: digits, digits_deep and wide have them",
         )
-    field, shards = ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
+    field, shards = (
+        ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
+    )
     for units in (layer.units for layer in dense[::2]):
         if shards > units:
-            raise SpecError(field, shards, f"at most {units}, one for each hidden unit of {spec.workload}")
+            raise SpecError(
+                field, shards, f"at most {units}, one for each hidden unit of {spec.workload}"
+            )
         if spec.framework == "tensorflow" and units % shards:
-            cure = f"or parameters={units // shards * shards * PER_UNIT + CLASSES}" if spec.workload == "wide" else "such as 2, 4 or 8"
-            raise SpecError(field, shards, f"must divide the {units} hidden units of {spec.workload}, {cure}")
+            cure = (
+                f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
+                if spec.workload == "wide"
+                else "such as 2, 4 or 8"
+            )
+            raise SpecError(
+                field, shards, f"must divide the {units} hidden units of {spec.workload}, {cure}"
+            )
 
 
 def all_reduce(spec: RunSpec) -> Reason:
     return Reason(
-        "all-reduce", "of activations", "Workers add up in the middle of a step what their pieces make; gradients of parameters stay."
+        "all-reduce",
+        "of activations",
+        "Workers add up in the middle of a step what their pieces make; gradients of parameters stay.",
     )
 
 

@@ -30,15 +30,25 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if not (machine.tpu or spec.emulate):
         raise Unavailable("tpu", NO_TPU, EMULATE)
     if spec.cross_device_ops == "nccl":
-        raise SpecError("cross_device_ops", "nccl", "a TPU's cores average over links of their own; NCCL is for GPUs")
+        raise SpecError(
+            "cross_device_ops",
+            "nccl",
+            "a TPU's cores average over links of their own; NCCL is for GPUs",
+        )
 
 
 def all_reduce(spec: RunSpec) -> Reason:
     if spec.emulate:
         return Reason(
-            "all-reduce", "reduction_to_one_device", f"All {spec.replicas} replicas are devices of one process; one of them adds up."
+            "all-reduce",
+            "reduction_to_one_device",
+            f"All {spec.replicas} replicas are devices of one process; one of them adds up.",
         )
-    return Reason("all-reduce", "xla", "XLA compiles it into the step, over the links between the TPU's cores.")
+    return Reason(
+        "all-reduce",
+        "xla",
+        "XLA compiles it into the step, over the links between the TPU's cores.",
+    )
 
 
 TPU = Strategy(

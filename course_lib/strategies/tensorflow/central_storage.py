@@ -1,8 +1,11 @@
-"""central_storage: the variables live once, in the memory of the host; the devices of one process compute with them.
+"""central_storage: the variables live once, in the memory of the host; the devices of one process
+compute with them.
 
-In each step every device fetches the variables from the host, computes the gradients of its share of the batch, and sends them back. The host
-(`/cpu:0`) waits for the last of them, forms the mean, and applies it: one update a step, in one place. So no copies have to be kept equal, and no
-device needs room for variables between steps; but all of them, there and back, pass through the host in every step.
+In each step every device fetches the variables from the host, computes the gradients of its share
+of the batch, and sends them back. The host (`/cpu:0`) waits for the last of them, forms the mean,
+and applies it: one update a step, in one place. So no copies have to be kept equal, and no device
+needs room for variables between steps; but all of them, there and back, pass through the host in
+every step.
 
 This is a parameter server without a network: one that lives in the process of its only client.
 Source: tf.distribute.experimental.CentralStorageStrategy.
@@ -22,7 +25,14 @@ HOST = "/cpu:0"
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Train all replicas: on GPUs if there is one for each, else on logical devices of the CPU other than the one that stands for the host."""
+    """Train all replicas: on GPUs if there is one for each, else on logical devices of the CPU
+    other than the one that stands for the host.
+    """
     devices = use_several(task.device, task.spec.replicas, host_apart=True)
     # Its own choice for a single device would be to keep the variables there, so it is told.
-    return train(task, tf.distribute.experimental.CentralStorageStrategy(compute_devices=devices, parameter_device=HOST))
+    return train(
+        task,
+        tf.distribute.experimental.CentralStorageStrategy(
+            compute_devices=devices, parameter_device=HOST
+        ),
+    )

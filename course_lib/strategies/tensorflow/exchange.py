@@ -16,7 +16,9 @@ _errors: list[Exception] = []
 
 
 def run_step(step: Callable[..., Any], *arguments: Any) -> list[float]:
-    """What `step` gives; where an exchange fails in it, its own error, and not what TensorFlow makes of it."""
+    """What `step` gives; where an exchange fails in it, its own error, and not what TensorFlow
+    makes of it.
+    """
     try:
         found: list[float] = step(*arguments).numpy().tolist()
         return found
@@ -27,9 +29,11 @@ def run_step(step: Callable[..., Any], *arguments: Any) -> list[float]:
 
 
 def scheduled_mean(task: Task) -> Reduce:
-    """A function for the graph of a step: the mean of each tensor over all workers, by the schedule of the run.
+    """A function for the graph of a step: the mean of each tensor over all workers, by the schedule
+    of the run.
 
-    All tensors travel as one array. The graph calls back into Python for the exchange, which works on the CPU.
+    All tensors travel as one array. The graph calls back into Python for the exchange, which works
+    on the CPU.
     """
     assert task.schedule
     schedule, group = task.schedule, task.group()

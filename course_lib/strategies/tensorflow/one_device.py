@@ -1,4 +1,6 @@
-"""one_device: all variables and all computing on one device, the yardstick that every other strategy is held against."""
+"""one_device: all variables and all computing on one device, the yardstick that every other
+strategy is held against.
+"""
 
 from __future__ import annotations
 

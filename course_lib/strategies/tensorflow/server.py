@@ -1,6 +1,8 @@
-"""Parameter servers (ps) in TensorFlow: the processes that serve, and a model whose variables lie on them in shards.
+"""Parameter servers (ps) in TensorFlow: the processes that serve, and a model whose variables lie
+on them in shards.
 
-A worker or a ps runs TensorFlow's server: it carries out whatever part of a graph is placed on it. Only the chief runs a program.
+A worker or a ps runs TensorFlow's server: it carries out whatever part of a graph is placed on it.
+Only the chief runs a program.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def serve(task: Task) -> None:
         device_count={} if kind == "gpu" else {"GPU": 0},
         gpu_options=tf.compat.v1.GPUOptions(allow_growth=True, visible_device_list=index),
         intra_op_parallelism_threads=task.threads,
-        inter_op_parallelism_threads=task.spec.workers + 1,  # with fewer, steps that wait could take all threads from those they wait for
+        # with fewer, steps that wait could take all threads from those they wait for
+        inter_op_parallelism_threads=task.spec.workers + 1,
     )
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
     server = tf.distribute.Server(cluster, job_name=task.job, task_index=task.index, config=options)
@@ -56,7 +59,9 @@ def _over(task: Task) -> Path:
 
 
 def serving(task: Task, name: str) -> Path:
-    """The file that says that a server is up. In it is the task's slow factor: an order reaches the process, a graph can only read files."""
+    """The file that says that a server is up. In it is the task's slow factor: an order reaches the
+    process, a graph can only read files.
+    """
     return meetings(task.run_dir) / f"serving-{name.replace(':', '-')}"
 
 
@@ -79,7 +84,8 @@ def _say(task: Task, factor: float) -> float:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one ps holds: some of the `parts` that the model's variables are cut into, and a `version` that counts their updates.
+    """What one ps holds: some of the `parts` that the model's variables are cut into, and a
+    `version` that counts their updates.
 
     `places` says of each part which variable it is of, and which rows.
     """
@@ -105,10 +111,11 @@ class Model:
 
 
 def connect(task: Task) -> tuple[Any, Model]:
-    """Join the cluster as its chief: the coordinator, and the run's model, with every variable cut into a part for each ps.
+    """Join the cluster as its chief: the coordinator, and the run's model, with every variable cut
+    into a part for each ps.
 
-    TensorFlow deals parts out to the ps in turn, whatever their size. As many equal parts of each variable as there are ps make the bytes equal
-    too, as far as rows divide.
+    TensorFlow deals parts out to the ps in turn, whatever their size. As many equal parts of each
+    variable as there are ps make the bytes equal too, as far as rows divide.
     """
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     use("cpu")
@@ -121,7 +128,9 @@ def connect(task: Task) -> tuple[Any, Model]:
     _copy_once_from_each(spec.workers)
     with strategy.scope():
         keras = build(workload, spec.seed)
-    return coordinator, Model(keras, _shards(variables_of(keras)), spec.learning_rate or workload.learning_rate)
+    return coordinator, Model(
+        keras, _shards(variables_of(keras)), spec.learning_rate or workload.learning_rate
+    )
 
 
 def _await_servers(task: Task) -> None:
@@ -136,8 +145,9 @@ def _await_servers(task: Task) -> None:
 def _copy_once_from_each(workers: int) -> None:
     """Copy something from each worker, one after the other.
 
-    The first copy from a task sets up a function for it, and enters that in a table which other copies read without its lock (TensorFlow 2.21,
-    `EagerClusterFunctionLibraryRuntime::Run`). When results of several workers come in at once, the chief may crash. Later copies only read.
+    The first copy from a task sets up a function for it, and enters that in a table which other
+    copies read without its lock (TensorFlow 2.21, `EagerClusterFunctionLibraryRuntime::Run`). When
+    results of several workers come in at once, the chief may crash. Later copies only read.
     """
     for worker in range(workers):
         with tf.device(f"/job:worker/replica:0/task:{worker}"):
@@ -151,8 +161,11 @@ def _shards(variables: list[Any]) -> list[Shard]:
     found: dict[str, list[tuple[Any, tuple[int, slice]]]] = {}
     for index, variable in enumerate(variables):
         first = 0
-        for part in getattr(variable, "variables", [variable]):  # one that was not cut is its own only part
-            found.setdefault(part.device, []).append((part, (index, slice(first, first + part.shape[0]))))
+        # one that was not cut is its own only part
+        for part in getattr(variable, "variables", [variable]):
+            found.setdefault(part.device, []).append(
+                (part, (index, slice(first, first + part.shape[0])))
+            )
             first += part.shape[0]
     shards = []
     for device in sorted(found):
@@ -160,17 +173,26 @@ def _shards(variables: list[Any]) -> list[Shard]:
         where = tf.DeviceSpec.from_string(device)
         with tf.device(device):
             version = tf.Variable(0, dtype=tf.int64, trainable=False)
-        shards.append(Shard(f"{where.job}:{where.task}", device, list(parts), list(places), version))
+        shards.append(
+            Shard(f"{where.job}:{where.task}", device, list(parts), list(places), version)
+        )
     return shards
 
 
 def result(task: Task, model: Model, loss: float) -> dict[str, Any]:
-    """The chief's result: final_loss, test_accuracy, digest, parameters and variables_on (bytes by device)."""
+    """The chief's result: final_loss, test_accuracy, digest, parameters and variables_on (bytes by
+    device).
+    """
     workload = workloads.load(task.spec)
     return {
         "final_loss": loss,
         "test_accuracy": accuracy(model.keras, workload),
-        "digest": digest([tf.convert_to_tensor(variable).numpy() for variable in variables_of(model.keras)]),
+        "digest": digest(
+            [tf.convert_to_tensor(variable).numpy() for variable in variables_of(model.keras)]
+        ),
         "parameters": workload.parameters,
-        "variables_on": {shard.device: sum(part.dtype.size * part.shape.num_elements() for part in shard.parts) for shard in model.shards},
+        "variables_on": {
+            shard.device: sum(part.dtype.size * part.shape.num_elements() for part in shard.parts)
+            for shard in model.shards
+        },
     }

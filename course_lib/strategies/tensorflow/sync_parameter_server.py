@@ -1,14 +1,17 @@
-"""sync_parameter_server: the variables live on parameter servers (ps), and a ps applies the mean of all workers' gradients, once a step.
+"""sync_parameter_server: the variables live on parameter servers (ps), and a ps applies the mean of
+all workers' gradients, once a step.
 
-The workers push their gradients and wait. A ps adds up what comes in; when it has a gradient from every worker, it applies their mean and gives each
-worker a token: a small message that says that the update is made, so that it may go on and pull the new values. No gradient is stale, so this
+The workers push their gradients and wait. A ps adds up what comes in; when it has a gradient from
+every worker, it applies their mean and gives each worker a token: a small message that says that
+the update is made, so that it may go on and pull the new values. No gradient is stale, so this
 computes what one device computes; the price is that all wait for the slowest.
 
-TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of: accumulators, which lie on a ps, sum up what comes
-in and let nobody take it before there is enough. The loop that takes gradients and gives tokens is a graph that the chief starts once, and that then
-goes on by itself on the ps. The chief runs the program and computes nothing; the step that it hands out is `make_step` in `coordinator.py`, and
-`worker` and `ps` below only serve.
-Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016; tf.compat.v1.train.SyncReplicasOptimizer.
+TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of:
+accumulators, which lie on a ps, sum up what comes in and let nobody take it before there is enough.
+The loop that takes gradients and gives tokens is a graph that the chief starts once, and that then
+goes on by itself on the ps. The chief runs the program and computes nothing; the step that it hands
+out is `make_step` in `coordinator.py`, and `worker` and `ps` below only serve. Source: Chen et al.,
+"Revisiting Distributed Synchronous SGD", 2016; tf.compat.v1.train.SyncReplicasOptimizer.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import by_step, hand_out, make_step, tell_ps, tell_worker, unpack
+from course_lib.strategies.tensorflow.coordinator import (
+    by_step,
+    hand_out,
+    make_step,
+    tell_ps,
+    tell_worker,
+    unpack,
+)
 from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, dismiss, result, serve
 from course_lib.strategies.tensorflow.stamps import after
 
@@ -54,7 +64,14 @@ def chief(task: Task) -> dict[str, Any]:
         for share in shares:
             tell_worker(task, share)
         oldest = [min(versions) for versions in zip(*(share.read for share in shares), strict=True)]
-        tell_ps(task, model, shares[0].step, oldest, shares[0].applied, [share.worker for share in shares])  # all have the same token
+        tell_ps(
+            task,
+            model,
+            shares[0].step,
+            oldest,
+            shares[0].applied,
+            [share.worker for share in shares],
+        )  # all have the same token
         losses.append(loss)
     running.result(PATIENCE)
     outcome = result(task, model, losses[-1])
@@ -63,8 +80,9 @@ def chief(task: Task) -> dict[str, Any]:
 
 
 class Barrier:
-    """Where a ps collects gradients for its shard, and the workers wait for what comes of them: one accumulator for all gradients, and one for the
-    token of each worker, so that nobody can take another's.
+    """Where a ps collects gradients for its shard, and the workers wait for what comes of them: one
+    accumulator for all gradients, and one for the token of each worker, so that nobody can take
+    another's.
     """
 
     def __init__(self, shard: Shard, workers: int) -> None:
@@ -72,7 +90,9 @@ class Barrier:
         self.size = sum(part.shape.num_elements() for part in shard.parts)
         with tf.device(shard.device):
             self.sums = _accumulator(f"sums-{shard.task}", tf.float32, self.size + 1)
-            self.tokens = [_accumulator(f"token-{shard.task}-{k}", tf.float64, 4) for k in range(workers)]
+            self.tokens = [
+                _accumulator(f"token-{shard.task}-{k}", tf.float64, 4) for k in range(workers)
+            ]
 
     def push(self, step: Any, gradients: Any) -> Any:
         """Add a worker's gradients, and a one to count them; its token, when there is one."""
@@ -80,7 +100,10 @@ class Barrier:
         with tf.device(self.shard.device):
             added = _add(self.sums, step, tf.concat([gradients, [1.0]], 0))
             with tf.control_dependencies([added]):
-                return tf.switch_case(tf.cast(worker, tf.int32), [partial(_take, token, 1, tf.float64) for token in self.tokens])
+                return tf.switch_case(
+                    tf.cast(worker, tf.int32),
+                    [partial(_take, token, 1, tf.float64) for token in self.tokens],
+                )
 
     def loop(self, steps: int, learning_rate: float) -> Any:
         """The ps's part: for each step wait for all gradients, apply their mean, give out tokens."""
@@ -90,26 +113,41 @@ class Barrier:
             begun, count = after(sums), sums[self.size]
             with tf.control_dependencies([begun]):
                 means = unpack(sums[: self.size] / count, self.shard.parts)
-                updates = [p.assign_sub(learning_rate * mean, read_value=False) for p, mean in zip(self.shard.parts, means, strict=True)]
+                updates = [
+                    p.assign_sub(learning_rate * mean, read_value=False)
+                    for p, mean in zip(self.shard.parts, means, strict=True)
+                ]
             with tf.control_dependencies(updates):
                 written = self.shard.version.assign_add(1)
-            token = tf.stack([tf.cast(written, tf.float64), tf.cast(count, tf.float64), begun, after(written)])
-            with tf.control_dependencies([_add(accumulator, step, token) for accumulator in self.tokens]):
+            token = tf.stack(
+                [tf.cast(written, tf.float64), tf.cast(count, tf.float64), begun, after(written)]
+            )
+            with tf.control_dependencies(
+                [_add(accumulator, step, token) for accumulator in self.tokens]
+            ):
                 return step + 1
 
         with tf.device(self.shard.device):
-            return tf.while_loop(lambda step: step < steps, one, [tf.constant(0, tf.int64)], parallel_iterations=1)
+            return tf.while_loop(
+                lambda step: step < steps, one, [tf.constant(0, tf.int64)], parallel_iterations=1
+            )
 
 
 def _accumulator(name: str, kind: Any, size: int) -> Any:
     """A vector of zeros on the current device."""
-    return tf.raw_ops.ResourceConditionalAccumulator(dtype=kind, shape=[size], shared_name=name, reduction_type="SUM")
+    return tf.raw_ops.ResourceConditionalAccumulator(
+        dtype=kind, shape=[size], shared_name=name, reduction_type="SUM"
+    )
 
 
 def _add(accumulator: Any, step: Any, vector: Any) -> Any:
-    return tf.raw_ops.ResourceAccumulatorApplyGradient(handle=accumulator, local_step=step, gradient=vector)
+    return tf.raw_ops.ResourceAccumulatorApplyGradient(
+        handle=accumulator, local_step=step, gradient=vector
+    )
 
 
 def _take(accumulator: Any, required: int, kind: Any) -> Any:
     """Wait until so many vectors have been added, then empty the accumulator; their sum."""
-    return tf.raw_ops.ResourceAccumulatorTakeGradient(handle=accumulator, num_required=required, dtype=kind)
+    return tf.raw_ops.ResourceAccumulatorTakeGradient(
+        handle=accumulator, num_required=required, dtype=kind
+    )

@@ -1,20 +1,26 @@
-"""tensor_parallel: every layer is cut into pieces, a piece for each device; all devices compute the same batch, each its piece of every layer.
+"""tensor_parallel: every layer is cut into pieces, a piece for each device; all devices compute the
+same batch, each its piece of every layer.
 
-Two dense layers are cut so that they need one exchange between them: the first by columns (each device has its own hidden units), the second by rows
-(the rows that belong to those units). What the devices make of the second are then summands of its whole output, and an all-reduce adds them up.
+Two dense layers are cut so that they need one exchange between them: the first by columns (each
+device has its own hidden units), the second by rows (the rows that belong to those units). What the
+devices make of the second are then summands of its whole output, and an all-reduce adds them up.
 
-In TensorFlow that is written as layouts: for each dimension of a variable, whether it is spread over the mesh of devices or whole on each of them.
-The program is that of one device. DTensor derives from the layouts which piece each device computes, and puts the all-reduce where one is needed:
+In TensorFlow that is written as layouts: for each dimension of a variable, whether it is spread
+over the mesh of devices or whole on each of them. The program is that of one device. DTensor
+derives from the layouts which piece each device computes, and puts the all-reduce where one is
+needed:
 
     first kernel    (inputs, units)     [unsharded, model]
     second kernel   (units, outputs)    [model, unsharded]
 
-It all happens in one process. Gradients have the layouts of their variables, so every device updates its own pieces, and no gradient of a parameter
-is ever sent. What travels for a pair of layers is its output, batch x output width numbers, and on the way back, for all pairs but the first, the
-gradient of its input. The hidden width between the two, where most parameters are, does not travel. The second layer's bias is whole on every device.
-The all-reduce is part of the graph that computes the gradients, so the trace has it within `compute`. Each device does 1/n of the work, so it takes
-1/n of the emulated device time of a step.
-Source: https://www.tensorflow.org/guide/dtensor_overview; Shoeybi et al., "Megatron-LM", 2019.
+It all happens in one process. Gradients have the layouts of their variables, so every device
+updates its own pieces, and no gradient of a parameter is ever sent. What travels for a pair of
+layers is its output, batch x output width numbers, and on the way back, for all pairs but the
+first, the gradient of its input. The hidden width between the two, where most parameters are, does
+not travel. The second layer's bias is whole on every device. The all-reduce is part of the graph
+that computes the gradients, so the trace has it within `compute`. Each device does 1/n of the work,
+so it takes 1/n of the emulated device time of a step. Source:
+https://www.tensorflow.org/guide/dtensor_overview; Shoeybi et al., "Megatron-LM", 2019.
 """
 
 from __future__ import annotations
@@ -44,9 +50,14 @@ def worker(task: Task) -> dict[str, Any]:
     spec, workload = task.spec, workloads.load(task.spec)
     names = [name.strip("/").upper() for name in use_several("cpu", spec.replicas)]
     mesh = dtensor.create_mesh([(MESH_DIM, spec.replicas)], devices=names)
-    layouts = [specs for pair in range(len(workload.layers)) for specs in (ROWS if pair % 2 else COLUMNS)]
+    layouts = [
+        specs for pair in range(len(workload.layers)) for specs in (ROWS if pair % 2 else COLUMNS)
+    ]
     weights = workload.initial_weights(spec.seed)
-    variables = [dtensor.DVariable(cut(value, dtensor.Layout(specs, mesh))) for value, specs in zip(weights, layouts, strict=True)]
+    variables = [
+        dtensor.DVariable(cut(value, dtensor.Layout(specs, mesh)))
+        for value, specs in zip(weights, layouts, strict=True)
+    ]
     loss = _loop(task, workload, variables, mesh)
     return {
         "final_loss": loss,
@@ -85,8 +96,12 @@ def forward(layers: tuple[Any, ...], variables: list[Any], images: Any) -> Any:
     return images
 
 
-def make_step(layers: tuple[Any, ...], variables: list[Any], rate: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The two halves of a step, each compiled on its first call: the loss and all gradients; variable -= rate * gradient."""
+def make_step(
+    layers: tuple[Any, ...], variables: list[Any], rate: float
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The two halves of a step, each compiled on its first call: the loss and all gradients;
+    variable -= rate * gradient.
+    """
 
     @tf.function(autograph=False)
     def compute(images: Any, labels: Any) -> Any:
@@ -105,14 +120,21 @@ def make_step(layers: tuple[Any, ...], variables: list[Any], rate: float) -> tup
 def _loop(task: Task, workload: workloads.Workload, variables: list[Any], mesh: Any) -> float:
     """Run all steps and write them into the trace; the last loss."""
     spec = task.spec
-    compute, apply = make_step(workload.layers, variables, spec.learning_rate or workload.learning_rate)
-    devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]  # where assignments to the pieces are executed
-    busy = deque([0.0], maxlen=5)  # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    compute, apply = make_step(
+        workload.layers, variables, spec.learning_rate or workload.learning_rate
+    )
+    # where assignments to the pieces are executed
+    devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]
+    # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    busy = deque([0.0], maxlen=5)
     loss = float("nan")
     for n in range(spec.steps):
         with task.phase("read", n):
             indices = workload.batch(n, spec.seed, spec.batch)
-            images, labels = on_all(workload.x_train[indices], mesh), on_all(workload.y_train[indices], mesh)
+            images, labels = (
+                on_all(workload.x_train[indices], mesh),
+                on_all(workload.y_train[indices], mesh),
+            )
         start = clock()
         task.pace(min(busy), share=1 / spec.replicas)
         begin = clock()
@@ -132,7 +154,9 @@ def _loop(task: Task, workload: workloads.Workload, variables: list[Any], mesh: 
 
 def accuracy(workload: workloads.Workload, variables: list[Any], mesh: Any) -> float:
     """The share of test images that the model gets right."""
-    logits = dtensor.unpack(forward(workload.layers, variables, on_all(workload.x_test, mesh)))[0].numpy()
+    logits = dtensor.unpack(forward(workload.layers, variables, on_all(workload.x_test, mesh)))[
+        0
+    ].numpy()
     return float(np.mean(np.argmax(logits, -1) == workload.y_test))
 
 

@@ -1,16 +1,20 @@
 """tpu: a copy of the variables on every core of a TPU, and a program that XLA compiled for them.
 
-A TPU runs no operation by itself, only whole compiled programs. XLA, its compiler, wants every shape fixed before it starts, so each replica gets
-equally many examples in every step, and nothing in a step may call back into Python. What is compiled here is what would be on any device:
-gradients of a share, their mean over all cores, the update on every core. No core starts the next step before all have this one.
+A TPU runs no operation by itself, only whole compiled programs. XLA, its compiler, wants every
+shape fixed before it starts, so each replica gets equally many examples in every step, and nothing
+in a step may call back into Python. What is compiled here is what would be on any device: gradients
+of a share, their mean over all cores, the update on every core. No core starts the next step before
+all have this one.
 
-A TPU multiplies matrices in bfloat16: float32 with 8 bits of significand left of 24, and all of its exponents. Keras' policy `mixed_bfloat16`
-says so in the model: each layer rounds its inputs and its weights before it multiplies, and passes bfloat16 on, while the variables, their gradients,
-the loss and the mean stay float32.
+A TPU multiplies matrices in bfloat16: float32 with 8 bits of significand left of 24, and all of its
+exponents. Keras' policy `mixed_bfloat16` says so in the model: each layer rounds its inputs and its
+weights before it multiplies, and passes bfloat16 on, while the variables, their gradients, the loss
+and the mean stay float32.
 
-Emulated, for want of a TPU: logical devices of the CPU play the cores; the replica's part of the step, forward and backward pass, is compiled by XLA
-for each; and the inputs of a product are rounded as there. Inside a fused program XLA may keep more digits than bfloat16 has. Not emulated are the
-TPU's speed and its links: the cores' mean is formed outside of XLA.
+Emulated, for want of a TPU: logical devices of the CPU play the cores; the replica's part of the
+step, forward and backward pass, is compiled by XLA for each; and the inputs of a product are
+rounded as there. Inside a fused program XLA may keep more digits than bfloat16 has. Not emulated
+are the TPU's speed and its links: the cores' mean is formed outside of XLA.
 
 Sources: tensorflow.org/guide/tpu; tensorflow.org/guide/mixed_precision; openxla.org/xla.
 """
@@ -26,7 +30,14 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.devices import use_several
 from course_lib.strategies.tensorflow.stamps import after
-from course_lib.strategies.tensorflow.training import MEAN, Gradients, Step, gradients_of, make_step, train
+from course_lib.strategies.tensorflow.training import (
+    MEAN,
+    Gradients,
+    Step,
+    gradients_of,
+    make_step,
+    train,
+)
 from course_lib.workloads.tensorflow import variables_of
 
 POLICY = "mixed_bfloat16"  # with "float32", the losses are those of one device
@@ -36,13 +47,17 @@ def worker(task: Task) -> dict[str, Any]:
     """Train all replicas, on a TPU's cores or on what plays them."""
     keras.config.set_dtype_policy(POLICY)
     if task.spec.emulate:
-        return train(task, emulated(task.spec.replicas), make=functools.partial(make_step, compiler=xla))
+        return train(
+            task, emulated(task.spec.replicas), make=functools.partial(make_step, compiler=xla)
+        )
     return train(task, on_tpu(task.spec.replicas), make=one_program)
 
 
 def emulated(replicas: int) -> Any:
     """A strategy whose devices play the cores of a TPU."""
-    return tf.distribute.MirroredStrategy(use_several("cpu", replicas), tf.distribute.ReductionToOneDevice())
+    return tf.distribute.MirroredStrategy(
+        use_several("cpu", replicas), tf.distribute.ReductionToOneDevice()
+    )
 
 
 def xla(gradients: Gradients) -> Gradients:
@@ -60,10 +75,12 @@ def on_tpu(replicas: int) -> Any:
 
 
 def one_program(strategy: Any, model: Any, learning_rate: float, mean: None = None) -> Step:
-    """The step as one program on every core, as a TPU needs it; like that of `make_step`, but for its times.
+    """The step as one program on every core, as a TPU needs it; like that of `make_step`, but for
+    its times.
 
-    A program on a TPU cannot look at a clock, so there is one time for all that it did: the trace shows it as `compute`, and nothing after it.
-    The tests run it on logical devices only; no TPU has seen it yet.
+    A program on a TPU cannot look at a clock, so there is one time for all that it did: the trace
+    shows it as `compute`, and nothing after it. The tests run it on logical devices only; no TPU
+    has seen it yet.
     """
     variables, gradients_in = variables_of(model), gradients_of(model)
 
@@ -72,13 +89,17 @@ def one_program(strategy: Any, model: Any, learning_rate: float, mean: None = No
 
     def together(strategy: Any, values: list[Any]) -> Any:
         """What the replicas do together, each with its own values."""
-        loss, *gradients = strategy.extended.batch_reduce_to(MEAN, list(zip(values, [variables[0], *variables], strict=True)))
+        loss, *gradients = strategy.extended.batch_reduce_to(
+            MEAN, list(zip(values, [variables[0], *variables], strict=True))
+        )
         for variable, gradient in zip(variables, gradients, strict=True):
             strategy.extended.update(variable, apply, args=(gradient,))
         return loss
 
     def replica(images: Any, labels: Any) -> Any:
-        return tf.distribute.get_replica_context().merge_call(together, args=(gradients_in(images, labels),))
+        return tf.distribute.get_replica_context().merge_call(
+            together, args=(gradients_in(images, labels),)
+        )
 
     @tf.function(autograph=False)
     def step(images: Any, labels: Any) -> Any:

@@ -1,14 +1,16 @@
 """The synchronous training loop in TensorFlow, the same for every strategy that averages gradients.
 
-A step has three parts, and in which devices and processes each of them happens is all that the strategies differ in:
+A step has three parts, and in which devices and processes each of them happens is all that the
+strategies differ in:
 
     strategy.run                gradients of a share of the batch, on each replica
     extended.batch_reduce_to    their mean, wherever the variables live
     extended.update             variable -= learning_rate * mean, wherever the variables live
 
-All three are one TensorFlow graph; stamps in it tell the trace when each part was over.
-A process may hold one replica or several, on a device each; the batch is cut into as many shares as there are replicas in all processes together.
-Source: tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
+All three are one TensorFlow graph; stamps in it tell the trace when each part was over. A process
+may hold one replica or several, on a device each; the batch is cut into as many shares as there are
+replicas in all processes together. Source:
+tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 """
 
 from __future__ import annotations
@@ -32,17 +34,23 @@ Step = Any  # a tf.function of images and labels
 Gradients = Callable[[Any, Any], list[Any]]
 
 
-def train(task: Task, strategy: Any, mean: Reduce | None = None, make: Callable[..., Step] | None = None) -> dict[str, Any]:
-    """Train the run's workload under `strategy`; `mean` averages tensors over all replicas in place of the strategy's own way.
+def train(
+    task: Task, strategy: Any, mean: Reduce | None = None, make: Callable[..., Step] | None = None
+) -> dict[str, Any]:
+    """Train the run's workload under `strategy`; `mean` averages tensors over all replicas in place
+    of the strategy's own way.
 
-    `make` builds the step in place of `make_step`, from the same arguments. Returns the task's result: final_loss (mean over the last global batch),
-    test_accuracy, digest (of this process's own, or first, copy of the parameters), parameters (how many) and variables_on (bytes of parameters by
-    device).
+    `make` builds the step in place of `make_step`, from the same arguments. Returns the task's
+    result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's
+    own, or first, copy of the parameters), parameters (how many) and variables_on (bytes of
+    parameters by device).
     """
     spec, workload = task.spec, workloads.load(task.spec)
     with strategy.scope():
         model = build(workload, spec.seed)
-        step = (make or make_step)(strategy, model, spec.learning_rate or workload.learning_rate, mean)
+        step = (make or make_step)(
+            strategy, model, spec.learning_rate or workload.learning_rate, mean
+        )
         loss = _loop(task, strategy, workload, model, step)
         return {
             "final_loss": loss,
@@ -63,25 +71,34 @@ def variables_on(strategy: Any, model: Any) -> dict[str, int]:
 
 
 def gradients_of(model: Any) -> Gradients:
-    """A function of a replica's images and labels: the float32 loss, and after it the gradient of each variable."""
+    """A function of a replica's images and labels: the float32 loss, and after it the gradient of
+    each variable.
+    """
     variables = variables_of(model)
 
     def gradients(images: Any, labels: Any) -> list[Any]:
         with tf.GradientTape() as tape:
             logits = model(images, training=True)
-            loss = loss_of(tf.cast(logits, tf.float32), labels)  # they are float32, unless the model computes in bfloat16
+            # they are float32, unless the model computes in bfloat16
+            loss = loss_of(tf.cast(logits, tf.float32), labels)
         return [loss, *tape.gradient(loss, variables)]
 
     return gradients
 
 
 def make_step(
-    strategy: Any, model: Any, learning_rate: float, mean: Reduce | None = None, compiler: Callable[[Gradients], Gradients] | None = None
+    strategy: Any,
+    model: Any,
+    learning_rate: float,
+    mean: Reduce | None = None,
+    compiler: Callable[[Gradients], Gradients] | None = None,
 ) -> Step:
-    """The training step, compiled on its first call; `compiler` may compile the replica's part of it, `gradients_of`, in another way.
+    """The training step, compiled on its first call; `compiler` may compile the replica's part of
+    it, `gradients_of`, in another way.
 
-    `step(images, labels)` gives a float64 vector [loss, computed, reduced, applied]: the mean loss over the global batch, and the wall-clock times at
-    which the gradients, their mean and the new variables were ready: those of the last replica of this process.
+    `step(images, labels)` gives a float64 vector [loss, computed, reduced, applied]: the mean loss
+    over the global batch, and the wall-clock times at which the gradients, their mean and the new
+    variables were ready: those of the last replica of this process.
     """
     variables, gradients_in = variables_of(model), gradients_of(model)
     if compiler:
@@ -95,21 +112,29 @@ def make_step(
     def apply(variable: Any, gradient: Any) -> Any:
         return variable.assign_sub(learning_rate * gradient, read_value=False)
 
-    # No loops or conditions on tensors need translating, and without a search for them (autograph) it is compiled in half the time.
+    # No loops or conditions on tensors need translating, and without a search for them (autograph)
+    # it is compiled in half the time.
     @tf.function(autograph=False)
     def step(images: Any, labels: Any) -> Any:
         computed, values = strategy.run(compute, args=(images, labels))
-        # The loss goes along with the gradients: one message, not two. It is sent to wherever the first variable lives.
+        # The loss goes along with the gradients: one message, not two. It is sent to wherever the
+        # first variable lives.
         if mean:
             loss, *gradients = mean(values)
         else:
-            loss, *gradients = strategy.extended.batch_reduce_to(MEAN, list(zip(values, [variables[0], *variables], strict=True)))
+            loss, *gradients = strategy.extended.batch_reduce_to(
+                MEAN, list(zip(values, [variables[0], *variables], strict=True))
+            )
         reduced = after([loss, *gradients])
-        # A variable is updated as soon as its own mean is there. To hold all back until `reduced` would take a message for every operation on
-        # another device.
-        updates = [strategy.extended.update(v, apply, args=(g,)) for v, g in zip(variables, gradients, strict=True)]
+        # A variable is updated as soon as its own mean is there. To hold all back until `reduced`
+        # would take a message for every operation on another device.
+        updates = [
+            strategy.extended.update(v, apply, args=(g,))
+            for v, g in zip(variables, gradients, strict=True)
+        ]
         applied = after([*updates, reduced])
-        computed = tf.reduce_max(strategy.experimental_local_results(computed))  # by the last replica of this process
+        # by the last replica of this process
+        computed = tf.reduce_max(strategy.experimental_local_results(computed))
         loss = strategy.experimental_local_results(loss)[0]
         return tf.stack([tf.cast(loss, tf.float64), computed, reduced, applied])
 
@@ -120,7 +145,8 @@ def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, s
     """Run all steps and write them into the trace; the last loss."""
     spec, wall = task.spec, WallClock()
     devices = list(variables_on(strategy, model))  # where assignments to variables are executed
-    busy = deque([0.0], maxlen=5)  # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    busy = deque([0.0], maxlen=5)
     loss = float("nan")
     for n in range(spec.steps):
         with task.phase("read", n):
@@ -149,7 +175,9 @@ def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, s
 
 
 def _read(task: Task, strategy: Any, workload: workloads.Workload, n: int) -> tuple[Any, Any]:
-    """Images and labels of step n for the replicas of this process: share k of the batch for replica k, as all processes count them."""
+    """Images and labels of step n for the replicas of this process: share k of the batch for
+    replica k, as all processes count them.
+    """
     spec = task.spec
 
     def share(k: int) -> tuple[Any, Any]:
@@ -158,5 +186,7 @@ def _read(task: Task, strategy: Any, workload: workloads.Workload, n: int) -> tu
 
     if spec.replicas == 1:
         return share(task.index)
-    values: tuple[Any, Any] = strategy.experimental_distribute_values_from_function(lambda context: share(context.replica_id_in_sync_group))
+    values: tuple[Any, Any] = strategy.experimental_distribute_values_from_function(
+        lambda context: share(context.replica_id_in_sync_group)
+    )
     return values

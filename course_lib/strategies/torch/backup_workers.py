@@ -1,16 +1,20 @@
-"""backup_workers: synchronous training with spare workers: an update is the mean of the first (workers - backups) gradients of a step.
+"""backup_workers: synchronous training with spare workers: an update is the mean of the first
+(workers - backups) gradients of a step.
 
-The slowest `backups` are not waited for. A gradient of theirs that comes later was computed from parameters which are gone; it is dropped, and its
-worker pulls the newest and goes on with the step that all are in. So as many stragglers as there are backups cost no time, and no gradient is ever
+The slowest `backups` are not waited for. A gradient of theirs that comes later was computed from
+parameters which are gone; it is dropped, and its worker pulls the newest and goes on with the step
+that all are in. So as many stragglers as there are backups cost no time, and no gradient is ever
 stale. The price is what the backups compute.
 
-The global batch is spread over the gradients that count: every worker computes global_batch / (workers - backups) examples a step, and a step uses
-(workers - backups) such shares, whichever they are.
+The global batch is spread over the gradients that count: every worker computes global_batch /
+(workers - backups) examples a step, and a step uses (workers - backups) such shares, whichever they
+are.
 
-A step is a version of the parameters: a gradient is late if the version that it was computed from is not the newest. With several ps each shard takes
-its own first ones, so a gradient may count on one and be dropped on another; what is dropped is counted on each shard, as updates are. Load, compute
-and push are in `server.py`.
-Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
+A step is a version of the parameters: a gradient is late if the version that it was computed from
+is not the newest. With several ps each shard takes its own first ones, so a gradient may count on
+one and be dropped on another; what is dropped is counted on each shard, as updates are. Load,
+compute and push are in `server.py`. Source: Chen et al., "Revisiting Distributed Synchronous SGD",
+2016 (arXiv:1604.00981), section 3.
 """
 
 from typing import Any
@@ -28,7 +32,9 @@ def counted(spec: RunSpec) -> int:
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Pull, compute, push, each time for the step that all are in; one who comes late has missed some."""
+    """Pull, compute, push, each time for the step that all are in; one who comes late has missed
+    some.
+    """
     me = Worker(task, counted(task.spec))
     while (step := pull_step(me)) < task.spec.steps:
         me.load(step)
@@ -38,7 +44,10 @@ def worker(task: Task) -> dict[str, Any]:
 
 
 def pull_step(me: Worker) -> int:
-    """Pull the same version of all shards: the newest. Those behind are about to make it, as whoever has pushed to one has pushed to all."""
+    """Pull the same version of all shards: the newest.
+
+    Those behind are about to make it, as whoever has pushed to one has pushed to all.
+    """
     step = me.pull()
     while step < max(me.versions):
         step = me.pull(at_least=max(me.versions))
@@ -51,7 +60,9 @@ def ps(task: Task) -> None:
 
 
 def push(shard: Shard, gradient: Gradient) -> Answer | Future[Any]:
-    """On a ps: keep the gradient, or drop it if it is late; with the last that counts, apply their mean. The answer comes after the update."""
+    """On a ps: keep the gradient, or drop it if it is late; with the last that counts, apply their
+    mean. The answer comes after the update.
+    """
     if gradient.read < shard.version:
         return shard.answer(used=False)
     shard.kept.append(gradient)

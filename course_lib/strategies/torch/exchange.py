@@ -14,8 +14,8 @@ from course_lib.strategies.torch.training import Span
 class ScheduledAllReduce:
     """The mean of each bucket over all workers, by the schedule of the run.
 
-    The exchange goes on in a thread beside the backward pass, one bucket after the other in the order in which they are filled, which is the
-    same on all workers.
+    The exchange goes on in a thread beside the backward pass, one bucket after the other in the
+    order in which they are filled, which is the same on all workers.
     """
 
     def __init__(self, task: Task, device: Any) -> None:
@@ -26,14 +26,20 @@ class ScheduledAllReduce:
         self._error: Exception | None = None
 
     def start(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Called by DDP when all gradients of a bucket are there: begin its exchange and return the future of the result."""
+        """Called by DDP when all gradients of a bucket are there: begin its exchange and return the
+        future of the result.
+        """
         begun = now(self.device)
         share = bucket.buffer().div_(self.schedule.workers)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[self.device] if share.is_cuda else [])
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+            devices=[self.device] if share.is_cuda else []
+        )
         self._thread.submit(self._exchange, share, begun, future)
         return future
 
-    def _exchange(self, share: torch.Tensor, begun: float, future: torch.futures.Future[torch.Tensor]) -> None:
+    def _exchange(
+        self, share: torch.Tensor, begun: float, future: torch.futures.Future[torch.Tensor]
+    ) -> None:
         try:
             here = share.cpu()  # the tensor itself, where it is on the CPU already
             self.group.execute(self.schedule, here.numpy())

@@ -1,4 +1,5 @@
-"""fully_sharded: data parallelism without copies: every worker keeps 1/w of each layer's parameters, and borrows the rest while it needs it.
+"""fully_sharded: data parallelism without copies: every worker keeps 1/w of each layer's
+parameters, and borrows the rest while it needs it.
 
 Each worker computes its own share of the batch with the whole model, a layer at a time:
 
@@ -6,18 +7,21 @@ Each worker computes its own share of the batch with the whole model, a layer at
     backward    all-gather them again, compute their gradient, reduce-scatter it: worker k is left with the mean gradient of the part it keeps
     update      parameter -= rate * gradient, each worker its own part
 
-All-gather: each worker brings its part, and all leave with the whole. Reduce-scatter: each brings gradients of the whole, and leaves with the mean of
-one part. An all-reduce is a reduce-scatter and an all-gather. S is the bytes of all parameters, which is also that of all gradients.
+All-gather: each worker brings its part, and all leave with the whole. Reduce-scatter: each brings
+gradients of the whole, and leaves with the mean of one part. An all-reduce is a reduce-scatter and
+an all-gather. S is the bytes of all parameters, which is also that of all gradients.
 
-A worker so holds 1/w of parameters, gradients and whatever an optimizer keeps, and for a moment whole layers: one in the forward pass; up to two
-in the backward pass, where FSDP gathers the next layer before it computes the present one. The price is one more all-gather than an all-reduce has:
+A worker so holds 1/w of parameters, gradients and whatever an optimizer keeps, and for a moment
+whole layers: one in the forward pass; up to two in the backward pass, where FSDP gathers the next
+layer before it computes the present one. The price is one more all-gather than an all-reduce has:
 3(w-1)/w S bytes sent by each worker in a step, in place of 2(w-1)/w S.
 
-FSDP gathers ahead so that exchanges hide behind computing. Here they do not: on CPUs a worker waits for each of its exchanges, and emulated device
-time is slept before the forward pass; on GPUs the clock of this page waits for the device when an exchange begins and when it ends, which stops the
-overlap for as long as it is measured this way.
-Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020 (its stage 3); Zhao et al., "PyTorch
-FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
+FSDP gathers ahead so that exchanges hide behind computing. Here they do not: on CPUs a worker waits
+for each of its exchanges, and emulated device time is slept before the forward pass; on GPUs the
+clock of this page waits for the device when an exchange begins and when it ends, which stops the
+overlap for as long as it is measured this way. Source: Rajbhandari et al., "ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models", SC 2020 (its stage 3); Zhao et al.,
+"PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
 """
 
 from __future__ import annotations
@@ -43,7 +47,11 @@ def worker(task: Task) -> dict[str, Any]:
     spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
     dist.init_process_group("nccl" if task.backend == "nccl" else "gloo", timeout=TIMEOUT)
     exchanges = Exchanges(device)
-    model = shard(build(workload, spec.seed).to(device), init_device_mesh(device.type, (spec.workers,)), exchanges)
+    model = shard(
+        build(workload, spec.seed).to(device),
+        init_device_mesh(device.type, (spec.workers,)),
+        exchanges,
+    )
 
     def gradients(images: Any, labels: Any) -> float:
         loss = loss_of(model(images), labels)

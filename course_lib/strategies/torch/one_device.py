@@ -1,4 +1,6 @@
-"""one_device: one process computes the gradients of the whole batch and applies them, the yardstick that every other strategy is held against."""
+"""one_device: one process computes the gradients of the whole batch and applies them, the yardstick
+that every other strategy is held against.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The training loop for models whose parameters are DTensors: each worker has a shard of them, computes its gradient, and applies the update to it.
+"""The training loop for models whose parameters are DTensors: each worker has a shard of them,
+computes its gradient, and applies the update to it.
 
-How the shards come to be, and what the workers exchange for that in a step, is what tensor_parallel and fully_sharded differ in.
-A DTensor looks like the whole tensor; `to_local` is the part of it that is here, `full_tensor` fetches all parts.
+How the shards come to be, and what the workers exchange for that in a step, is what tensor_parallel
+and fully_sharded differ in. A DTensor looks like the whole tensor; `to_local` is the part of it
+that is here, `full_tensor` fetches all parts.
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ def train(
 ) -> dict[str, Any]:
     """Train the run's workload.
 
-    `gradients(images, labels)` leaves a gradient in each parameter and returns the mean loss over the global batch. `share` (k, w): this worker
-    takes the k-th of w slices of the batch. `work`: its part of the emulated device time of a step. Returns the task's result; its digest is that of
+    `gradients(images, labels)` leaves a gradient in each parameter and returns the mean loss over
+    the global batch. `share` (k, w): this worker takes the k-th of w slices of the batch. `work`:
+    its part of the emulated device time of a step. Returns the task's result; its digest is that of
     the whole model, variables_on has the bytes that are here.
     """
     loss = _loop(task, workload, model, gradients, exchanges, share, work)
@@ -67,11 +70,20 @@ def train(
     }
 
 
-def _loop(task: Task, workload: Any, model: Any, gradients: Any, exchanges: Exchanges, share: tuple[int, int], work: float) -> float:
+def _loop(
+    task: Task,
+    workload: Any,
+    model: Any,
+    gradients: Any,
+    exchanges: Exchanges,
+    share: tuple[int, int],
+    work: float,
+) -> float:
     """Run all steps and write them into the trace; the last loss."""
     spec, device = task.spec, exchanges.device
     rate = spec.learning_rate or workload.learning_rate
-    busy = deque([0.0], maxlen=5)  # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    busy = deque([0.0], maxlen=5)
     loss = float("nan")
     for n in range(spec.steps):
         with task.phase("read", n):
@@ -126,4 +138,6 @@ def variables_on(model: Any) -> dict[str, int]:
 
 def whole(model: Any) -> Any:
     """The parameters put together from all workers, which must call this together."""
-    return torch.nn.ParameterList(parameter.full_tensor().detach() for parameter in model.parameters())
+    return torch.nn.ParameterList(
+        parameter.full_tensor().detach() for parameter in model.parameters()
+    )

@@ -1,4 +1,6 @@
-"""A stage of a pipeline that tells the trace what it does: when it computes, when it waits, and how many bytes of activations it keeps."""
+"""A stage of a pipeline that tells the trace what it does: when it computes, when it waits, and how
+many bytes of activations it keeps.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the emulated device time of a microbatch
 
 
 class Stage(PipelineStage):
-    """PyTorch's stage, which a schedule drives; all that is added is notes. A phase `compute` is one microbatch, forward or backward.
+    """PyTorch's stage, which a schedule drives; all that is added is notes. A phase `compute` is
+    one microbatch, forward or backward.
 
-    After each of them the metric `activations` says how many bytes are kept for backward passes to come, over all microbatches. Buffers to receive
-    into are not counted: PyTorch has one for each microbatch, with any schedule.
+    After each of them the metric `activations` says how many bytes are kept for backward passes to
+    come, over all microbatches. Buffers to receive into are not counted: PyTorch has one for each
+    microbatch, with any schedule.
     """
 
     def __init__(self, task: Task, layers: Any, device: Any) -> None:
@@ -62,12 +66,19 @@ class Stage(PipelineStage):
         self.task.record("compute", self.step, start, self.idle_since)
 
     def _tell(self) -> None:
-        self.task.metric("activations", sum(self.kept.values()), self.step, (self.step + 1) * self.task.spec.batch)
+        self.task.metric(
+            "activations",
+            sum(self.kept.values()),
+            self.step,
+            (self.step + 1) * self.task.spec.batch,
+        )
 
 
 @contextlib.contextmanager
 def kept_for_backward(found: dict[int, int], module: Any) -> Iterator[None]:
-    """Collect in `found` what autograd saves during the block, apart from the module's parameters: address -> bytes."""
+    """Collect in `found` what autograd saves during the block, apart from the module's parameters:
+    address -> bytes.
+    """
     parameters = {parameter.data_ptr() for parameter in module.parameters()}
 
     def pack(tensor: Any) -> Any:

@@ -1,9 +1,11 @@
-"""sync_parameter_server: the parameter servers wait until all workers' gradients of a step are in, then apply their mean, once.
+"""sync_parameter_server: the parameter servers wait until all workers' gradients of a step are in,
+then apply their mean, once.
 
-Every worker waits for the slowest in each step: its push is answered only when the update has been made. So all pull the same version, no gradient is
-stale, and the losses and weights are those of one device (but for the order of sums). It does what an all-reduce between the workers does, with all
-traffic going through the ps. Pull, load, compute and push are in `server.py`.
-Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 2.
+Every worker waits for the slowest in each step: its push is answered only when the update has been
+made. So all pull the same version, no gradient is stale, and the losses and weights are those of
+one device (but for the order of sums). It does what an all-reduce between the workers does, with
+all traffic going through the ps. Pull, load, compute and push are in `server.py`. Source: Chen et
+al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 2.
 """
 
 from typing import Any
@@ -31,7 +33,10 @@ def ps(task: Task) -> None:
 
 
 def push(shard: Shard, gradient: Gradient) -> Future[Any]:
-    """On a ps: keep the gradient; with the last one of the step, apply the mean of all. The answer comes after the update."""
+    """On a ps: keep the gradient; with the last one of the step, apply the mean of all.
+
+    The answer comes after the update.
+    """
     shard.kept.append(gradient)
     if len(shard.kept) == shard.task.spec.workers:
         gradients, shard.kept = shard.kept, []

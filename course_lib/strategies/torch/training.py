@@ -1,4 +1,5 @@
-"""The synchronous training loop in PyTorch, the same for one device and for replicas that average their gradients.
+"""The synchronous training loop in PyTorch, the same for one device and for replicas that average
+their gradients.
 
 A step has three parts:
 
@@ -28,8 +29,8 @@ Span = tuple[float, float]
 class Replica(torch.nn.Module):
     """A model, and one parameter more whose gradient is the loss.
 
-    Whatever averages the gradients so averages the loss along with them: one message, not two. The extra parameter is zero, adds zero to the
-    loss, and is never changed.
+    Whatever averages the gradients so averages the loss along with them: one message, not two. The
+    extra parameter is zero, adds zero to the loss, and is never changed.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -51,8 +52,9 @@ def train(
 ) -> dict[str, Any]:
     """Train the run's workload.
 
-    `averaged` is the replica itself or a wrapper that averages gradients; `reductions` tells when it did so in the step just done. Returns the
-    task's result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's own copy of the parameters), parameters
+    `averaged` is the replica itself or a wrapper that averages gradients; `reductions` tells when
+    it did so in the step just done. Returns the task's result: final_loss (mean over the last
+    global batch), test_accuracy, digest (of this process's own copy of the parameters), parameters
     (how many) and variables_on (bytes of parameters by device).
     """
     loss = _loop(task, workload, replica, averaged, reductions)
@@ -65,11 +67,18 @@ def train(
     }
 
 
-def _loop(task: Task, workload: workloads.Workload, replica: Replica, averaged: Any, reductions: Callable[[], list[Span]]) -> float:
+def _loop(
+    task: Task,
+    workload: workloads.Workload,
+    replica: Replica,
+    averaged: Any,
+    reductions: Callable[[], list[Span]],
+) -> float:
     """Run all steps and write them into the trace; the last loss."""
     spec, device = task.spec, replica.loss.device
     rate = spec.learning_rate or workload.learning_rate
-    busy = deque([0.0], maxlen=5)  # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    # seconds that recent steps computed; the least of them, as a busy machine only ever adds
+    busy = deque([0.0], maxlen=5)
     loss = float("nan")
     for n in range(spec.steps):
         with task.phase("read", n):
@@ -82,7 +91,8 @@ def _loop(task: Task, workload: workloads.Workload, replica: Replica, averaged: 
         averaged(images, labels).backward()
         reduced = now(device)
         spans = reductions()
-        computed = spans[-1][0] if spans else reduced  # the last gradients are there when the last reduction starts
+        # the last gradients are there when the last reduction starts
+        computed = spans[-1][0] if spans else reduced
         loss, where = apply(replica, rate)
         applied = now(device)
         busy.append(computed - begin)
@@ -93,7 +103,9 @@ def _loop(task: Task, workload: workloads.Workload, replica: Replica, averaged: 
         task.update(n, "all", where, read=n, written=n + 1, gradients=spec.shares)
         task.metric("loss", loss, n, (n + 1) * spec.batch)
         if task.index == 0:
-            evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(replica.model, workload, device))
+            evaluate(
+                task, n, (n + 1) * spec.batch, lambda: accuracy(replica.model, workload, device)
+            )
     return loss
 
 
@@ -106,7 +118,9 @@ def variables_on(model: torch.nn.Module) -> dict[str, int]:
 
 
 def apply(replica: Replica, rate: float) -> tuple[float, str]:
-    """parameter -= rate * gradient, for all parameters of the model; the mean loss, and the device that did it."""
+    """parameter -= rate * gradient, for all parameters of the model; the mean loss, and the device
+    that did it.
+    """
     with torch.no_grad():
         for parameter in replica.model.parameters():
             parameter.sub_(parameter.grad, alpha=rate)

@@ -1,4 +1,6 @@
-"""Board: runs as they happen, in a notebook. What it shows is a `View`; this is the thread that follows it, and the widgets that it fills."""
+"""Board: runs as they happen, in a notebook. What it shows is a `View`; this is the thread that
+follows it, and the widgets that it fills.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,31 @@ from course_lib.widgets.board.side import Watched
 from course_lib.widgets.board.view import Raced, View
 
 PERIOD = 0.2  # seconds between pictures
-REST = 3.0  # times as long as a picture took, at least, until the next: a board takes no more than a quarter of a core
+# times as long as a picture took, at least, until the next: a board takes no more than a quarter of
+# a core
+REST = 3.0
 
 
 class Board(w.VBox):
-    """A live board of runs. Shows itself as a cell's last value; returns at once; follows the runs on a thread until they are over.
+    """A live board of runs. Shows itself as a cell's last value; returns at once; follows the runs
+    on a thread until they are over.
 
-    `table()` gives the same facts as text, `still(path)` a picture, `to_html(path)` a page that needs no kernel. `halt()` and `close()` end the
-    updates; the runs are not touched.
+    `table()` gives the same facts as text, `still(path)` a picture, `to_html(path)` a page that
+    needs no kernel. `halt()` and `close()` end the updates; the runs are not touched.
     """
 
-    def __init__(self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None) -> None:
+    def __init__(
+        self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None
+    ) -> None:
         self.view = View(runs, race)
         self._name, self._stop_runs = markup.prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
-        self.head, self.lanes, self.message, legend = w.HTML(), w.HTML(), w.HTML(), w.HTML(markup.frame(self._name))
+        self.head, self.lanes, self.message, legend = (
+            w.HTML(),
+            w.HTML(),
+            w.HTML(),
+            w.HTML(markup.frame(self._name)),
+        )
         shown = [self.head, self.charts.box, self.lanes, legend, self.message]
         for part in shown:
             part.add_class("ls")
@@ -44,7 +56,8 @@ class Board(w.VBox):
         super().__init__([*shown[:-1], self.controls, self.message])
         self.add_class("lk-board")
         self._news = False  # that the charts do not show
-        self._looking = threading.RLock()  # the thread that draws, and the cell that wants a page, look at the same view
+        # the thread that draws, and the cell that wants a page, look at the same view
+        self._looking = threading.RLock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="lockstep-board", daemon=True)
         self._thread.start()
@@ -69,7 +82,9 @@ class Board(w.VBox):
         return export.write(path, self._made(export.still))
 
     def to_html(self, path: Path | str) -> Path:
-        """Write the board as the runs stand as one page that needs no kernel and no network, and return where it is."""
+        """Write the board as the runs stand as one page that needs no kernel and no network, and
+        return where it is.
+        """
         return export.write(path, self._made(export.page))
 
     def _made(self, of: Callable[[View], str]) -> str:
@@ -114,7 +129,10 @@ class Board(w.VBox):
         self.message.value = f'<div class="lk-message" role="status">{escape(text)}</div>'
 
     def draw(self, charts_too: bool = False) -> float:
-        """Draw the runs as they stand; the seconds that took. The charts are drawn as often as the page keeps up with, unless they are asked for."""
+        """Draw the runs as they stand; the seconds that took.
+
+        The charts are drawn as often as the page keeps up with, unless they are asked for.
+        """
         began = time.monotonic()
         with self._looking:
             self._news = self.view.look() or self._news

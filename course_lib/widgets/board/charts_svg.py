@@ -14,31 +14,50 @@ LEFT, RIGHT, TOP, BOTTOM = 36, 14, 30, 24
 
 
 def chart(panel: Panel, x: float, y: float, width: float, height: float) -> str:
-    """The panel as SVG elements in a box; classes `ink`, `muted` and `grid` take the page's colours."""
+    """The panel as SVG elements in a box; classes `ink`, `muted` and `grid` take the page's
+    colours.
+    """
     box = (x + LEFT, y + TOP, width - LEFT - RIGHT, height - TOP - BOTTOM)
     left, top, across, down = box
-    ys = [v for _, line in panel.lines for v in line[np.isfinite(line)].tolist()] + [panel.target or 0.0]
-    wide, high = max([float(xs[-1]) for xs, _ in panel.lines if len(xs)], default=1.0) or 1.0, max(ys) * 1.06 or 1.0
+    ys = [v for _, line in panel.lines for v in line[np.isfinite(line)].tolist()] + [
+        panel.target or 0.0
+    ]
+    wide, high = (
+        max([float(xs[-1]) for xs, _ in panel.lines if len(xs)], default=1.0) or 1.0,
+        max(ys) * 1.06 or 1.0,
+    )
 
     def at(px: float, py: float) -> str:
         return f"{left + px / wide * across:.1f} {top + down - py / high * down:.1f}"
 
-    parts = [f'<text class="ink" x="{x:g}" y="{y + 16:g}" font-size="15" font-weight="600">{escape(panel.title)}</text>']
+    parts = [
+        f'<text class="ink" x="{x:g}" y="{y + 16:g}" font-size="15" font-weight="600">{escape(panel.title)}</text>'
+    ]
     for tick in ticks(0, high, 4):
         end = at(wide, tick)
         parts.append(f'<path class="grid" d="M{at(0, tick)}L{end}"/>')
-        parts.append(f'<text class="muted" x="{left - 6}" y="{float(end.split()[1]) + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
+        parts.append(
+            f'<text class="muted" x="{left - 6}" y="{float(end.split()[1]) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
+        )
     for tick in ticks(0, wide, 4):
         place = at(tick, 0).split()[0]
-        parts.append(f'<text class="muted" x="{place}" y="{top + down + 17:.0f}" text-anchor="middle">{_short(tick)}</text>')
+        parts.append(
+            f'<text class="muted" x="{place}" y="{top + down + 17:.0f}" text-anchor="middle">{_short(tick)}</text>'
+        )
     if panel.target is not None:
         parts.append(f'<path class="target" d="M{at(0, panel.target)}L{at(wide, panel.target)}"/>')
     for i, (xs, line) in enumerate(panel.lines):
         color, _, dash, _ = entrant(i)
-        points = "L".join(at(a, b) for a, b in zip(xs.tolist(), line.tolist(), strict=True) if np.isfinite(b))
+        points = "L".join(
+            at(a, b) for a, b in zip(xs.tolist(), line.tolist(), strict=True) if np.isfinite(b)
+        )
         if points:
-            parts.append(f'<path fill="none" stroke="{color}" stroke-width="2.5" stroke-dasharray="{dash}" d="M{points}"/>')
-    parts += [mark(i, *map(float, at(*place).split())) for i, place in enumerate(panel.marks) if place]
+            parts.append(
+                f'<path fill="none" stroke="{color}" stroke-width="2.5" stroke-dasharray="{dash}" d="M{points}"/>'
+            )
+    parts += [
+        mark(i, *map(float, at(*place).split())) for i, place in enumerate(panel.marks) if place
+    ]
     return "".join(parts)
 
 

@@ -1,4 +1,6 @@
-"""The controls of a board. They act on running clusters: each only hands over an order, which another thread carries out."""
+"""The controls of a board. They act on running clusters: each only hands over an order, which
+another thread carries out.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,23 @@ class Controls(w.VBox):
     `submit` takes an order and returns at once.
     """
 
-    def __init__(self, sides: list[Side], submit: Callable[[Order], None], stop: Callable[[], None]) -> None:
+    def __init__(
+        self, sides: list[Side], submit: Callable[[Order], None], stop: Callable[[], None]
+    ) -> None:
         self.sides, self.submit = sides, submit
         # Orders under way: the factor, and how many the trace had shown before.
         self._ordered: dict[tuple[str, str], tuple[float, int]] = {}
         self._shown = 1.0  # where the slider was put by whoever moved it last
-        self.run = w.Dropdown(options=[EVERY, *(side.label for side in sides)] if len(sides) > 1 else [sides[0].label], layout=_wide())
+        self.run = w.Dropdown(
+            options=[EVERY, *(side.label for side in sides)]
+            if len(sides) > 1
+            else [sides[0].label],
+            layout=_wide(),
+        )
         self.run.description, self.run.style.description_width = "run", "initial"
-        self.task = w.Dropdown(description="task", layout=_wide(), style={"description_width": "initial"})
+        self.task = w.Dropdown(
+            description="task", layout=_wide(), style={"description_width": "initial"}
+        )
         self.factor = w.FloatSlider(
             value=1.0,
             min=1,
@@ -41,9 +52,21 @@ class Controls(w.VBox):
             style={"description_width": "initial"},
             layout=w.Layout(width="300px"),
         )
-        self.pause = _button("Pause", "pause", "Freeze the task (SIGSTOP): a machine that hangs", lambda: self._each("pause"))
-        self.resume = _button("Resume", "play", "Let a paused task go on (SIGCONT)", lambda: self._each("resume"))
-        self.kill = _button("Kill", "bolt", "Kill the task (SIGKILL): a machine that loses power", lambda: self._each("kill"))
+        self.pause = _button(
+            "Pause",
+            "pause",
+            "Freeze the task (SIGSTOP): a machine that hangs",
+            lambda: self._each("pause"),
+        )
+        self.resume = _button(
+            "Resume", "play", "Let a paused task go on (SIGCONT)", lambda: self._each("resume")
+        )
+        self.kill = _button(
+            "Kill",
+            "bolt",
+            "Kill the task (SIGKILL): a machine that loses power",
+            lambda: self._each("kill"),
+        )
         self.stop = _button("Stop", "stop", "End everything, with all its processes", stop)
         if len(sides) == 1:
             self.run.layout.display = "none"
@@ -51,10 +74,27 @@ class Controls(w.VBox):
         self.run.observe(lambda _: self._offer_tasks(), "value")
         self.task.observe(lambda _: self._show_factor(), "value")
         self.factor.observe(self._slow, "value")
-        self.links = Links([side for side in sides if len(side.spec.all_hosts) > 1 and hasattr(side.run, "link")], submit)
+        self.links = Links(
+            [side for side in sides if len(side.spec.all_hosts) > 1 and hasattr(side.run, "link")],
+            submit,
+        )
         row = w.Layout(flex_flow="row wrap", align_items="center")
         super().__init__(
-            [w.HBox([self.run, self.task, self.factor, self.pause, self.resume, self.kill, self.stop], layout=row), self.links]
+            [
+                w.HBox(
+                    [
+                        self.run,
+                        self.task,
+                        self.factor,
+                        self.pause,
+                        self.resume,
+                        self.kill,
+                        self.stop,
+                    ],
+                    layout=row,
+                ),
+                self.links,
+            ]
         )
         self.add_class("lk-controls")
 
@@ -68,7 +108,11 @@ class Controls(w.VBox):
         """Offer what can be done in the present state of the runs; disable all once they are over."""
         live = [side for side in self.chosen if side.active]
         self._show_factor()
-        states = {side.digest.states[self.task.value].state for side in live if self.task.value in side.digest.states}
+        states = {
+            side.digest.states[self.task.value].state
+            for side in live
+            if self.task.value in side.digest.states
+        }
         self.pause.disabled = self.kill.disabled = not live
         self.factor.disabled = not any(_can_be_slowed(side, self.task.value) for side in live)
         self.resume.disabled = "paused" not in states
@@ -76,7 +120,12 @@ class Controls(w.VBox):
         self.links.refresh()
 
     def _offer_tasks(self) -> None:
-        tasks = {task: None for side in self.sides if self.run.value in (EVERY, side.label) for task in side.spec.tasks}
+        tasks = {
+            task: None
+            for side in self.sides
+            if self.run.value in (EVERY, side.label)
+            for task in side.spec.tasks
+        }
         kept = self.task.value
         self.task.options = list(tasks)
         stragglers = [task for side in self.sides for task in side.spec.slow if task in tasks]
@@ -93,7 +142,9 @@ class Controls(w.VBox):
             self.factor.value = factor
 
     def _factor(self, side: Side) -> float:
-        """How many times slower the chosen task of a run is: as was ordered here, until the trace shows it, then as the trace says."""
+        """How many times slower the chosen task of a run is: as was ordered here, until the trace
+        shows it, then as the trace says.
+        """
         task = self.task.value
         factor, before = self._ordered.get((side.label, task), (1.0, 0))
         if (side.label, task) in self._ordered and factor not in side.digest.slowed[task][before:]:
@@ -131,9 +182,20 @@ class Links(w.HBox):
     def __init__(self, sides: list[Side], submit: Callable[[Order], None]) -> None:
         self.sides, self.submit = sides, submit
         hosts = sorted({host for side in sides for host in side.spec.all_hosts})
-        mbit = next((link.mbit for side in sides for link in [side.spec.link_of(host) for host in hosts[:1]] if link.mbit), 1000.0)
+        mbit = next(
+            (
+                link.mbit
+                for side in sides
+                for link in [side.spec.link_of(host) for host in hosts[:1]]
+                if link.mbit
+            ),
+            1000.0,
+        )
         self.host = w.Dropdown(
-            options=hosts, description="host", layout=w.Layout(width="max-content"), style={"description_width": "initial"}
+            options=hosts,
+            description="host",
+            layout=w.Layout(width="max-content"),
+            style={"description_width": "initial"},
         )
         self.speed = w.FloatLogSlider(
             value=mbit,
@@ -146,10 +208,20 @@ class Links(w.HBox):
             style={"description_width": "initial"},
             layout=w.Layout(width="300px"),
         )
-        self.cut = _button("Cut off", "unlink", "Cut the host off from all others, until it is healed", lambda: self._each("partition"))
-        self.heal = _button("Heal", "link", "Join the host to the others again", lambda: self._each("heal"))
+        self.cut = _button(
+            "Cut off",
+            "unlink",
+            "Cut the host off from all others, until it is healed",
+            lambda: self._each("partition"),
+        )
+        self.heal = _button(
+            "Heal", "link", "Join the host to the others again", lambda: self._each("heal")
+        )
         self.speed.observe(self._shape, "value")
-        super().__init__([self.host, self.speed, self.cut, self.heal], layout=w.Layout(flex_flow="row wrap", align_items="center"))
+        super().__init__(
+            [self.host, self.speed, self.cut, self.heal],
+            layout=w.Layout(flex_flow="row wrap", align_items="center"),
+        )
         self.layout.display = None if sides else "none"
 
     def refresh(self) -> None:
@@ -158,7 +230,9 @@ class Links(w.HBox):
         self.speed.disabled = self.cut.disabled = self.heal.disabled = not live
 
     def _live(self) -> list[Side]:
-        return [side for side in self.sides if side.active and self.host.value in side.spec.all_hosts]
+        return [
+            side for side in self.sides if side.active and self.host.value in side.spec.all_hosts
+        ]
 
     def _shape(self, change: dict[str, Any]) -> None:
         host = self.host.value

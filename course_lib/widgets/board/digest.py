@@ -1,6 +1,8 @@
-"""Digest: what the events of a run say so far, kept up to date. A look costs as much as has happened since the last one, however long the run.
+"""Digest: what the events of a run say so far, kept up to date. A look costs as much as has
+happened since the last one, however long the run.
 
-Losses, idle shares and the start of the clock mean what they mean in the comparison of a race; a test holds the two together.
+Losses, idle shares and the start of the clock mean what they mean in the comparison of a race; a
+test holds the two together.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ E = TypeVar("E", Phase, Update, Metric, Lifecycle)
 class Digest:
     """The digest of one run. `look` takes in what a trace has got since the last time.
 
-    `seconds`: time of the last event. `zero`: when the clock starts (see `start_of_clock` in racing), infinity until then.
-    `states`: task -> its last state. `factors`: task -> how many times slower it was made; `slowed`:
-    all that was ordered so, one after the other.
+    `seconds`: time of the last event. `zero`: when the clock starts (see `start_of_clock` in
+    racing), infinity until then. `states`: task -> its last state. `factors`: task -> how many
+    times slower it was made; `slowed`: all that was ordered so, one after the other.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -45,19 +47,26 @@ class Digest:
         self.slowed: dict[str, list[float]] = defaultdict(list)
         self._counted = measures.Updates()
         self.lockstep = True  # until a reduction ends before everybody has come to it
-        # Whether an update was made of the gradients of several workers by name: they wait for each other, and for nobody else.
+        # Whether an update was made of the gradients of several workers by name: they wait for each
+        # other, and for nobody else.
         self.together = False
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._updates: deque[Update] = deque(maxlen=KEPT)  # those that name workers
         self._last: dict[str, float] = {}  # when each task was heard of last
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self._read: Counter[type[Event]] = Counter()
-        self._readings = {"loss": Readings(np.fmin, WINDOW * spec.batch), "accuracy": Readings(np.fmax)}
-        self._computed: dict[int, float] = {}  # when steps were computed, of those that were before the clock started
-        self._second: dict[str, tuple[int, float | None]] = {}  # task -> its first step, and when it began the next
+        self._readings = {
+            "loss": Readings(np.fmin, WINDOW * spec.batch),
+            "accuracy": Readings(np.fmax),
+        }
+        # when steps were computed, of those that were before the clock started
+        self._computed: dict[int, float] = {}
+        # task -> its first step, and when it began the next
+        self._second: dict[str, tuple[int, float | None]] = {}
         self._pending: list[Phase | Update] = []
         self._reducing: dict[str, int] = {}  # task -> the newest step that it reduced in
-        self._updated: dict[str, int] = {}  # task -> the newest step that it made an update of by name
+        # task -> the newest step that it made an update of by name
+        self._updated: dict[str, int] = {}
         self._waited: dict[str, float] = defaultdict(float)
         self._spans: dict[str, tuple[float, float]] = {}
 
@@ -82,7 +91,10 @@ class Digest:
         self.together = self.together or any(" " in u.workers for u in named)
         self._account([*phases, *named], over)
         self.over = over
-        news = [*(p.end for p in phases), *(e.at for events in (life, metrics, updates) for e in events)]
+        news = [
+            *(p.end for p in phases),
+            *(e.at for events in (life, metrics, updates) for e in events),
+        ]
         if news:
             self.seconds = max(self.seconds, *news)
             self._ahead = min(self._ahead, time.monotonic() - self.seconds)
@@ -102,15 +114,22 @@ class Digest:
             self.states[e.task] = e
 
     def _start_clock(self, phases: list[Phase], over: bool) -> None:
-        """The clock starts when the last worker begins its second step: the first one traces and compiles."""
+        """The clock starts when the last worker begins its second step: the first one traces and
+        compiles.
+        """
         for p in phases:
             if p.end <= self.zero:
                 first, second = self._second.get(p.task, (p.step, None))
-                self._second[p.task] = first, p.start if second is None and p.step != first else second
+                self._second[p.task] = (
+                    first,
+                    p.start if second is None and p.step != first else second,
+                )
             if p.what == "compute" and (p.end <= self.zero or p.step in self._computed):
                 self._computed[p.step] = max(p.end, self._computed.get(p.step, p.end))
         if math.isinf(self.zero):
-            racers = {task: when for task, (_, when) in self._second.items() if not task.startswith("ps:")}
+            racers = {
+                task: when for task, (_, when) in self._second.items() if not task.startswith("ps:")
+            }
             workers = {task: when for task, when in racers.items() if task.startswith("worker:")}
             begun = [when for when in (workers or racers).values() if when is not None]
             if begun and (over or len(begun) >= (self.spec.workers if workers else 1)):
@@ -118,7 +137,9 @@ class Digest:
         self._computed = {step: end for step, end in self._computed.items() if end <= self.zero}
 
     def _account(self, new: list[Phase | Update], over: bool) -> None:
-        """Add up who waited how long, as far as it is known: where workers meet, of a step that all have reduced in and left behind."""
+        """Add up who waited how long, as far as it is known: where workers meet, of a step that all
+        have reduced in and left behind.
+        """
         for e in new:
             if isinstance(e, Update):
                 self._updated[e.task] = max(e.step, self._updated.get(e.task, e.step))
@@ -144,14 +165,22 @@ class Digest:
         return self.together or (self.lockstep and not self._updates)
 
     def _whole(self) -> float:
-        """All steps before this one are whole: their reductions and updates are known. Nobody waits for one that is paused, unless all do."""
-        going = [step for task, step in self._reducing.items() if task not in self.states or self.states[task].state != "paused"]
+        """All steps before this one are whole: their reductions and updates are known.
+
+        Nobody waits for one that is paused, unless all do.
+        """
+        going = [
+            step
+            for task, step in self._reducing.items()
+            if task not in self.states or self.states[task].state != "paused"
+        ]
         return min([*going, *(step + 1 for step in self._updated.values())], default=math.inf)
 
     def _lanes(self, events: Iterable[Phase | Update]) -> list[Phase]:
         """The phases among them; where workers meet, with the waits told apart from the exchanges."""
         if self._meet:
-            newest = [self._updates[-1]] if self._updates else []  # with any that names workers, whoever made none waits for nobody
+            # with any that names workers, whoever made none waits for nobody
+            newest = [self._updates[-1]] if self._updates else []
             return measures.lanes(Trace([*events, *newest]))
         return [e for e in events if isinstance(e, Phase)]
 
@@ -163,21 +192,31 @@ class Digest:
         return [e for task, events in self.life.items() if task.startswith("host:") for e in events]
 
     def fates(self, task: str) -> list[tuple[str, float, float]]:
-        """(`paused`, `killed`, or `cut` with its host; from when; until when) of a task; infinity for what lasts."""
+        """(`paused`, `killed`, or `cut` with its host; from when; until when) of a task; infinity
+        for what lasts.
+        """
         host = self.life.get(f"host:{self.spec.places[task]}", [])
         return [*_fates(host), *_fates(self.life.get(task, []))]
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks that have a lane: workers first, then servers, then a chief if it does anything itself."""
-        busy = [task for task in self.spec.tasks if task.startswith("worker:") or task in self._recent]
+        """Tasks that have a lane: workers first, then servers, then a chief if it does anything
+        itself.
+        """
+        busy = [
+            task for task in self.spec.tasks if task.startswith("worker:") or task in self._recent
+        ]
         return sorted(busy, key=lambda task: (not task.startswith("worker:"), *task_key(task)))
 
     @property
     def idle(self) -> dict[str, float]:
         """Task -> share of its time since the clock started that it waited for others."""
         spans = sorted(self._spans.items(), key=lambda s: task_key(s[0]))
-        return {task: self._waited[task] / (last - first) for task, (first, last) in spans if last > first}
+        return {
+            task: self._waited[task] / (last - first)
+            for task, (first, last) in spans
+            if last > first
+        }
 
     @property
     def staleness(self) -> Counter[int]:
@@ -200,20 +239,37 @@ class Digest:
 
     def recent(self, since: float) -> list[Phase]:
         """Phases that end after `since`, waits told apart from exchanges where workers meet."""
-        kept = [p for task in self.tasks for p in itertools.takewhile(lambda p: p.end > since, reversed(self._recent.get(task, ())))][::-1]
+        kept = [
+            p
+            for task in self.tasks
+            for p in itertools.takewhile(
+                lambda p: p.end > since, reversed(self._recent.get(task, ()))
+            )
+        ][::-1]
         return self._lanes([*kept, *(u for u in self._updates if u.at > since)])
 
     def edge(self) -> float:
         """Until when lanes can be shown, in seconds of the trace.
 
-        A phase is recorded when it ends, so that is when the last active task was heard of. Once that is long ago, the lanes go on without it.
+        A phase is recorded when it ends, so that is when the last active task was heard of. Once
+        that is long ago, the lanes go on without it.
         """
         if self.over:
             fates = [e.at for events in self.life.values() for e in events if e.state == "killed"]
-            return max([*self._last.values(), *(at + self.step_seconds() for at in fates)], default=self.seconds)
+            return max(
+                [*self._last.values(), *(at + self.step_seconds() for at in fates)],
+                default=self.seconds,
+            )
         gone = {task for task, e in self.states.items() if e.state in (*ENDED, "paused")}
-        ends = [end for task, end in self._last.items() if not task.startswith("ps:") and task not in gone]
-        return max(min(ends, default=self.seconds), time.monotonic() - self._ahead - max(1.0, 3 * self.step_seconds()))
+        ends = [
+            end
+            for task, end in self._last.items()
+            if not task.startswith("ps:") and task not in gone
+        ]
+        return max(
+            min(ends, default=self.seconds),
+            time.monotonic() - self._ahead - max(1.0, 3 * self.step_seconds()),
+        )
 
     def step_seconds(self) -> float:
         """How long the slowest worker takes for a step, by its last ten; 0 before the first."""
@@ -250,4 +306,8 @@ def in_lockstep(phases: Iterable[Phase]) -> bool:
             begun[p.step][p.task] = min(p.start, begun[p.step].get(p.task, p.start))
             done[p.step][p.task] = max(p.end, done[p.step].get(p.task, p.end))
     everyone = max(map(len, begun.values()), default=0)
-    return all(min(done[step].values()) >= max(tasks.values()) - SLACK for step, tasks in begun.items() if len(tasks) == everyone)
+    return all(
+        min(done[step].values()) >= max(tasks.values()) - SLACK
+        for step, tasks in begun.items()
+        if len(tasks) == everyone
+    )

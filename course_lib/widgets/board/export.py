@@ -30,7 +30,9 @@ def write(path: Path | str, text: str) -> Path:
 
 
 def page(view: View) -> str:
-    """A page that needs nothing but itself: the sentence, the charts, the lanes, and all of it as text."""
+    """A page that needs nothing but itself: the sentence, the charts, the lanes, and all of it as
+    text.
+    """
     name = markup.prefix()
     width, height = _CHART
     pictures = "".join(
@@ -52,15 +54,22 @@ def page(view: View) -> str:
 
 
 def still(view: View) -> str:
-    """An SVG picture, 1200 wide: the sentence, the charts, and the lanes of each run beside each other, two in a row."""
+    """An SVG picture, 1200 wide: the sentence, the charts, and the lanes of each run beside each
+    other, two in a row.
+    """
     name = markup.prefix()
     sentence = textwrap.wrap(view.headline().replace("**", ""), 104)
     parts = [
-        f'<text class="ink" x="0" y="{22 + 27 * i}" font-size="20" font-weight="600">{escape(s)}</text>' for i, s in enumerate(sentence)
+        f'<text class="ink" x="0" y="{22 + 27 * i}" font-size="20" font-weight="600">{escape(s)}</text>'
+        for i, s in enumerate(sentence)
     ]
     y = 27.0 * len(sentence) + 4
     notes = [f"{side.label} {': '.join(words.reality(side))}." for side in view.sides]
-    for line in [part for note in filter(None, [*_once(notes), view.detail()]) for part in textwrap.wrap(note, 160)]:
+    for line in [
+        part
+        for note in filter(None, [*_once(notes), view.detail()])
+        for part in textwrap.wrap(note, 160)
+    ]:
         parts.append(f'<text class="muted" x="0" y="{y + 14}" font-size="14">{escape(line)}</text>')
         y += 20
     y += 12
@@ -71,7 +80,10 @@ def still(view: View) -> str:
     columns = min(2, len(view.sides))
     width = (WIDTH - (columns - 1) * GAP) / columns
     for first in range(0, len(view.sides), columns):
-        drawn = [_lanes(view, first + i, i * (width + GAP), y, width, name) for i in range(len(view.sides[first : first + columns]))]
+        drawn = [
+            _lanes(view, first + i, i * (width + GAP), y, width, name)
+            for i in range(len(view.sides[first : first + columns]))
+        ]
         parts += [picture for picture, _ in drawn]
         y += max(height for _, height in drawn)
     parts.append(_legend(y + 16, name))
@@ -89,7 +101,9 @@ def _once(notes: list[str]) -> list[str]:
     return [one[0].upper() + one[1:] for one in bare] if len(bare) == 1 else notes
 
 
-def _lanes(view: View, number: int, x: float, y: float, width: float, name: str) -> tuple[str, float]:
+def _lanes(
+    view: View, number: int, x: float, y: float, width: float, name: str
+) -> tuple[str, float]:
     """The lanes of a run, and how high they are."""
     side = view.sides[number]
     window, lanes = view.lanes(side, COLUMNS)
@@ -114,7 +128,9 @@ def _lanes(view: View, number: int, x: float, y: float, width: float, name: str)
     zero = side.digest.zero if side.digest.zero < window.end else 0.0
     for tick in ticks(window.begin - zero, window.end - zero, 4):
         place = left + (tick - window.begin + zero) / window.span * across
-        parts.append(f'<text class="muted" x="{place:.0f}" y="{bottom + 14}" text-anchor="middle" font-size="13">{tick:.4g} s</text>')
+        parts.append(
+            f'<text class="muted" x="{place:.0f}" y="{bottom + 14}" text-anchor="middle" font-size="13">{tick:.4g} s</text>'
+        )
     return "".join(parts), bottom + 34 - y
 
 
@@ -123,6 +139,10 @@ def _legend(y: float, name: str) -> str:
     parts = []
     for i, what in enumerate((*measures.SHOWN, *FATE)):
         x = 112 + 120 * i
-        parts.append(f'<rect x="{x}" y="{y - 12}" width="22" height="14" fill="url(#{name}{what})"/>')
-        parts.append(f'<text class="muted" x="{x + 30}" y="{y}">{({**PHASE, **FATE}[what][2]).partition(":")[0]}</text>')
+        parts.append(
+            f'<rect x="{x}" y="{y - 12}" width="22" height="14" fill="url(#{name}{what})"/>'
+        )
+        parts.append(
+            f'<text class="muted" x="{x + 30}" y="{y}">{({**PHASE, **FATE}[what][2]).partition(":")[0]}</text>'
+        )
     return "".join(parts)

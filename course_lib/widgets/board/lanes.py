@@ -1,4 +1,5 @@
-"""Lanes: what each task did lately, in columns of equal time. The same lanes become SVG on a board and characters on a terminal.
+"""Lanes: what each task did lately, in columns of equal time. The same lanes become SVG on a board
+and characters on a terminal.
 
 However many steps a second a cluster takes, a lane is never more than its columns.
 """
@@ -24,8 +25,9 @@ NOTHING = -1  # what no phase says anything of
 
 
 class Lane(NamedTuple):
-    """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or `NOTHING`; `waited`: share of the window;
-    `fate`: `paused`, `killed`, `cut` or empty, as it is now; `factor`: how many times slower it was made."""
+    """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
+    `NOTHING`; `waited`: share of the window; `fate`: `paused`, `killed`, `cut` or empty, as it is
+    now; `factor`: how many times slower it was made."""
 
     task: str
     cells: np.ndarray
@@ -39,7 +41,9 @@ class Lane(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What stands at the end of the lane. A phase is recorded when it ends: who is stuck in one is silent."""
+        """What stands at the end of the lane. A phase is recorded when it ends: who is stuck in one
+        is silent.
+        """
         if self.fate or not self.task.startswith("worker:"):
             return self.fate
         return "silent" if (self.cells == NOTHING).all() else f"waits {self.waited:.0%}"
@@ -57,7 +61,10 @@ class Window(NamedTuple):
 
 
 def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
-    """Seconds that a lane should show, alike for all: some steps of the slowest. One that is shown `now` stays while it fits."""
+    """Seconds that a lane should show, alike for all: some steps of the slowest.
+
+    One that is shown `now` stays while it fits.
+    """
     need = max(0.05, STEPS * max((d.step_seconds() for d in digests), default=0.0))
     return now if now / 3 < need <= now else _round_up(min(need, 60.0))
 
@@ -69,11 +76,16 @@ def _round_up(value: float) -> float:
 
 
 def lanes(digest: Digest, window: Window, columns: int = COLUMNS) -> list[Lane]:
-    """A lane for each task of a run. Where several phases share a column, the shortest is seen: long ones show in others."""
-    shown = digest.recent(window.begin - window.span / STEPS)  # a little more, so that all of a step is there to tell its waits
+    """A lane for each task of a run. Where several phases share a column, the shortest is seen:
+    long ones show in others.
+    """
+    # a little more, so that all of a step is there to tell its waits
+    shown = digest.recent(window.begin - window.span / STEPS)
     found = []
     for task in digest.tasks:
-        mine = [p for p in shown if p.task == task and p.end > window.begin and p.start < window.end]
+        mine = [
+            p for p in shown if p.task == task and p.end > window.begin and p.start < window.end
+        ]
         cells = np.full(columns, NOTHING, np.int8)
         for p in sorted(mine, key=lambda p: p.start - p.end):
             _paint(cells, window, p.start, p.end, p.what)
@@ -97,28 +109,47 @@ def _paint(cells: np.ndarray, window: Window, start: float, end: float, what: st
 def _waited(phases: Sequence[Phase], window: Window) -> float:
     """The share of the window that was spent waiting, of what is known of it."""
     clipped = [(p.what, max(p.start, window.begin), min(p.end, window.end)) for p in phases]
-    known = max((end for _, _, end in clipped), default=0.0) - min((start for _, start, _ in clipped), default=0.0)
-    return sum(end - start for what, start, end in clipped if what == "wait") / known if known > 0 else 0.0
+    known = max((end for _, _, end in clipped), default=0.0) - min(
+        (start for _, start, _ in clipped), default=0.0
+    )
+    return (
+        sum(end - start for what, start, end in clipped if what == "wait") / known
+        if known > 0
+        else 0.0
+    )
 
 
 def runs(cells: np.ndarray) -> list[tuple[int, int, int]]:
-    """Neighbouring columns that are alike, as (first, one past the last, what), without those that hold nothing."""
+    """Neighbouring columns that are alike, as (first, one past the last, what), without those that
+    hold nothing.
+    """
     edges = [0, *(np.flatnonzero(np.diff(cells)) + 1).tolist(), len(cells)]
-    return [(a, b, int(cells[a])) for a, b in itertools.pairwise(edges) if a < b and cells[a] != NOTHING]
+    return [
+        (a, b, int(cells[a])) for a, b in itertools.pairwise(edges) if a < b and cells[a] != NOTHING
+    ]
 
 
 def bars(cells: np.ndarray, box: tuple[float, float, float, float], prefix: str) -> str:
-    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height); patterns are called `prefix` + name."""
+    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height); patterns are
+    called `prefix` + name.
+    """
     x, y, width, height = box
     unit = width / len(cells)
     paths: dict[int, list[str]] = {}
     for first, last, what in runs(cells):
         across = f"{(last - first) * unit:.4g}"
-        paths.setdefault(what, []).append(f"M{x + first * unit:.5g} {y:g}h{across}v{height:g}h-{across}z")
-    return "".join(f'<path fill="url(#{prefix}{NAMES[what]})" d="{"".join(path)}"/>' for what, path in paths.items())
+        paths.setdefault(what, []).append(
+            f"M{x + first * unit:.5g} {y:g}h{across}v{height:g}h-{across}z"
+        )
+    return "".join(
+        f'<path fill="url(#{prefix}{NAMES[what]})" d="{"".join(path)}"/>'
+        for what, path in paths.items()
+    )
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers from `low` to `high`, at most so many."""
     step = _round_up(max((high - low) / most, 1e-9))
-    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [
+        n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]

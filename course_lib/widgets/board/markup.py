@@ -106,7 +106,9 @@ def _staleness(digest: Digest, number: int) -> str:
     if not total:
         return ""
     last = min(max(digest.staleness), BINS - 1)
-    counts = [digest.staleness[n] for n in range(last)] + [sum(count for n, count in digest.staleness.items() if n >= last)]
+    counts = [digest.staleness[n] for n in range(last)] + [
+        sum(count for n, count in digest.staleness.items() if n >= last)
+    ]
     most = max(counts)
     beyond = "+" if max(digest.staleness) > last else ""
     items = "".join(

@@ -1,4 +1,7 @@
-"""Panels: the charts of a board as plain data. `charts` makes one live plotly figure of them, `charts_svg` pictures."""
+"""Panels: the charts of a board as plain data.
+
+`charts` makes one live plotly figure of them, `charts_svg` pictures.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ BIN = 0.25  # seconds over which a rate is taken, at least
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart: its title, what its axes count, one line (x, y) an entrant, and a `target` across it, if there is one.
+    """A chart: its title, what its axes count, one line (x, y) an entrant, and a `target` across
+    it, if there is one.
 
     `marks`: where each entrant reached the target, None if it did not.
     """
@@ -45,7 +49,9 @@ def throughput(curves: Sequence[Curve]) -> Panel:
     return Panel("examples a second", "seconds", "examples/s", [rate(c) for c in curves])
 
 
-def _goal(what: str, curves: Sequence[Curve], goal: Goal | None, axis: int) -> tuple[float | None, list[tuple[float, float] | None]]:
+def _goal(
+    what: str, curves: Sequence[Curve], goal: Goal | None, axis: int
+) -> tuple[float | None, list[tuple[float, float] | None]]:
     """The target of a panel, and where each curve reached it."""
     if goal is None or goal.what != what:
         return None, []
@@ -54,11 +60,17 @@ def _goal(what: str, curves: Sequence[Curve], goal: Goal | None, axis: int) -> t
 
 def thin(values: np.ndarray) -> np.ndarray:
     """At most `POINTS` of them, evenly; the first and the last are among them."""
-    return values if len(values) <= POINTS else values[np.linspace(0, len(values) - 1, POINTS).astype(int)]
+    return (
+        values
+        if len(values) <= POINTS
+        else values[np.linspace(0, len(values) - 1, POINTS).astype(int)]
+    )
 
 
 def rate(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Throughput over time: (seconds, examples a second), each a mean over the time since the one before."""
+    """Throughput over time: (seconds, examples a second), each a mean over the time since the one
+    before.
+    """
     first = np.searchsorted(curve.seconds, 0.0, side="right")
     seconds, examples = curve.seconds[first:], curve.examples[first:]
     if len(seconds) < 3:
@@ -77,4 +89,6 @@ def latest(curve: Curve, over: float = 2.0) -> float | None:
     since = max(0.0, curve.seconds[-1] - over)
     first = int(np.searchsorted(curve.seconds, since, side="right")) - 1
     seconds = curve.seconds[-1] - curve.seconds[max(first, 0)]
-    return float(curve.examples[-1] - curve.examples[max(first, 0)]) / seconds if seconds > 0 else None
+    return (
+        float(curve.examples[-1] - curve.examples[max(first, 0)]) / seconds if seconds > 0 else None
+    )

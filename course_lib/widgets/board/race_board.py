@@ -1,4 +1,6 @@
-"""RaceBoard: runs side by side as they happen, on one clock; who is ahead, what each worker does, and in the end a verdict."""
+"""RaceBoard: runs side by side as they happen, on one clock; who is ahead, what each worker does,
+and in the end a verdict.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from course_lib.widgets.board.view import Raced
 class RaceBoard(Board):
     """A live board of a race. It returns at once and follows the race until all are over.
 
-    both = race("multi_worker_mirrored", "parameter_server", framework="torch", slow={"worker:3": 4}, device_ms=30)
-    RaceBoard(both)
+    both = race("multi_worker_mirrored", "parameter_server", framework="torch", slow={"worker:3":
+    4}, device_ms=30) RaceBoard(both)
     """
 
     def __init__(self, race: Raced) -> None:

@@ -27,7 +27,9 @@ class Watched(Protocol):
 
 
 class Side:
-    """One run in a view: the run, the digest of its trace, its `state` and the curves of its `loss` and `accuracy` as they were at the last look."""
+    """One run in a view: the run, the digest of its trace, its `state` and the curves of its `loss`
+    and `accuracy` as they were at the last look.
+    """
 
     def __init__(self, label: str, run: Watched) -> None:
         self.label, self.run = label, run
@@ -50,7 +52,10 @@ class Side:
         self.loss, self.accuracy = self.digest.losses(), self.digest.accuracies()
 
     def order(self, what: str, *values: Any) -> None:
-        """Have the run do something: a live one has a method for it. A saved one has not, but is over, so nobody orders anything."""
+        """Have the run do something: a live one has a method for it.
+
+        A saved one has not, but is over, so nobody orders anything.
+        """
         getattr(self.run, what)(*values)
 
     def reached(self, goal: Goal) -> tuple[float, int] | None:

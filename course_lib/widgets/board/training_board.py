@@ -1,4 +1,7 @@
-"""TrainingBoard: a run as it happens. Its loss, its throughput, a lane for each task, and controls that act on the running cluster."""
+"""TrainingBoard: a run as it happens.
+
+Its loss, its throughput, a lane for each task, and controls that act on the running cluster.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from course_lib.widgets.board.side import Watched
 
 
 class TrainingBoard(Board):
-    """A live board of one run, or the board of a saved one. It returns at once and follows the run until it is over.
+    """A live board of one run, or the board of a saved one. It returns at once and follows the run
+    until it is over.
 
     run = start("multi_worker_mirrored", workers=4)
     TrainingBoard(run)

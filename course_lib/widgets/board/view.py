@@ -1,4 +1,7 @@
-"""View: what a board shows of one run or several, without any widget. Boards, pages, pictures and `lockstep watch` are drawn from it."""
+"""View: what a board shows of one run or several, without any widget.
+
+Boards, pages, pictures and `lockstep watch` are drawn from it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from course_lib.widgets.board.side import Side, Watched
 
 
 class Raced(Protocol):
-    """What is needed of a race: its runs by label, what they race for, and what they have shown, with a verdict on whether it was fair."""
+    """What is needed of a race: its runs by label, what they race for, and what they have shown,
+    with a verdict on whether it was fair.
+    """
 
     target_loss: float | None
     target_accuracy: float | None
@@ -41,7 +46,10 @@ class View:
         self._span = 0.0
 
     def look(self) -> bool:
-        """Take in what is new; whether anything was. Once a race is over, it is asked whether it was fair."""
+        """Take in what is new; whether anything was.
+
+        Once a race is over, it is asked whether it was fair.
+        """
         news = any([side.look() for side in self.sides])
         if news and self.over and self.race is not None:
             comparison = self.race.comparison
@@ -50,8 +58,16 @@ class View:
                 side.digest.zero = side.digest.zero if began is None else began
                 side.trace_curves()
             ended = all(side.state != "failed" for side in self.sides)
-            self.fairness = " ".join(filter(None, (comparison.verdict.why, comparison.verdict.advice))) if ended else ""
-        self._span = span_for([side.digest for side in self.sides if side.active] or [side.digest for side in self.sides], self._span)
+            self.fairness = (
+                " ".join(filter(None, (comparison.verdict.why, comparison.verdict.advice)))
+                if ended
+                else ""
+            )
+        self._span = span_for(
+            [side.digest for side in self.sides if side.active]
+            or [side.digest for side in self.sides],
+            self._span,
+        )
         return news
 
     @property
@@ -60,7 +76,10 @@ class View:
 
     @property
     def goal(self) -> Goal | None:
-        """What is raced for: what the race says, else the lowest loss that all have reached. None for a single run, and before that."""
+        """What is raced for: what the race says, else the lowest loss that all have reached.
+
+        None for a single run, and before that.
+        """
         if self.given is not None:
             return self.given
         return words.common(self.sides) if len(self.sides) > 1 else None
@@ -70,7 +89,9 @@ class View:
         losses = [side.loss for side in self.sides]
         found = [over_seconds("loss", losses, self.goal), over_examples("loss", losses, self.goal)]
         if any(side.spec.evaluate_every for side in self.sides):
-            found.append(over_seconds("accuracy", [side.accuracy for side in self.sides], self.goal))
+            found.append(
+                over_seconds("accuracy", [side.accuracy for side in self.sides], self.goal)
+            )
         return [*found, throughput(losses)]
 
     def lanes(self, side: Side, columns: int) -> tuple[Window, list[Lane]]:
@@ -83,10 +104,16 @@ class View:
         """Who is ahead, or how far a single run is, in one sentence; names stand between ** and **."""
         if len(self.sides) == 1:
             return words.progress(self.sides[0])
-        return words.verdict(self.sides, self.goal) if self.over else words.ahead(self.sides, self.goal)
+        return (
+            words.verdict(self.sides, self.goal)
+            if self.over
+            else words.ahead(self.sides, self.goal)
+        )
 
     def detail(self) -> str:
-        """What to know beside the headline of a race: what it is for, and in the end whether it was fair."""
+        """What to know beside the headline of a race: what it is for, and in the end whether it was
+        fair.
+        """
         if len(self.sides) == 1 or self.fairness:
             return self.fairness
         if any(side.state == "failed" for side in self.sides):
@@ -94,7 +121,9 @@ class View:
         return words.aim(self.goal, given=self.given is not None)
 
     def table(self) -> str:
-        """The same as text: the sentence, what to know of it, and for each run its figures and where the time of its tasks went."""
+        """The same as text: the sentence, what to know of it, and for each run its figures and
+        where the time of its tasks went.
+        """
         parts = [self.headline().replace("**", ""), self.detail()]
         for side in self.sides:
             parts += ["", words.figures(side), measures.table(side.run.trace)]

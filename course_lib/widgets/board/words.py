@@ -1,4 +1,7 @@
-"""What a board says in words, computed from what it shows. Names of runs stand between ** and **."""
+"""What a board says in words, computed from what it shows.
+
+Names of runs stand between ** and **.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,9 @@ def verdict(sides: Sequence[Side], goal: Goal | None) -> str:
     stopped = "Stopped early. So far: " if any(side.state == "stopped" for side in sides) else ""
     times = _times(sides, goal) if goal is not None else []
     if goal is None or not times:
-        return stopped + ("there is no loss to compare" if goal is None else f"nobody reached {goal}")
+        return stopped + (
+            "there is no loss to compare" if goal is None else f"nobody reached {goal}"
+        )
     (first, fast), *others = times
     missed = [side.label for side in sides if side.label not in dict(times)]
     if not others:
@@ -67,7 +72,9 @@ def aim(goal: Goal | None, given: bool) -> str:
 
 
 def summary(side: Side) -> str:
-    """The figures of a run so far, in one line: those of its whole time, but for the throughput of one that goes on."""
+    """The figures of a run so far, in one line: those of its whole time, but for the throughput of
+    one that goes on.
+    """
     speed = latest(side.loss, over=2.0 if side.active else math.inf)
     known = bool(side.digest.idle)
     parts = [
@@ -85,8 +92,16 @@ def figures(side: Side) -> str:
     parts = [
         f"{side.label}: {side.state}",
         summary(side),
-        "waiting " + (", ".join(f"{task} {share:.0%}" for task, share in side.digest.idle.items()) or "not known"),
-        "updates: " + (", ".join(f"{n:,} of staleness {s}" for s, n in sorted(side.digest.staleness.items())) or "none"),
+        "waiting "
+        + (
+            ", ".join(f"{task} {share:.0%}" for task, share in side.digest.idle.items())
+            or "not known"
+        ),
+        "updates: "
+        + (
+            ", ".join(f"{n:,} of staleness {s}" for s, n in sorted(side.digest.staleness.items()))
+            or "none"
+        ),
         ": ".join(reality(side)),
         side.failure,
     ]
@@ -102,7 +117,11 @@ def reality(side: Side) -> tuple[str, str]:
         imposed.append("a device that is not there is emulated")
     if side.spec.link or side.spec.links or any(e.state == "linked" for e in side.digest.network):
         imposed.append("the links between hosts are held back")
-    imposed += [f"{task} is made {factor:g} times slower" for task, factor in sorted(side.digest.factors.items()) if factor > 1]
+    imposed += [
+        f"{task} is made {factor:g} times slower"
+        for task, factor in sorted(side.digest.factors.items())
+        if factor > 1
+    ]
     if imposed:
         return "emulated", f"real processes and real bytes, but {' and '.join(imposed)}"
     return "measured", "real processes and real bytes; nothing is imposed on them"

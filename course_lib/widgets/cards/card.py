@@ -1,4 +1,7 @@
-"""Cards: pictures that are plain HTML. They need no kernel once they are shown, fold and filter without a script, and print."""
+"""Cards: pictures that are plain HTML.
+
+They need no kernel once they are shown, fold and filter without a script, and print.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from course_lib.widgets import page
 
 
 class Card(ABC):
-    """Something that shows itself in a notebook as HTML, on a page of its own (`to_html`), and as text (`table`)."""
+    """Something that shows itself in a notebook as HTML, on a page of its own (`to_html`), and as
+    text (`table`).
+    """
 
     title: str
 

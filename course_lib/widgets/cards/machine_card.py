@@ -1,4 +1,6 @@
-"""MachineCard: what this machine has, and what that means for each strategy, with the reason and the cure."""
+"""MachineCard: what this machine has, and what that means for each strategy, with the reason and
+the cure.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,40 @@ FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 class MachineCard(Card):
     """A card of a machine.
 
-    - `machine`: rows of what there is, how much of it, and what that means, as `hardware.machine_rows` gives them.
-    - `strategies`: rows of the catalogue, of which it takes `strategy`, `framework`, `reality`, `why` and `cure`.
+    - `machine`: rows of what there is, how much of it, and what that means, as
+      `hardware.machine_rows` gives them.
+    - `strategies`: rows of the catalogue, of which it takes `strategy`, `framework`, `reality`,
+      `why` and `cure`.
     - `plan`: rows of what was decided for a run, the choice, and why.
     """
 
     title = "This machine"
 
-    def __init__(self, machine: Sequence[Row], strategies: Sequence[Mapping[str, str]] = (), plan: Sequence[Row] = ()) -> None:
+    def __init__(
+        self,
+        machine: Sequence[Row],
+        strategies: Sequence[Mapping[str, str]] = (),
+        plan: Sequence[Row] = (),
+    ) -> None:
         self.machine, self.strategies, self.plan = list(machine), list(strategies), list(plan)
 
     def groups(self) -> list[tuple[str, str, str, list[str]]]:
-        """Strategies that stand here for the same reason: reality, why, cure, and their names. What can be measured comes first."""
-        found: dict[tuple[str, str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        """Strategies that stand here for the same reason: reality, why, cure, and their names.
+
+        What can be measured comes first.
+        """
+        found: dict[tuple[str, str, str], dict[str, list[str]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for row in self.strategies:
-            found[row["reality"], row["why"], row["cure"]][row["strategy"]].append(FRAMEWORKS.get(row["framework"], row["framework"]))
+            found[row["reality"], row["why"], row["cure"]][row["strategy"]].append(
+                FRAMEWORKS.get(row["framework"], row["framework"])
+            )
         order = list(REALITY)
-        named = [(*reason, [f"{name} ({', '.join(where)})" for name, where in names.items()]) for reason, names in found.items()]
+        named = [
+            (*reason, [f"{name} ({', '.join(where)})" for name, where in names.items()])
+            for reason, names in found.items()
+        ]
         return sorted(named, key=lambda group: order.index(group[0]))
 
     def body(self) -> str:
@@ -43,7 +62,10 @@ class MachineCard(Card):
         if self.strategies:
             rows = "".join(map(_standing, self.groups()))
             head = "<thead><tr><th>here</th><th>strategies</th><th>why, and what to do</th></tr></thead>"
-            parts += ["<h3>What that means for each strategy</h3>", f'<table class="standing">{head}<tbody>{rows}</tbody></table>']
+            parts += [
+                "<h3>What that means for each strategy</h3>",
+                f'<table class="standing">{head}<tbody>{rows}</tbody></table>',
+            ]
         texts = [text for row in (*self.machine, *self.plan) for text in row]
         texts += [text for _, why, cure, _ in self.groups() for text in (why, cure)]
         return "".join(parts) + glossary(texts, {row["reality"] for row in self.strategies})
@@ -59,7 +81,10 @@ class MachineCard(Card):
 
     def table(self) -> str:
         lines = [f"{what:16} {much}: {means}" for what, much, means in (*self.machine, *self.plan)]
-        lines += [f"{reality:16} {', '.join(names)}: {why}. {cure}".rstrip() for reality, why, cure, names in self.groups()]
+        lines += [
+            f"{reality:16} {', '.join(names)}: {why}. {cure}".rstrip()
+            for reality, why, cure, names in self.groups()
+        ]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -68,7 +93,8 @@ class MachineCard(Card):
 
 def _table(rows: Sequence[Row]) -> str:
     cells = "".join(
-        f'<tr><th scope="row">{escape(a)}</th><td>{explained(b)}</td><td class="quiet">{explained(c)}</td></tr>' for a, b, c in rows
+        f'<tr><th scope="row">{escape(a)}</th><td>{explained(b)}</td><td class="quiet">{explained(c)}</td></tr>'
+        for a, b, c in rows
     )
     return f'<table class="facts"><tbody>{cells}</tbody></table>'
 

@@ -1,4 +1,6 @@
-"""Predict: a question whose answer the learner commits to before anything runs, and meets again beside what was measured."""
+"""Predict: a question whose answer the learner commits to before anything runs, and meets again
+beside what was measured.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,26 @@ GUESS, MEASURED = "#CC79A7", "#0072B2"
 
 
 class Predict(w.VBox):
-    """A card with a question and either `choices`, or a slider over `numbers` = (lowest, highest, unit), or several: {"ring": (0, 100, "ms"), ...}.
+    """A card with a question and either `choices`, or a slider over `numbers` = (lowest, highest,
+    unit), or several: {"ring": (0, 100, "ms"), ...}.
 
-    `guess` is None until the learner locks it; after that it cannot be changed. `reveal(measured, note)` shows both side by side; for a guess
-    that was never made it says so and shows the measurement all the same. Raises ValueError for a card without answers.
+    `guess` is None until the learner locks it; after that it cannot be changed. `reveal(measured,
+    note)` shows both side by side; for a guess that was never made it says so and shows the
+    measurement all the same. Raises ValueError for a card without answers.
     """
 
-    def __init__(self, question: str, choices: Sequence[str] = (), numbers: Range | Mapping[str, Range] | None = None) -> None:
+    def __init__(
+        self,
+        question: str,
+        choices: Sequence[str] = (),
+        numbers: Range | Mapping[str, Range] | None = None,
+    ) -> None:
         if bool(choices) == bool(numbers):
             raise ValueError("a prediction needs either choices or numbers")
         self.question, self.choices, self.numbers = question, tuple(choices), numbers
-        self.ranges: dict[str, Range] = dict(numbers) if isinstance(numbers, Mapping) else {"": numbers} if numbers else {}
+        self.ranges: dict[str, Range] = (
+            dict(numbers) if isinstance(numbers, Mapping) else {"": numbers} if numbers else {}
+        )
         self.guess: Any = None
         self.measured: Answer | None = None
         self.note = ""
@@ -36,7 +47,9 @@ class Predict(w.VBox):
         radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
         self.inputs = {name: self._slider(name) for name in self.ranges} or {"": radio}
         self.input = next(iter(self.inputs.values()))
-        self.button = w.Button(description="Lock my guess", icon="lock", tooltip="After this the guess stays as it is")
+        self.button = w.Button(
+            description="Lock my guess", icon="lock", tooltip="After this the guess stays as it is"
+        )
         self.button.on_click(lambda _: self.lock())
         self.hint, self.answer = w.HTML(), w.HTML()
         row = w.HBox([self.button, self.hint], layout=w.Layout(align_items="center"))
@@ -53,7 +66,11 @@ class Predict(w.VBox):
         if self.choices and self.input.value is None:
             self.hint.value = "Choose first."
         elif missing:
-            self.hint.value = "Move the slider first." if missing == [""] else f"Move these sliders first: {escape(', '.join(missing))}."
+            self.hint.value = (
+                "Move the slider first."
+                if missing == [""]
+                else f"Move these sliders first: {escape(', '.join(missing))}."
+            )
         else:
             values = {name: slider.value for name, slider in self.inputs.items()}
             self.guess = values if isinstance(self.numbers, Mapping) else values[""]
@@ -61,7 +78,9 @@ class Predict(w.VBox):
             self._close("Locked")
 
     def reveal(self, measured: Answer, note: str = "") -> str:
-        """Show the guess beside what was `measured` (a choice, a number in the card's unit, or one for each name); returns the text shown."""
+        """Show the guess beside what was `measured` (a choice, a number in the card's unit, or one
+        for each name); returns the text shown.
+        """
         self._close("Locked" if self.guess is not None else "No guess")
         self.hint.value = ""
         self.measured, self.note = measured, note
@@ -73,10 +92,14 @@ class Predict(w.VBox):
         """Question, guess and measurement as text."""
         guess = "no guess" if self.guess is None else self._show(self.guess)
         measured = "not measured yet" if self.measured is None else self._show(self.measured)
-        return f"{self.question}\nguess: {guess}\nmeasured: {measured}" + (f"\n{self.note}" if self.note else "")
+        return f"{self.question}\nguess: {guess}\nmeasured: {measured}" + (
+            f"\n{self.note}" if self.note else ""
+        )
 
     def to_html(self, path: Path | str) -> Path:
-        """Write a page with the question, the guess and what was measured, which needs no kernel and no network."""
+        """Write a page with the question, the guess and what was measured, which needs no kernel
+        and no network.
+        """
         return _Sheet(self).to_html(path)
 
     def __repr__(self) -> str:
@@ -93,7 +116,9 @@ class Predict(w.VBox):
 
     def _show(self, value: Answer) -> str:
         if isinstance(value, Mapping):
-            return ", ".join(f"{name} {self._number(number, name)}" for name, number in value.items())
+            return ", ".join(
+                f"{name} {self._number(number, name)}" for name, number in value.items()
+            )
         return value if isinstance(value, str) else self._number(value, "")
 
     def _number(self, value: float, name: str) -> str:
@@ -106,14 +131,22 @@ class Predict(w.VBox):
             return ""
         guesses = self.guess if isinstance(self.guess, Mapping) else {"": self.guess}
         found = self.measured if isinstance(self.measured, Mapping) else {"": self.measured}
-        scales = [self._scale(name, guesses.get(name) if guesses else None, float(found[name])) for name in self.ranges if name in found]
+        scales = [
+            self._scale(name, guesses.get(name) if guesses else None, float(found[name]))
+            for name in self.ranges
+            if name in found
+        ]
         return "".join(scales)
 
     def _scale(self, name: str, guess: float | None, measured: float) -> str:
         low, high, _ = self.ranges[name]
         values = [v for v in (guess, measured) if v is not None and math.isfinite(v)]
-        low, high = min(0.0, low, *values), max(high, *values)  # bars that begin at zero can be compared by their length
-        bars = [("guess", guess, GUESS, "url(#ls-guess)"), ("measured", measured, MEASURED, MEASURED)]
+        # bars that begin at zero can be compared by their length
+        low, high = min(0.0, low, *values), max(high, *values)
+        bars = [
+            ("guess", guess, GUESS, "url(#ls-guess)"),
+            ("measured", measured, MEASURED, MEASURED),
+        ]
         rows = []
         for i, (label, value, color, fill) in enumerate(bar for bar in bars if bar[1] is not None):
             width = 1 + 300 * ((value or 0) - low) / ((high - low) or 1)
@@ -151,7 +184,11 @@ class Predict(w.VBox):
         return slider
 
     def _slide(self, name: str, slider: w.Widget) -> None:
-        """A slider was moved. What a browser sends late, after the lock, does not count, and the slider goes back to the guess."""
+        """A slider was moved.
+
+        What a browser sends late, after the lock, does not count, and the slider goes back to the
+        guess.
+        """
         if self.guess is None:
             self._moved.add(name)
         else:
@@ -172,7 +209,9 @@ class _Sheet(Card):
         self.predict = predict
 
     def body(self) -> str:
-        rest = self.predict.answer.value or f"<p>{escape(self.predict.table().split(chr(10))[1])}</p>"
+        rest = (
+            self.predict.answer.value or f"<p>{escape(self.predict.table().split(chr(10))[1])}</p>"
+        )
         listed = "".join(f"<li>{escape(choice)}</li>" for choice in self.predict.choices)
         return _question(self.predict.question) + (f"<ul>{listed}</ul>" if listed else "") + rest
 

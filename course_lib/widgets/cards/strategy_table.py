@@ -1,4 +1,7 @@
-"""StrategyTable: the catalogue of strategies, to compare and to filter. It works without a kernel and without a script."""
+"""StrategyTable: the catalogue of strategies, to compare and to filter.
+
+It works without a kernel and without a script.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,11 @@ QUESTIONS = {
 
 
 class StrategyTable(Card):
-    """The catalogue as a table: one fact of all strategies side by side, whichever is chosen, and all facts of those that are unfolded.
+    """The catalogue as a table: one fact of all strategies side by side, whichever is chosen, and
+    all facts of those that are unfolded.
 
-    `rows`: those of `catalog.rows`, one for each strategy and framework: `strategy`, `framework`, `reality`, `why`, `cure`, and the facts.
+    `rows`: those of `catalog.rows`, one for each strategy and framework: `strategy`, `framework`,
+    `reality`, `why`, `cure`, and the facts.
     """
 
     title = "Strategies"
@@ -38,31 +43,47 @@ class StrategyTable(Card):
             self.by_name.setdefault(row["strategy"], {})[row["framework"]] = row
 
     def body(self) -> str:
-        present = [reality for reality in REALITY if any(row["reality"] == reality for row in self.rows)]
+        present = [
+            reality for reality in REALITY if any(row["reality"] == reality for row in self.rows)
+        ]
         choices = [
             _select("compare", QUESTIONS),
             _select("framework", {"both": "both", **FRAMEWORKS}),
             _select("here", {"any": "all", **{reality: reality for reality in present}}),
         ]
-        asked = "".join(f'<th scope="col" class="f-{fact}">{question}</th>' for fact, question in QUESTIONS.items())
-        columns = "".join(f'<th scope="col" class="c-{key}">{name}</th>' for key, name in FRAMEWORKS.items())
-        head = f'<div class="ls-head"><span class="ls-title">{self.title}</span><span class="ls-gap"></span>{"".join(choices)}</div>'
-        table = (
-            f'<thead><tr><th scope="col">strategy</th>{asked}{columns}</tr></thead><tbody>{"".join(map(self._row, self.by_name))}</tbody>'
+        asked = "".join(
+            f'<th scope="col" class="f-{fact}">{question}</th>'
+            for fact, question in QUESTIONS.items()
         )
-        texts = [text for row in self.rows for text in (row["why"], row["cure"], *(row[fact] for fact in QUESTIONS))]
+        columns = "".join(
+            f'<th scope="col" class="c-{key}">{name}</th>' for key, name in FRAMEWORKS.items()
+        )
+        head = f'<div class="ls-head"><span class="ls-title">{self.title}</span><span class="ls-gap"></span>{"".join(choices)}</div>'
+        table = f'<thead><tr><th scope="col">strategy</th>{asked}{columns}</tr></thead><tbody>{"".join(map(self._row, self.by_name))}</tbody>'
+        texts = [
+            text
+            for row in self.rows
+            for text in (row["why"], row["cure"], *(row[fact] for fact in QUESTIONS))
+        ]
         units = '<p class="quiet f-wire">n: how many workers. S: the bytes of all gradients, as many as of all parameters.</p>'
         return f'{head}<table class="strategies">{table}</table>{units}{glossary(texts, present)}'
 
     def _row(self, name: str) -> str:
-        """A strategy: the fact that is asked for and how real it is here; below, unfolded, all facts and the reasons."""
+        """A strategy: the fact that is asked for and how real it is here; below, unfolded, all
+        facts and the reasons.
+        """
         found = self.by_name[name]
         any_row = next(iter(found.values()))
         marks = " ".join(f'data-{framework}="{row["reality"]}"' for framework, row in found.items())
-        facts = "".join(f'<td class="f-{fact}">{explained(any_row[fact])}</td>' for fact in QUESTIONS)
+        facts = "".join(
+            f'<td class="f-{fact}">{explained(any_row[fact])}</td>' for fact in QUESTIONS
+        )
         here = "".join(f'<td class="c-{key}">{_here(found.get(key))}</td>' for key in FRAMEWORKS)
         label = f'<th scope="row"><details><summary>{escape(name)}</summary></details></th>'
-        more = "".join(f"<dt>{question}</dt><dd>{explained(any_row[fact])}</dd>" for fact, question in QUESTIONS.items())
+        more = "".join(
+            f"<dt>{question}</dt><dd>{explained(any_row[fact])}</dd>"
+            for fact, question in QUESTIONS.items()
+        )
         for framework, row in found.items():
             cure = f'<span class="cure">{explained(row["cure"])}</span>' if row["cure"] else ""
             more += f"<dt>here, {FRAMEWORKS[framework]}</dt><dd>{badge(row['reality'])} {explained(row['why'])}{cure}</dd>"
@@ -72,14 +93,27 @@ class StrategyTable(Card):
     def style(self) -> str:
         """Which column and which rows are shown follows from what is chosen."""
         here = ".ls.ls-card:has(option[value={}]:checked)"
-        rules = [f".ls.ls-card:not(:has(option[value={fact}]:checked)) .f-{fact} {{ display: none; }}" for fact in QUESTIONS]
+        rules = [
+            f".ls.ls-card:not(:has(option[value={fact}]:checked)) .f-{fact} {{ display: none; }}"
+            for fact in QUESTIONS
+        ]
         for key in FRAMEWORKS:
             chosen = here.format(key)
-            rules.append(f"{chosen} :is(tr[data-torch], tr[data-tensorflow]):not([data-{key}]) {{ display: none; }}")
-            rules += [f"{chosen} .c-{other} {{ display: none; }}" for other in FRAMEWORKS if other != key]
-            rules += [f"{chosen}:has(option[value={r}]:checked) tbody tr:not([data-{key}={r}]) {{ display: none; }}" for r in REALITY]
+            rules.append(
+                f"{chosen} :is(tr[data-torch], tr[data-tensorflow]):not([data-{key}]) {{ display: none; }}"
+            )
+            rules += [
+                f"{chosen} .c-{other} {{ display: none; }}" for other in FRAMEWORKS if other != key
+            ]
+            rules += [
+                f"{chosen}:has(option[value={r}]:checked) tbody tr:not([data-{key}={r}]) {{ display: none; }}"
+                for r in REALITY
+            ]
         neither = "".join(f":not([data-{key}={{0}}])" for key in FRAMEWORKS)
-        rules += [f"{here.format(reality)} tbody tr{neither.format(reality)} {{ display: none; }}" for reality in REALITY]
+        rules += [
+            f"{here.format(reality)} tbody tr{neither.format(reality)} {{ display: none; }}"
+            for reality in REALITY
+        ]
         rules += [
             ".ls.ls-card tr.more:not(tr:has(details[open]) + tr) { display: none; }",
             ".ls.ls-card tbody tr.more { border-top: 0; } .ls.ls-card tr.more td { padding: 0 0 10px 18px; }",
@@ -91,7 +125,10 @@ class StrategyTable(Card):
         lines = []
         for name, found in self.by_name.items():
             row = next(iter(found.values()))
-            lines += [name, *(f"  {question:30} {row[fact]}" for fact, question in QUESTIONS.items())]
+            lines += [
+                name,
+                *(f"  {question:30} {row[fact]}" for fact, question in QUESTIONS.items()),
+            ]
             lines += [
                 f"  here, {FRAMEWORKS[f]:24} {' '.join(filter(None, (r['reality'] + ':', r['why'] + '.', r['cure'])))}"
                 for f, r in found.items()
@@ -103,7 +140,9 @@ class StrategyTable(Card):
 
 
 def _select(label: str, options: Mapping[str, str]) -> str:
-    listed = "".join(f'<option value="{value}">{escape(text)}</option>' for value, text in options.items())
+    listed = "".join(
+        f'<option value="{value}">{escape(text)}</option>' for value, text in options.items()
+    )
     return f'<label>{label} <select aria-label="{label}">{listed}</select></label>'
 
 

@@ -40,8 +40,15 @@ WORDS = {
     "fork": "a process is copied, with all that it has in memory, in milliseconds",
     "straggler": "a worker that is slower than the others",
 }
-_AS_IT_STANDS = {**WORDS, **{word[:1].upper() + word[1:]: meaning for word, meaning in WORDS.items()}}  # it may begin a sentence
-_LONGEST_FIRST = re.compile(r"(?<![\w-])(" + "|".join(sorted(map(re.escape, _AS_IT_STANDS), key=len, reverse=True)) + r")(?![\w-])")
+_AS_IT_STANDS = {
+    **WORDS,
+    **{word[:1].upper() + word[1:]: meaning for word, meaning in WORDS.items()},
+}  # it may begin a sentence
+_LONGEST_FIRST = re.compile(
+    r"(?<![\w-])("
+    + "|".join(sorted(map(re.escape, _AS_IT_STANDS), key=len, reverse=True))
+    + r")(?![\w-])"
+)
 
 
 def explained(text: str) -> str:
@@ -59,8 +66,21 @@ def explained(text: str) -> str:
 
 
 def glossary(texts: Iterable[str], realities: Iterable[str] = ()) -> str:
-    """The known words of some texts with their explanations, as an HTML list that can be unfolded: for keyboards and fingers."""
-    used = {word: WORDS[word] for text in texts for match in _LONGEST_FIRST.finditer(text) if (word := match[1]) in WORDS}
+    """The known words of some texts with their explanations, as an HTML list that can be unfolded:
+    for keyboards and fingers.
+    """
+    used = {
+        word: WORDS[word]
+        for text in texts
+        for match in _LONGEST_FIRST.finditer(text)
+        if (word := match[1]) in WORDS
+    }
     used |= {word: REALITY[word][2] for word in realities}
-    rows = "".join(f"<dt>{word}</dt><dd>{escape(used[word])}</dd>" for word in sorted(used, key=str.lower))
-    return f'<details class="ls-words"><summary>Words used here</summary><dl>{rows}</dl></details>' if used else ""
+    rows = "".join(
+        f"<dt>{word}</dt><dd>{escape(used[word])}</dd>" for word in sorted(used, key=str.lower)
+    )
+    return (
+        f'<details class="ls-words"><summary>Words used here</summary><dl>{rows}</dl></details>'
+        if used
+        else ""
+    )

@@ -1,4 +1,6 @@
-"""An algorithm on the stage, under one setting: its schedule as far as it can be played, and its moments on each clock."""
+"""An algorithm on the stage, under one setting: its schedule as far as it can be played, and its
+moments on each clock.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,21 @@ from course_lib.collectives import Topology, build
 from course_lib.collectives.registry import Algorithm, find
 from course_lib.errors import SpecError
 from course_lib.spec import Link
-from course_lib.widgets.stage.scene import MOST_WORKERS, Reduced, Shown, measured, panel, simulated, totals
+from course_lib.widgets.stage.scene import (
+    MOST_WORKERS,
+    Reduced,
+    Shown,
+    measured,
+    panel,
+    simulated,
+    totals,
+)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How many workers on how many hosts, what each brings, and the bytes a second of a link `inside` a host and `between` hosts.
+    """How many workers on how many hosts, what each brings, and the bytes a second of a link
+    `inside` a host and `between` hosts.
 
     `held`: what was carried out for real went over links that are held to that speed.
     """
@@ -38,7 +49,11 @@ class Setting:
 
     def topology(self, base: Topology) -> Topology:
         """`base` with links of these speeds."""
-        return replace(base, intra=replace(base.intra, beta=1 / self.inside), inter=replace(base.inter, beta=1 / self.between))
+        return replace(
+            base,
+            intra=replace(base.intra, beta=1 / self.inside),
+            inter=replace(base.inter, beta=1 / self.between),
+        )
 
     @property
     def link(self) -> Link | None:
@@ -48,7 +63,10 @@ class Setting:
     def words(self, clock: str) -> dict[str, str]:
         """What stands at hosts and links, and the whole setting in a sentence."""
         inside, between = _rate(self.inside), _rate(self.between)
-        workers, hosts = (f"{count} {what}{'s' if count > 1 else ''}" for what, count in (("worker", self.workers), ("host", self.hosts)))
+        workers, hosts = (
+            f"{count} {what}{'s' if count > 1 else ''}"
+            for what, count in (("worker", self.workers), ("host", self.hosts))
+        )
         about = f"{workers} on {hosts}, {amount(self.bytes)} each"
         links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
         if clock == "measured":
@@ -71,13 +89,26 @@ class Act:
     error: str = ""
 
     @classmethod
-    def of(cls, algorithm: str | Algorithm | Reduced, label: str, setting: Setting, base: Topology, done: Reduced | None = None) -> Act:
-        """Build, verify and simulate; the error of a learner's function is kept, that of ours is raised."""
+    def of(
+        cls,
+        algorithm: str | Algorithm | Reduced,
+        label: str,
+        setting: Setting,
+        base: Topology,
+        done: Reduced | None = None,
+    ) -> Act:
+        """Build, verify and simulate; the error of a learner's function is kept, that of ours is
+        raised.
+        """
         if isinstance(algorithm, str) or callable(algorithm):
             function = find(algorithm)
-            label = label or (algorithm if isinstance(algorithm, str) else getattr(function, "__name__", "")).replace("<lambda>", "")
+            label = label or (
+                algorithm if isinstance(algorithm, str) else getattr(function, "__name__", "")
+            ).replace("<lambda>", "")
             try:
-                schedule = done.schedule if done else build(function, setting.workers, setting.hosts)
+                schedule = (
+                    done.schedule if done else build(function, setting.workers, setting.hosts)
+                )
                 shown = Shown.of(schedule)
             except Exception as error:  # whatever a learner's function raises is the answer
                 return cls(label or "your function", None, {}, _said(function, error))
@@ -85,12 +116,18 @@ class Act:
             done, shown = algorithm, Shown.of(algorithm.schedule)
         clocks = {"simulated": simulated(shown, setting.bytes, setting.topology(base))}
         if done:
-            clocks["simulated" if done.reality == "simulated" else "measured"] = measured(shown, done)
+            clocks["simulated" if done.reality == "simulated" else "measured"] = measured(
+                shown, done
+            )
         return cls(label or shown.schedule.name, shown, clocks)
 
     def panel(self, nbytes: int) -> dict[str, Any]:
         """The same as plain values."""
-        return panel(self.shown, self.label, nbytes, self.clocks) if self.shown else {"label": self.label, "error": self.error}
+        return (
+            panel(self.shown, self.label, nbytes, self.clocks)
+            if self.shown
+            else {"label": self.label, "error": self.error}
+        )
 
     @property
     def problem(self) -> str:
@@ -98,12 +135,22 @@ class Act:
         return self.error or (self.shown.breaks.text if self.shown and self.shown.breaks else "")
 
     def rows(self, nbytes: int) -> list[tuple[str, ...]]:
-        """A row for each clock but that of rounds: label, rounds, bytes, busiest link, time, bus bandwidth, and what it is."""
+        """A row for each clock but that of rounds: label, rounds, bytes, busiest link, time, bus
+        bandwidth, and what it is.
+        """
         if not self.shown or self.problem:
             return []
         most, link, carried = totals(self.shown, nbytes)
-        facts = self.label, str(len(self.shown.schedule.rounds)), amount(most), f"{link}: {amount(carried)}" if link else "none"
-        return [(*facts, f"{c['seconds'] * 1e3:.3g} ms", f"{c['bus'] / 1e9:.3g} GB/s", c["reality"]) for c in self.clocks.values()]
+        facts = (
+            self.label,
+            str(len(self.shown.schedule.rounds)),
+            amount(most),
+            f"{link}: {amount(carried)}" if link else "none",
+        )
+        return [
+            (*facts, f"{c['seconds'] * 1e3:.3g} ms", f"{c['bus'] / 1e9:.3g} GB/s", c["reality"])
+            for c in self.clocks.values()
+        ]
 
 
 HEADS = ("", "rounds", "a rank sends", "busiest link", "time", "bus bandwidth", "")
@@ -114,11 +161,17 @@ def table(acts: Sequence[Act], setting: Setting) -> str:
     rows = [row for act in acts for row in act.rows(setting.bytes)]
     problems = [f"{act.label}: {act.problem}" for act in acts if act.problem]
     widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in [HEADS, *rows] if rows]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in [HEADS, *rows]
+        if rows
+    ]
     return "\n".join([setting.words("simulated")["about"], *lines, *problems])
 
 
-def scene(acts: Sequence[Act], setting: Setting, palette: Sequence[str], fixed: str) -> dict[str, Any]:
+def scene(
+    acts: Sequence[Act], setting: Setting, palette: Sequence[str], fixed: str
+) -> dict[str, Any]:
     """All that the page draws. `fixed`: why the setting cannot be changed, if so."""
     return {
         "panels": [act.panel(setting.bytes) for act in acts],
@@ -130,10 +183,17 @@ def scene(acts: Sequence[Act], setting: Setting, palette: Sequence[str], fixed: 
 
 
 def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
-    """Workers, hosts, bytes and link of all-reduces that were carried out. Raises SpecError if they do not go together."""
+    """Workers, hosts, bytes and link of all-reduces that were carried out.
+
+    Raises SpecError if they do not go together.
+    """
     found = {(d.schedule.workers, len(set(d.schedule.hosts)), d.bytes, d.link) for d in done}
     if len(found) > 1:
-        raise SpecError("algorithms", [f[:3] for f in found], "all-reduces with the same workers, hosts, bytes and links")
+        raise SpecError(
+            "algorithms",
+            [f[:3] for f in found],
+            "all-reduces with the same workers, hosts, bytes and links",
+        )
     return found.pop()
 
 

@@ -1,4 +1,6 @@
-"""AllReduceStage: all-reduce algorithms side by side on one clock, every transfer as it moved, and whose gradients each chunk holds."""
+"""AllReduceStage: all-reduce algorithms side by side on one clock, every transfer as it moved, and
+whose gradients each chunk holds.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,44 @@ from course_lib.widgets.stage.act import Act, Setting, alike, scene, table
 from course_lib.widgets.stage.scene import Reduced
 from course_lib.widgets.stage.still import still_svg
 
-# Colours go to workers in their order: cool ones to the first half and warm ones to the second, so that two hosts can be told apart.
+# Colours go to workers in their order: cool ones to the first half and warm ones to the second, so
+# that two hosts can be told apart.
 PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
 PAST = "These were carried out as they are: settings cannot be changed."
 
 Carry = Callable[..., Sequence[Reduced]]
-"""Carries out algorithms for real: (bytes, algorithms, workers, hosts, link=) -> what came of each, as `course_lib.reduction.call.compare`."""
+"""Carries out algorithms for real: (bytes, algorithms, workers, hosts, link=) -> what came of each,
+as `course_lib.reduction.call.compare`.
+"""
 
 
 class AllReduceStage(anywidget.AnyWidget):
     """Algorithms side by side: play, pause, step a round, scrub. A cell's last value shows it.
 
-    `algorithms`: names, functions `workers -> Schedule` of your own, or all-reduces that `course_lib.allreduce` has carried out, whose measured
-    moments are then played. A function that is not right plays up to the transfer that breaks it, and says why. `labels`: what to call
-    them, if not by their names. `bytes`: what each worker brings. Sliders change workers, hosts, bytes and links, and simulate anew.
-    `run`: what carries algorithms out when the button is pressed.
+    `algorithms`: names, functions `workers -> Schedule` of your own, or all-reduces that
+    `course_lib.allreduce` has carried out, whose measured moments are then played. A function that
+    is not right plays up to the transfer that breaks it, and says why. `labels`: what to call them,
+    if not by their names. `bytes`: what each worker brings. Sliders change workers, hosts, bytes
+    and links, and simulate anew. `run`: what carries algorithms out when the button is pressed.
 
-    `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed` can be set from a cell too.
-    Raises SpecError for settings that cannot be.
+    `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
+    can be set from a cell too. Raises SpecError for settings that cannot be.
     """
 
-    _esm = page.asset(*(f"stage/{part}.js" for part in ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")))
+    _esm = page.asset(
+        *(
+            f"stage/{part}.js"
+            for part in (
+                "words",
+                "state",
+                "layout",
+                "draw",
+                "sliders",
+                "transport",
+                "all_reduce_stage",
+            )
+        )
+    )
     _css = page.asset("theme.css", "stage/all_reduce_stage.css")
 
     scene = t.Dict().tag(sync=True)
@@ -74,11 +93,16 @@ class AllReduceStage(anywidget.AnyWidget):
             workers, hosts, bytes, link = alike(done)
         between = link.bytes_per_second if link and link.mbit else 1 / topology.inter.beta
         self.base, self.run, self.past = replace(topology, hosts=None), run, PAST if done else ""
-        self.setting = Setting(workers, hosts, parse_bytes(bytes), 1 / topology.intra.beta, between, link is not None)
+        self.setting = Setting(
+            workers, hosts, parse_bytes(bytes), 1 / topology.intra.beta, between, link is not None
+        )
         self.acts = self._acts(self.setting)
         first = scene(self.acts, self.setting, PALETTE, self.past)
         super().__init__(
-            scene=first, settings=first["settings"], runnable=run is not None and not done, clock="measured" if done else "rounds"
+            scene=first,
+            settings=first["settings"],
+            runnable=run is not None and not done,
+            clock="measured" if done else "rounds",
         )
         self.runner: threading.Thread | None = None
         self.observe(self._set, "settings")
@@ -89,29 +113,50 @@ class AllReduceStage(anywidget.AnyWidget):
         return f"AllReduceStage({', '.join(act.label for act in self.acts)}: {s.workers} workers, {s.hosts} hosts, {s.bytes} bytes)"
 
     def table(self) -> str:
-        """The picture's facts as text: for each algorithm rounds, bytes, times and bus bandwidth, or what is wrong with it."""
+        """The picture's facts as text: for each algorithm rounds, bytes, times and bus bandwidth,
+        or what is wrong with it.
+        """
         return table(self.acts, self.setting)
 
     def to_html(self, path: Path | str, title: str = "") -> Path:
-        """Write a page that plays, steps and scrubs without a kernel or a network; returns where it is."""
-        return page.save(self, path, title or f"All-reduce: {' beside '.join(act.label for act in self.acts)}", self.table())
+        """Write a page that plays, steps and scrubs without a kernel or a network; returns where it
+        is.
+        """
+        return page.save(
+            self,
+            path,
+            title or f"All-reduce: {' beside '.join(act.label for act in self.acts)}",
+            self.table(),
+        )
 
     def still(self, path: Path | str, round: int | None = None) -> Path:
-        """Write an SVG picture for slides: the state after `round` rounds (default: half of the shortest), and what moves next."""
+        """Write an SVG picture for slides: the state after `round` rounds (default: half of the
+        shortest), and what moves next.
+        """
         path = Path(path)
         path.write_text(still_svg(self.acts, self.setting, PALETTE, round), encoding="utf-8")
         return path
 
     def carry_out(self) -> None:
-        """Carry the algorithms out for real, on a thread; then their measured moments are played. Nothing happens while that goes on."""
+        """Carry the algorithms out for real, on a thread; then their measured moments are played.
+
+        Nothing happens while that goes on.
+        """
         if self.run and not self.busy:
             self.busy, self.status = True, ""
-            self.runner = threading.Thread(target=self._carry, args=(self.run, self.setting), name="lockstep-stage", daemon=True)
+            self.runner = threading.Thread(
+                target=self._carry,
+                args=(self.run, self.setting),
+                name="lockstep-stage",
+                daemon=True,
+            )
             self.runner.start()
 
     def _carry(self, run: Carry, setting: Setting) -> None:
         try:
-            done = run(setting.bytes, self.algorithms, setting.workers, setting.hosts, link=setting.link)
+            done = run(
+                setting.bytes, self.algorithms, setting.workers, setting.hosts, link=setting.link
+            )
             if setting == self.setting:
                 setting = replace(setting, held=any(d.link for d in done))
                 acts = self._acts(setting, done)
@@ -127,14 +172,19 @@ class AllReduceStage(anywidget.AnyWidget):
 
     def _acts(self, setting: Setting, done: Sequence[Reduced | None] = ()) -> list[Act]:
         done = done or (None,) * len(self.algorithms)
-        return [Act.of(a, label, setting, self.base, d) for a, label, d in zip(self.algorithms, self.labels, done, strict=True)]
+        return [
+            Act.of(a, label, setting, self.base, d)
+            for a, label, d in zip(self.algorithms, self.labels, done, strict=True)
+        ]
 
     def _show(self, setting: Setting, acts: list[Act]) -> None:
         self.setting, self.acts = setting, acts
         self.scene = scene(acts, setting, PALETTE, self.past)
 
     def _set(self, change: dict[str, Any]) -> None:
-        """A slider was moved, or `settings` set from a cell; a number of hosts that is too large becomes as many as there are workers."""
+        """A slider was moved, or `settings` set from a cell; a number of hosts that is too large
+        becomes as many as there are workers.
+        """
         wanted = {**self.scene["settings"], **change["new"], "held": False}
         wanted["hosts"] = min(wanted["hosts"], wanted["workers"])
         if wanted != self.scene["settings"] and not self.past:

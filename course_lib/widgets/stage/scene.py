@@ -1,6 +1,8 @@
-"""From a schedule and its times to what the stage draws: flat arrays of transfers, the moments of each, and where a wrong one breaks.
+"""From a schedule and its times to what the stage draws: flat arrays of transfers, the moments of
+each, and where a wrong one breaks.
 
-A scene holds facts only (ranks, hosts, chunks, transfers, times); where they stand on the screen is for the drawing to say.
+A scene holds facts only (ranks, hosts, chunks, transfers, times); where they stand on the screen is
+for the drawing to say.
 """
 
 from __future__ import annotations
@@ -13,7 +15,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from course_lib.collectives import Problem, Proof, Round, Schedule, State, Topology, Transfer, bus_bandwidth, simulate, verify
+from course_lib.collectives import (
+    Problem,
+    Proof,
+    Round,
+    Schedule,
+    State,
+    Topology,
+    Transfer,
+    bus_bandwidth,
+    simulate,
+    verify,
+)
 from course_lib.collectives.contributions import goal, sound, whole
 from course_lib.collectives.messages import chunk_ends
 from course_lib.errors import SpecError
@@ -30,7 +43,10 @@ MOST_TRANSFERS = 20_000
 
 
 class Reduced(Protocol):
-    """An all-reduce that has been carried out, as `course_lib.allreduce` returns it. `seconds` is the quickest of several calls."""
+    """An all-reduce that has been carried out, as `course_lib.allreduce` returns it.
+
+    `seconds` is the quickest of several calls.
+    """
 
     @property
     def schedule(self) -> Schedule: ...
@@ -48,9 +64,11 @@ class Reduced(Protocol):
 
 @dataclass(frozen=True)
 class Break:
-    """Where a wrong schedule goes wrong: in `round`, with transfer number `transfer` of those shown (None: one is missing, or cannot be drawn).
+    """Where a wrong schedule goes wrong: in `round`, with transfer number `transfer` of those shown
+    (None: one is missing, or cannot be drawn).
 
-    `cell` is the rank and the chunk to point at, if there is such a place; `text` says what is wrong.
+    `cell` is the rank and the chunk to point at, if there is such a place; `text` says what is
+    wrong.
     """
 
     round: int
@@ -61,7 +79,10 @@ class Break:
 
 @dataclass(frozen=True)
 class Shown:
-    """The part of a schedule that is played: all of it, or as far as it goes well. `transfers` has (round, transfer) in their order."""
+    """The part of a schedule that is played: all of it, or as far as it goes well.
+
+    `transfers` has (round, transfer) in their order.
+    """
 
     schedule: Schedule
     transfers: tuple[tuple[int, Transfer], ...]
@@ -73,32 +94,53 @@ class Shown:
         """Raises SpecError for a schedule that is too large to be looked at."""
         count = sum(map(len, schedule.rounds))
         if schedule.workers > MOST_WORKERS or schedule.ranks > MOST_RANKS:
-            raise SpecError("workers", schedule.workers, f"the stage has room for {MOST_WORKERS} workers and {MOST_RANKS} ranks")
+            raise SpecError(
+                "workers",
+                schedule.workers,
+                f"the stage has room for {MOST_WORKERS} workers and {MOST_RANKS} ranks",
+            )
         if schedule.chunks > MOST_CHUNKS:
             raise SpecError("chunks", schedule.chunks, f"the stage has room for {MOST_CHUNKS}")
         if count > MOST_TRANSFERS:
-            raise SpecError("schedule", schedule.name, f"has {count} transfers; the stage shows {MOST_TRANSFERS} at most")
+            raise SpecError(
+                "schedule",
+                schedule.name,
+                f"has {count} transfers; the stage shows {MOST_TRANSFERS} at most",
+            )
         proof = verify(schedule)
         where = None if proof else _first(proof)
         last = len(schedule.rounds) if where is None or where[1] is None else where[0].round + 1
         kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:last]]
         transfers = tuple((number, t) for number, r in enumerate(kept) for t in r)
         breaks = None if where is None else _break(schedule, *where, transfers)
-        return cls(schedule if where is None else replace(schedule, rounds=kept), transfers, breaks, len(schedule.rounds))
+        return cls(
+            schedule if where is None else replace(schedule, rounds=kept),
+            transfers,
+            breaks,
+            len(schedule.rounds),
+        )
 
 
-def panel(shown: Shown, label: str, nbytes: int, clocks: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def panel(
+    shown: Shown, label: str, nbytes: int, clocks: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     """One algorithm as plain values and bytes, small enough to be sent at each move of a slider.
 
-    Columns with an entry for each transfer in the order of rounds: `src`, `dst` (uint8), `chunk` (uint8, or uint16 where there are more than 256)
-    and `reduce`, whether it is added (a bit). `offsets`: the first transfer of each round. A bit by rank and chunk: `own`, whether the rank starts
-    with its own contribution there, and `wants`, whether it must end with the `whole` (a bit set for each chunk). `sizes`: bytes of each chunk.
-    `clocks` from `simulated` and `measured`.
+    Columns with an entry for each transfer in the order of rounds: `src`, `dst` (uint8), `chunk`
+    (uint8, or uint16 where there are more than 256) and `reduce`, whether it is added (a bit).
+    `offsets`: the first transfer of each round. A bit by rank and chunk: `own`, whether the rank
+    starts with its own contribution there, and `wants`, whether it must end with the `whole` (a bit
+    set for each chunk). `sizes`: bytes of each chunk. `clocks` from `simulated` and `measured`.
     """
     schedule = shown.schedule
-    src, dst, chunk = np.array([t[:3] for _, t in shown.transfers], dtype=np.uint16).reshape(-1, 3).T
+    src, dst, chunk = (
+        np.array([t[:3] for _, t in shown.transfers], dtype=np.uint16).reshape(-1, 3).T
+    )
     rounds = [number for number, _ in shown.transfers]
-    wants = [[goal(schedule, rank, chunk) is not None for chunk in range(schedule.chunks)] for rank in range(schedule.ranks)]
+    wants = [
+        [goal(schedule, rank, chunk) is not None for chunk in range(schedule.chunks)]
+        for rank in range(schedule.ranks)
+    ]
     return {
         "label": label,
         "workers": schedule.workers,
@@ -132,14 +174,20 @@ def simulated(shown: Shown, nbytes: int, topology: Topology) -> dict[str, Any]:
 
 
 def measured(shown: Shown, reduced: Reduced) -> dict[str, Any]:
-    """The clock of a call that was carried out, from its trace. Raises SpecError if that is not a trace of this schedule."""
-    return _clock(shown, reduced.trace, reduced.bytes, reduced.reality) | {"quickest": reduced.seconds}
+    """The clock of a call that was carried out, from its trace.
+
+    Raises SpecError if that is not a trace of this schedule.
+    """
+    return _clock(shown, reduced.trace, reduced.bytes, reduced.reality) | {
+        "quickest": reduced.seconds
+    }
 
 
 def _clock(shown: Shown, trace: Trace, nbytes: int, reality: str) -> dict[str, Any]:
     """When each transfer began and ended, how long all took (`seconds`), and bus bandwidth.
 
-    `times`: all beginnings, then all ends, from the first beginning (0) to the last end (65535), as uint16: as fine as a picture needs.
+    `times`: all beginnings, then all ends, from the first beginning (0) to the last end (65535), as
+    uint16: as fine as a picture needs.
 
     Where a trace has several calls of the schedule, this is the first.
     """
@@ -150,7 +198,11 @@ def _clock(shown: Shown, trace: Trace, nbytes: int, reality: str) -> dict[str, A
     found = []
     for number, t in shown.transfers:
         if not (queue := told[number, task(t.src), task(t.dst), t.chunk]):
-            raise SpecError("trace", repr(trace), f"a trace of {shown.schedule!r}: it has no message {t} in round {number}")
+            raise SpecError(
+                "trace",
+                repr(trace),
+                f"a trace of {shown.schedule!r}: it has no message {t} in round {number}",
+            )
         found.append(queue.popleft())
     times = np.array([[m.start for m in found], [m.end for m in found]])
     times -= times.min(initial=np.inf) if found else 0.0
@@ -165,7 +217,9 @@ def _clock(shown: Shown, trace: Trace, nbytes: int, reality: str) -> dict[str, A
 
 
 def totals(shown: Shown, nbytes: int) -> tuple[int, str, int]:
-    """Bytes sent by the rank that sends most; the busiest link between hosts ("" if there is none) and the bytes on it."""
+    """Bytes sent by the rank that sends most; the busiest link between hosts ("" if there is none)
+    and the bytes on it.
+    """
     size = np.diff(chunk_ends(shown.schedule, nbytes, ITEMSIZE)).tolist()
     sent: dict[int, int] = defaultdict(int)
     links: dict[str, int] = defaultdict(int)
@@ -186,8 +240,15 @@ def _first(proof: Proof) -> tuple[Problem, Transfer | None]:
 
 
 def _blamed(proof: Proof, problem: Problem) -> Transfer | None:
-    """The transfer that a problem is about; None for a result that is incomplete because something was not sent."""
-    here = [t for r in proof.schedule.rounds[problem.round : problem.round + 1] for t in r if problem.chunk == t.chunk]
+    """The transfer that a problem is about; None for a result that is incomplete because something
+    was not sent.
+    """
+    here = [
+        t
+        for r in proof.schedule.rounds[problem.round : problem.round + 1]
+        for t in r
+        if problem.chunk == t.chunk
+    ]
     if problem.kind in ("nothing", "self", "chunk"):
         return next((t for t in here if t.src == problem.rank), None)
     if problem.kind == "rank":
@@ -196,15 +257,29 @@ def _blamed(proof: Proof, problem: Problem) -> Transfer | None:
     if problem.kind == "missing":
         before = proof.state(problem.round)
         lost = set(problem.contributions)
-        into = [t for t in into if t.op == "copy" and lost & set(before.ranks(t.dst, t.chunk)) - set(before.ranks(t.src, t.chunk))]
+        into = [
+            t
+            for t in into
+            if t.op == "copy"
+            and lost & set(before.ranks(t.dst, t.chunk)) - set(before.ranks(t.src, t.chunk))
+        ]
     return into[-1] if into else None
 
 
-def _break(schedule: Schedule, problem: Problem, blamed: Transfer | None, shown: Sequence[tuple[int, Transfer]]) -> Break:
+def _break(
+    schedule: Schedule,
+    problem: Problem,
+    blamed: Transfer | None,
+    shown: Sequence[tuple[int, Transfer]],
+) -> Break:
     """Where a problem is seen among the transfers that are shown."""
     if blamed is None:
         return Break(problem.round, None, None, problem.text)
-    ends = [(rank, blamed.chunk) for rank in (blamed.dst, blamed.src) if 0 <= rank < schedule.ranks and 0 <= blamed.chunk < schedule.chunks]
+    ends = [
+        (rank, blamed.chunk)
+        for rank in (blamed.dst, blamed.src)
+        if 0 <= rank < schedule.ranks and 0 <= blamed.chunk < schedule.chunks
+    ]
     if not sound(schedule, blamed):
         return Break(problem.round, None, ends[0] if ends else None, problem.text)
     number = len(shown) - 1 - list(reversed(shown)).index((problem.round, blamed))
@@ -212,16 +287,27 @@ def _break(schedule: Schedule, problem: Problem, blamed: Transfer | None, shown:
 
 
 def _stop(shown: Shown, clocks: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """The break with the moment on each clock at which the picture stops; nothing to stop at where a transfer is missing."""
+    """The break with the moment on each clock at which the picture stops; nothing to stop at where
+    a transfer is missing.
+    """
     b = shown.breaks
     if b is None:
         return None
     nowhere = b.transfer is None and b.cell is None
     at: dict[str, float] = {} if nowhere else {"rounds": b.round + MIDDLE}
     for name, clock in clocks.items():
-        start, end = np.frombuffer(clock["times"], dtype=np.uint16).reshape(2, -1) * (clock["seconds"] / FINEST)
+        start, end = np.frombuffer(clock["times"], dtype=np.uint16).reshape(2, -1) * (
+            clock["seconds"] / FINEST
+        )
         if b.transfer is not None:
             at[name] = float(start[b.transfer] + end[b.transfer]) / 2
         elif not nowhere:
-            at[name] = max((float(end[i]) for i, (number, _) in enumerate(shown.transfers) if number < b.round), default=0.0)
+            at[name] = max(
+                (
+                    float(end[i])
+                    for i, (number, _) in enumerate(shown.transfers)
+                    if number < b.round
+                ),
+                default=0.0,
+            )
     return {"round": b.round, "transfer": b.transfer, "cell": b.cell, "text": b.text, "at": at}

@@ -1,4 +1,6 @@
-"""A still picture of the stage for slides and READMEs, as SVG: who has what after some rounds, what moves next, and what the links carried."""
+"""A still picture of the stage for slides and READMEs, as SVG: who has what after some rounds, what
+moves next, and what the links carried.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,13 @@ _FONT = f'font-family="system-ui, sans-serif" font-size="14" fill="{INK}"'
 _HEAD = '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker>'
 
 
-def still_svg(acts: Sequence[Act], setting: Setting, palette: Sequence[str], rounds: int | None = None) -> str:
-    """The acts side by side after `rounds` rounds (default: half of the shortest). Raises ValueError if no act can be drawn."""
+def still_svg(
+    acts: Sequence[Act], setting: Setting, palette: Sequence[str], rounds: int | None = None
+) -> str:
+    """The acts side by side after `rounds` rounds (default: half of the shortest).
+
+    Raises ValueError if no act can be drawn.
+    """
     drawn = [act for act in acts if act.shown]
     if not drawn:
         raise ValueError("; ".join(f"{act.label}: {act.problem}" for act in acts))
@@ -35,12 +42,17 @@ def still_svg(acts: Sequence[Act], setting: Setting, palette: Sequence[str], rou
     ]
     for i, panel in enumerate(panels):
         parts += [f'<g transform="translate({i * PANEL} 0)">', *panel.draw(setting), "</g>"]
-    parts += [f'<text x="12" y="{height - 12}">{escape(setting.words("simulated")["about"])}</text>', "</svg>"]
+    parts += [
+        f'<text x="12" y="{height - 12}">{escape(setting.words("simulated")["about"])}</text>',
+        "</svg>",
+    ]
     return "\n".join(parts)
 
 
 class _Panel:
-    """One algorithm: racks beside each other, in each a row for a rank, in that a cell for a chunk, in that a layer for a worker."""
+    """One algorithm: racks beside each other, in each a row for a rank, in that a cell for a chunk,
+    in that a layer for a worker.
+    """
 
     def __init__(self, act: Act, schedule: Schedule, rounds: int, palette: Sequence[str]) -> None:
         self.act, self.schedule, self.palette = act, schedule, palette
@@ -55,7 +67,11 @@ class _Panel:
         self.cell = min((self.rack - LABEL - 20) / schedule.chunks, 96)
         self.bottom = TOP + ROW * max(map(len, self.racks.values())) + 10
         self.height = self.bottom + 30
-        self.place = {rank: (column, row) for column, host in enumerate(sorted(self.racks)) for row, rank in enumerate(self.racks[host])}
+        self.place = {
+            rank: (column, row)
+            for column, host in enumerate(sorted(self.racks))
+            for row, rank in enumerate(self.racks[host])
+        }
 
     def corner(self, rank: int, chunk: int) -> tuple[float, float]:
         column, row = self.place[rank]
@@ -66,7 +82,10 @@ class _Panel:
         return "#555555" if color == "ink" else color
 
     def draw(self, setting: Setting) -> Iterator[str]:
-        times = [f"{clock['seconds'] * 1e3:.3g} ms {clock['reality']}" for clock in self.act.clocks.values()]
+        times = [
+            f"{clock['seconds'] * 1e3:.3g} ms {clock['reality']}"
+            for clock in self.act.clocks.values()
+        ]
         said = f"after {self.after} of {self.act.shown.length if self.act.shown else 0} rounds"
         yield f'<text x="12" y="28" font-size="20" font-weight="600">{escape(self.act.label)}</text>'
         yield f'<text x="{PANEL - 12}" y="28" text-anchor="end">{said}; in all {", ".join(times)}</text>'
@@ -98,7 +117,10 @@ class _Panel:
         x, y = self.corner(rank, chunk)
         width, height = self.cell - 2, ROW - 4
         layer = height / self.schedule.workers
-        whole = self.state.once[rank][chunk] == goal(self.schedule, rank, chunk) and not self.state.twice[rank][chunk]
+        whole = (
+            self.state.once[rank][chunk] == goal(self.schedule, rank, chunk)
+            and not self.state.twice[rank][chunk]
+        )
         words = f"rank {rank}, chunk {chunk}: ranks {', '.join(map(str, self.state.ranks(rank, chunk))) or 'none'}"
         edge = f'stroke="{INK}" stroke-width="1.5"' if whole else ""
         yield f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}" fill="{INK}" fill-opacity="0.15" {edge}><title>{words}</title></rect>'
@@ -108,7 +130,10 @@ class _Panel:
 
     def _arrow(self, t: Transfer) -> str:
         """A bow from one chunk to the other: down on the right, up on the left."""
-        (ax, ay), (bx, by) = ((x + self.cell / 2, y + ROW / 2) for x, y in (self.corner(rank, t.chunk) for rank in (t.src, t.dst)))
+        (ax, ay), (bx, by) = (
+            (x + self.cell / 2, y + ROW / 2)
+            for x, y in (self.corner(rank, t.chunk) for rank in (t.src, t.dst))
+        )
         bow = 18 if by > ay else -18
         line = f"M{ax:.1f} {ay:.1f}Q{(ax + bx) / 2 + bow:.1f} {(ay + by) / 2 + (abs(bow) if ay == by else 0):.1f} {bx:.1f} {by:.1f}"
         return f'<path d="{line}" fill="none" stroke="{INK}" stroke-width="1.3" marker-end="url(#head)"><title>{t}</title></path>'

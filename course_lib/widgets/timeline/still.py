@@ -1,6 +1,8 @@
-"""Still pictures of a trace, as SVG for a README or a slide: what each task did, or which messages went between them.
+"""Still pictures of a trace, as SVG for a README or a slide: what each task did, or which messages
+went between them.
 
-They are readable on light and on dark pages, and each bar and arrow says what it is when the pointer rests on it.
+They are readable on light and on dark pages, and each bar and arrow says what it is when the
+pointer rests on it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _SHOWN = ("read", "compute", "wait", "reduce", "apply", "checkpoint")
 
 
 def lanes_svg(trace: Trace, title: str, first: int = 0, steps: int = 8) -> str:
-    """An SVG picture of `steps` steps from step `first` on: a lane for each task, a bar for each phase, time from left to right.
+    """An SVG picture of `steps` steps from step `first` on: a lane for each task, a bar for each
+    phase, time from left to right.
 
     Raises ValueError if the trace has no phase in those steps.
     """
@@ -33,19 +36,37 @@ def lanes_svg(trace: Trace, title: str, first: int = 0, steps: int = 8) -> str:
     present = [what for what in _SHOWN if any(p.what == what for p in phases)]
     bottom = TOP + LANE * len(tasks)
     parts = [svg_patterns("ls-"), *_names(tasks, LANE)]
-    parts += [_bar(p, LEFT + (p.start - start) * scale, TOP + tasks.index(p.task) * LANE + 3, (p.end - p.start) * scale) for p in phases]
+    parts += [
+        _bar(
+            p,
+            LEFT + (p.start - start) * scale,
+            TOP + tasks.index(p.task) * LANE + 3,
+            (p.end - p.start) * scale,
+        )
+        for p in phases
+    ]
     for event in trace.all(Lifecycle):
-        if event.state in ("slowed", "paused", "resumed", "killed", "failed") and start <= event.at <= end and event.task in tasks:
-            parts.append(_fault(event, LEFT + (event.at - start) * scale, TOP + tasks.index(event.task) * LANE))
+        if (
+            event.state in ("slowed", "paused", "resumed", "killed", "failed")
+            and start <= event.at <= end
+            and event.task in tasks
+        ):
+            parts.append(
+                _fault(
+                    event, LEFT + (event.at - start) * scale, TOP + tasks.index(event.task) * LANE
+                )
+            )
     parts += _axis(bottom, end - start, scale)
     parts += _legend(bottom + 46, present)
     return _svg(title, bottom + 46 + 22 * ((len(present) + 1) // 2), parts)
 
 
 def messages_svg(trace: Trace, title: str) -> str:
-    """An SVG picture of the messages of a trace: a line for each task, an arrow from when and where a message was sent to when it was there.
+    """An SVG picture of the messages of a trace: a line for each task, an arrow from when and where
+    a message was sent to when it was there.
 
-    Raises ValueError if the trace has no message. Of more than 2000 only every second, third, ... is drawn, and the title says so.
+    Raises ValueError if the trace has no message. Of more than 2000 only every second, third, ...
+    is drawn, and the title says so.
     """
     messages = trace.all(Message)
     if not messages:
@@ -60,11 +81,16 @@ def messages_svg(trace: Trace, title: str) -> str:
     tip = '<marker id="ls-tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     tip += '<path d="M0 0L8 4L0 8" fill="#0072B2"/></marker>'
     parts = [f"<defs>{tip}</defs>", *_names(tasks, pitch)]
-    parts += [f'<path d="M{LEFT} {y}H{WIDTH - 20}" stroke="{INK}" opacity="0.4"/>' for y in middle.values()]
+    parts += [
+        f'<path d="M{LEFT} {y}H{WIDTH - 20}" stroke="{INK}" opacity="0.4"/>'
+        for y in middle.values()
+    ]
     for m in messages[::each]:
         words = f"{m.src} to {m.dst}, round {m.round}, chunk {m.chunk}: {m.bytes} bytes in {1000 * (m.end - m.start):.3g} ms"
         ends = f'd="M{LEFT + (m.start - start) * scale:.1f} {middle[m.src]}L{LEFT + (m.end - start) * scale:.1f} {middle[m.dst]}"'
-        parts.append(f'<path {ends} stroke="#0072B2" fill="none" marker-end="url(#ls-tip)"><title>{escape(words)}</title></path>')
+        parts.append(
+            f'<path {ends} stroke="#0072B2" fill="none" marker-end="url(#ls-tip)"><title>{escape(words)}</title></path>'
+        )
     parts += _axis(bottom, end - start, scale)
     shown = f"{title} (one message in {each})" if each > 1 else title
     return _svg(shown, bottom + 34, parts)
@@ -106,7 +132,9 @@ def _axis(y: float, seconds: float, scale: float) -> list[str]:
     """Time since the first moment shown, in the unit that suits it."""
     factor, unit = (1, "s") if seconds >= 10 else (1e3, "ms") if seconds >= 0.01 else (1e6, "µs")
     span = seconds * factor
-    tick = next(t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**9) if span / t <= 10)
+    tick = next(
+        t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**9) if span / t <= 10
+    )
     ticks = range(0, int(span) + 1, tick)
     return [
         f'<text x="{LEFT + t / factor * scale:.1f}" y="{y + 18}" text-anchor="middle">{t}{f" {unit}" if t == max(ticks) else ""}</text>'
@@ -119,6 +147,8 @@ def _legend(y: float, present: Sequence[str]) -> list[str]:
     parts = []
     for i, what in enumerate(present):
         x, row = LEFT + 400 * (i % 2), y + 22 * (i // 2)
-        parts.append(f'<rect x="{x}" y="{row - 12}" width="14" height="14" fill="url(#ls-{what})"/>')
+        parts.append(
+            f'<rect x="{x}" y="{row - 12}" width="14" height="14" fill="url(#ls-{what})"/>'
+        )
         parts.append(f'<text x="{x + 22}" y="{row}">{PHASE[what][2]}</text>')
     return parts

@@ -1,4 +1,7 @@
-"""Timeline: the Gantt chart of any trace. Who did what when, what each wait was for, and who was slowed, paused or killed."""
+"""Timeline: the Gantt chart of any trace.
+
+Who did what when, what each wait was for, and who was slowed, paused or killed.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,12 @@ from course_lib.widgets.timeline.waits import waits
 
 
 class Timeline(anywidget.AnyWidget):
-    """The timeline of a run, a run's directory, a file that `Trace.save` wrote, a simulation with its trace, or a `Trace`.
+    """The timeline of a run, a run's directory, a file that `Trace.save` wrote, a simulation with
+    its trace, or a `Trace`.
 
-    It shows what has happened by now; `refresh()` reads on. `table()` gives the same facts as text, `to_html(path)` a page that needs no kernel and
-    no network, `still(path)` a picture, `export(path)` a file for Perfetto. Raises `SpecError` for what has no trace.
+    It shows what has happened by now; `refresh()` reads on. `table()` gives the same facts as text,
+    `to_html(path)` a page that needs no kernel and no network, `still(path)` a picture,
+    `export(path)` a file for Perfetto. Raises `SpecError` for what has no trace.
     """
 
     _esm = page.asset(*(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")))
@@ -44,13 +49,18 @@ class Timeline(anywidget.AnyWidget):
         """Show what has happened since; returns the timeline itself."""
         self.source = source(self.given)
         described, data = scene(self.source.trace, self.source.slow)
-        described |= {"title": self.source.title, "badge": badge(self.source.reality, self.source.why)}
+        described |= {
+            "title": self.source.title,
+            "badge": badge(self.source.reality, self.source.why),
+        }
         with self.hold_sync():  # one message: the columns belong to the description
             self.scene, self.data, self.live = described, data, not is_over(self.given)
         return self
 
     def export(self, path: Path | str) -> Path:
-        """Write the trace in Chrome's format. Open the file at ui.perfetto.dev, by yourself: nothing is sent anywhere from here."""
+        """Write the trace in Chrome's format. Open the file at ui.perfetto.dev, by yourself:
+        nothing is sent anywhere from here.
+        """
         path = Path(path)
         save_chrome(self.source.trace, path)
         return path
@@ -60,7 +70,9 @@ class Timeline(anywidget.AnyWidget):
         return page.save(self, path, self.source.title or "Timeline", self.table())
 
     def still(self, path: Path | str, first: int | None = None, steps: int = 8) -> Path:
-        """Write an SVG picture of `steps` steps from step `first` on (default: from the middle); of a trace without phases, of its messages."""
+        """Write an SVG picture of `steps` steps from step `first` on (default: from the middle); of
+        a trace without phases, of its messages.
+        """
         path, trace = Path(path), self.source.trace
         title = " · ".join(filter(None, (self.source.title, self.source.reality)))
         numbers = sorted({p.step for p in trace.all(Phase)})
@@ -72,7 +84,9 @@ class Timeline(anywidget.AnyWidget):
         return path
 
     def table(self) -> str:
-        """Where each task's time went and for whom it waited; what was sent, if messages were recorded; what befell tasks."""
+        """Where each task's time went and for whom it waited; what was sent, if messages were
+        recorded; what befell tasks.
+        """
         trace = self.source.trace
         parts = [measures.table(trace)] if trace.all(Phase) else []
         parts += [text for text in (self._waits(), self._messages(), self._faults()) if text]
@@ -83,9 +97,12 @@ class Timeline(anywidget.AnyWidget):
         for_whom: dict[str, Counter[str]] = defaultdict(Counter)
         for wait in waits(measures.lanes(self.source.trace)):
             waited[wait.phase.task] += wait.phase.end - wait.phase.start
-            for_whom[wait.phase.task][wait.released.task if wait.released else "network or core"] += 1
+            for_whom[wait.phase.task][
+                wait.released.task if wait.released else "network or core"
+            ] += 1
         lines = [
-            f"{task:10} waited {waited[task]:.2f} s, for " + ", ".join(f"{who} ({n} times)" for who, n in for_whom[task].most_common())
+            f"{task:10} waited {waited[task]:.2f} s, for "
+            + ", ".join(f"{who} ({n} times)" for who, n in for_whom[task].most_common())
             for task in sorted(waited, key=task_key)
         ]
         return "\n".join(lines)
@@ -95,11 +112,17 @@ class Timeline(anywidget.AnyWidget):
         for m in self.source.trace.all(Message):
             sent[m.src, m.dst].append(m.bytes)
         order = sorted(sent, key=lambda ends: tuple(map(task_key, ends)))
-        return "\n".join(f"{src:10} to {dst:10} {len(sent[src, dst]):6} messages, {sum(sent[src, dst]):12} bytes" for src, dst in order)
+        return "\n".join(
+            f"{src:10} to {dst:10} {len(sent[src, dst]):6} messages, {sum(sent[src, dst]):12} bytes"
+            for src, dst in order
+        )
 
     def _faults(self) -> str:
         lanes = self.scene["lanes"]
-        faults = [f"{f['at']:8.2f} s  {lanes[f['lane']]:10} {f['state']} {f['why']}".rstrip() for f in self.scene["faults"]]
+        faults = [
+            f"{f['at']:8.2f} s  {lanes[f['lane']]:10} {f['state']} {f['why']}".rstrip()
+            for f in self.scene["faults"]
+        ]
         return "\n".join(faults)
 
     def _asked(self, _: Any, content: dict[str, Any], buffers: Any) -> None:
@@ -107,10 +130,17 @@ class Timeline(anywidget.AnyWidget):
         if content.get("do") == "refresh":
             self.refresh()
         elif content.get("do") == "export":
-            name = "-".join(part for part in self.source.title.replace("·", " ").replace(",", " ").split()) or "trace"
+            name = (
+                "-".join(
+                    part for part in self.source.title.replace("·", " ").replace(",", " ").split()
+                )
+                or "trace"
+            )
             path = self.export(f"{name}.perfetto.json")
             self.said = f"Written: {path.resolve()}. Open it at ui.perfetto.dev, by yourself; nothing was sent anywhere."
 
     def __repr__(self) -> str:
         tasks = f"{len(self.scene['lanes'])} tasks"
-        return f"Timeline({', '.join(filter(None, (self.source.title, tasks, self.source.reality)))})"
+        return (
+            f"Timeline({', '.join(filter(None, (self.source.title, tasks, self.source.reality)))})"
+        )

@@ -14,10 +14,12 @@ BUSY = ("compute", "apply", "checkpoint")  # what others can be waited for to do
 
 
 class Wait(NamedTuple):
-    """A wait, the phase that `released` it (None: the trace does not tell), and whether its task waited in a reduction for the `last` to come.
+    """A wait, the phase that `released` it (None: the trace does not tell), and whether its task
+    waited in a reduction for the `last` to come.
 
-    For the last worker of a reduction the trace is proof. For another wait, `released` is what ended last before it: true as a fact, and nearly
-    always the cause. A wait that is over before anybody has done anything waited for the wire.
+    For the last worker of a reduction the trace is proof. For another wait, `released` is what
+    ended last before it: true as a fact, and nearly always the cause. A wait that is over before
+    anybody has done anything waited for the wire.
     """
 
     phase: Phase
@@ -28,7 +30,8 @@ class Wait(NamedTuple):
 def waits(phases: Sequence[Phase]) -> list[Wait]:
     """All waits among the phases that `measures.lanes` gives, in their order."""
     look = _Ends(phases)
-    meetings: dict[tuple[int, float], set[str]] = defaultdict(set)  # (step, when the last came) -> who reduced from then on
+    # (step, when the last came) -> who reduced from then on
+    meetings: dict[tuple[int, float], set[str]] = defaultdict(set)
     waited: dict[tuple[int, float], set[str]] = defaultdict(set)
     for p in phases:
         if p.what == "reduce":
@@ -65,11 +68,19 @@ class _Ends:
         return self.of_task[task][i - 1] if i else None
 
     def released(self, wait: Phase) -> Phase | None:
-        """What ended last, elsewhere, while a task waited; for an update by a parameter server, the computing whose gradient it applied."""
-        while_waiting = self.busy[bisect_right(self.ends, wait.start) : bisect_right(self.ends, wait.end)]
+        """What ended last, elsewhere, while a task waited; for an update by a parameter server, the
+        computing whose gradient it applied.
+        """
+        while_waiting = self.busy[
+            bisect_right(self.ends, wait.start) : bisect_right(self.ends, wait.end)
+        ]
         others = [p for p in reversed(while_waiting) if p.task != wait.task]
         update = next((p for p in others if p.what == "apply" and p.task.startswith("ps:")), None)
         if update is None:
             return next((p for p in others if p.step == wait.step), None)
-        pushing = [p for p in self.pushes[update.step] if p.task != wait.task and p.start <= update.start and update.end <= p.end]
+        pushing = [
+            p
+            for p in self.pushes[update.step]
+            if p.task != wait.task and p.start <= update.start and update.end <= p.end
+        ]
         return self.before_of(pushing[0].task, update.start) if len(pushing) == 1 else update

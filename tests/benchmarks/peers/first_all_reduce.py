@@ -1,4 +1,7 @@
-"""The first all-reduce of a process, in each framework. Both sides of a comparison run this same code."""
+"""The first all-reduce of a process, in each framework.
+
+Both sides of a comparison run this same code.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,21 @@ SIZE = 1000  # numbers: small, so that the start is measured and not the network
 
 
 def tensorflow() -> float:
-    """Join the cluster that TF_CONFIG names, sum ones over all workers, and return the moment when the sum was there."""
+    """Join the cluster that TF_CONFIG names, sum ones over all workers, and return the moment when
+    the sum was there.
+    """
     import tensorflow as tf
 
-    ring = tf.distribute.experimental.CommunicationOptions(implementation=tf.distribute.experimental.CollectiveCommunication.RING)
+    ring = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CollectiveCommunication.RING
+    )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
 
     @tf.function(autograph=False)  # it has no Python loops or conditions to be made into a graph's
     def step() -> tf.Tensor:
-        return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.ones(SIZE)))
+        return strategy.run(
+            lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.ones(SIZE))
+        )
 
     total = step().numpy()
     now = time.monotonic()
@@ -28,7 +37,9 @@ def tensorflow() -> float:
 
 
 def torch() -> float:
-    """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name, sum ones over it, and return the moment of the sum."""
+    """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name, sum ones over
+    it, and return the moment of the sum.
+    """
     import torch
     import torch.distributed as dist
 

@@ -1,6 +1,8 @@
-"""A training under ParameterServerStrategy as TensorFlow's tutorial writes it: `plain_parameter_server.py FOLDER`, with TF_CONFIG set.
+"""A training under ParameterServerStrategy as TensorFlow's tutorial writes it:
+`plain_parameter_server.py FOLDER`, with TF_CONFIG set.
 
-FOLDER/training.npz holds data and initial weights. The chief leaves the moment after each stretch of steps, and the loss of the last.
+FOLDER/training.npz holds data and initial weights. The chief leaves the moment after each stretch
+of steps, and the loss of the last.
 """
 
 from __future__ import annotations
@@ -20,9 +22,15 @@ from stretch import STRETCH
 
 def serve(resolver: Any, given: Any) -> None:
     options = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=int(given["threads"]), inter_op_parallelism_threads=resolver.cluster_spec().num_tasks("worker") + 1
+        intra_op_parallelism_threads=int(given["threads"]),
+        inter_op_parallelism_threads=resolver.cluster_spec().num_tasks("worker") + 1,
     )
-    server = tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, config=options)
+    server = tf.distribute.Server(
+        resolver.cluster_spec(),
+        job_name=resolver.task_type,
+        task_index=resolver.task_id,
+        config=options,
+    )
     sys.stdin.read()  # until whoever measures closes it
     del server
     os._exit(0)
@@ -34,7 +42,13 @@ def lead(resolver: Any, given: Any, folder: Path) -> None:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
-        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(hidden, activation="relu"), keras.layers.Dense(classes)])
+        model = keras.Sequential(
+            [
+                keras.Input((64,)),
+                keras.layers.Dense(hidden, activation="relu"),
+                keras.layers.Dense(classes),
+            ]
+        )
         model.set_weights([given[f"weight{i}"] for i in range(4)])
     step = make_step(strategy, model, float(given["rate"]))
     data = given["x"], given["y"]
@@ -61,7 +75,9 @@ def make_step(strategy: Any, model: Any, rate: float) -> Any:
 
     def replica(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True)))
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
+            )
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(rate * gradient, read_value=False)
         return loss

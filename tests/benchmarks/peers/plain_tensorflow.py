@@ -1,7 +1,8 @@
-"""A training under a strategy of tf.distribute as one writes it by hand: `plain_tensorflow.py STRATEGY FOLDER`; with TF_CONFIG set, if it has several
-workers.
+"""A training under a strategy of tf.distribute as one writes it by hand: `plain_tensorflow.py
+STRATEGY FOLDER`; with TF_CONFIG set, if it has several workers.
 
-FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at which each step was over, and the last loss.
+FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at
+which each step was over, and the last loss.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import tensorflow as tf
 
 
 def several_workers(replicas: int) -> Any:
-    ring = tf.distribute.experimental.CommunicationOptions(implementation=tf.distribute.experimental.CollectiveCommunication.RING)
+    ring = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CollectiveCommunication.RING
+    )
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
 
 
@@ -33,7 +36,9 @@ def mirrored(replicas: int) -> Any:
 
 def central_storage(replicas: int) -> Any:
     host, *devices = cpus(1 + replicas)
-    return tf.distribute.experimental.CentralStorageStrategy(compute_devices=devices, parameter_device=host)
+    return tf.distribute.experimental.CentralStorageStrategy(
+        compute_devices=devices, parameter_device=host
+    )
 
 
 STRATEGIES = {
@@ -47,7 +52,9 @@ STRATEGIES = {
 def cpus(count: int) -> list[str]:
     """So many logical devices of the CPU."""
     (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * count
+    )
     return [f"/cpu:{i}" for i in range(count)]
 
 
@@ -59,7 +66,13 @@ def main(name: str, folder: Path, rank: int) -> None:
     strategy = STRATEGIES[name](replicas)
     with strategy.scope():
         hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
-        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(hidden, activation="relu"), keras.layers.Dense(classes)])
+        model = keras.Sequential(
+            [
+                keras.Input((64,)),
+                keras.layers.Dense(hidden, activation="relu"),
+                keras.layers.Dense(classes),
+            ]
+        )
         model.set_weights([given[f"weight{i}"] for i in range(4)])
         step = make_step(strategy, model, float(given["rate"]))
     x, y, order = given["x"], given["y"], given["order"][rank * replicas : (rank + 1) * replicas]
@@ -78,7 +91,9 @@ def batch(strategy: Any, x: Any, y: Any, shares: Any) -> tuple[Any, Any]:
 
     if len(shares) == 1:
         return share(0)
-    both: tuple[Any, Any] = strategy.experimental_distribute_values_from_function(lambda context: share(context.replica_id_in_sync_group))
+    both: tuple[Any, Any] = strategy.experimental_distribute_values_from_function(
+        lambda context: share(context.replica_id_in_sync_group)
+    )
     return both
 
 
@@ -87,7 +102,9 @@ def make_step(strategy: Any, model: Any, rate: float) -> Any:
 
     def gradients(images: Any, labels: Any) -> list[Any]:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True)))
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
+            )
         values = [loss, *tape.gradient(loss, variables)]
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, values)
 

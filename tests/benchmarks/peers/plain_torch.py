@@ -1,6 +1,8 @@
-"""A training with DistributedDataParallel on gloo as one writes it by hand: `plain_torch.py FOLDER`, with RANK and the like set.
+"""A training with DistributedDataParallel on gloo as one writes it by hand: `plain_torch.py
+FOLDER`, with RANK and the like set.
 
-FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at which each step was over, and the last loss.
+FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at
+which each step was over, and the last loss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A ring all-reduce in SimPy, as its guide says: a process for each rank, an event for each message.
+"""A ring all-reduce in SimPy, as its guide says: a process for each rank, an event for each
+message.
 
-The model: in each round a rank sends a chunk to its right neighbour and hears from its left one at the same time. Both take α + β bytes; what
-it hears is there once it has been sent and received. In the first half of the rounds it then adds the chunk, at γ a byte.
+The model: in each round a rank sends a chunk to its right neighbour and hears from its left one at
+the same time. Both take α + β bytes; what it hears is there once it has been sent and received. In
+the first half of the rounds it then adds the chunk, at γ a byte.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ from collections.abc import Generator, Sequence
 import simpy
 
 
-def finish(chunks: Sequence[int], alpha: float, beta: float, gamma: float, delay: Sequence[float]) -> list[float]:
-    """When each rank is done. `chunks`: the bytes of each chunk, of which there are as many as ranks; `delay`: how late each rank starts.
+def finish(
+    chunks: Sequence[int], alpha: float, beta: float, gamma: float, delay: Sequence[float]
+) -> list[float]:
+    """When each rank is done. `chunks`: the bytes of each chunk, of which there are as many as
+    ranks; `delay`: how late each rank starts.
 
-    An event a message, not a Store a rank, which is the commoner way: it makes SimPy half as fast again.
+    An event a message, not a Store a rank, which is the commoner way: it makes SimPy half as fast
+    again.
     """
     ranks = len(chunks)
     rounds = 2 * (ranks - 1)

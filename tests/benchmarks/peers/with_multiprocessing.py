@@ -1,4 +1,6 @@
-"""Two workers by multiprocessing that say in a folder that they work, and go on: `with_multiprocessing.py FOLDER`."""
+"""Two workers by multiprocessing that say in a folder that they work, and go on:
+`with_multiprocessing.py FOLDER`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def work(folder: str, rank: int) -> None:
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=work, args=(sys.argv[1], rank), daemon=True) for rank in range(2)]
+    workers = [
+        context.Process(target=work, args=(sys.argv[1], rank), daemon=True) for rank in range(2)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:

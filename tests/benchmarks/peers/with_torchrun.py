@@ -1,4 +1,7 @@
-"""What torchrun starts in each process, as far as the first all-reduce: `torchrun ... with_torchrun.py FOLDER`."""
+"""What torchrun starts in each process, as far as the first all-reduce: `torchrun ...
+
+with_torchrun.py FOLDER`.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course_lib.collectives import ALGORITHMS, FOILS, HALVES, Schedule, hierarchical, parameter_server, ring, tree_broadcast, tree_reduce
+from course_lib.collectives import (
+    ALGORITHMS,
+    FOILS,
+    HALVES,
+    Schedule,
+    hierarchical,
+    parameter_server,
+    ring,
+    tree_broadcast,
+    tree_reduce,
+)
 
 NAMES = [*ALGORITHMS, *FOILS, *HALVES]
 
@@ -18,13 +28,18 @@ def schedules(name: str, workers: int) -> Iterator[Schedule]:
         yield from (hierarchical(workers, hosts) for hosts in _uneven(workers))
     if name == "parameter_server":
         yield from (parameter_server(workers, servers) for servers in (2, 3, workers + 2))
-        yield from (parameter_server(workers, servers, colocated=True) for servers in {1, (workers + 1) // 2, workers})
+        yield from (
+            parameter_server(workers, servers, colocated=True)
+            for servers in {1, (workers + 1) // 2, workers}
+        )
     if name == "ring":
         yield ring(workers, order=[*range(0, workers, 2), *range(1, workers, 2)])
     if name == "ring_worst_order":
         yield from (FOILS[name](workers, hosts) for hosts in _uneven(workers))
     if name in ("tree_reduce", "tree_broadcast"):
-        yield {"tree_reduce": tree_reduce, "tree_broadcast": tree_broadcast}[name](workers, root=workers - 1)
+        yield {"tree_reduce": tree_reduce, "tree_broadcast": tree_broadcast}[name](
+            workers, root=workers - 1
+        )
 
 
 def _uneven(workers: int) -> Iterator[tuple[int, ...]]:

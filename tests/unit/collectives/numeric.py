@@ -1,4 +1,6 @@
-"""A schedule carried out on small integer arrays in this process: the plain meaning of rounds, against which the proof is held."""
+"""A schedule carried out on small integer arrays in this process: the plain meaning of rounds,
+against which the proof is held.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,17 @@ from course_lib.collectives.contributions import goal
 
 
 def contributions(schedule: Schedule, length: int) -> np.ndarray:
-    """Array (worker, element) of integers so large and odd that no two different sums of them are likely to be equal."""
+    """Array (worker, element) of integers so large and odd that no two different sums of them are
+    likely to be equal.
+    """
     return np.random.default_rng(7).integers(2**30, 2**40, (schedule.workers, length))
 
 
 def run(schedule: Schedule, data: np.ndarray) -> np.ndarray:
-    """Array (rank, element) after the last round, from what each worker contributes. Every round reads the state before it."""
+    """Array (rank, element) after the last round, from what each worker contributes.
+
+    Every round reads the state before it.
+    """
     ends = schedule.bounds(data.shape[1])
     parts = [slice(*ends[c : c + 2]) for c in range(schedule.chunks)]
     state = np.zeros((schedule.ranks, data.shape[1]), dtype=data.dtype)

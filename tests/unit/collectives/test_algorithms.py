@@ -1,9 +1,20 @@
-"""Every algorithm is right: by proof for 1 to 33 workers, and in numbers on arrays of all kinds of length."""
+"""Every algorithm is right: by proof for 1 to 33 workers, and in numbers on arrays of all kinds of
+length.
+"""
 
 import numpy as np
 import pytest
 
-from course_lib.collectives import ALGORITHMS, cost, double_tree, halving_doubling, hierarchical, ring, ring_worst_order, verify
+from course_lib.collectives import (
+    ALGORITHMS,
+    cost,
+    double_tree,
+    halving_doubling,
+    hierarchical,
+    ring,
+    ring_worst_order,
+    verify,
+)
 from course_lib.collectives.double_tree import _parents
 
 from .cases import NAMES, schedules
@@ -30,7 +41,8 @@ def test_sums_are_exact(name, length):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_worker_alone_needs_no_rounds(name):
     rounds = ALGORITHMS[name](1).rounds
-    assert len(rounds) == (2 if name == "parameter_server" else 0)  # its server is on a rank of its own
+    # its server is on a rank of its own
+    assert len(rounds) == (2 if name == "parameter_server" else 0)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -58,18 +70,29 @@ def test_halving_doubling_swaps_the_most_with_the_nearest():
 
 
 def test_ring_goes_around_in_the_order_given():
-    assert [(t.src, t.dst) for t in ring(4, order=[0, 2, 1, 3]).rounds[0]] == [(0, 2), (2, 1), (1, 3), (3, 0)]
+    assert [(t.src, t.dst) for t in ring(4, order=[0, 2, 1, 3]).rounds[0]] == [
+        (0, 2),
+        (2, 1),
+        (1, 3),
+        (3, 0),
+    ]
 
 
 def test_hierarchical_crosses_only_in_the_middle():
     schedule = hierarchical(8, hosts=2)
-    crossing = [any(schedule.hosts[t.src] != schedule.hosts[t.dst] for t in r) for r in schedule.rounds]
+    crossing = [
+        any(schedule.hosts[t.src] != schedule.hosts[t.dst] for t in r) for r in schedule.rounds
+    ]
     assert crossing == [False] * 3 + [True] * 2 + [False] * 3
 
 
 def test_in_the_worst_order_every_message_of_a_ring_leaves_its_host():
     for workers, hosts in ((8, 2), (8, 4), (9, 3)):
         schedule = ring_worst_order(workers, hosts)
-        assert all(schedule.hosts[t.src] != schedule.hosts[t.dst] for r in schedule.rounds for t in r)
-        worst, best = (cost(s, 72_000).busiest_link[1] for s in (schedule, ring(workers).placed(hosts)))
+        assert all(
+            schedule.hosts[t.src] != schedule.hosts[t.dst] for r in schedule.rounds for t in r
+        )
+        worst, best = (
+            cost(s, 72_000).busiest_link[1] for s in (schedule, ring(workers).placed(hosts))
+        )
         assert worst == best * workers // hosts

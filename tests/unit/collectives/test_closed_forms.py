@@ -6,7 +6,13 @@ from course_lib.collectives import ALGORITHMS, Link, Topology, build, closed_for
 from course_lib.errors import SpecError
 
 OPTIONS: dict[str, list[dict[str, object]]] = {
-    "parameter_server": [{}, {"servers": 3}, {"servers": 20}, {"colocated": True}, {"servers": 2, "colocated": True}],
+    "parameter_server": [
+        {},
+        {"servers": 3},
+        {"servers": 20},
+        {"colocated": True},
+        {"servers": 2, "colocated": True},
+    ],
     "double_tree": [{}, {"pieces": 1}, {"pieces": 3}],
 }
 CASES = [(name, options) for name in ALGORITHMS for options in OPTIONS.get(name, [{}])]
@@ -31,7 +37,8 @@ def test_closed_form_equals_the_schedule(name, options):
             assert form.bytes_per_rank >= price.bytes_per_rank
             assert form.terms.seconds(Topology()) >= price.seconds
             assert (
-                form.terms.seconds(Topology(intra=Link(1, 0), gamma=0)) >= cost(schedule, size, Topology(intra=Link(1, 0), gamma=0)).seconds
+                form.terms.seconds(Topology(intra=Link(1, 0), gamma=0))
+                >= cost(schedule, size, Topology(intra=Link(1, 0), gamma=0)).seconds
             )
 
 
@@ -41,7 +48,11 @@ def test_closed_form_of_hierarchical_on_even_hosts(hosts, each):
     size = 16 * workers
     schedule = build("hierarchical", workers, hosts)
     form, price = closed_form("hierarchical", workers, size, hosts=hosts), cost(schedule, size)
-    assert (form.rounds, form.messages, form.total_bytes) == (price.rounds, price.messages, sum(price.sent))
+    assert (form.rounds, form.messages, form.total_bytes) == (
+        price.rounds,
+        price.messages,
+        sum(price.sent),
+    )
     assert form.bytes_per_rank == price.bytes_per_rank
     assert form.terms == price.terms
     assert price.busiest_link[1] == 2 * (hosts - 1) * size / hosts
@@ -52,7 +63,11 @@ def test_ring_sends_the_least_that_any_all_reduce_can():
         size = 40 * workers
         least = cost(build("ring", workers), size).bytes_per_rank
         assert least == 2 * (workers - 1) * size // workers
-        assert all(cost(build(name, workers), size).bytes_per_rank >= least for name in ALGORITHMS if name != "parameter_server")
+        assert all(
+            cost(build(name, workers), size).bytes_per_rank >= least
+            for name in ALGORITHMS
+            if name != "parameter_server"
+        )
 
 
 def test_no_closed_form_for_an_unknown_name():

@@ -46,7 +46,9 @@ def test_each_byte_is_sent_as_often_as_numbers_of_chunks_say(name, elements):
     schedule = build(name, 7)
     ends = schedule.bounds(elements) * 4
     price = cost(schedule, elements * 4, itemsize=4)
-    assert sum(price.sent) == sum(ends[t.chunk + 1] - ends[t.chunk] for r in schedule.rounds for t in r)
+    assert sum(price.sent) == sum(
+        ends[t.chunk + 1] - ends[t.chunk] for r in schedule.rounds for t in r
+    )
     assert price.messages == sum(len({(t.src, t.dst) for t in r}) for r in schedule.rounds)
 
 
@@ -57,7 +59,8 @@ def test_messages_take_turns_at_a_port():
 
 def test_ranks_of_a_host_share_its_uplink():
     between = Topology(intra=Link(0, 0), inter=Link(1, 1), gamma=0)
-    assert cost(hierarchical(8, hosts=2), 800, between).seconds == 2 * (1 + 400)  # two rounds of 4 messages of 100 bytes
+    # two rounds of 4 messages of 100 bytes
+    assert cost(hierarchical(8, hosts=2), 800, between).seconds == 2 * (1 + 400)
     assert cost(ring(8).placed(2), 800, between).seconds == 14 * (1 + 100)
     assert cost(ring(8).placed((0, 1) * 4), 800, between).seconds == 14 * (1 + 400)
 
@@ -69,9 +72,15 @@ def test_placement_of_the_topology_goes_first():
 
 def test_cores_are_shared_by_the_ranks_of_a_host():
     work = Topology(intra=Link(0, 1), gamma=1)
-    alone, crowded = cost(ring(8), 800, work).seconds, cost(ring(8), 800, Topology(intra=Link(0, 1), gamma=1, cores=2)).seconds
+    alone, crowded = (
+        cost(ring(8), 800, work).seconds,
+        cost(ring(8), 800, Topology(intra=Link(0, 1), gamma=1, cores=2)).seconds,
+    )
     assert alone == 14 * 100 + 7 * 100 and crowded == 4 * alone
-    assert cost(tree(2), 800, Topology(intra=Link(0, 1), gamma=1, cores=2)).seconds == cost(tree(2), 800, work).seconds
+    assert (
+        cost(tree(2), 800, Topology(intra=Link(0, 1), gamma=1, cores=2)).seconds
+        == cost(tree(2), 800, work).seconds
+    )
 
 
 def test_more_servers_than_workers_still_wait_for_the_slower_side():

@@ -1,4 +1,6 @@
-"""Alpha, beta and gamma found again from times made with known ones, and predictions that hold what they say."""
+"""Alpha, beta and gamma found again from times made with known ones, and predictions that hold what
+they say.
+"""
 
 from dataclasses import replace
 
@@ -12,7 +14,13 @@ TRUE = Topology(intra=Link(30e-6, 1 / 3e9), inter=Link(200e-6, 1 / 50e6), gamma=
 SIZES = [2**10, 2**16, 2**22]
 
 
-def measured(schedules: list[Schedule], noise: float = 0.0, repeats: int = 1, truth: Topology = TRUE, seed: int = 3) -> list[Sample]:
+def measured(
+    schedules: list[Schedule],
+    noise: float = 0.0,
+    repeats: int = 1,
+    truth: Topology = TRUE,
+    seed: int = 3,
+) -> list[Sample]:
     random = np.random.default_rng(seed)
     return [
         Sample(s, size, cost(s, size, truth).seconds * (1 + noise * random.standard_normal()))
@@ -31,7 +39,9 @@ def test_exact_times_give_back_the_parameters():
 
 
 def test_both_links_from_runs_on_two_hosts():
-    samples = measured([build("hierarchical", 8, 2), build("ring", 8, 2), build("recursive_doubling", 8, 2)])
+    samples = measured(
+        [build("hierarchical", 8, 2), build("ring", 8, 2), build("recursive_doubling", 8, 2)]
+    )
     found = fit(samples)
     assert found.found == ("alpha", "beta", "alpha across", "beta across", "gamma")
     assert found.topology.inter.beta == pytest.approx(TRUE.inter.beta, rel=1e-3)
@@ -43,7 +53,9 @@ def test_one_algorithm_predicts_the_others_if_gamma_is_given():
     for name in ALGORITHMS:
         schedule = build(name, 6)
         for size in (5000, 2**20, 2**25):
-            assert found.predict(schedule, size).seconds == pytest.approx(cost(schedule, size, TRUE).seconds, rel=1e-6)
+            assert found.predict(schedule, size).seconds == pytest.approx(
+                cost(schedule, size, TRUE).seconds, rel=1e-6
+            )
 
 
 def test_what_cannot_be_told_apart_is_not_made_up():
@@ -58,7 +70,12 @@ def test_intervals_hold_about_as_many_as_they_say():
     found = fit(measured([build("ring", 4), build("recursive_doubling", 4)], noise=0.05, repeats=5))
     assert 0.01 < found.error < 0.1
     held, total = 0, 0
-    for sample in measured([build("halving_doubling", 6), build("direct", 5), build("tree", 7)], noise=0.05, repeats=20, seed=11):
+    for sample in measured(
+        [build("halving_doubling", 6), build("direct", 5), build("tree", 7)],
+        noise=0.05,
+        repeats=20,
+        seed=11,
+    ):
         low, high = found.predict(sample.schedule, sample.bytes)[1:]
         held, total = held + (low <= sample.seconds <= high), total + 1
     assert 0.8 < held / total <= 1.0
@@ -71,7 +88,8 @@ def test_wider_level_wider_interval():
 
 
 def test_no_parameter_is_below_zero():
-    samples = [Sample(build("ring", 4), size, 1e-3 / (1 + size)) for size in (1, 10, 100, 1000)]  # the larger the faster: no machine is so
+    # the larger the faster: no machine is so
+    samples = [Sample(build("ring", 4), size, 1e-3 / (1 + size)) for size in (1, 10, 100, 1000)]
     found = fit(samples).topology
     assert min(found.intra.alpha, found.intra.beta, found.gamma) >= 0
 
@@ -88,15 +106,21 @@ def test_the_speed_of_a_link_is_found_beside_what_the_cores_do():
     samples = measured([build("ring", 8, 2), build("ring_worst_order", 8, 2)], truth=held)
     found = fit(samples, replace(held, wire=1 / 10e6), wanted=("alpha across", "wire"))
     assert found.found == ("alpha across", "wire")
-    assert (found.topology.inter.alpha, found.topology.wire) == pytest.approx((200e-6, 1 / 25e6), rel=0.01)
+    assert (found.topology.inter.alpha, found.topology.wire) == pytest.approx(
+        (200e-6, 1 / 25e6), rel=0.01
+    )
 
 
 def test_the_same_samples_give_the_same_fit():
     samples = measured([build("ring", 4), build("tree", 4)], noise=0.1, repeats=3)
-    assert fit(samples).predict(build("direct", 4), 999) == fit(samples).predict(build("direct", 4), 999)
+    assert fit(samples).predict(build("direct", 4), 999) == fit(samples).predict(
+        build("direct", 4), 999
+    )
 
 
-@pytest.mark.parametrize("samples", [[], [Sample(build("ring", 4), 100, 0.0)], measured([build("ring", 4)])[:2]])
+@pytest.mark.parametrize(
+    "samples", [[], [Sample(build("ring", 4), 100, 0.0)], measured([build("ring", 4)])[:2]]
+)
 def test_too_few_samples(samples):
     with pytest.raises(SpecError, match="samples"):
         fit(samples)

@@ -1,11 +1,24 @@
-"""Schedules as data: two ways to write rounds, chunk bounds, placement, and errors that say what is wrong."""
+"""Schedules as data: two ways to write rounds, chunk bounds, placement, and errors that say what is
+wrong.
+"""
 
 import pickle
 
 import numpy as np
 import pytest
 
-from course_lib.collectives import ALGORITHMS, Round, Rounds, Schedule, Transfer, bounds, build, find, place, ring
+from course_lib.collectives import (
+    ALGORITHMS,
+    Round,
+    Rounds,
+    Schedule,
+    Transfer,
+    bounds,
+    build,
+    find,
+    place,
+    ring,
+)
 from course_lib.errors import SpecError
 
 from .cases import mine
@@ -24,8 +37,13 @@ def test_rounds_read_as_sequences_of_transfers():
 
 def test_lists_and_arrays_of_the_same_ring_are_equal():
     P = 5
-    lists = [[Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)] for i in range(P - 1)]
-    lists += [[Transfer(r, (r + 1) % P, (r - i) % P, "copy") for r in range(P)] for i in range(P - 1)]
+    lists = [
+        [Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)]
+        for i in range(P - 1)
+    ]
+    lists += [
+        [Transfer(r, (r + 1) % P, (r - i) % P, "copy") for r in range(P)] for i in range(P - 1)
+    ]
     by_hand = Schedule("ring", P, P, lists)  # type: ignore[arg-type]  # lists are taken too
     assert by_hand == ring(P)
     assert hash(by_hand) == hash(ring(P))
@@ -34,7 +52,12 @@ def test_lists_and_arrays_of_the_same_ring_are_equal():
 
 def test_a_row_of_a_round_may_span_several_chunks():
     spanning = Round([0, 1], [1, 0], np.array([2, 0]), "copy", span=2)
-    assert list(spanning) == [Transfer(0, 1, 2, "copy"), Transfer(0, 1, 3, "copy"), Transfer(1, 0, 0, "copy"), Transfer(1, 0, 1, "copy")]
+    assert list(spanning) == [
+        Transfer(0, 1, 2, "copy"),
+        Transfer(0, 1, 3, "copy"),
+        Transfer(1, 0, 0, "copy"),
+        Transfer(1, 0, 1, "copy"),
+    ]
     assert len(spanning) == 4
     assert "0→1 =c2" in repr(spanning)
 

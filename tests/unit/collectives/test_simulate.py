@@ -7,12 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.collectives import ALGORITHMS, Link, Topology, build, cost, hierarchical, ring, ring_reduce_scatter, simulate
+from course_lib.collectives import (
+    ALGORITHMS,
+    Link,
+    Topology,
+    build,
+    cost,
+    hierarchical,
+    ring,
+    ring_reduce_scatter,
+    simulate,
+)
 from course_lib.collectives.serve import serve
 from course_lib.errors import SpecError
 from course_lib.trace import Message
 
-EXACT = [name for name in ALGORITHMS if name != "double_tree"]  # whose rounds overlap, so that a barrier would change its time
+# whose rounds overlap, so that a barrier would change its time
+EXACT = [name for name in ALGORITHMS if name != "double_tree"]
 MODELS = [Topology(), Topology(intra=Link(1, 0), gamma=0), Topology(intra=Link(0, 1), gamma=2)]
 
 
@@ -22,7 +33,9 @@ def test_equals_the_cost_where_all_ranks_are_alike(name, model):
     for workers in range(1, 18):
         schedule = build(name, workers)
         size = 16 * workers * schedule.chunks
-        assert simulate(schedule, size, model).seconds == pytest.approx(cost(schedule, size, model).seconds, rel=1e-9)
+        assert simulate(schedule, size, model).seconds == pytest.approx(
+            cost(schedule, size, model).seconds, rel=1e-9
+        )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -30,13 +43,17 @@ def test_pipelined_trees_are_near_their_cost(model):
     for workers in (2, 3, 5, 8, 13, 21, 34):
         schedule = build("double_tree", workers)
         size = 16 * workers * schedule.chunks
-        assert simulate(schedule, size, model).seconds == pytest.approx(cost(schedule, size, model).seconds, rel=0.25)
+        assert simulate(schedule, size, model).seconds == pytest.approx(
+            cost(schedule, size, model).seconds, rel=0.25
+        )
 
 
 @pytest.mark.parametrize("name", ["ring", "tree", "reduce_to_one", "parameter_server"])
 def test_equals_the_cost_between_hosts_where_rounds_do_not_overlap(name):
     schedule = build(name, 12, hosts=3)
-    assert simulate(schedule, 12_000).seconds == pytest.approx(cost(schedule, 12_000).seconds, rel=1e-9)
+    assert simulate(schedule, 12_000).seconds == pytest.approx(
+        cost(schedule, 12_000).seconds, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -68,7 +85,9 @@ def test_a_late_rank_is_felt_one_hop_further_each_round():
 @pytest.mark.parametrize("name", ["ring", "direct", "recursive_doubling", "halving_doubling"])
 def test_one_slow_rank_slows_symmetric_algorithms_by_its_factor(name):
     schedule = build(name, 8)
-    assert simulate(schedule, 8000, slow={3: 10}).seconds == pytest.approx(10 * simulate(schedule, 8000).seconds)
+    assert simulate(schedule, 8000, slow={3: 10}).seconds == pytest.approx(
+        10 * simulate(schedule, 8000).seconds
+    )
 
 
 def test_slow_for_all_is_slow_by_that_factor():
@@ -87,10 +106,16 @@ def test_the_trace_has_every_transfer_and_nothing_is_sent_before_it_is_there(nam
     assert len(events) == sum(map(len, schedule.rounds))
     assert sum(e.bytes for e in events) == sum(cost(schedule, 6001).sent)
     assert max(e.end for e in events) <= run.seconds
-    assert {e.src for e in events} | {e.dst for e in events} == {schedule.task(rank) for rank in range(schedule.ranks)}
+    assert {e.src for e in events} | {e.dst for e in events} == {
+        schedule.task(rank) for rank in range(schedule.ranks)
+    }
     for e in events:
         assert e.task == e.dst and 0 <= e.start < e.end
-        assert all(e.start >= earlier.end - 1e-12 for earlier in events if earlier.dst == e.src and earlier.round < e.round)
+        assert all(
+            e.start >= earlier.end - 1e-12
+            for earlier in events
+            if earlier.dst == e.src and earlier.round < e.round
+        )
 
 
 def test_trace_is_off_by_default_and_refused_for_millions():
@@ -106,7 +131,10 @@ def test_ragged_and_empty_buffers():
     assert simulate(ring(1), 100, delay={0: 2.0}).seconds == 2
 
 
-@pytest.mark.parametrize("wrong", [{"delay": {9: 1.0}}, {"slow": [1.0]}, {"delay": {0: -1.0}}, {"slow": {0: float("nan")}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"delay": {9: 1.0}}, {"slow": [1.0]}, {"delay": {0: -1.0}}, {"slow": {0: float("nan")}}],
+)
 def test_impossible_stragglers(wrong):
     with pytest.raises(SpecError):
         simulate(ring(4), 400, **wrong)
@@ -115,7 +143,10 @@ def test_impossible_stragglers(wrong):
 def test_two_hosts_make_the_ring_of_the_worst_order_slow():
     slow_link = Topology(inter=Link(50e-6, 8 / 200e6))
     size = 4 * 2**20
-    seconds = [simulate(s, size, slow_link).seconds for s in (hierarchical(8, 2), ring(8).placed(2), ring(8).placed((0, 1) * 4))]
+    seconds = [
+        simulate(s, size, slow_link).seconds
+        for s in (hierarchical(8, 2), ring(8).placed(2), ring(8).placed((0, 1) * 4))
+    ]
     assert seconds == sorted(seconds) and seconds[2] > 3 * seconds[1]
 
 
@@ -129,11 +160,15 @@ def test_thousands_of_workers():
     for name in ("tree", "recursive_doubling", "halving_doubling", "double_tree"):
         began = time.perf_counter()
         run = simulate(build(name, 100_000), 2**26, delay={7: 1.0})
-        print(f"{name}, 100000 workers: {run.messages} messages in {time.perf_counter() - began:.2f} s")
+        print(
+            f"{name}, 100000 workers: {run.messages} messages in {time.perf_counter() - began:.2f} s"
+        )
         assert run.finish.min() > 1.0
 
 
-def one_by_one(server: list[int], free: list[float], arrive: list[float], work: list[float]) -> list[float]:
+def one_by_one(
+    server: list[int], free: list[float], arrive: list[float], work: list[float]
+) -> list[float]:
     """`serve`, for one message after another."""
     end = [0.0] * len(server)
     for i in sorted(range(len(server)), key=lambda i: arrive[i]):
@@ -147,9 +182,16 @@ def one_by_one(server: list[int], free: list[float], arrive: list[float], work: 
     st.lists(st.integers(0, 9), min_size=5, max_size=5),
 )
 def test_queues_of_all_shapes(messages, free):
-    server, arrive, work = (list(column) for column in zip(*messages, strict=True)) if messages else ([], [], [])
+    server, arrive, work = (
+        (list(column) for column in zip(*messages, strict=True)) if messages else ([], [], [])
+    )
     left = np.array(free, dtype=float)
-    end = serve(np.array(server, dtype=int), left, np.array(arrive, dtype=float), np.array(work, dtype=float))
+    end = serve(
+        np.array(server, dtype=int),
+        left,
+        np.array(arrive, dtype=float),
+        np.array(work, dtype=float),
+    )
     expected_free = list(map(float, free))
     assert end.tolist() == one_by_one(server, expected_free, arrive, work)
     assert left.tolist() == expected_free

@@ -1,4 +1,6 @@
-"""Ranks that take turns on a few cores: the work is that of the exchange, none of it is lost, and the time is what stands on its longest way."""
+"""Ranks that take turns on a few cores: the work is that of the exchange, none of it is lost, and
+the time is what stands on its longest way.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,20 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from course_lib.collectives import ALGORITHMS, Link, Schedule, Terms, Topology, build, cost, reduce_to_one, ring, simulate, tree, verify
+from course_lib.collectives import (
+    ALGORITHMS,
+    Link,
+    Schedule,
+    Terms,
+    Topology,
+    build,
+    cost,
+    reduce_to_one,
+    ring,
+    simulate,
+    tree,
+    verify,
+)
 from course_lib.collectives.steps import CALL, HEARD, PIECE, SWAP, Step, steps
 from course_lib.collectives.turns import TURN, take_turns
 from course_lib.errors import SpecError
@@ -20,7 +35,11 @@ from course_lib.trace import Message
 MIB = 1 << 20
 LAPTOP = Topology(Link(1 / 2**17, 1 / 2**34), Link(1 / 2**15, 1 / 2**32), gamma=1 / 2**36, cores=2)
 BYTES_ONLY = replace(LAPTOP, intra=Link(0, 1), gamma=0.0)
-GRID = [(name, workers, hosts) for name in ALGORITHMS for workers, hosts in [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (4, 2), (5, 3)]]
+GRID = [
+    (name, workers, hosts)
+    for name in ALGORITHMS
+    for workers, hosts in [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (4, 2), (5, 3)]
+]
 
 
 def work(schedule: Schedule, nbytes: int) -> list[Step]:
@@ -32,17 +51,28 @@ def work(schedule: Schedule, nbytes: int) -> list[Step]:
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
 @pytest.mark.parametrize("nbytes", [0, 24, 3 * MIB + 8])
-def test_ranks_send_take_and_look_for_readers_as_often_as_the_exchange_does(name: str, workers: int, hosts: int, nbytes: int) -> None:
+def test_ranks_send_take_and_look_for_readers_as_often_as_the_exchange_does(
+    name: str, workers: int, hosts: int, nbytes: int
+) -> None:
     schedule = build(name, workers, hosts)
     ours = steps(schedule, nbytes, schedule.hosts, itemsize=8)
     for rank, found in enumerate(ours):
         part = program(schedule, rank, schedule.hosts, private=False)
         rounds = call.Call.of(schedule, part, nbytes // 8, np.dtype("float64")).rounds
         going = [piece for moves in rounds for pieces in moves.sends for piece in pieces]
-        assert [s.tells for s in found if s.tells and s.tells[0] == "sent"] == [("sent", rank, piece.peer) for piece in going]
+        assert [s.tells for s in found if s.tells and s.tells[0] == "sent"] == [
+            ("sent", rank, piece.peer) for piece in going
+        ]
         coming = [piece.peer for moves in rounds for pieces in moves.receives for piece in pieces]
-        assert [s.waits for s in found if s.waits and s.waits[0] == "sent"] == [("sent", peer, rank) for peer in coming]
-        guarded = Counter(piece.peer for piece in going for _ in piece.guards if schedule.hosts[piece.peer] == schedule.hosts[rank])
+        assert [s.waits for s in found if s.waits and s.waits[0] == "sent"] == [
+            ("sent", peer, rank) for peer in coming
+        ]
+        guarded = Counter(
+            piece.peer
+            for piece in going
+            for _ in piece.guards
+            if schedule.hosts[piece.peer] == schedule.hosts[rank]
+        )
         assert Counter(s.waits[2] for s in found if s.waits and s.waits[0] == "read") == guarded
 
 
@@ -51,15 +81,21 @@ def test_pieces_are_as_long_as_those_of_the_exchange() -> None:
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
-def test_what_is_read_and_added_are_the_bytes_of_the_price(name: str, workers: int, hosts: int) -> None:
+def test_what_is_read_and_added_are_the_bytes_of_the_price(
+    name: str, workers: int, hosts: int
+) -> None:
     schedule = build(name, workers, hosts)
     price, size = cost(schedule, 4 * MIB), 4 * MIB
     across = sum(price.up)
-    total = [sum(column) for column in zip(*(step.work for step in work(schedule, size)), strict=True)]
+    total = [
+        sum(column) for column in zip(*(step.work for step in work(schedule, size)), strict=True)
+    ]
     assert total[3] == 2 * across  # both ends work
     assert total[4] == sum(price.reduced)
     if name != "recursive_doubling":  # whose sums have to wait
-        added_from_across = sum(s.work.bytes for s in work(schedule, size) if s.work.messages_across)
+        added_from_across = sum(
+            s.work.bytes for s in work(schedule, size) if s.work.messages_across
+        )
         assert total[1] == sum(price.sent) - across + added_from_across
 
 
@@ -82,13 +118,18 @@ def test_the_time_of_two_ranks_is_the_sum_along_the_way_of_the_message() -> None
     turn, n = TURN.messages, 1000
     handed = turn + CALL + 1
     read = handed + turn + 1  # rank 0 has waited
-    over = read + turn + HEARD + 1  # rank 1 has waited until its own was read; meanwhile rank 0 has handed back
-    assert take_turns(tree(2), n, LAPTOP).terms == Terms(messages=over, bytes=2 * n, reduced=n, delays=1)
+    # rank 1 has waited until its own was read; meanwhile rank 0 has handed back
+    over = read + turn + HEARD + 1
+    assert take_turns(tree(2), n, LAPTOP).terms == Terms(
+        messages=over, bytes=2 * n, reduced=n, delays=1
+    )
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
 @pytest.mark.parametrize("cores", [1, 2, 3, 99])
-def test_the_terms_times_the_parameters_are_the_time_of_the_last_rank(name: str, workers: int, hosts: int, cores: int) -> None:
+def test_the_terms_times_the_parameters_are_the_time_of_the_last_rank(
+    name: str, workers: int, hosts: int, cores: int
+) -> None:
     schedule, topology = build(name, workers, hosts), replace(LAPTOP, cores=cores)
     turns = take_turns(schedule, 6000, topology)
     assert turns.terms.seconds(topology) == pytest.approx(turns.finish.max(), rel=1e-6)
@@ -101,7 +142,9 @@ def test_the_terms_times_the_parameters_are_the_time_of_the_last_rank(name: str,
 def test_one_core_does_all_the_work_of_all_ranks_without_a_pause(name: str) -> None:
     schedule = build(name, 5)
     total = sum(step.work.bytes for step in work(schedule, 60_000))
-    assert take_turns(schedule, 60_000, replace(BYTES_ONLY, cores=1)).finish.max() == pytest.approx(total)
+    assert take_turns(schedule, 60_000, replace(BYTES_ONLY, cores=1)).finish.max() == pytest.approx(
+        total
+    )
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
@@ -113,16 +156,25 @@ def test_cores_cannot_do_more_than_they_can(name: str, workers: int, hosts: int)
 
 def test_a_rank_that_is_read_from_is_not_kept_busy() -> None:
     fan_out = reduce_to_one(9)
-    books, ours = (cost(fan_out, 8000, Topology(Link(0, 1e-9), gamma=0, cores=cores)).seconds for cores in (None, 9))
+    books, ours = (
+        cost(fan_out, 8000, Topology(Link(0, 1e-9), gamma=0, cores=cores)).seconds
+        for cores in (None, 9)
+    )
     assert books == pytest.approx(2 * 8 * 8000e-9)  # eight in, eight out, one after another
-    assert ours == pytest.approx((8 + 1) * 8000e-9)  # eight in, and then all eight read at the same time
+    # eight in, and then all eight read at the same time
+    assert ours == pytest.approx((8 + 1) * 8000e-9)
 
 
 def test_long_messages_overlap_in_pieces() -> None:
-    up_and_down: Any = [[(r, r + 1, 0, "reduce")] for r in range(3)] + [[(r + 1, r, 0, "copy")] for r in (2, 1, 0)]
+    up_and_down: Any = [[(r, r + 1, 0, "reduce")] for r in range(3)] + [
+        [(r + 1, r, 0, "copy")] for r in (2, 1, 0)
+    ]
     chain = Schedule("chain", 4, 1, up_and_down)
     assert verify(chain)
-    one, many = (take_turns(chain, size, replace(BYTES_ONLY, cores=4)).finish.max() for size in (MIB, 8 * MIB))
+    one, many = (
+        take_turns(chain, size, replace(BYTES_ONLY, cores=4)).finish.max()
+        for size in (MIB, 8 * MIB)
+    )
     assert one == 6 * MIB
     assert many < 6 * 8 * MIB / 2
 
@@ -139,7 +191,9 @@ WIRE_ONLY = Topology(Link(0, 0), Link(0, 0), gamma=0, cores=1, wire=1.0)
 WIRED = replace(LAPTOP, wire=1e-7)
 
 
-def test_messages_of_one_host_take_turns_on_its_uplink_and_those_to_one_host_on_its_downlink() -> None:
+def test_messages_of_one_host_take_turns_on_its_uplink_and_those_to_one_host_on_its_downlink() -> (
+    None
+):
     four = [(0, 2), (1, 3)], [(0, 1), (2, 3)]
     for pairs, place, seconds in (
         (four[0], (0, 0, 1, 1), 20),
@@ -153,10 +207,14 @@ def test_messages_of_one_host_take_turns_on_its_uplink_and_those_to_one_host_on_
         assert (turns.finish.max(), turns.terms.wired) == (pytest.approx(seconds), seconds)
 
 
-def test_a_downlink_carries_what_the_uplink_does_at_the_same_time_and_a_delay_comes_on_top() -> None:
+def test_a_downlink_carries_what_the_uplink_does_at_the_same_time_and_a_delay_comes_on_top() -> (
+    None
+):
     schedule = tree(2).placed(2)
     assert take_turns(schedule, 10, WIRE_ONLY).finish.max() == pytest.approx(20)
-    assert take_turns(schedule, 10, replace(WIRE_ONLY, inter=Link(0, 0, delay=5))).finish.max() == pytest.approx(30)
+    assert take_turns(
+        schedule, 10, replace(WIRE_ONLY, inter=Link(0, 0, delay=5))
+    ).finish.max() == pytest.approx(30)
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), [case for case in GRID if case[2] > 1])
@@ -165,7 +223,10 @@ def test_a_time_over_links_is_at_least_that_of_the_cores_and_that_of_the_busiest
     name: str, workers: int, hosts: int, size: int
 ) -> None:
     schedule = build(name, workers, hosts)
-    whole, cores_only = take_turns(schedule, size, WIRED), take_turns(schedule, size, LAPTOP).finish.max()
+    whole, cores_only = (
+        take_turns(schedule, size, WIRED),
+        take_turns(schedule, size, LAPTOP).finish.max(),
+    )
     price = cost(schedule, size, WIRED)
     assert price.seconds == pytest.approx(whole.finish.max(), rel=1e-6)
     assert whole.finish.max() >= max(cores_only * 0.99, price.busiest_link[1] * WIRED.wire)
@@ -188,7 +249,9 @@ def test_a_wire_without_cores_is_refused_as_the_link_is_then_beta() -> None:
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
-def test_a_simulation_on_few_cores_takes_the_time_of_the_price_and_traces_every_transfer(name: str, workers: int, hosts: int) -> None:
+def test_a_simulation_on_few_cores_takes_the_time_of_the_price_and_traces_every_transfer(
+    name: str, workers: int, hosts: int
+) -> None:
     schedule = build(name, workers, hosts)
     run = simulate(schedule, 6001, LAPTOP, trace=True)
     assert run.seconds == pytest.approx(cost(schedule, 6001, LAPTOP).seconds, rel=1e-6)
@@ -199,7 +262,11 @@ def test_a_simulation_on_few_cores_takes_the_time_of_the_price_and_traces_every_
     assert run.messages == cost(schedule, 6001).messages
     assert all(e.task == e.dst and 0 < e.start < e.end <= run.seconds for e in events)
     for e in events:
-        assert all(e.start >= earlier.end for earlier in events if earlier.dst == e.src and earlier.round < e.round)
+        assert all(
+            e.start >= earlier.end
+            for earlier in events
+            if earlier.dst == e.src and earlier.round < e.round
+        )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -207,5 +274,10 @@ def test_every_worker_waits_for_the_one_that_begins_late_or_is_slow(name: str) -
     schedule = build(name, 4)
     assert simulate(schedule, 8000, LAPTOP, delay={3: 1.0}).finish[: schedule.workers].min() > 1.0
     alike = simulate(schedule, 80_000, BYTES_ONLY).seconds
-    assert simulate(schedule, 80_000, BYTES_ONLY, slow=[2.0] * schedule.ranks).seconds == pytest.approx(2 * alike)
-    assert simulate(schedule, 80_000, LAPTOP, slow={2: 10.0}).seconds > 2 * simulate(schedule, 80_000, LAPTOP).seconds
+    assert simulate(
+        schedule, 80_000, BYTES_ONLY, slow=[2.0] * schedule.ranks
+    ).seconds == pytest.approx(2 * alike)
+    assert (
+        simulate(schedule, 80_000, LAPTOP, slow={2: 10.0}).seconds
+        > 2 * simulate(schedule, 80_000, LAPTOP).seconds
+    )

@@ -9,8 +9,13 @@ from .cases import mine
 
 
 def ring_lists(P: int, gather: str = "copy", rounds: int | None = None) -> Schedule:
-    lists = [[Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)] for i in range(P - 1)]
-    lists += [[Transfer(r, (r + 1) % P, (r - i) % P, gather) for r in range(P)] for i in range(P - 1)]
+    lists = [
+        [Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)]
+        for i in range(P - 1)
+    ]
+    lists += [
+        [Transfer(r, (r + 1) % P, (r - i) % P, gather) for r in range(P)] for i in range(P - 1)
+    ]
     return mine(P, P, lists[:rounds])
 
 
@@ -52,7 +57,10 @@ def test_reduce_where_copy_belongs_counts_twice():
     assert {p.kind for p in proof.problems} == {"twice"}
     first = proof.problems[0]
     assert first.round == 2 and first.contributions
-    assert "which has that already, and op 'reduce' adds it again" in first.text and "counted more than once" in first.text
+    assert (
+        "which has that already, and op 'reduce' adds it again" in first.text
+        and "counted more than once" in first.text
+    )
 
 
 def test_copy_where_reduce_belongs_wipes_out():
@@ -68,14 +76,19 @@ def test_nothing_is_sent_at_all():
     proof = verify(mine(2, 1, []))
     assert "the gradient of rank 1 in chunk 0 never gets away from rank 1" in str(proof)
     proof = verify(mine(3, 1, [[Transfer(1, 0, 0, "reduce")], [Transfer(0, 1, 0, "copy")]]))
-    assert "the gradients of ranks 0 and 1 in chunk 0 never get away from ranks 0 and 1" in str(proof)
+    assert "the gradients of ranks 0 and 1 in chunk 0 never get away from ranks 0 and 1" in str(
+        proof
+    )
 
 
 def test_first_problem_first():
     rounds = [[Transfer(0, 2, 0, "reduce")], [Transfer(0, 1, 5, "copy")]]
     proof = verify(mine(2, 1, rounds))
     assert [p.kind for p in proof.problems[:2]] == ["rank", "chunk"]
-    assert proof.problems[0].text == "round 0: rank 2 receives chunk 0, but there are only ranks 0 to 1. Is % 2 missing?"
+    assert (
+        proof.problems[0].text
+        == "round 0: rank 2 receives chunk 0, but there are only ranks 0 to 1. Is % 2 missing?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,12 +110,18 @@ def test_kinds_of_problems_of_a_round(kind, rounds):
 
 def test_a_server_has_nothing_until_it_is_sent_something():
     proof = verify(mine(1, 1, [[Transfer(1, 0, 0, "reduce")]], servers=1))
-    assert proof.problems[0].text == "round 0: rank 1 sends chunk 0 to rank 0, but has nothing in it yet."
+    assert (
+        proof.problems[0].text
+        == "round 0: rank 1 sends chunk 0 to rank 0, but has nothing in it yet."
+    )
 
 
 def test_words_of_the_other_kinds_speak_of_data():
     proof = verify(mine(3, 1, [[Transfer(0, 1, 0, "copy")]], kind="broadcast", owners=(0,)))
-    assert "which has all of it from the start, so rank 2 ends chunk 0 without the data of rank 0." in str(proof)
+    assert (
+        "which has all of it from the start, so rank 2 ends chunk 0 without the data of rank 0."
+        in str(proof)
+    )
 
 
 def test_reduce_scatter_judges_owners_only():
@@ -117,7 +136,9 @@ def test_state_after_each_round():
     assert proof.state(0).ranks(0, 1) == (0,)
     assert proof.state(1).ranks(1, 2) == (0, 1)
     assert proof.state(2).ranks(2, 2) == (0, 1, 2)
-    assert all(proof.state().ranks(rank, chunk) == (0, 1, 2) for rank in range(3) for chunk in range(3))
+    assert all(
+        proof.state().ranks(rank, chunk) == (0, 1, 2) for rank in range(3) for chunk in range(3)
+    )
     assert proof.state().counts().tolist() == [[[1] * 3] * 3] * 3
     doubled = verify(ring_lists(3, gather="reduce")).state()
     assert doubled.counts().max() == 2 and doubled.doubled(0, 1) == (0, 2)
@@ -145,7 +166,9 @@ def no_modulo(P: int) -> Schedule:
 
 def powers_only(P: int) -> Schedule:
     gaps = [2**k for k in range((P - 1).bit_length())]
-    return mine(P, 1, [[Transfer(r, r ^ gap, 0, "reduce") for r in range(P) if r ^ gap < P] for gap in gaps])
+    return mine(
+        P, 1, [[Transfer(r, r ^ gap, 0, "reduce") for r in range(P) if r ^ gap < P] for gap in gaps]
+    )
 
 
 def raises(P: int) -> Schedule:
@@ -167,7 +190,11 @@ def blind_to_hosts(P: int, hosts: object = 1) -> Schedule:
 @pytest.mark.parametrize(
     ("function", "workers", "words"),
     [
-        (off_by_one, 2, "rank 0 never receives chunk 1 from rank 1, which has all of it after round 0, the last"),
+        (
+            off_by_one,
+            2,
+            "rank 0 never receives chunk 1 from rank 1, which has all of it after round 0, the last",
+        ),
         (no_modulo, 1, "Is % 1 missing?"),
         (powers_only, 3, "right for powers of two only"),
         (raises, 1, "raises IndexError: list index out of range (line "),
@@ -180,7 +207,9 @@ def test_smallest_failure_of_a_learner(function, workers, words):
     failure = smallest_failure(function, up_to=8)
     assert failure is not None
     assert failure.workers == workers
-    assert str(failure).startswith(f"{function.__name__} is wrong for {workers} worker") and words in str(failure)
+    assert str(failure).startswith(
+        f"{function.__name__} is wrong for {workers} worker"
+    ) and words in str(failure)
 
 
 def test_no_failure_of_a_right_function():

@@ -1,4 +1,6 @@
-"""The proof against the numbers: schedules broken at random, and made up at random, are judged as their sums come out."""
+"""The proof against the numbers: schedules broken at random, and made up at random, are judged as
+their sums come out.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,12 +9,15 @@ from course_lib.collectives import ALGORITHMS, HALVES, Schedule, Transfer, build
 
 from .numeric import contributions, is_right, run
 
-REFUSED_ANYWAY = {"nothing", "conflict", "overwrite"}  # not safe, though the numbers may come out right
+# not safe, though the numbers may come out right
+REFUSED_ANYWAY = {"nothing", "conflict", "overwrite"}
 
 
 @st.composite
 def broken(draw: st.DrawFn) -> Schedule:
-    """A right schedule with one to three transfers dropped, doubled, sent elsewhere, flipped, or moved to another round."""
+    """A right schedule with one to three transfers dropped, doubled, sent elsewhere, flipped, or
+    moved to another round.
+    """
     right = build(draw(st.sampled_from([*ALGORITHMS, *HALVES])), draw(st.integers(2, 7)))
     rounds = [list(r) for r in right.rounds]
     for _ in range(draw(st.integers(1, 3))):
@@ -32,10 +37,17 @@ def broken(draw: st.DrawFn) -> Schedule:
             rounds[number].append(t._replace(chunk=draw(st.integers(0, right.chunks - 1))))
         elif change != "drop":
             other = draw(
-                st.sampled_from([r for r in range(right.ranks) if r not in (t.src, t.dst)] or [t.src if change == "src" else t.dst])
+                st.sampled_from(
+                    [r for r in range(right.ranks) if r not in (t.src, t.dst)]
+                    or [t.src if change == "src" else t.dst]
+                )
             )
-            rounds[number].append(t._replace(src=other) if change == "src" else t._replace(dst=other))
-    return Schedule("broken", right.workers, right.chunks, rounds, right.kind, right.owners, right.servers)
+            rounds[number].append(
+                t._replace(src=other) if change == "src" else t._replace(dst=other)
+            )
+    return Schedule(
+        "broken", right.workers, right.chunks, rounds, right.kind, right.owners, right.servers
+    )
 
 
 @st.composite
@@ -43,9 +55,9 @@ def made_up(draw: st.DrawFn) -> Schedule:
     """A few rounds of anything, for few ranks, where something right comes up now and then."""
     workers, chunks = draw(st.integers(2, 3)), draw(st.integers(1, 2))
     ranks = st.integers(0, workers - 1)
-    transfer = st.builds(Transfer, ranks, ranks, st.integers(0, chunks - 1), st.sampled_from(["reduce", "copy"])).filter(
-        lambda t: t.src != t.dst
-    )
+    transfer = st.builds(
+        Transfer, ranks, ranks, st.integers(0, chunks - 1), st.sampled_from(["reduce", "copy"])
+    ).filter(lambda t: t.src != t.dst)
     rounds = draw(st.lists(st.lists(transfer, min_size=1, max_size=3), min_size=1, max_size=4))
     kind = draw(st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]))
     return Schedule("made_up", workers, chunks, rounds, kind)
@@ -57,7 +69,9 @@ def judge(schedule: Schedule) -> None:
     proof = verify(schedule)
     assert not (proof.ok and not right), "accepted, but the sums are wrong"
     kinds = {p.kind for p in proof.problems}
-    assert proof.ok or not right or kinds & REFUSED_ANYWAY, f"refused, but the sums are right: {proof}"
+    assert proof.ok or not right or kinds & REFUSED_ANYWAY, (
+        f"refused, but the sums are right: {proof}"
+    )
     if not proof.left_out:
         assert right == (not kinds & {"missing", "twice"})
     for problem in proof.problems:

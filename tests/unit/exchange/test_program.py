@@ -1,4 +1,6 @@
-"""The parts of all ranks, compiled from a schedule, give the right result in whatever order the ranks get to run: no processes, no bytes."""
+"""The parts of all ranks, compiled from a schedule, give the right result in whatever order the
+ranks get to run: no processes, no bytes.
+"""
 
 import random
 from collections import defaultdict, deque
@@ -25,7 +27,9 @@ Spot = tuple[int, bool, int]  # rank, in its shared buffer or in its own array, 
 
 
 def number(bits: int) -> int:
-    """The sum of what these ranks contribute: a digit for each rank, so that every sum says what is in it, and how often."""
+    """The sum of what these ranks contribute: a digit for each rank, so that every sum says what is
+    in it, and how often.
+    """
     return sum([1 << 8 * r for r in members(bits)])
 
 
@@ -39,9 +43,11 @@ class Posted:
 
 @dataclass
 class World:
-    """All ranks of a schedule, each with its own array and a shared buffer (the same one if not `private`), and the links between them.
+    """All ranks of a schedule, each with its own array and a shared buffer (the same one if not
+    `private`), and the links between them.
 
-    A message to another host has not left until the receiver takes it, as if the network had no room at all. `turn` chooses who is next.
+    A message to another host has not left until the receiver takes it, as if the network had no
+    room at all. `turn` chooses who is next.
     """
 
     schedule: Schedule
@@ -50,11 +56,13 @@ class World:
     programs: list[Program]
     turn: Callable[[list[int]], int]
     memory: dict[Spot, int] = field(default_factory=lambda: defaultdict(lambda: POISON))
-    readers: dict[Spot, int] = field(default_factory=lambda: defaultdict(int))  # messages that still have to be read there
+    # messages that still have to be read there
+    readers: dict[Spot, int] = field(default_factory=lambda: defaultdict(int))
     queue: dict[tuple[int, int], deque[Posted]] = field(default_factory=lambda: defaultdict(deque))
     offered: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     taken: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-    cleared: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))  # as far as the sender knows
+    # as far as the sender knows
+    cleared: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
 
     def run(self) -> None:
         s = self.schedule
@@ -76,11 +84,15 @@ class World:
         return self.place[one] == self.place[other]
 
     def write(self, spot: Spot, value: int) -> None:
-        assert not self.readers[spot], f"rank, shared, chunk {spot} is written again before it was read"
+        assert not self.readers[spot], (
+            f"rank, shared, chunk {spot} is written again before it was read"
+        )
         self.memory[spot] = value
 
     def judge(self) -> None:
-        """Everybody has what the goal says, and nobody is left waiting for word that what it shared has been read."""
+        """Everybody has what the goal says, and nobody is left waiting for word that what it shared
+        has been read.
+        """
         s = self.schedule
         for rank in range(s.ranks):
             for chunk in range(s.chunks):
@@ -88,11 +100,15 @@ class World:
                 if want is not None:
                     assert self.memory[rank, not self.private, chunk] == number(want), (rank, chunk)
         assert not any(self.queue.values())
-        assert {link: n for link, n in self.cleared.items() if n} == {link: n for link, n in self.offered.items() if n}
+        assert {link: n for link, n in self.cleared.items() if n} == {
+            link: n for link, n in self.offered.items() if n
+        }
 
 
 class _Rank:
-    """One rank at work. A generator: it stops at everything that others could come before, and yields what it waits for."""
+    """One rank at work. A generator: it stops at everything that others could come before, and
+    yields what it waits for.
+    """
 
     def __init__(self, world: World, rank: int, program: Program) -> None:
         self.world, self.rank, self.program = world, rank, program
@@ -113,7 +129,9 @@ class _Rank:
             for part in parts:
                 if part.enters:
                     w.write((me, SHARED, part.chunk), w.memory[me, MINE, part.chunk])
-                assert part.shared or not w.near(me, peer), "what a rank of this host is to read lies in the shared buffer"
+                assert part.shared or not w.near(me, peer), (
+                    "what a rank of this host is to read lies in the shared buffer"
+                )
                 spots.append((me, part.shared, part.chunk))
                 w.readers[spots[-1]] += 1
             w.offered[me, peer] += 1
@@ -133,14 +151,20 @@ class _Rank:
             yield from self._until_read(part)
             self._put(part, value)
 
-    def _look(self, message: Incoming, posted: Posted, staged: dict[int, tuple[Received, int]]) -> Iterator[Wait]:
+    def _look(
+        self, message: Incoming, posted: Posted, staged: dict[int, tuple[Received, int]]
+    ) -> Iterator[Wait]:
         """A message of this host is read where it lies, part by part."""
         for part, spot in zip(message.parts, posted.spots, strict=True):
             yield from self._apply(part, spot, None, staged)
         self._done(message, posted)
 
-    def _read(self, message: Incoming, posted: Posted, staged: dict[int, tuple[Received, int]]) -> Iterator[Wait]:
-        """A message of another host comes at a stroke, when there is room for all that goes straight to its place."""
+    def _read(
+        self, message: Incoming, posted: Posted, staged: dict[int, tuple[Received, int]]
+    ) -> Iterator[Wait]:
+        """A message of another host comes at a stroke, when there is room for all that goes
+        straight to its place.
+        """
         for part in message.parts:
             if not part.reduce:
                 yield from self._until_read(part)
@@ -158,7 +182,9 @@ class _Rank:
         if message.confirm or not w.near(*link):
             w.cleared[link] = w.taken[link]
 
-    def _apply(self, part: Received, spot: Spot, value: int | None, staged: dict[int, tuple[Received, int]]) -> Iterator[Wait]:
+    def _apply(
+        self, part: Received, spot: Spot, value: int | None, staged: dict[int, tuple[Received, int]]
+    ) -> Iterator[Wait]:
         """`value`: what came, or None where it still has to be read at `spot`."""
         w, chunk = self.world, part.chunk
         assert spot[2] == chunk
@@ -219,14 +245,20 @@ def placements(ranks: int) -> Iterator[tuple[int, ...]]:
 def test_every_algorithm_is_right_on_every_placement_in_every_order(name: str) -> None:
     for workers in range(1, 10):
         for schedule in schedules(name, workers):
-            hosts = {*placements(schedule.ranks), schedule.hosts} if workers < 6 else {schedule.hosts, place(schedule.ranks, 3)}
+            hosts = (
+                {*placements(schedule.ranks), schedule.hosts}
+                if workers < 6
+                else {schedule.hosts, place(schedule.ranks, 3)}
+            )
             for placement in sorted(hosts):
                 check(schedule, placement)
 
 
 @st.composite
 def composed(draw: st.DrawFn) -> tuple[Schedule, tuple[int, ...]]:
-    """All-reduces that nobody would write: each chunk goes its own way, by a ring, a tree, a star, swaps or all at once, and begins when it likes."""
+    """All-reduces that nobody would write: each chunk goes its own way, by a ring, a tree, a star,
+    swaps or all at once, and begins when it likes.
+    """
     workers, chunks = draw(st.integers(2, 6)), draw(st.integers(1, 4))
     rounds: dict[int, list[Transfer]] = defaultdict(list)
     for chunk in range(chunks):
@@ -245,7 +277,14 @@ def _ring(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Tr
     """Once around to add up, and once more to tell."""
     ops: list[Op] = ["reduce", "copy"]
     for i in range(2 * (len(seats) - 1)):
-        yield [Transfer(seats[i % len(seats)], seats[(i + 1) % len(seats)], chunk, ops[i // (len(seats) - 1)])]
+        yield [
+            Transfer(
+                seats[i % len(seats)],
+                seats[(i + 1) % len(seats)],
+                chunk,
+                ops[i // (len(seats) - 1)],
+            )
+        ]
 
 
 def _tree(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Transfer]]:
@@ -254,9 +293,17 @@ def _tree(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Tr
     depth = [0] * len(seats)
     for i in range(1, len(seats)):
         depth[i] = depth[parent[i]] + 1
-    edges = [[(i, parent[i]) for i in range(1, len(seats)) if depth[i] == d] for d in range(1, max(depth) + 1)]
-    yield from ([Transfer(seats[i], seats[up], chunk, "reduce") for i, up in level] for level in reversed(edges))
-    yield from ([Transfer(seats[up], seats[i], chunk, "copy") for i, up in level] for level in edges)
+    edges = [
+        [(i, parent[i]) for i in range(1, len(seats)) if depth[i] == d]
+        for d in range(1, max(depth) + 1)
+    ]
+    yield from (
+        [Transfer(seats[i], seats[up], chunk, "reduce") for i, up in level]
+        for level in reversed(edges)
+    )
+    yield from (
+        [Transfer(seats[up], seats[i], chunk, "copy") for i, up in level] for level in edges
+    )
 
 
 def _star(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Transfer]]:
@@ -272,7 +319,9 @@ def _flood(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[T
 
 
 def _swaps(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Transfer]]:
-    """Recursive doubling of four, of two for fewer; the others tell the first one before and are told after."""
+    """Recursive doubling of four, of two for fewer; the others tell the first one before and are
+    told after.
+    """
     core = seats[: 4 if len(seats) >= 4 else 2]
     others = seats[len(core) :]
     yield [Transfer(r, core[0], chunk, "reduce") for r in others]
@@ -291,15 +340,30 @@ def test_any_schedule_that_verify_accepts_is_right(made: tuple[Schedule, tuple[i
 
 def test_a_chunk_is_shared_before_the_first_message_that_has_it_leaves() -> None:
     """Though the round names it in a later message first."""
-    gather = [[Transfer(0, 1, 0, "copy"), Transfer(0, 2, 1, "copy"), Transfer(0, 1, 1, "copy"), Transfer(0, 2, 0, "copy")]]
+    gather = [
+        [
+            Transfer(0, 1, 0, "copy"),
+            Transfer(0, 2, 1, "copy"),
+            Transfer(0, 1, 1, "copy"),
+            Transfer(0, 2, 0, "copy"),
+        ]
+    ]
     check(mine(3, 2, gather, kind="broadcast", owners=(0, 0)), (0, 0, 0))
 
 
 def test_a_chunk_stays_in_the_own_array_until_it_has_left_for_another_host() -> None:
-    """Though what is added to it in the same round, for others of this host, lies in the shared buffer."""
+    """Though what is added to it in the same round, for others of this host, lies in the shared
+    buffer.
+    """
     check(
         mine(
-            3, 1, [[Transfer(1, 0, 0, "reduce")], [Transfer(0, 2, 0, "reduce"), Transfer(2, 0, 0, "reduce")], [Transfer(0, 1, 0, "copy")]]
+            3,
+            1,
+            [
+                [Transfer(1, 0, 0, "reduce")],
+                [Transfer(0, 2, 0, "reduce"), Transfer(2, 0, 0, "reduce")],
+                [Transfer(0, 1, 0, "copy")],
+            ],
         ),
         (0, 0, 1),
     )
@@ -311,7 +375,11 @@ def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
         for rank in range(schedule.ranks):
             for step in program(schedule, rank, range(schedule.ranks)).steps:
                 assert not any(part.enters or part.shared for m in step.sends for part in m.parts)
-                assert not any(part.source or part.target or part.leaves for m in step.receives for part in m.parts)
+                assert not any(
+                    part.source or part.target or part.leaves
+                    for m in step.receives
+                    for part in m.parts
+                )
 
 
 def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
@@ -324,6 +392,9 @@ def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
 
 
 def test_a_part_names_its_peers_and_those_it_sends_to() -> None:
-    up, down = program(build("tree_reduce", 4), 0, (0,) * 4), program(build("tree_broadcast", 4), 0, (0,) * 4)
+    up, down = (
+        program(build("tree_reduce", 4), 0, (0,) * 4),
+        program(build("tree_broadcast", 4), 0, (0,) * 4),
+    )
     assert (up.peers, up.sent_to) == ((1, 2), ())
     assert (down.peers, down.sent_to) == ((1, 2), (1, 2))
