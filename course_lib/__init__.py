@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from course_lib.hardware import probe as machine
     from course_lib.launch import start
     from course_lib.racing.call import Race, race
+    from course_lib.record.trace import Trace
     from course_lib.reduction.call import allreduce, compare
     from course_lib.reduction.stage import stage
     from course_lib.spec import Link, RunSpec
-    from course_lib.trace import Trace
 
 __all__ = [
     "Link",
@@ -56,6 +56,6 @@ __getattr__, __dir__ = lazy.names(
         "machine": "course_lib.hardware:probe",
         "Run": "course_lib.cluster.run:Run",
         "RunSpec": "course_lib.spec:RunSpec",
-        "Trace": "course_lib.trace:Trace",
+        "Trace": "course_lib.record.trace:Trace",
     },
 )

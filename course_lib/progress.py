@@ -7,10 +7,10 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from course_lib import measures
 from course_lib.cluster.run import Run
 from course_lib.errors import Stalled
-from course_lib.trace import Metric, Phase
+from course_lib.record import measures
+from course_lib.record.events import Metric, Phase
 
 
 def follow(run: Run, timeout: float) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from course_lib.cluster.process import task_dir
 from course_lib.errors import TaskFailed
-from course_lib.trace import Phase, Trace
+from course_lib.record.events import Phase
+from course_lib.record.trace import Trace
 
 # A killed process cannot stamp its own death. The supervisor notes it a moment later, and peers may
 # have noticed before.

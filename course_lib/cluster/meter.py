@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from course_lib.cluster.task import clock
-from course_lib.trace import Traffic, to_line
+from course_lib.record.events import Traffic, to_line
 
 PERIOD = 0.1  # seconds
 

@@ -25,8 +25,8 @@ import cloudpickle
 from course_lib.cluster import frameworks
 from course_lib.cluster.channel import Channel
 from course_lib.cluster.task import Task, clock
+from course_lib.record.events import Recorder
 from course_lib.spec import NATIVE, RunSpec
-from course_lib.trace import Recorder
 
 _TRACEBACK_CHARS = 6000
 

@@ -22,8 +22,9 @@ from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
 from course_lib.hardware import Machine, Plan
+from course_lib.record.events import task_key
+from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec, check_factor
-from course_lib.trace import Trace, task_key
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
 _STARTING = "is still starting"

@@ -30,8 +30,8 @@ from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock, meetings
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import Unavailable
+from course_lib.record.events import Lifecycle, to_line
 from course_lib.spec import Link
-from course_lib.trace import Lifecycle, to_line
 
 Launch = Callable[[Path, str, socket.socket, int, list[int]], int]
 """Start the process of a task and return its pid: (run directory, task, its socket, reading end of

@@ -18,8 +18,8 @@ from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
 from course_lib.network.layout import interface
 from course_lib.network.wires import Wires
+from course_lib.record.events import Metric, Phase, Recorder, Update
 from course_lib.spec import RunSpec
-from course_lib.trace import Metric, Phase, Recorder, Update
 
 clock = time.monotonic
 """The clock of all events: one for every process of a machine."""

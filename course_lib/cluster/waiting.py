@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from course_lib.cluster.roster import SERVICES
 from course_lib.network.layout import host_name
+from course_lib.record.events import Lifecycle, Phase
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Lifecycle, Phase, Trace
 
 SILENT = 1.0  # seconds without a word after which a task may be waiting, or longer:
 STEPS = 3  # so many of its own steps

@@ -18,8 +18,8 @@ from course_lib.network.build import build
 from course_lib.network.hosts import Hosts
 from course_lib.network.layout import PORT, by_job, host_name
 from course_lib.network.wires import Wires, lay
+from course_lib.record.events import Lifecycle
 from course_lib.spec import Link, RunSpec
-from course_lib.trace import Lifecycle
 
 
 class Wiring:

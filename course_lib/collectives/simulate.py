@@ -25,7 +25,8 @@ from course_lib.collectives.serve import serve
 from course_lib.collectives.topology import Topology
 from course_lib.collectives.turns import Times, take_turns
 from course_lib.errors import SpecError
-from course_lib.trace import Message, Trace
+from course_lib.record.events import Message
+from course_lib.record.trace import Trace
 
 PerRank = Mapping[int, float] | Sequence[float] | None
 MOST_TRACED = 1_000_000

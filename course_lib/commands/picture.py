@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from course_lib.errors import SpecError
+from course_lib.record.events import Phase
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Phase, Trace
 from course_lib.widgets.timeline.still import lanes_svg
 
 

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from course_lib import measures
 from course_lib.commands import options
 from course_lib.commands.options import about
 from course_lib.commands.tables import show, table
 from course_lib.launch import start
 from course_lib.progress import follow
+from course_lib.record import measures
+from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
-from course_lib.trace import Trace
 
 
 def run(

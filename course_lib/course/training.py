@@ -16,8 +16,8 @@ from course_lib.course.task import Task
 from course_lib.course.verdict import TO_DO, Verdict
 from course_lib.errors import SpecError
 from course_lib.launch import start
+from course_lib.record.events import Message, Metric
 from course_lib.spec import NATIVE, RunSpec
-from course_lib.trace import Message, Metric
 
 WORKERS, STEPS = 4, 60
 # two all-reduces add the same float32 numbers in other orders, and training carries the differences

@@ -27,7 +27,7 @@ from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.program import program
 from course_lib.exchange.segment import Segment
 from course_lib.network.wires import Wires
-from course_lib.trace import Message
+from course_lib.record.events import Message
 
 PATIENCE = 30.0  # seconds
 _KEPT = 64  # calls that are kept for the next time

@@ -10,7 +10,7 @@ from course_lib.exchange.call import Call, Coming, Moves
 from course_lib.exchange.group import Group
 from course_lib.exchange.link import Link, clock
 from course_lib.exchange.program import Received
-from course_lib.trace import Message
+from course_lib.record.events import Message
 
 Staged = dict[int, tuple[Received, slice, np.ndarray]]
 

@@ -24,8 +24,8 @@ import psutil
 
 from course_lib.network import namespaces
 from course_lib.network.layout import INTERFACE, PREFIX, host_name, seats
+from course_lib.record.events import Traffic
 from course_lib.spec import Link
-from course_lib.trace import Traffic
 
 # The token bucket: so many seconds' worth of bytes may pass at once. With less, a busy machine
 # wakes too late to fill a fast link; with more, short messages would pass as if there were no

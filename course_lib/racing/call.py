@@ -27,10 +27,10 @@ from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Meter, Sample, Verdict
 from course_lib.racing.line import StartingLine, draw
+from course_lib.record.events import Lifecycle
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.summary import summarize
-from course_lib.trace import Lifecycle
 
 EVALUATE_EVERY = 10  # steps between two looks at the test accuracy, where a race is for one
 LOOK = 0.02  # seconds between looks at the starting line

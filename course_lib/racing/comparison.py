@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from course_lib import measures
 from course_lib.racing.curves import (
     WINDOW,
     Point,
@@ -28,8 +27,10 @@ from course_lib.racing.curves import (
 )
 from course_lib.racing.entrants import MODEL_PARALLEL
 from course_lib.racing.fairness import Verdict
+from course_lib.record import measures
+from course_lib.record.events import Lifecycle, Metric, Phase, task_key
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Lifecycle, Metric, Phase, Trace, task_key
 
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from course_lib.trace import Metric, Phase, Trace
+from course_lib.record.events import Metric, Phase
+from course_lib.record.trace import Trace
 
 # batches over which a loss is averaged: that of a single one goes up and down by chance
 WINDOW = 10

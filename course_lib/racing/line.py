@@ -22,7 +22,7 @@ from typing import Any
 from course_lib.cluster.run import Run
 from course_lib.cluster.task import Task, clock
 from course_lib.errors import LockstepError
-from course_lib.trace import Phase
+from course_lib.record.events import Phase
 
 # seconds from the first arrival until the line opens for whoever is there: tasks wait 60 for each
 # other

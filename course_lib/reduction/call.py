@@ -29,6 +29,8 @@ from course_lib.collectives import (
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
+from course_lib.record.events import Message
+from course_lib.record.trace import Trace
 from course_lib.reduction.measure import (
     REPEATS,
     Measured,
@@ -43,7 +45,6 @@ from course_lib.reduction.measure import (
 )
 from course_lib.reduction.role import Job
 from course_lib.spec import Link, parse_bytes
-from course_lib.trace import Message, Trace
 
 Algorithm = str | Callable[..., Schedule]
 

@@ -24,10 +24,11 @@ from course_lib.errors import SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
 from course_lib.network.wires import PAYLOAD
+from course_lib.record.events import Message
+from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out
 from course_lib.spec import MAX_WORKERS
 from course_lib.spec import Link as Imposed
-from course_lib.trace import Message, Trace
 
 REPEATS = 20
 _FEW = 5  # of a calibration before what is timed over links, and as many of one after it

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from course_lib import measures
 from course_lib.cluster.run import Run
-from course_lib.trace import Metric, Update, task_key
+from course_lib.record import measures
+from course_lib.record.events import Metric, Update, task_key
 
 
 def summarize(run: Run) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
+from course_lib.record.events import Lifecycle, Phase
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Lifecycle, Phase, Trace
 
 
 class SavedRun:

@@ -10,8 +10,9 @@ from typing import NamedTuple, Protocol
 
 from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
+from course_lib.record.events import Lifecycle
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Lifecycle, Trace
 
 
 class Traced(Protocol):

@@ -26,8 +26,9 @@ from comm.base_comm import BaseComm
 from playwright.sync_api import Page
 
 from course_lib import machine_card, start, strategy_table
+from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update
 from course_lib.widgets.board.race_board import RaceBoard
 from course_lib.widgets.board.training_board import TrainingBoard
 from course_lib.widgets.cards.card import Card

@@ -5,7 +5,7 @@ own, on the same model and data.
 from __future__ import annotations
 
 import course_lib
-from course_lib import measures
+from course_lib.record import measures
 from tests.benchmarks import clusters
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 

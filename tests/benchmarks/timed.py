@@ -19,7 +19,7 @@ import course_lib
 from course_lib import RunSpec, hardware, workloads
 from course_lib.cluster import ports
 from course_lib.cluster.task import Task, clock
-from course_lib.trace import Event, Metric
+from course_lib.record.events import Event, Metric
 from tests.benchmarks import clusters
 
 WORKERS = 2

@@ -74,7 +74,7 @@ shown = StrategyTable(catalog.rows(hardware.probe()))
 shown""",
     "predict": """
 from course_lib import start
-from course_lib.measures import examples_per_second
+from course_lib.record.measures import examples_per_second
 from course_lib.widgets import Predict
 shown = Predict("How many examples a second do four workers train, all equal, and with one four times slower?",
                 numbers={"all equal": (0, 8000, "examples/s"), "one slow": (0, 8000, "examples/s")})

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from course_lib.trace import Lifecycle, Phase, Trace
+from course_lib.record.events import Lifecycle, Phase
+from course_lib.record.trace import Trace
 from tests.browser.lab import Lab, opened
 from tests.conftest import HOME, processes_of
 

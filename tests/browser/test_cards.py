@@ -9,8 +9,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from course_lib import hardware
 from course_lib.collectives import build, simulate
+from course_lib.record.events import Lifecycle
+from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
-from course_lib.trace import Lifecycle, Trace
 from course_lib.widgets import MachineCard, StrategyTable, Timeline
 from tests.browser.lab import Tab, opened
 from tests.unit.test_timeline import training

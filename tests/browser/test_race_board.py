@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 from playwright.sync_api import Browser, expect
 
-from course_lib.trace import Lifecycle, Trace
+from course_lib.record.events import Lifecycle
+from course_lib.record.trace import Trace
 from tests.browser.lab import Tab
 from tests.browser.test_board import board_in_lab, newest_runs, pids_of, press, until
 

@@ -27,10 +27,11 @@ from course_lib.collectives import (
     simulate,
     verify,
 )
+from course_lib.record.events import Message
+from course_lib.record.trace import Trace
 from course_lib.reduction.call import AllReduce, compare
 from course_lib.reduction.measure import REPEATS, calibration, job, measure
 from course_lib.spec import Link
-from course_lib.trace import Message, Trace
 from tests.conftest import HOME
 
 SIZE = "40KiB"

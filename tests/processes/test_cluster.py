@@ -18,7 +18,7 @@ from jupyter_client.manager import start_new_kernel
 
 from course_lib import start
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, TaskFailed
-from course_lib.trace import Lifecycle, Metric, Phase
+from course_lib.record.events import Lifecycle, Metric, Phase
 from tests.conftest import gone_within
 
 # What an interrupt says.

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from course_lib import Trace, start
+from course_lib.record.events import Metric, Phase
 from course_lib.strategies import catalog
-from course_lib.trace import Metric, Phase
 
 EVERY, STEPS = 10, 30
 # one test image more or less: sums in another order may turn one that is on the brink

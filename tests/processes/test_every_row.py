@@ -11,8 +11,8 @@ import pytest
 
 from course_lib import Trace, hardware
 from course_lib.__main__ import main
+from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.strategies import catalog
-from course_lib.trace import Lifecycle, Metric, Update
 
 ROWS = [
     (name, framework)

@@ -43,7 +43,7 @@ from course_lib.collectives.contributions import start as contributed
 from course_lib.errors import LockstepError, Mismatch, RankLost, SpecError
 from course_lib.exchange import Communicator, call
 from course_lib.exchange.link import Link
-from course_lib.trace import Message
+from course_lib.record.events import Message
 
 # tasks get our functions themselves: they need not import pytest for them
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

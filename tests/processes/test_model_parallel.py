@@ -15,11 +15,11 @@ import pytest
 
 from course_lib import Trace, start
 from course_lib.errors import SpecError, TaskFailed
+from course_lib.record.events import Metric, Phase, Update, task_key
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
 from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
 from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
-from course_lib.trace import Metric, Phase, Update, task_key
 
 STEPS = 30
 # A layer that is cut adds up its pieces' sums, a batch that is cut those of its parts: the same

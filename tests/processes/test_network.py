@@ -23,11 +23,12 @@ import numpy as np
 import psutil
 import pytest
 
-from course_lib import hardware, measures, start
+from course_lib import hardware, start
 from course_lib.collectives import build
 from course_lib.errors import SpecError, TaskFailed, Unavailable
+from course_lib.record import measures
+from course_lib.record.events import Lifecycle, Message
 from course_lib.spec import Link
-from course_lib.trace import Lifecycle, Message
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
 

@@ -19,13 +19,13 @@ import pytest
 from course_lib import RunSpec, Trace, start, workloads
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import probe
+from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies.catalog import spec_for
 from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
 from course_lib.strategies.facts.mirrored import MIRRORED
 from course_lib.strategies.facts.one_device import ONE_DEVICE
 from course_lib.strategies.facts.tpu import TPU
 from course_lib.strategies.strategy import Standing
-from course_lib.trace import Metric, Phase, Update
 
 STEPS, BATCH = 30, 48
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"

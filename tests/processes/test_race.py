@@ -20,9 +20,10 @@ import pytest
 from course_lib import Run, hardware
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.racing.call import Race, divide, race
+from course_lib.record.events import Lifecycle, Metric, Phase, Update
+from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 from course_lib.strategies.strategy import Strategy
-from course_lib.trace import Lifecycle, Metric, Phase, Trace, Update
 
 SUM_ORDER: dict[str, Any] = {
     "rtol": 0,

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from course_lib import RunSpec, Trace, start, workloads
+from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
-from course_lib.trace import Metric, Phase, Update
 from course_lib.workloads.model import digest
 
 FRAMEWORKS = ("tensorflow", "torch")

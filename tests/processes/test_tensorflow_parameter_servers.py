@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib import Trace, measures, start
+from course_lib import Trace, start
 from course_lib.errors import SpecError, TaskFailed
+from course_lib.record import measures
+from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
-from course_lib.trace import Metric, Phase, Update
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
 PACKAGE = "course_lib.strategies.tensorflow"

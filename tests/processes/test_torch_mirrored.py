@@ -12,7 +12,7 @@ import pytest
 
 from course_lib import Trace, start
 from course_lib.errors import TaskFailed
-from course_lib.trace import Metric, Phase, Update
+from course_lib.record.events import Metric, Phase, Update
 
 NAMES = ("mirrored", "central_storage")
 STEPS = 50

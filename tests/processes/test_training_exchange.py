@@ -19,7 +19,7 @@ from course_lib.cluster.run import Run
 from course_lib.collectives import ALGORITHMS, HALVES, Schedule, Transfer, build, cost, ring, verify
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.exchange import PATIENCE
-from course_lib.trace import Message, Metric, Phase
+from course_lib.record.events import Message, Metric, Phase
 from tests.conftest import HOME
 
 FRAMEWORKS = ("torch", "tensorflow")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib import hardware, measures
+from course_lib import hardware
 from course_lib.collectives import Link as Priced
 from course_lib.collectives.schedule import place
 from course_lib.errors import SpecError, Unavailable
@@ -26,8 +26,10 @@ from course_lib.network.build import build as make_network
 from course_lib.network.hosts import Hosts
 from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, by_job, interface, seats
 from course_lib.network.wires import PAYLOAD, Wires, lay
+from course_lib.record import measures
+from course_lib.record.events import Lifecycle, Phase, Traffic
+from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec, parse_link
-from course_lib.trace import Lifecycle, Phase, Trace, Traffic
 from tests.unit.test_hardware import LAPTOP
 
 PRIVATE = replace(LAPTOP, private_network=Capability(True, "a run has a network of its own"))

@@ -17,18 +17,18 @@ LIB = ROOT / "course_lib"
 ORDER = [
     {"errors", "lazy"},
     {"spec"},
-    {"trace"},
-    {"measures", "chrome", "workloads", "collectives", "network", "hardware"},
+    {"record"},
+    {"workloads", "collectives", "network", "hardware"},
     {"exchange"},
     {"cluster"},
-    {"strategies", "simulate"},
+    {"strategies"},
     {"launch", "widgets"},
     {"reduction", "racing", "progress", "course", "cards"},
     {"commands"},
     {"__init__", "__main__"},
 ]
 LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
-WIDGETS_MAY = {"lazy", "spec", "trace", "errors", "measures", "chrome", "collectives", "widgets"}
+WIDGETS_MAY = {"lazy", "spec", "record", "errors", "collectives", "widgets"}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -20,8 +20,9 @@ from rich.console import Console
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.racing import comparison, curves
+from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
+from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
-from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update, end_of, to_line
 from course_lib.widgets.board import charts, export
 from course_lib.widgets.board.curves import EMPTY, Goal, Readings
 from course_lib.widgets.board.digest import Digest

@@ -33,7 +33,8 @@ from course_lib.racing.fairness import (
     judge,
 )
 from course_lib.racing.line import StartingLine, draw
-from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update
+from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
+from course_lib.record.trace import Trace
 
 BATCH = 64
 SPEC = RunSpec(workers=2, global_batch=BATCH, steps=10, device_ms=100)

@@ -30,6 +30,8 @@ from course_lib.collectives import (
     verify,
 )
 from course_lib.errors import SpecError
+from course_lib.record.events import Message
+from course_lib.record.trace import Trace
 from course_lib.reduction import measure as measuring
 from course_lib.reduction.call import compare
 from course_lib.reduction.measure import (
@@ -47,7 +49,6 @@ from course_lib.reduction.measure import (
 from course_lib.reduction.role import known, known_sum
 from course_lib.spec import MAX_WORKERS, parse_bytes
 from course_lib.spec import Link as Imposed
-from course_lib.trace import Message, Trace
 
 MIB = 1 << 20
 FIELDS = [

@@ -29,7 +29,7 @@ from course_lib.collectives import (
 )
 from course_lib.commands.stage import stage as command
 from course_lib.errors import SpecError
-from course_lib.trace import Trace
+from course_lib.record.trace import Trace
 from course_lib.widgets import page
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 from course_lib.widgets.stage.scene import MIDDLE, Shown

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib import measures
 from course_lib.collectives import build, simulate
 from course_lib.errors import SpecError
-from course_lib.spec import RunSpec
-from course_lib.trace import (
+from course_lib.record import measures
+from course_lib.record.events import (
     PHASES,
     Event,
     Lifecycle,
     Message,
     Phase,
-    Trace,
     Traffic,
     Update,
     to_line,
 )
+from course_lib.record.trace import Trace
+from course_lib.spec import RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.source import source
 from course_lib.widgets.timeline.scene import scene

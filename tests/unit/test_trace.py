@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import measures
-from course_lib.chrome import save_chrome
-from course_lib.trace import (
+from course_lib.record import measures
+from course_lib.record.chrome import save_chrome
+from course_lib.record.events import (
     Event,
     Lifecycle,
     Message,
     Metric,
     Phase,
     Recorder,
-    Trace,
     Update,
     from_line,
     to_line,
 )
+from course_lib.record.trace import Trace
 
 EVENTS: list[Event] = [
     Lifecycle("worker:0", "running", "", 0.5),

@@ -4,8 +4,9 @@ import pytest
 
 from course_lib.cluster.waiting import SILENT, describe
 from course_lib.errors import Stalled
+from course_lib.record.events import Event, Lifecycle, Phase
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Event, Lifecycle, Phase, Trace
 
 SPEC = RunSpec(workers=3, hosts=3, framework="torch")
 ALL = ("worker:0", "worker:1", "worker:2")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from course_lib import measures
+from course_lib.record import measures
+from course_lib.record.events import Phase
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Phase, Trace
 from course_lib.widgets import Predict, TrainingBoard
 from course_lib.widgets.board.lanes import NAMES
 from course_lib.widgets.timeline.still import lanes_svg

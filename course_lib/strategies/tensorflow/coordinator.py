@@ -27,10 +27,10 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.record.events import Phase, Update
 from course_lib.strategies.evaluation import evaluate
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, Shard, factor_of, serving
 from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
-from course_lib.trace import Phase, Update
 from course_lib.workloads.tensorflow import accuracy, loss_of
 
 # --- a step, as one graph ---

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.trace import Metric
+from course_lib.record.events import Metric
 
 # batches over which a loss is averaged: that of a single one goes up and down by chance
 WINDOW = 10

@@ -16,9 +16,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from course_lib import measures
+from course_lib.record import measures
+from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, task_key
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.trace import Event, Lifecycle, Metric, Phase, Trace, Update, task_key
 from course_lib.widgets.board.curves import WINDOW, Curve, Readings
 from course_lib.widgets.palette import FATE
 

@@ -7,7 +7,7 @@ import textwrap
 from html import escape
 from pathlib import Path
 
-from course_lib import measures
+from course_lib.record import measures
 from course_lib.widgets.board import markup, words
 from course_lib.widgets.board.charts_svg import chart, mark
 from course_lib.widgets.board.lanes import COLUMNS, bars, ticks

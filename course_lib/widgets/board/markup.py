@@ -6,7 +6,7 @@ import itertools
 import re
 from html import escape
 
-from course_lib import measures
+from course_lib.record import measures
 from course_lib.widgets import page
 from course_lib.widgets.badge import badge
 from course_lib.widgets.board import words

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from course_lib import measures
+from course_lib.record import measures
 from course_lib.widgets.board import words
 from course_lib.widgets.board.curves import Goal
 from course_lib.widgets.board.lanes import Lane, Window, lanes, span_for

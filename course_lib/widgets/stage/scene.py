@@ -30,8 +30,9 @@ from course_lib.collectives import (
 from course_lib.collectives.contributions import goal, sound, whole
 from course_lib.collectives.messages import chunk_ends
 from course_lib.errors import SpecError
+from course_lib.record.events import Message
+from course_lib.record.trace import Trace
 from course_lib.spec import Link
-from course_lib.trace import Message, Trace
 
 FINEST = 65535  # of this many parts of the whole time, a moment is so many
 MIDDLE = 0.35  # of a round, on the clock of rounds: a transfer is half-way then

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from course_lib import measures
-from course_lib.trace import PHASES, Lifecycle, Message, Phase, Trace, Update, end_of
+from course_lib.record import measures
+from course_lib.record.events import PHASES, Lifecycle, Message, Phase, Update, end_of
+from course_lib.record.trace import Trace
 from course_lib.widgets.palette import PHASE
 from course_lib.widgets.timeline.waits import waits
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from course_lib import measures
-from course_lib.trace import Lifecycle, Message, Phase, Trace, task_key
+from course_lib.record import measures
+from course_lib.record.events import Lifecycle, Message, Phase, task_key
+from course_lib.record.trace import Trace
 from course_lib.widgets.palette import INK, PHASE, svg_patterns
 
 WIDTH, LEFT, LANE, TOP = 960, 90, 34, 52

@@ -12,9 +12,9 @@ from typing import Any
 import anywidget
 import traitlets
 
-from course_lib import measures
-from course_lib.chrome import save_chrome
-from course_lib.trace import Message, Phase, task_key
+from course_lib.record import measures
+from course_lib.record.chrome import save_chrome
+from course_lib.record.events import Message, Phase, task_key
 from course_lib.widgets import page
 from course_lib.widgets.badge import badge
 from course_lib.widgets.source import Given, is_over, source

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from course_lib.trace import Phase
+from course_lib.record.events import Phase
 
 BUSY = ("compute", "apply", "checkpoint")  # what others can be waited for to do
 

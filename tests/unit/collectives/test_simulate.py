@@ -20,7 +20,7 @@ from course_lib.collectives import (
 )
 from course_lib.collectives.serve import serve
 from course_lib.errors import SpecError
-from course_lib.trace import Message
+from course_lib.record.events import Message
 
 # whose rounds overlap, so that a barrier would change its time
 EXACT = [name for name in ALGORITHMS if name != "double_tree"]

@@ -30,7 +30,7 @@ from course_lib.collectives.turns import TURN, take_turns
 from course_lib.errors import SpecError
 from course_lib.exchange import call
 from course_lib.exchange.program import program
-from course_lib.trace import Message
+from course_lib.record.events import Message
 
 MIB = 1 << 20
 LAPTOP = Topology(Link(1 / 2**17, 1 / 2**34), Link(1 / 2**15, 1 / 2**32), gamma=1 / 2**36, cores=2)

@@ -20,7 +20,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from course_lib.trace import Lifecycle, Metric, Phase, Trace, Traffic, Update, task_key
+from course_lib.record.events import Lifecycle, Metric, Phase, Traffic, Update, task_key
+from course_lib.record.trace import Trace
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
 

@@ -10,17 +10,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from course_lib.trace import (
+from course_lib.record.events import (
     Event,
     Lifecycle,
     Message,
     Metric,
     Phase,
-    Trace,
     Traffic,
     Update,
     task_key,
 )
+from course_lib.record.trace import Trace
 
 
 def save_chrome(trace: Trace, path: Path | str) -> None:

@@ -1,0 +1,128 @@
+"""Trace: the events of a run, merged on one clock. A live trace and a saved one are the same thing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from course_lib.record.events import (
+    E,
+    Event,
+    Lifecycle,
+    Phase,
+    end_of,
+    from_line,
+    task_key,
+    to_line,
+)
+
+
+class Trace:
+    """The events of a run, merged on one clock that starts at zero when the run starts.
+
+    Made from events in hand, from a file (`Trace.load`), or from a run directory (`Trace.of_run`),
+    where `refresh` reads what came since: a live trace and a saved one are the same thing.
+    """
+
+    def __init__(
+        self, events: Iterable[Event] = (), run_dir: Path | None = None, origin: float = 0.0
+    ) -> None:
+        self._events: dict[type[Event], list[Event]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self.run_dir, self._origin = run_dir, origin
+        self._offsets: dict[Path, int] = {}
+        self._add(events)
+
+    @classmethod
+    def of_run(cls, run_dir: Path | str) -> Trace:
+        """The trace of a run directory, as far as it has got."""
+        run_dir = Path(run_dir)
+        origin = json.loads((run_dir / "run.json").read_text())["origin"]
+        return cls(run_dir=run_dir, origin=origin).refresh()
+
+    @classmethod
+    def load(cls, path: Path | str) -> Trace:
+        """A trace written by `save`."""
+        with Path(path).open("rb") as lines:
+            return cls(map(from_line, lines))
+
+    def save(self, path: Path | str) -> None:
+        """Write all events as one file of JSON lines, in order of time; `load` reads it back."""
+        with Path(path).open("wb") as out:
+            out.writelines(map(to_line, self))
+
+    def since(self, kind: type[E], number: int) -> list[E]:
+        """Events of one kind after the first `number`, in the order in which they were written."""
+        return list(self._events.get(kind, ())[number:])  # type: ignore[arg-type]  # as in `all`
+
+    def refresh(self) -> Trace:
+        """Read what the tasks have written since the last call; returns the trace itself."""
+        if self.run_dir:
+            with self._lock:
+                for path in (
+                    *sorted(self.run_dir.glob("*.jsonl")),
+                    *sorted(self.run_dir.glob("tasks/*/events.jsonl")),
+                ):
+                    self._add(self._read_on(path))
+        return self
+
+    def __iter__(self) -> Iterator[Event]:
+        """All events in order of their time (of their end, for those that last)."""
+        return iter(
+            sorted((e for kind in list(self._events) for e in list(self._events[kind])), key=end_of)
+        )
+
+    def __len__(self) -> int:
+        return sum(len(events) for events in self._events.values())
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} events, {len(self.tasks)} tasks, {self.seconds:.2f} s)"
+
+    def all(self, kind: type[E], task: str | None = None, **fields: object) -> list[E]:
+        """Events of one kind in the order written, narrowed to a task and to equal fields:
+        `all(Phase, "worker:0", what="reduce")`.
+        """
+        events: list[E] = list(self._events.get(kind, ()))  # type: ignore[arg-type]  # the dict maps each kind to its own list
+        if task is not None:
+            events = [e for e in events if e.task == task]
+        for name, value in fields.items():
+            events = [e for e in events if getattr(e, name) == value]
+        return events
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks of which anything is known, in order of job and index; hosts are none."""
+        known = {e.task for events in list(self._events.values()) for e in list(events)}
+        return sorted((task for task in known if not task.startswith("host:")), key=task_key)
+
+    @property
+    def seconds(self) -> float:
+        """Time of the last event."""
+        return max(
+            (end_of(e) for events in list(self._events.values()) for e in events[-50:]), default=0.0
+        )
+
+    def last(self, task: str) -> str:
+        """What a task did last, in words, for error messages."""
+        phase, life = self.all(Phase, task)[-1:], self.all(Lifecycle, task)[-1:]
+        if phase and not (life and life[0].state != "running" and life[0].at > phase[0].end):
+            return f"has finished '{phase[0].what}' of step {phase[0].step} and nothing since"
+        return ": ".join(filter(None, life[0][1:3])) if life else "not a word yet"
+
+    def _add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._events[type(event)].append(event)
+
+    def _read_on(self, path: Path) -> list[Event]:
+        """Whole lines written since the last look; a line still being written waits for the next."""
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            file.seek(self._offsets.get(path, 0))
+            data = file.read()
+        whole = data.rfind(b"\n") + 1
+        self._offsets[path] = self._offsets.get(path, 0) + whole
+        return [from_line(line, self._origin) for line in data[:whole].splitlines()]
