@@ -148,7 +148,7 @@ class Supervisor:
             self.selector.register(
                 ours, selectors.EVENT_READ, lambda name=name: self._hear_task(name)
             )
-            self._note(name, "starting", f"pid {self.pids[name]}")
+            self._note(name, "starting", pid=self.pids[name])
         os.close(holder)
 
     def _hear_kernel(self) -> None:
@@ -187,7 +187,7 @@ class Supervisor:
                 self._note(task, "resumed", "by resume()")
             elif do == "slow":
                 self._tell(task, slow=factor)
-                self._note(task, "slowed", f"to {factor:g} times its time")
+                self._note(task, "slowed", "by slow()", factor=factor)
 
     def _hear_task(self, name: str) -> bool:
         """Take in what a task has to say; False when it will say no more."""
@@ -240,9 +240,9 @@ class Supervisor:
                     os.kill(self.pids[task], signal.SIGKILL)
             self.deadline = clock() + self.ending[0][1] if self.ending else None
 
-    def _note(self, task: str, state: str, why: str) -> None:
+    def _note(self, task: str, state: str, why: str = "", **facts: Any) -> None:
         """Record a lifecycle event and tell the kernel process."""
-        self._write(Lifecycle(task, state, why, clock()))
+        self._write(Lifecycle(task, state, why, clock(), **facts))
         self.kernel.send(task=task, state=state)
 
     def _write(self, event: Lifecycle) -> None:

@@ -75,8 +75,8 @@ def _held(trace: Trace, spec: RunSpec, task: str, silent: bool, handle: str) -> 
     if _last(trace, host_name(host), "cut", "healed") == "cut":
         return f"is on {host_name(host)}, which is cut off ({handle}.heal({host}) joins it again)"
     slowed = trace.all(Lifecycle, task, state="slowed")[-1:]
-    if silent and slowed and slowed[0].why != "to 1 times its time":
-        return f"was slowed {slowed[0].why} ({handle}.slow({task!r}, 1) ends that)"
+    if silent and slowed and slowed[0].factor > 1:
+        return f"was {slowed[0].words} ({handle}.slow({task!r}, 1) ends that)"
     return None
 
 

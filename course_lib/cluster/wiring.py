@@ -72,7 +72,16 @@ class Wiring:
         if self._wires.exists():
             with contextlib.closing(Wires(self._wires)) as imposed:
                 imposed.change(host, self._imposed(link))
-        self._note(Lifecycle(host_name(host), "linked", f"by {link}", clock()))
+        self._note(
+            Lifecycle(
+                host_name(host),
+                "linked",
+                "by link()",
+                clock(),
+                mbit=link.mbit,
+                delay_ms=link.delay_ms,
+            )
+        )
 
     def partition(self, host: int) -> None:
         """Cut a host off."""

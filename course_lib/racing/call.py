@@ -320,6 +320,4 @@ class Race:
 
 def _pids(run: Run) -> dict[str, int]:
     """Task -> process, for the tasks that have been started."""
-    return {
-        e.task: int(e.why.removeprefix("pid ")) for e in run.trace.all(Lifecycle, state="starting")
-    }
+    return {e.task: e.pid for e in run.trace.all(Lifecycle, state="starting")}

@@ -361,8 +361,7 @@ def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
 
 def slow_factors(trace: Trace, spec: RunSpec) -> Callable[[str, float], float]:
     """How many times slower a task was made, at a time: as its spec says, or as was ordered last."""
-    # "to 4 times its time"
-    orders = [(e.task, e.at, float(e.why.split()[1])) for e in trace.all(Lifecycle, state="slowed")]
+    orders = [(e.task, e.at, e.factor) for e in trace.all(Lifecycle, state="slowed")]
 
     def factor(task: str, at: float) -> float:
         ordered = [times for who, when, times in orders if who == task and when <= at]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint")
+STATES = ("starting", "running", "done", "failed", "killed")
 
 
 class Phase(NamedTuple):
@@ -75,16 +76,32 @@ class Metric(NamedTuple):
 
 
 class Lifecycle(NamedTuple):
-    """A task entered a state: starting, running, done, failed, killed, paused, resumed or slowed;
-    `why` may be empty.
+    """What became of a task, or was done to it or to a host (`host:1`); `why` may be empty.
 
-    A host (`host:1`) does as well: linked (its link was changed), cut off or healed.
+    A task is starting (with its `pid`), running, done, failed or killed: those are `STATES`. Whatever
+    its state, it can be paused and resumed, or slowed: from then on it takes `factor` times as long.
+    A host can be linked (given a link of `mbit`, None for no limit, and `delay_ms`), cut or healed.
     """
 
     task: str
     state: str
     why: str
     at: float
+    pid: int = 0
+    factor: float = 1.0
+    mbit: float | None = None
+    delay_ms: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """The event in words: "slowed to 4 times its time"."""
+        match self.state:
+            case "slowed":
+                return f"slowed to {self.factor:g} times its time"
+            case "linked":
+                speed = "unlimited" if self.mbit is None else f"{self.mbit:g} Mbit/s"
+                return f"linked: {speed}, {self.delay_ms:g} ms"
+        return f"{self.state} {self.why}".strip()
 
 
 class Traffic(NamedTuple):

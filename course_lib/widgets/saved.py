@@ -76,9 +76,7 @@ class SavedRun:
         """
         if not any(self.run_dir.glob("tasks/*/tmp")):
             return False
-        pids = [
-            int(e.why.removeprefix("pid ")) for e in self._trace.all(Lifecycle, state="starting")
-        ]
+        pids = [e.pid for e in self._trace.all(Lifecycle, state="starting")]
         return not pids or any(map(_alive, pids))
 
     def _failure(self) -> TaskFailed:

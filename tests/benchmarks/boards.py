@@ -280,10 +280,7 @@ def stopped(framework: str) -> float:
             if time.monotonic() > deadline:
                 raise RuntimeError("no 20 steps of 4 workers in 60 s")
             time.sleep(0.05)
-        tasks = [
-            psutil.Process(int(e.why.removeprefix("pid ")))
-            for e in run.trace.all(Lifecycle, state="starting")
-        ]
+        tasks = [psutil.Process(e.pid) for e in run.trace.all(Lifecycle, state="starting")]
         all_of_it = [*tasks, tasks[0].parent()]
         began = time.perf_counter()
         board.controls.stop.click()

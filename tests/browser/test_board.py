@@ -47,7 +47,7 @@ def newest_runs(count: int = 1) -> list[Path]:
 
 
 def pids_of(trace: Trace) -> set[int]:
-    return {int(e.why.removeprefix("pid ")) for e in trace.all(Lifecycle, state="starting")}
+    return {e.pid for e in trace.all(Lifecycle, state="starting")}
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
@@ -96,10 +96,7 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     # Stop ends the run, with all its tasks, while it is at full speed.
     press(page, "ArrowLeft", 6)
     until(
-        lambda: (
-            trace.refresh().all(Lifecycle, "worker:3", state="slowed")[-1].why
-            == "to 1 times its time"
-        ),
+        lambda: trace.refresh().all(Lifecycle, "worker:3", state="slowed")[-1].factor == 1,
         "it is at full speed",
     )
     page.get_by_role("button", name="Stop").click()

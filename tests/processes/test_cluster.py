@@ -43,7 +43,7 @@ def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def alive(run: Any) -> list[int]:
     """Pids of a run's tasks that still exist."""
-    pids = [int(e.why.removeprefix("pid ")) for e in run.trace.all(Lifecycle, state="starting")]
+    pids = [e.pid for e in run.trace.all(Lifecycle, state="starting")]
     return [
         pid
         for pid in pids

@@ -75,7 +75,7 @@ def learned(out: str) -> dict[str, Any]:
         result["update_applied_by"]
         and sum(result["variables_on"].values()) >= 4 * result["parameters"]
     )
-    pids = [int(e.why.removeprefix("pid ")) for e in trace.all(Lifecycle, state="starting")]
+    pids = [e.pid for e in trace.all(Lifecycle, state="starting")]
     assert pids and not any(map(psutil.pid_exists, pids))
     assert not (Path(result["run_dir"]) / "meetings").exists()
     return result

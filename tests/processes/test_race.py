@@ -348,5 +348,5 @@ def _each_has_its_cores(found: Race) -> None:
         return
     for cores, run in zip(divide(hardware.probe(), 2)[1], found.runs.values(), strict=True):
         (started,) = run.trace.all(Lifecycle, state="starting")
-        allowed = psutil.Process(int(started.why.removeprefix("pid "))).cpu_affinity()
+        allowed = psutil.Process(started.pid).cpu_affinity()
         assert sorted(allowed) == sorted(cores or os.sched_getaffinity(0))

@@ -373,18 +373,18 @@ def test_the_slider_follows_what_a_cell_orders_and_an_order_of_its_own_stands_un
 ) -> None:
     sync, other = board.race.runs.values()
     slider = board.controls.factor
-    sync.trace._add([Lifecycle("worker:1", "slowed", "to 4 times its time", 9.0)])
+    sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.0, factor=4)])
     until(lambda: slider.value == 4.0, "the slider follows")
     slider.value = 2.0
     until(lambda: other.orders, "the order is carried out")
-    sync.trace._add([Lifecycle("worker:1", "slowed", "to 3 times its time", 9.1)])  # it came before
+    sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.1, factor=3)])  # it came before
     until(lambda: board.view.sides[0].digest.factors["worker:1"] == 3.0, "the trace is read")
     board.controls.refresh()
     assert slider.value == 2.0
     for run in (sync, other):
-        run.trace._add([Lifecycle("worker:1", "slowed", "to 2 times its time", 9.2)])
+        run.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.2, factor=2)])
     until(lambda: board.view.sides[1].digest.factors.get("worker:1") == 2.0, "the trace is read")
-    sync.trace._add([Lifecycle("worker:1", "slowed", "to 12 times its time", 9.3)])
+    sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.3, factor=12)])
     until(lambda: slider.value == 12.0, "the slider follows again, as far as that is")
     assert sync.orders == other.orders == [("slow", "worker:1", 2.0)]
 
@@ -538,11 +538,11 @@ def test_the_controls_of_a_race_that_is_over_are_off() -> None:
 
 def test_a_board_that_cannot_draw_says_so_and_ends() -> None:
     run = Made()
-    # without the factor that belongs there
-    run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0)])
+    # a word where a number belongs
+    run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0, factor="four")])
     board = RaceBoard(race_of({"one": run, "other": Made()}))  # type: ignore[dict-item]
     board._thread.join(10)
-    assert "The board stopped drawing: IndexError" in board.message.value
+    assert "The board stopped drawing: TypeError" in board.message.value
     board.close()
 
 
@@ -575,13 +575,7 @@ def save(
 
 def life(*states: tuple[str, str]) -> list[Event]:
     return [
-        Lifecycle(
-            task,
-            state,
-            "pid 0" if state == "starting" else "why" if state == "killed" else "",
-            10.0,
-        )
-        for task, state in states
+        Lifecycle(task, state, "why" if state == "killed" else "", 10.0) for task, state in states
     ]
 
 

@@ -222,8 +222,8 @@ def test_lines_divide_steps_only_where_all_tasks_end_one_before_the_next() -> No
 def test_faults_last_until_what_ends_them() -> None:
     events = [
         *EVENTS,
-        Lifecycle("worker:0", "slowed", "to 4 times its time", 1.0),
-        Lifecycle("worker:0", "slowed", "to 1 times its time", 2.0),
+        Lifecycle("worker:0", "slowed", "by slow()", 1.0, factor=4),
+        Lifecycle("worker:0", "slowed", "by slow()", 2.0, factor=1),
         Lifecycle("worker:1", "paused", "by pause()", 2.5),
         Lifecycle("worker:1", "resumed", "by resume()", 3.0),
         Lifecycle("host:1", "cut", "by partition()", 3.5),
@@ -281,7 +281,7 @@ def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> No
     measured = saved_run(tmp_path / "b", "measured")
     assert source(measured).reality == "measured" == source(Trace.of_run(measured)).reality
     with (measured / "lifecycle.jsonl").open("wb") as more:
-        more.write(to_line(Lifecycle("worker:1", "slowed", "to 4 times its time", 2.0)))
+        more.write(to_line(Lifecycle("worker:1", "slowed", "by slow()", 2.0, factor=4)))
     assert source(measured).reality == "emulated"
 
 

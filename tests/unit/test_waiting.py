@@ -41,7 +41,7 @@ def told(now: float, *more: Event) -> dict[str, str]:
             "is paused (run.resume('worker:2') lets it go on)",
         ),
         (
-            Lifecycle("worker:2", "slowed", "to 500 times its time", END),
+            Lifecycle("worker:2", "slowed", "by slow()", END, factor=500),
             "was slowed to 500 times its time (run.slow('worker:2', 1) ends that)",
         ),
         (
@@ -74,7 +74,7 @@ def test_what_is_over_holds_nobody_up() -> None:
     ]
     undone += [
         Lifecycle("host:2", "healed", "", 1.1),
-        Lifecycle("worker:2", "slowed", "to 1 times its time", 1.1),
+        Lifecycle("worker:2", "slowed", "by slow()", 1.1, factor=1),
     ]
     assert set(told(END + 2 * SILENT, *undone).values()) == {
         "has finished 'read' of step 12 and nothing since"

@@ -108,8 +108,8 @@ class Digest:
 
     def _take_life(self, e: Lifecycle) -> None:
         self.life[e.task].append(e)
-        if e.state == "slowed":  # "to 4 times its time"
-            self.slowed[e.task].append(float(e.why.split()[1]))
+        if e.state == "slowed":
+            self.slowed[e.task].append(e.factor)
             self.factors[e.task] = self.slowed[e.task][-1]
         else:
             self.states[e.task] = e

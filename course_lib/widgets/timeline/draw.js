@@ -190,7 +190,7 @@ function faultsInView(g, data, view) {
   return data.faults.flatMap((fault) => {
     const [a, b] = [Math.max(x(fault.at), view.left), Math.min(x(fault.until), right)];
     if (!MARKS[fault.state] || b < view.left || a > right) return [];
-    const text = MARKS[fault.state] + (fault.state === "slowed" ? ` ×${fault.why.match(/[\d.]+/)?.[0] ?? ""}` : "");
+    const text = MARKS[fault.state] + (fault.state === "slowed" ? ` ×${fault.factor}` : "");
     const wide = g.measureText(text).width + 10;
     const away = x(fault.at) < view.left && b - a < wide; // its tag would stand on what came after
     return [{ ...fault, a, b, text: away ? "" : text, left: Math.min(a, right - wide), wide }];

@@ -179,7 +179,7 @@ function hover(parts, state, draw, { px, y, time }) {
   else if (state.chosen !== NONE) lines = tellPhase(data, state.chosen);
   else if (inLane && state.shares && px >= view.left) lines = tellShares(data, lane, time - slack, time + slack);
   const fault = data.faults.find((f) => f.lane === lane && inLane && time >= f.at - slack && time <= f.until && MARKS[f.state]);
-  if (fault && px >= view.left) lines = [...(lines.length ? lines : [data.lanes[lane]]), `${fault.state}${fault.why ? `: ${fault.why}` : ""}`];
+  if (fault && px >= view.left) lines = [...(lines.length ? lines : [data.lanes[lane]]), fault.words];
   tip(parts, lines, px);
   draw();
 }

@@ -189,15 +189,13 @@ def _faults(
 ) -> list[dict[str, Any]]:
     """What was done to tasks and hosts, or befell them, each until the next such thing."""
     events = [
-        Lifecycle(task, "slowed", f"to {factor:g} times its time", 0.0)
+        Lifecycle(task, "slowed", "", 0.0, factor=factor)
         for task, factor in slow.items()
         if task in place
     ]
     events += sorted((e for e in trace.all(Lifecycle) if e.state in FAULTS), key=end_of)
     events = [
-        e._replace(state="full speed", why="")
-        if (e.state, e.why) == ("slowed", "to 1 times its time")
-        else e
+        e._replace(state="full speed", why="") if (e.state, e.factor) == ("slowed", 1.0) else e
         for e in events
     ]
     found = []
@@ -211,7 +209,8 @@ def _faults(
             {
                 "lane": place[e.task],
                 "state": e.state,
-                "why": e.why,
+                "words": e.words,
+                "factor": e.factor,
                 "at": e.at,
                 "until": next(later, end),
             }

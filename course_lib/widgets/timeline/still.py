@@ -124,7 +124,7 @@ def _bar(p: Phase, x: float, y: float, width: float) -> str:
 
 def _fault(event: Lifecycle, x: float, y: float) -> str:
     """A mark where something befell a task."""
-    words = escape(f"{event.state} {event.why}".strip())
+    words = escape(event.words)
     line = f'<path d="M{x:.1f} {y}v{LANE}" stroke="{FAULT}" stroke-width="3"/>'
     return f'<g>{line}<text x="{x + 6:.1f}" y="{y + 22}" fill="{FAULT}" font-weight="600">{words}</text></g>'
 

@@ -120,8 +120,7 @@ class Timeline(anywidget.AnyWidget):
     def _faults(self) -> str:
         lanes = self.scene["lanes"]
         faults = [
-            f"{f['at']:8.2f} s  {lanes[f['lane']]:10} {f['state']} {f['why']}".rstrip()
-            for f in self.scene["faults"]
+            f"{f['at']:8.2f} s  {lanes[f['lane']]:10} {f['words']}" for f in self.scene["faults"]
         ]
         return "\n".join(faults)
 
