@@ -1,11 +1,13 @@
-"""Names of a package that are looked up on first use, so that importing it stays quick and loads
-only what is used.
+"""Names of a package that are looked up on first use, so that importing it loads only what is used;
+and files of a package that are found by themselves.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 
@@ -23,3 +25,9 @@ def names(
         return getattr(import_module(module), attribute)
 
     return __getattr__, lambda: sorted(places)
+
+
+def modules(package: str) -> list[ModuleType]:
+    """The modules of a package, in order of name: whoever adds a file need not name it anywhere."""
+    path = import_module(package).__path__
+    return [import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(path)]
