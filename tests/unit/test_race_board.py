@@ -20,12 +20,12 @@ from rich.console import Console
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.racing import comparison, curves
+from course_lib.record.curves import EMPTY, Goal, Readings
+from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
 from course_lib.widgets.board import charts, export
-from course_lib.widgets.board.curves import EMPTY, Goal, Readings
-from course_lib.widgets.board.digest import Digest
 from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, Window, lanes, runs
 from course_lib.widgets.board.panels import Panel, throughput
 from course_lib.widgets.board.race_board import RaceBoard

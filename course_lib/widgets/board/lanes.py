@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.record import measures
+from course_lib.record.digest import Digest
 from course_lib.record.events import Phase
-from course_lib.widgets.board.digest import Digest
 from course_lib.widgets.palette import FATE
 
 COLUMNS = 600

@@ -7,11 +7,11 @@ import re
 from html import escape
 
 from course_lib.record import measures
+from course_lib.record.digest import Digest
 from course_lib.widgets import page
 from course_lib.widgets.badge import badge
 from course_lib.widgets.board import words
 from course_lib.widgets.board.charts_svg import swatch
-from course_lib.widgets.board.digest import Digest
 from course_lib.widgets.board.lanes import COLUMNS, Lane, Window, bars, ticks
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View

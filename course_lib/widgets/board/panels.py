@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.widgets.board.curves import Curve, Goal
+from course_lib.record.curves import Curve, Goal
 
 POINTS = 300  # at most, in a line: a panel is hardly wider
 BIN = 0.25  # seconds over which a rate is taken, at least

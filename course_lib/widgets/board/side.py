@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from course_lib.errors import LockstepError
+from course_lib.record.curves import EMPTY, Goal
+from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.widgets.board.curves import EMPTY, Goal
-from course_lib.widgets.board.digest import Digest
 
 ACTIVE = ("starting", "running")
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from course_lib.record import measures
+from course_lib.record.curves import Goal
 from course_lib.widgets.board import words
-from course_lib.widgets.board.curves import Goal
 from course_lib.widgets.board.lanes import Lane, Window, lanes, span_for
 from course_lib.widgets.board.panels import Panel, over_examples, over_seconds, throughput
 from course_lib.widgets.board.side import Side, Watched

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from course_lib.widgets.board.curves import Goal
+from course_lib.record.curves import Goal
 from course_lib.widgets.board.panels import latest
 from course_lib.widgets.board.side import Side
 

@@ -17,15 +17,15 @@ from typing import TypeVar
 import numpy as np
 
 from course_lib.record import measures
+from course_lib.record.curves import WINDOW, Curve, Readings
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, task_key
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.widgets.board.curves import WINDOW, Curve, Readings
-from course_lib.widgets.palette import FATE
 
 KEPT = 2000  # phases of a task, and updates of all, that are kept to be drawn
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
 ENDED = ("done", "failed", "killed")
+FATES = ("paused", "killed", "cut")  # what keeps a task from going on
 
 E = TypeVar("E", Phase, Update, Metric, Lifecycle)
 
@@ -291,9 +291,9 @@ class Digest:
 def _fates(life: Iterable[Lifecycle]) -> list[tuple[str, float, float]]:
     found: list[tuple[str, float, float]] = []
     for e in life:
-        if found and math.isinf(found[-1][2]) and e.state in ("resumed", "healed", *FATE):
+        if found and math.isinf(found[-1][2]) and e.state in ("resumed", "healed", *FATES):
             found[-1] = (*found[-1][:2], e.at)
-        if e.state in FATE:
+        if e.state in FATES:
             found.append((e.state, e.at, math.inf))
     return found
 
