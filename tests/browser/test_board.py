@@ -3,8 +3,7 @@ stops, and a kernel restart leaves nothing.
 """
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from course_lib.record.events import Lifecycle, Phase
 from course_lib.record.trace import Trace
 from tests.browser.lab import Lab, opened
 from tests.conftest import HOME, processes_of
+from tests.helpers import until
 
 CELL = """
 from course_lib import start
@@ -48,13 +48,6 @@ def newest_runs(count: int = 1) -> list[Path]:
 
 def pids_of(trace: Trace) -> set[int]:
     return {e.pid for e in trace.all(Lifecycle, state="starting")}
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not after {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 def press(page: Page, key: str, times: int) -> None:

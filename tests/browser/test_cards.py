@@ -14,8 +14,7 @@ from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard, StrategyTable, Timeline
 from tests.browser.lab import Tab, opened
-from tests.unit.test_timeline import training
-from tests.unit.test_trace import EVENTS
+from tests.made_up import EVENTS, training
 
 CELLS = (
     """

@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, expect
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
 from tests.browser.lab import Tab
-from tests.browser.test_board import board_in_lab, newest_runs, pids_of, press, until
+from tests.browser.test_board import board_in_lab, newest_runs, pids_of, press
+from tests.helpers import until
 
 CELL = """
 from course_lib import race

@@ -20,17 +20,11 @@ from course_lib import start
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, TaskFailed
 from course_lib.record.events import Lifecycle, Metric, Phase
 from tests.conftest import gone_within
+from tests.helpers import until
 
 # What an interrupt says.
 END_IT = "from course_lib import Run; Run.going()[-1].stop()"
 WORD = f"The run goes on, as long as this Python process does. run.stop() ends it; if it has no name: {END_IT}"
-
-
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"still waiting for {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture(params=["fork", "spawn"])

@@ -20,13 +20,9 @@ from course_lib.strategies import catalog
 from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
 from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
 from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
+from tests.helpers import SUM_ORDER
 
 STEPS = 30
-# A layer that is cut adds up its pieces' sums, a batch that is cut those of its parts: the same
-# numbers in another order than on one device. Float32 rounds each sum at its 24th bit, and training
-# carries the differences on. Seen: up to 5e-7 after these steps, where losses and weights are of
-# size 0.1 to 2.
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 UNEVEN = {"workload": "wide", "parameters": 7_585}  # 101 hidden units, 7,585 parameters
 RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("tensor_parallel", "tensorflow", 2, {}),

@@ -31,6 +31,7 @@ from course_lib.record.events import Lifecycle, Message
 from course_lib.spec import Link
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
+from tests.helpers import until
 
 pytestmark = pytest.mark.skipif(
     not hardware.capabilities.network_parts(hardware.probe().private_network)["hosts"].ok,
@@ -52,13 +53,6 @@ def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "loopback":
         monkeypatch.setenv("LOCKSTEP_NETWORK", "loopback")
     return str(request.param)
-
-
-def until(happened: Any, what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def namespace(pid: int | str = "self") -> str:

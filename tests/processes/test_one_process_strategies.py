@@ -26,14 +26,11 @@ from course_lib.strategies.facts.mirrored import MIRRORED
 from course_lib.strategies.facts.one_device import ONE_DEVICE
 from course_lib.strategies.facts.tpu import TPU
 from course_lib.strategies.strategy import Standing
+from tests.helpers import SUM_ORDER
 
 STEPS, BATCH = 30, 48
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"
 
-# Why not equal: the mean of the replicas' means adds the same numbers in another order than one
-# device does, and float32 rounds each sum at its 24th bit. XLA merges operations, so it adds in an
-# order of its own too. Seen: up to 3e-7 after these steps.
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # weights and losses are of size 0.1 to 2
 
 # bfloat16 rounds every input of a multiplication at its 8th bit, so by up to 1 part in 512. Such
 # errors differ in sign and mostly cancel, in a sum of 64 products as in 30 steps; a loss that is

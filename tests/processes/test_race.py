@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,12 @@ import pytest
 from course_lib import Run, hardware
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.racing.call import Race, divide, race
-from course_lib.record.events import Lifecycle, Metric, Phase, Update
+from course_lib.record.events import Lifecycle, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 from course_lib.strategies.strategy import Strategy
+from tests.helpers import SUM_ORDER, losses, until
 
-SUM_ORDER: dict[str, Any] = {
-    "rtol": 0,
-    "atol": 2e-6,
-}  # workers add the same float32 numbers in another order than one device, see test_strategies
 STEPS = 35
 
 
@@ -47,10 +44,6 @@ def with_straggler() -> Race:
         return found.wait(120)
 
 
-def losses(trace: Trace) -> list[float]:
-    return [m.value for m in trace.all(Metric, "worker:0", name="loss")]
-
-
 def starts_together(*traces: Trace) -> bool:
     """Nobody begins its second step before everybody has done the first.
 
@@ -58,13 +51,6 @@ def starts_together(*traces: Trace) -> bool:
     """
     phases = [p for trace in traces for p in trace.all(Phase)]
     return max(p.end for p in phases if p.step == 0) <= min(p.start for p in phases if p.step > 0)
-
-
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_all_entrants_start_their_second_step_together_after_all_have_done_their_first() -> None:
@@ -272,7 +258,7 @@ def test_the_others_go_on_when_an_entrant_is_killed_and_wait_says_which_one(tmp_
     with race(
         two, "one_device", steps=200, device_ms=5, framework="torch", run_dir=tmp_path / "race"
     ) as found:
-        until(lambda: found.state == "running")
+        until(lambda: found.state == "running", "the race to run")
         found.runs["two workers"].kill("worker:1")
         with pytest.raises(TaskFailed, match=r"two workers: worker:1 failed.*killed by kill\(\)"):
             found.wait(60)
@@ -301,11 +287,17 @@ def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:
     )
     with found:
         assert found.state == "starting"
-        until(lambda: found.state == "running")
-        until(lambda: all(f.examples > 128 * 20 for f in found.comparison.entrants.values()))
+        until(lambda: found.state == "running", "the race to run")
+        until(
+            lambda: all(f.examples > 128 * 20 for f in found.comparison.entrants.values()),
+            "20 steps of each",
+        )
         assert found.comparison.target_loss < 2  # type: ignore[operator]
         found.slow("worker:0", 3)
-        until(lambda: all(run.trace.all(Lifecycle, state="slowed") for run in found.runs.values()))
+        until(
+            lambda: all(run.trace.all(Lifecycle, state="slowed") for run in found.runs.values()),
+            "all to be slowed",
+        )
         with pytest.raises(SpecError, match="worker:5"):
             found.slow("worker:5", 3)
         with pytest.raises(Stalled, match=r"another: worker:0"):
@@ -323,7 +315,7 @@ def test_an_interrupted_wait_says_that_the_race_goes_on_and_what_it_says_ends_it
         "one_device", ("another", "one_device"), steps=100_000, device_ms=2, framework="torch"
     )
     try:
-        until(lambda: found.state == "running")
+        until(lambda: found.state == "running", "the race to run")
         found.runs["another"].pause("worker:0")
         with pytest.raises(
             Stalled,

@@ -14,18 +14,14 @@ import numpy as np
 import pytest
 
 from course_lib import RunSpec, Trace, start, workloads
-from course_lib.record.events import Metric, Phase, Update
+from course_lib.record.events import Phase, Update
 from course_lib.strategies import catalog
 from course_lib.workloads.model import digest
+from tests.helpers import SUM_ORDER, losses
 
 FRAMEWORKS = ("tensorflow", "torch")
 STEPS = 30
 SMALL = {"digits": {}, "digits_cnn": {}, "digits_deep": {}, "wide": {"parameters": 30_000}}
-
-# Why not equal: the mean of the workers' means adds the same numbers in another order than one
-# device does, float32 rounds each sum at its 24th bit, and training carries the differences on. The
-# frameworks' own kernels sum in different orders too. Seen: up to 4e-7 after these steps.
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # weights and losses are of size 0.1 to 2
 
 
 def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
@@ -60,10 +56,6 @@ def trained(framework: str, workers: int, workload: str) -> tuple[dict[str, Any]
         **SMALL[workload],
     ) as run:
         return run.wait(100).result, run.trace
-
-
-def losses(trace: Trace, task: str = "worker:0") -> list[float]:
-    return [metric.value for metric in trace.all(Metric, task, name="loss")]
 
 
 def close(first: dict[str, Any], second: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ import functools
 import importlib
 import itertools
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +20,10 @@ from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
+from tests.helpers import SUM_ORDER, until
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
 PACKAGE = "course_lib.strategies.tensorflow"
-# as in test_strategies: the same sums in another order
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 SLACK = 1e-3  # the clock inside a graph is another one, converted
 
 WORKERS, STEPS, DEVICE_MS = 3, 14, 60  # long enough beside what TensorFlow takes to hand out a step
@@ -76,13 +74,6 @@ def updates(trace: Trace, ps: str = "ps:0") -> list[Update]:
 def usual(trace: Trace, task: str, what: str) -> float:
     """Seconds that a phase usually takes a task."""
     return statistics.median(p.end - p.start for p in trace.all(Phase, task, what=what))
-
-
-def until(run: Any, true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert run.state in ("starting", "running") and time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # --- what both do ---
@@ -278,13 +269,17 @@ def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_throughput() ->
 
 def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_is_named() -> None:
     with start(ASYNC, framework="tensorflow", workers=2, steps=100_000, device_ms=20) as run:
-        until(run, lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > 8)
+        until(
+            lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > 8, "steps of worker:1"
+        )
         for task in ("ps:0", "chief:0"):
             with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):
                 run.slow(task, 5)
         run.slow("worker:1", 5)
         slowed = len(run.trace.all(Phase, "worker:1", what="compute"))
-        until(run, lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > slowed + 8)
+        until(
+            lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > slowed + 8, "slow steps"
+        )
         run.kill("worker:0")
         with pytest.raises(TaskFailed) as caught:
             run.wait(30)
@@ -305,7 +300,7 @@ def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
         chief=True,
         steps=100_000,
     ) as run:
-        until(run, lambda: len(run.trace.all(Update)) > 8)
+        until(lambda: len(run.trace.all(Update)) > 8, "updates")
         run.pause("worker:1")
         with pytest.raises(
             TaskFailed,

@@ -12,13 +12,11 @@ import pytest
 
 from course_lib import Trace, start
 from course_lib.errors import TaskFailed
-from course_lib.record.events import Metric, Phase, Update
+from course_lib.record.events import Phase, Update
+from tests.helpers import SUM_ORDER, losses
 
 NAMES = ("mirrored", "central_storage")
 STEPS = 50
-# The mean of the workers' means adds the same numbers in another order than one device does, and
-# float32 rounds each sum at its 24th bit.
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 
 
 @functools.cache
@@ -29,10 +27,6 @@ def trained(name: str, workers: int = 2) -> tuple[dict[str, Any], dict[str, Any]
     with start(name, framework="torch", workers=workers, global_batch=64, steps=STEPS) as run:
         run.wait(100)
         return run.result, run.values, run.trace, (run.run_dir / "meetings").exists()
-
-
-def losses(trace: Trace, task: str = "worker:0") -> list[float]:
-    return [metric.value for metric in trace.all(Metric, task, name="loss")]
 
 
 @pytest.mark.parametrize("workers", [2, 4])

@@ -6,7 +6,6 @@ import functools
 import importlib
 import itertools
 import statistics
-import time
 from collections import Counter
 from typing import Any
 
@@ -21,12 +20,11 @@ from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
 from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.stale_synchronous import STALE_SYNCHRONOUS
 from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
+from tests.helpers import SUM_ORDER, until
 
 ALL = (PARAMETER_SERVER, SYNC_PARAMETER_SERVER, STALE_SYNCHRONOUS, BACKUP_WORKERS)
 NAMES = [strategy.name for strategy in ALL]
 PACKAGE = "course_lib.strategies.torch"
-# as in test_strategies: the same sums in another order
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 
 # long enough beside what two cores compute for four workers
 WORKERS, STEPS, BATCH, DEVICE_MS = 4, 16, 120, 40
@@ -133,7 +131,7 @@ def test_the_servers_apply_the_updates_and_hold_equal_shares_of_the_bytes(name: 
 def test_a_killed_server_or_worker_ends_the_run_with_an_error_that_names_it() -> None:
     for name, victim in (("parameter_server", "ps:0"), ("sync_parameter_server", "worker:1")):
         with start(name, framework="torch", workers=2, steps=100_000) as run:
-            until_updated(run)
+            until(lambda: len(run.trace.all(Update)) >= 10, "ten updates")
             run.kill(victim)
             with pytest.raises(TaskFailed) as caught:
                 run.wait(30)
@@ -161,18 +159,11 @@ def test_who_waits_in_vain_says_for_whom() -> None:
     with start(
         {"worker": impatient, "ps": serve}, framework="torch", workers=2, ps=1, steps=100_000
     ) as run:
-        until_updated(run)
+        until(lambda: len(run.trace.all(Update)) >= 10, "ten updates")
         run.pause("worker:1")
         says = r"1 was paused.*ps:0 did not answer the push of step (\d+) by worker:0: .*2000 ms.* last: push of step \1 by worker:0, .*worker:1"
         with pytest.raises(TaskFailed, match=says):
             run.wait(30)
-
-
-def until_updated(run: Any) -> None:
-    deadline = time.monotonic() + 30
-    while len(run.trace.all(Update)) < 10:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_what_cannot_be_is_refused_before_it_starts() -> None:

@@ -21,17 +21,13 @@ from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.exchange import PATIENCE
 from course_lib.record.events import Message, Metric, Phase
 from tests.conftest import HOME
+from tests.helpers import SUM_ORDER, losses
 
 FRAMEWORKS = ("torch", "tensorflow")
 STEPS = 20
 # three on two hosts: every algorithm has to do with a host or a round that is not full
 WORKERS = {"torch": 3, "tensorflow": 4}
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
-
-# Why not equal: every algorithm adds the same numbers in an order of its own, DDP divides by the
-# number of workers before it adds and our TensorFlow step after, float32 rounds each sum at its
-# 24th bit, and training carries the differences on. Seen: up to 5e-7 after these steps.
-SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}  # losses are of size 1 to 2
 
 
 def chain(workers: int) -> Schedule:
@@ -62,10 +58,6 @@ def trained(framework: str, all_reduce: str | Callable[..., Schedule]) -> Run:
     }
     with start("multi_worker_mirrored", all_reduce=all_reduce, hosts=2, **options) as run:
         return run.wait(100)
-
-
-def losses(run: Run, task: str = "worker:0") -> list[float]:
-    return [metric.value for metric in run.trace.all(Metric, task, name="loss")]
 
 
 class Call(NamedTuple):
@@ -146,10 +138,10 @@ def test_all_workers_end_equal_and_learn_what_they_learn_with_the_frameworks_own
     digests = run.result["parameter_digest"]
     assert list(digests) == [f"worker:{i}" for i in range(WORKERS[framework])]
     assert len(set(digests.values())) == 1
-    assert len(losses(run)) == STEPS
-    np.testing.assert_allclose(losses(run), losses(native), **SUM_ORDER)
+    assert len(losses(run.trace)) == STEPS
+    np.testing.assert_allclose(losses(run.trace), losses(native.trace), **SUM_ORDER)
     # all are told the mean over the global batch
-    assert all(losses(run, task) == losses(run) for task in digests)
+    assert all(losses(run.trace, task) == losses(run.trace) for task in digests)
     assert not native.trace.all(Message)
 
 

@@ -18,23 +18,8 @@ from course_lib import hardware
 from course_lib.errors import SpecError
 from course_lib.hardware import Capability, Gpu, Machine, Reason, accelerators, capabilities, limits
 from course_lib.spec import RunSpec
+from tests.made_up import GB, LAPTOP
 
-GB = 2**30
-LAPTOP = Machine(
-    system="Linux",
-    python="3.11.7",
-    cpu_name="a processor",
-    cores=2,
-    cores_total=8,
-    memory=4 * GB,
-    memory_total=8 * GB,
-    memory_why="Nothing limits it.",
-    gpus=(),
-    cuda_frameworks=(),
-    tpu=False,
-    fork=Capability(True, "tasks are copied"),
-    private_network=Capability(False, "there are none on macOS", "Use Linux."),
-)
 H200 = Gpu("H200", 140 * GB)
 SERVER = replace(
     LAPTOP,

@@ -30,7 +30,7 @@ from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec, parse_link
-from tests.unit.test_hardware import LAPTOP
+from tests.made_up import LAPTOP
 
 PRIVATE = replace(LAPTOP, private_network=Capability(True, "a run has a network of its own"))
 

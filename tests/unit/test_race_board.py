@@ -6,7 +6,6 @@ import io
 import json
 import math
 import re
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +32,8 @@ from course_lib.widgets.board.view import View
 from course_lib.widgets.saved import SavedRun, saved_runs
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
 from tests.benchmarks.boards import board as board_of_made_up_runs
-from tests.unit.test_racing import BATCH, SPEC, asynchronous, lockstep
+from tests.helpers import until
+from tests.made_up import BATCH, SPEC, asynchronous, lockstep
 
 
 class SomeRun:
@@ -81,13 +81,6 @@ def view_of(*runs: SomeRun, **targets: float | None) -> View:
     view = View(race.runs, race)
     view.look()
     return view
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.01)
 
 
 def with_a_backup(steps: int = 30, seconds: Sequence[float] = (0.1, 0.15, 0.13, 0.42)) -> Trace:

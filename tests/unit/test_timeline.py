@@ -31,7 +31,7 @@ from course_lib.widgets.source import source
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
 from course_lib.widgets.timeline.waits import waits
-from tests.unit.test_trace import EVENTS
+from tests.made_up import EVENTS, training
 
 
 def unpacked(described: dict[str, Any], data: bytes) -> dict[str, np.ndarray]:
@@ -49,25 +49,6 @@ def unpacked(described: dict[str, Any], data: bytes) -> dict[str, np.ndarray]:
         columns[length] = columns[length] * described["unit"]
     columns["stepEnds"] = described["origin"] + columns["stepEnds"] * described["unit"]
     return columns
-
-
-def training(workers: int, steps: int, step: float = 0.03) -> list[Event]:
-    """A synchronous run: in step n worker n % workers is the last."""
-    events: list[Event] = []
-    for n in range(steps):
-        begin, rng = n * step, np.random.default_rng(n)
-        computed = {
-            w: begin + step * (0.6 if w == n % workers else 0.3 + 0.1 * float(rng.random()))
-            for w in range(workers)
-        }
-        for w, end in computed.items():
-            task, done = f"worker:{w}", begin + 0.9 * step
-            events += [
-                Phase(task, n, "compute", begin, end),
-                Phase(task, n, "reduce", end, done),
-                Phase(task, n, "apply", done, begin + step),
-            ]
-    return events
 
 
 def saved_run(folder: Path, reality: str, **fields: Any) -> Path:

@@ -11,9 +11,6 @@ from course_lib.record import measures
 from course_lib.record.chrome import save_chrome
 from course_lib.record.events import (
     Event,
-    Lifecycle,
-    Message,
-    Metric,
     Phase,
     Recorder,
     Update,
@@ -21,19 +18,7 @@ from course_lib.record.events import (
     to_line,
 )
 from course_lib.record.trace import Trace
-
-EVENTS: list[Event] = [
-    Lifecycle("worker:0", "running", "", 0.5),
-    Phase("worker:0", 0, "compute", 1.0, 2.0),
-    Phase("worker:1", 0, "compute", 1.0, 4.0),
-    Phase("worker:0", 0, "reduce", 2.0, 5.0),
-    Phase("worker:1", 0, "reduce", 4.0, 5.0),
-    Message("worker:0", "worker:0", "worker:1", 1024, 0, 1, 4.0, 4.5),
-    Phase("worker:0", 0, "apply", 5.0, 6.0),
-    Phase("worker:1", 0, "apply", 5.0, 6.5),
-    Update("worker:0", 0, "all", "/device:CPU:0", 0, 1, 6.0),
-    Metric("worker:0", "loss", 2.3, 0, 128, 6.1),
-]
+from tests.made_up import EVENTS
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from course_lib.spec import RunSpec
 from course_lib.widgets import Predict, TrainingBoard
 from course_lib.widgets.board.lanes import NAMES
 from course_lib.widgets.timeline.still import lanes_svg
-from tests.unit.test_trace import EVENTS
+from tests.made_up import EVENTS
 
 
 class FinishedRun:
