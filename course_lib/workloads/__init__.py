@@ -1,7 +1,7 @@
 """Workloads: the data and the model of a run, described without a framework, so that every strategy
 trains exactly the same thing.
 
-A new workload is a function `RunSpec -> Workload` in a file of its own and one line in `WORKLOADS`.
+A new workload is a function `RunSpec -> Workload` and one line in `WORKLOADS`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from collections.abc import Callable
 
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.workloads.digits import digits, digits_cnn
-from course_lib.workloads.digits_deep import digits_deep
-from course_lib.workloads.wide import wide
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.digits import digits, digits_cnn, digits_deep, wide
+from course_lib.workloads.model import Workload
 
 WORKLOADS: dict[str, Callable[[RunSpec], Workload]] = {
     "digits": digits,

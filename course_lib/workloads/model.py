@@ -1,5 +1,6 @@
-"""A model as data: layers, their initial weights, and a fingerprint of weights. Each framework
-builds its own model from these.
+"""What is trained, as data: layers, their initial weights, a fingerprint of weights, and Workload,
+which adds the examples and says which of them each worker takes in each step. Each framework builds
+its own model from these.
 
 Weights are a list of float32 arrays in the order and layout of Keras: a kernel, then its bias,
 layer by layer. A dense kernel is (inputs, outputs), a convolution's is (height, width, input
@@ -8,6 +9,7 @@ channels, output channels); images are (height, width, channels).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -103,3 +105,70 @@ def digest(weights: Sequence[np.ndarray]) -> str:
     for weight in weights:
         fingerprint.update(np.ascontiguousarray(weight, np.float32).data)
     return fingerprint.hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What is trained, whatever trains it.
+
+    `x_*`: float32 in [0, 1], shape (examples, *shape of one example). `y_*`: int64 classes, shape
+    (examples,). The loss is the mean softmax cross entropy of the last layer's outputs; the
+    optimizer is plain gradient descent, `weight -= learning_rate * gradient`, so that the
+    arithmetic shows. `gain` scales the initial weights of `glorot`.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    learning_rate: float
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    gain: float = 1.0
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return self.x_train.shape[1:]
+
+    @property
+    def parameters(self) -> int:
+        """Exact number of trained numbers."""
+        return sum(math.prod(shape) for shape in shapes(self.layers, self.input_shape))
+
+    def initial_weights(self, seed: int) -> list[np.ndarray]:
+        """The weights that every run with this seed starts from, in the layout that
+        this file describes.
+        """
+        return glorot(self.layers, self.input_shape, seed, self.gain)
+
+    def batch(
+        self, step: int, seed: int, global_batch: int, worker: int | None = None, workers: int = 1
+    ) -> np.ndarray:
+        """Indices into the training data of a step's global batch, or of one worker's share of it.
+        Shape (examples,).
+
+        It depends on nothing but its arguments, so every worker finds its own share: all examples
+        in shuffled order, then all again in another order, and so on, cut into batches of equal
+        size. Worker k of w takes the k-th of w equal slices. `workers` must divide `global_batch`.
+        """
+        count = global_batch // workers
+        position = step * global_batch + (worker or 0) * count
+        if worker is None:
+            count = global_batch
+        epoch, place = divmod(position, len(self.x_train))
+        indices = _order(len(self.x_train), seed, epoch)[place : place + count]
+        while len(indices) < count:  # it goes on in the next epoch
+            epoch += 1
+            indices = np.concatenate(
+                [indices, _order(len(self.x_train), seed, epoch)[: count - len(indices)]]
+            )
+        return indices
+
+
+@functools.lru_cache(maxsize=8)
+def _order(examples: int, seed: int, epoch: int) -> np.ndarray:
+    """The order of the examples in an epoch, not to be changed: it is kept."""
+    order = np.random.default_rng([1, seed, epoch]).permutation(examples)
+    order.setflags(write=False)
+    return order

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from course_lib.workloads.model import Conv, Dense, Flatten, Layer
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.model import Conv, Dense, Flatten, Layer, Workload
 
 
 def build(workload: Workload, seed: int) -> keras.Sequential:

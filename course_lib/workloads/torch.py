@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from course_lib.workloads.model import Conv, Dense, Flatten, Layer, Shape
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.model import Conv, Dense, Flatten, Layer, Shape, Workload
 
 # number of dimensions -> which goes where
 _TO_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}

@@ -7,8 +7,8 @@ from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import Facts, Standing, Strategy, programs, real_processes
+from course_lib.workloads.digits import CLASSES, PER_UNIT
 from course_lib.workloads.model import Dense
-from course_lib.workloads.wide import CLASSES, PER_UNIT
 
 
 def standing(framework: str, machine: Machine) -> Standing:
