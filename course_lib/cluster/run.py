@@ -7,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,7 +38,8 @@ class Run:
 
     `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to
     its state; `trace` is readable at any time, `result` once the run has finished. As a context
-    manager it is stopped at the end of the block.
+    manager it is stopped at the end of the block. `refused` lists the orders (`link`, `kill`, ...)
+    that could not be carried out, with the reason; the next call to the run warns of them.
     """
 
     def __init__(
@@ -58,6 +61,9 @@ class Run:
         self._channel: Channel | None = None
         # orders given before there was a supervisor to take them
         self._early: list[dict[str, Any]] = []
+        self._unanswered: deque[str] = deque()  # orders, oldest first: they are answered in turn
+        self.refused: list[str] = []
+        self._warned = 0  # of how many of these
         self._arrived, self._over = threading.Event(), threading.Event()
         self._sending = threading.Lock()
         self._held = False  # by a `with` block, which stops it
@@ -80,8 +86,10 @@ class Run:
         with self._interruptible():
             # short waits, so that an interrupt is noticed
             while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):
+                self._warn()
                 if clock() >= deadline:
                     raise Stalled(self.waiting_for(), timeout)
+        self._warn()
         if self._error:
             raise self._error.with_traceback(None)
         return self
@@ -90,6 +98,7 @@ class Run:
         """Wait until every task runs its function. Raises as `wait` does."""
         with self._interruptible():
             arrived = self._arrived.wait(timeout)
+        self._warn()
         if not arrived:
             raise Stalled(
                 {task: _STARTING for task, state in self.tasks.items() if state == "starting"},
@@ -252,10 +261,13 @@ class Run:
         finally:
             if self._channel:
                 self._channel.close()
-            self._error, self._state = error, outcome
             _going.remove(self)
-            self._arrived.set()
-            self._over.set()
+            with self._sending:
+                late = [order for order in self._unanswered if order != "stop()"]
+                self.refused += [f"{order} came too late: the run was {outcome}" for order in late]
+                self._error, self._state = error, outcome
+                self._arrived.set()
+                self._over.set()
 
     def _follow(self) -> str:
         """Start the run and take in what the supervisor says, until it is over; the outcome.
@@ -288,6 +300,11 @@ class Run:
                     return str(message["over"])
                 if "unavailable" in message:
                     raise Unavailable(*message["unavailable"])
+                if "answer" in message:
+                    order = self._unanswered.popleft()
+                    if message["answer"]:
+                        self.refused.append(f"{order} was not carried out: {message['answer']}")
+                    continue
                 self.tasks[message["task"]] = message["state"]
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
                 self._state = "running"
@@ -317,16 +334,26 @@ class Run:
             )
         return host
 
+    def _warn(self) -> None:
+        """Warn of the orders that have been refused since the last call."""
+        fresh = self.refused[self._warned :]
+        self._warned += len(fresh)
+        for text in fresh:
+            warnings.warn(text, stacklevel=3)
+
     def _order(self, do: str, **fields: Any) -> None:
+        self._warn()
         order = {"do": do, **fields}
+        about = ", ".join(repr(v) for name, v in fields.items() if name in ("task", "host"))
         with self._sending:
             if self._over.is_set():
                 if do != "stop":
-                    about = next(iter(fields.values()))
                     raise LockstepError(
-                        f"{do}({about!r}) comes too late: the run is {self._state}. Start another"
+                        f"{do}({about}) comes too late: the run is {self._state}. Start another"
                     )
-            elif self._channel:
+                return
+            self._unanswered.append(f"{do}({about})")
+            if self._channel:
                 self._channel.send(**order)
             else:
                 self._early.append(order)

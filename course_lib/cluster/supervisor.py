@@ -30,6 +30,7 @@ from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock, meetings
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import Unavailable
+from course_lib.network.layout import host_name
 from course_lib.record.events import Lifecycle, to_line
 from course_lib.spec import Link
 
@@ -159,7 +160,18 @@ class Supervisor:
         for order in orders:
             self._obey(**order)
 
-    def _obey(
+    def _obey(self, **order: Any) -> None:
+        """Carry out an order and answer it. One that fails costs the order, not the run."""
+        problem = None
+        try:
+            self._carry_out(**order)
+        except Exception as error:  # the network's library has many kinds of errors
+            problem = f"{type(error).__name__}: {error}"
+            about = order.get("task") or host_name(order.get("host", 0))
+            self._write(Lifecycle(about, "refused", f"{order['do']}(): {problem}", clock()))
+        self.kernel.send(answer=problem)
+
+    def _carry_out(
         self,
         do: str,
         task: str = "",

@@ -35,6 +35,9 @@ _LEAST = 2 * 1514  # bytes in the bucket: two whole packets
 _OURS = 1000  # the first index that we give to an interface; those below are the kernel's
 _ROOT = 0xFFFFFFFF  # where on an interface all that leaves it passes
 _QUEUE = 4 << 20  # bytes that may wait at a link before some are lost
+# Bytes a second. tbf's figures have 32 bits: that of the rate, and that of the time in which a
+# bucket of _LEAST bytes fills, in ticks of 64 ns. The slowest passes a packet in a minute and a half.
+_SLOWEST, _UNLIMITED = 16, 1 << 32
 
 
 class Hosts:
@@ -52,7 +55,7 @@ class Hosts:
         self.rate, self.delay = rate, delay
         self.core = namespaces.current()
         self.namespaces: dict[str, int] = {}
-        self._shaped: dict[int, list[str]] = {}  # host -> what is in force on its line
+        self._queues: dict[str, list[str]] = {}  # interface -> its queueing disciplines
         self._hosts = sorted({seat.host for seat in self.seats.values()})
         self._index: dict[str, int] = {}
         self._port = {task: f"t{i}" for i, task in enumerate(self.seats)}
@@ -138,41 +141,34 @@ class Hosts:
             inner.link("set", index=index, state="up")
 
     def _shape(self, routes: Any, host: int, link: Link) -> None:
-        """Both ends of a host's line keep to its rate; what leaves the host is delayed as well.
+        """Hold both ends of a host's line to the rate of its link, and delay what leaves the host."""
+        rate = round(link.bytes_per_second) if self.rate and link.mbit else _UNLIMITED
+        bucket = {}
+        if rate < _UNLIMITED:
+            rate = max(rate, _SLOWEST)
+            burst = max(_LEAST, round(rate * _BUCKET))
+            bucket = {"tbf": {"rate": rate, "burst": burst, "limit": _QUEUE}}
+        delay = {"netem": {"delay": round(link.delay * 1e6)}} if self.delay and link.delay else {}
+        self._queue(routes, f"up{host}", delay | bucket)
+        self._queue(routes, f"dn{host}", bucket)
 
-        What waits there now is not lost.
+    def _queue(self, routes: Any, name: str, wanted: dict[str, dict[str, int]]) -> None:
+        """Give an interface the `wanted` queueing disciplines (kind -> settings), outermost first.
+
+        Those of the same kinds only get new settings, so that no packet in them is lost. What is
+        there is noted step by step: where one is refused, the next call still knows the state.
         """
-        up, down = self._index[f"up{host}"], self._index[f"dn{host}"]
-        kinds = [
-            kind
-            for kind, wanted in (
-                ("netem", self.delay and link.delay),
-                ("tbf", self.rate and link.mbit),
-            )
-            if wanted
-        ]
-        if kinds != self._shaped.get(host, []):
-            for end in (
-                (up, down)
-                if "tbf" in self._shaped.get(host, [])
-                else (up,)
-                if host in self._shaped
-                else ()
-            ):
-                routes.tc("del", index=end, parent=_ROOT)
-        self._shaped[host] = kinds
-        if "netem" in kinds:
-            routes.tc("replace", "netem", up, handle="1:", delay=round(link.delay * 1e6))
-        if "tbf" in kinds:
-            rate = round(link.bytes_per_second)
-            bucket = {
-                "handle": "2:",
-                "rate": rate,
-                "burst": max(_LEAST, round(rate * _BUCKET)),
-                "limit": _QUEUE,
-            }
-            routes.tc("replace", "tbf", up, parent="1:1" if "netem" in kinds else _ROOT, **bucket)
-            routes.tc("replace", "tbf", down, **bucket)
+        index, there = self._index[name], self._queues.setdefault(name, [])
+        if there and there != list(wanted):
+            routes.tc("del", index=index, parent=_ROOT)
+            there.clear()
+        parent = _ROOT
+        for number, (kind, settings) in enumerate(wanted.items(), 1):
+            handle = number << 16
+            routes.tc("replace", kind, index, handle=handle, parent=parent, **settings)
+            parent = handle + 1  # the one class of this discipline
+            if kind not in there:
+                there.append(kind)
 
 
 @contextmanager

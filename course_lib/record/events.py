@@ -81,6 +81,7 @@ class Lifecycle(NamedTuple):
     A task is starting (with its `pid`), running, done, failed or killed: those are `STATES`. Whatever
     its state, it can be paused and resumed, or slowed: from then on it takes `factor` times as long.
     A host can be linked (given a link of `mbit`, None for no limit, and `delay_ms`), cut or healed.
+    `refused` is an order to a task or host that could not be carried out; it changes nothing.
     """
 
     task: str

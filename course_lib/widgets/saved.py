@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.record.events import Lifecycle, Phase
+from course_lib.record.events import STATES, Lifecycle, Phase
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -37,11 +37,7 @@ class SavedRun:
     @property
     def state(self) -> str:
         """As `Run.state`. A run that ended without a word was stopped."""
-        states = {
-            e.task: e.state
-            for e in self.trace.all(Lifecycle)
-            if e.state not in ("paused", "resumed", "slowed")
-        }
+        states = {e.task: e.state for e in self.trace.all(Lifecycle) if e.state in STATES}
         if self._goes_on():
             return "running" if states and "starting" not in states.values() else "starting"
         if any(state in ("failed", "killed") for state in states.values()):

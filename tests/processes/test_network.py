@@ -263,9 +263,8 @@ def test_an_exchange_takes_as_long_as_its_link_says_and_a_link_can_change_while_
     for before, after in run.wait(60).result.values():
         assert before >= seconds(20)  # the slower of two links decides
         assert seconds(400) <= after < before / 3
-    assert [e[:3] for e in run.trace.all(Lifecycle, "host:1")] == [
-        ("host:1", "linked", "by 400 Mbit/s, 0 ms")
-    ]
+    (change,) = run.trace.all(Lifecycle, "host:1")
+    assert (change.state, change.mbit, change.delay_ms) == ("linked", 400, 0)
 
 
 def test_a_delay_is_imposed_whether_the_kernel_can_or_not(network: str) -> None:
@@ -344,6 +343,86 @@ def test_orders_that_need_a_network_are_refused_where_there_is_none(
                 order(1)
         with pytest.raises(SpecError, match="host=7: this run has the hosts 0, 1"):
             run.link(7, Link())
+
+
+ORDERS = """
+import random
+from pyroute2 import IPRoute
+from course_lib.network import namespaces
+from course_lib.network.hosts import Hosts
+from course_lib.spec import Link
+
+RATES = [None, 1e-7, 1e-3, 50, 100, 20_000, 34_000, 34_400, 100_000]
+chance = random.Random(12)
+namespaces.make_private()
+for sequence in range(200):
+    namespaces.another()  # the hosts of the sequence before have other namespaces
+    links = [Link(mbit=chance.choice(RATES)) for _ in range(2)]
+    hosts = Hosts({"worker:0": 0, "worker:1": 1}, dict(enumerate(links)), rate=True, delay=DELAY)
+    up = [True, True]
+    with IPRoute() as routes:
+        for _ in range(8):
+            host, order = chance.randrange(2), chance.choice(["link", "link", "cut", "heal"])
+            if order == "link":
+                links[host] = Link(mbit=chance.choice(RATES), delay_ms=chance.choice([0, 0, 2]))
+                hosts.change(host, links[host])
+            else:
+                getattr(hosts, order)(host)
+                up[host] = order == "heal"
+            for i in range(2):
+                (line,) = routes.get_links(ifname=f"dn{i}")
+                assert (line["flags"] & 1 == 1) == up[i]
+                for end in (f"up{i}", f"dn{i}"):
+                    index = routes.link_lookup(ifname=end)[0]
+                    kinds = {q.get_attr("TCA_KIND") for q in routes.get_qdiscs(index=index)}
+                    limited = links[i].mbit is not None and links[i].mbit < 34_360
+                    assert ("tbf" in kinds) == limited, (sequence, links[i], kinds)
+    for fd in hosts.descriptors:
+        namespaces.os.close(fd)
+print("all went on")
+"""
+
+
+def test_any_sequence_of_links_and_cuts_is_possible_after_any_start() -> None:
+    parts = hardware.probe().private_network.parts
+    if "tbf" not in parts:
+        pytest.skip("this kernel has no tbf")
+    script = ORDERS.replace("DELAY", str("netem" in parts))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "all went on\n", done.stderr
+
+
+def test_links_and_cuts_go_on_over_a_run_that_began_without_a_link(network: str) -> None:
+    rates = [50, None, 100, 1e-7, 40_000, None, 30]
+    with start(look_on, workers=2, hosts=2) as run:
+        run.wait_running(60)
+        for mbit in rates:
+            run.link(0, Link(mbit=mbit))
+            if network == "hosts":
+                run.partition(0)
+                run.link(0, Link(mbit=200))
+                run.heal(0)
+        run.link(1, Link(mbit=20, delay_ms=3))
+        until(lambda: run.trace.all(Lifecycle, "host:1", state="linked"), "the last link")
+        found = [e.mbit for e in run.trace.all(Lifecycle, "host:0", state="linked")]
+        assert found[:: 2 if network == "hosts" else 1] == rates
+        assert (run.state, run.refused) == ("running", [])
+
+
+def look_on() -> None:
+    threading.Event().wait()
+
+
+def test_an_order_that_fails_costs_the_order_and_not_the_run() -> None:
+    with start(look_on, workers=2, hosts=2).wait_running(60) as run:
+        run._order("link", host=1, link={"mbit": -1})  # not possible through link()
+        until(lambda: run.refused, "the answer")
+        with pytest.warns(UserWarning, match=r"link\(1\) was not carried out: SpecError: mbit=-1"):
+            run.link(1, Link(mbit=50))
+        until(lambda: run.trace.all(Lifecycle, "host:1", state="linked"), "the next order")
+        (refused,) = run.trace.all(Lifecycle, "host:1", state="refused")
+        assert "SpecError" in refused.why
+        assert run.state == "running"
 
 
 # --- the meter ------------------------------------------------------------------------------------------------------------------------------

@@ -394,13 +394,28 @@ def test_traffic_is_saved_and_read_as_every_event(tmp_path: Path) -> None:
 
 
 class Asked:
-    """In the place of pyroute2: what it was asked for."""
+    """In the place of pyroute2: what it was asked for. As the kernel does, it refuses to delete a
+    queueing discipline that is not there, to put another kind in the place of one, to hang one on
+    nothing, and figures of more than 32 bits.
+    """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, int, dict[str, object]]] = []
+        self.there: dict[int, list[str]] = {}  # interface -> kinds, outermost first
 
-    def tc(self, what: str, kind: str = "", index: int = 0, **settings: object) -> None:
+    def tc(self, what: str, kind: str = "", index: int = 0, **settings: int) -> None:
         self.requests.append((what, kind, index, settings))
+        there = self.there.setdefault(index, [])
+        if what == "del":
+            assert there, "nothing to delete"
+            there.clear()
+            return
+        place = 0 if settings["parent"] == 0xFFFFFFFF else settings["parent"] >> 16
+        assert place <= len(there) and there[place : place + 1] in ([], [kind])
+        there[place:] = [kind, *there[place + 1 :]]
+        if kind == "tbf":
+            ticks = settings["burst"] / settings["rate"] * 1e6 * 15.625
+            assert 0 < settings["rate"] < 1 << 32 and ticks < 1 << 32
 
 
 def shaped(*links: Link, rate: bool = True, delay: bool = True) -> list[tuple[str, str, int]]:
@@ -409,7 +424,7 @@ def shaped(*links: Link, rate: bool = True, delay: bool = True) -> list[tuple[st
     """
     hosts, asked = Hosts.__new__(Hosts), Asked()
     hosts.rate, hosts.delay = rate, delay
-    hosts._index, hosts._shaped = {"up0": 1, "dn0": 2}, {}
+    hosts._index, hosts._queues = {"up0": 1, "dn0": 2}, {}
     for link in links:
         hosts._shape(asked, 0, link)
     return [request[:3] for request in asked.requests]
@@ -441,6 +456,37 @@ def test_a_link_that_changes_its_figures_loses_nothing_and_one_without_limit_is_
     assert [(what, index) for what, _, index in shaped(Link(delay_ms=5), Link())[1:]] == [
         ("del", 1)
     ]
+
+
+RATES = st.none() | st.sampled_from([1e-9, 4e-6, 1e-3, 34_000, 34_360, 100_000]) | st.floats(1, 1e4)
+LINKS = st.builds(
+    lambda mbit, ms: Link(mbit=mbit, delay_ms=ms), RATES, st.sampled_from([0, 5, 1e4])
+)
+
+
+@given(st.lists(LINKS, min_size=1, max_size=8), st.booleans(), st.booleans())
+def test_any_links_after_each_other_are_possible(
+    links: list[Link], rate: bool, delay: bool
+) -> None:
+    shaped(*links, rate=rate, delay=delay)
+
+
+def test_after_a_link_that_the_kernel_refuses_the_next_one_is_possible() -> None:
+    class Refusing(Asked):
+        def tc(self, what: str, kind: str = "", index: int = 0, **settings: int) -> None:
+            if settings.get("rate") == 125_000:
+                raise OSError(12, "no memory")
+            super().tc(what, kind, index, **settings)
+
+    hosts, asked = Hosts.__new__(Hosts), Refusing()
+    hosts.rate = hosts.delay = True
+    hosts._index, hosts._queues = {"up0": 1, "dn0": 2}, {}
+    for link in (Link(mbit=5), Link(delay_ms=5), Link(mbit=50)):
+        with pytest.raises(OSError):
+            hosts._shape(asked, 0, Link(mbit=1, delay_ms=link.delay_ms + 1))
+        hosts._shape(asked, 0, link)
+        up = ["netem"] * bool(link.delay) + ["tbf"] * bool(link.mbit)
+        assert asked.there == {1: up, 2: ["tbf"] * bool(link.mbit)}
 
 
 def test_a_system_that_refuses_a_network_is_told_with_its_reason_and_a_cure(
