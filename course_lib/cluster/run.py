@@ -263,8 +263,8 @@ class Run:
                 self._channel.close()
             _going.remove(self)
             with self._sending:
-                late = [order for order in self._unanswered if order != "stop()"]
-                self.refused += [f"{order} came too late: the run was {outcome}" for order in late]
+                late = [o for o in self._unanswered if o != "stop()"]
+                self.refused += [f"{o} came too late: the run was {outcome}" for o in late]
                 self._error, self._state = error, outcome
                 self._arrived.set()
                 self._over.set()
@@ -301,9 +301,9 @@ class Run:
                 if "unavailable" in message:
                     raise Unavailable(*message["unavailable"])
                 if "answer" in message:
-                    order = self._unanswered.popleft()
+                    asked = self._unanswered.popleft()
                     if message["answer"]:
-                        self.refused.append(f"{order} was not carried out: {message['answer']}")
+                        self.refused.append(f"{asked} was not carried out: {message['answer']}")
                     continue
                 self.tasks[message["task"]] = message["state"]
             if not self._arrived.is_set() and "starting" not in self.tasks.values():

@@ -369,14 +369,13 @@ for sequence in range(200):
             else:
                 getattr(hosts, order)(host)
                 up[host] = order == "heal"
-            for i in range(2):
-                (line,) = routes.get_links(ifname=f"dn{i}")
-                assert (line["flags"] & 1 == 1) == up[i]
-                for end in (f"up{i}", f"dn{i}"):
-                    index = routes.link_lookup(ifname=end)[0]
-                    kinds = {q.get_attr("TCA_KIND") for q in routes.get_qdiscs(index=index)}
-                    limited = links[i].mbit is not None and links[i].mbit < 34_360
-                    assert ("tbf" in kinds) == limited, (sequence, links[i], kinds)
+            (line,) = routes.get_links(hosts._index[f"dn{host}"])
+            assert (line["flags"] & 1 == 1) == up[host]
+            limited = links[host].mbit is not None and links[host].mbit < 34_360
+            for end in (f"up{host}", f"dn{host}"):
+                there = routes.get_qdiscs(hosts._index[end])
+                kinds = {q.get_attr("TCA_KIND") for q in there if q["index"] == hosts._index[end]}
+                assert ("tbf" in kinds) == limited, (sequence, links[host], kinds)
     for fd in hosts.descriptors:
         namespaces.os.close(fd)
 print("all went on")
