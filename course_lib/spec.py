@@ -49,7 +49,7 @@ class Link(BaseModel):
     each direction; None: as fast as it goes.
 
     `delay_ms`: for how many milliseconds what leaves the host is on its way besides. To predict
-    with it, make the link of a topology from it: `collectives.Link.of(link.bytes_per_second,
+    with it, make the link of a topology from it: `collectives.AlphaBeta.of(link.bytes_per_second,
     link.delay)`.
     """
 

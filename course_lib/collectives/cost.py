@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.collectives.messages import Messages, messages
+from course_lib.collectives.model import AlphaBeta, Terms, Topology
 from course_lib.collectives.schedule import Kind, Schedule
-from course_lib.collectives.topology import Link, Terms, Topology
 from course_lib.collectives.turns import take_turns
 
-__all__ = ["Cost", "Link", "Terms", "Topology", "bus_bandwidth", "cost"]
+__all__ = ["AlphaBeta", "Cost", "Terms", "Topology", "bus_bandwidth", "cost"]
 
 
 @dataclass(frozen=True)

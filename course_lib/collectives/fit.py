@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.collectives.cost import cost
+from course_lib.collectives.model import AlphaBeta, Topology
 from course_lib.collectives.schedule import Schedule
-from course_lib.collectives.topology import Link, Topology
 from course_lib.errors import SpecError
 
 NAMES = ("alpha", "beta", "alpha across", "beta across", "gamma", "delay", "delay across", "wire")
@@ -188,8 +188,8 @@ def _with(topology: Topology, parameters: np.ndarray) -> Topology:
     a, b, a_across, b_across, gamma, delay, delay_across, wire = parameters.tolist()
     return replace(
         topology,
-        intra=Link(a, b, delay),
-        inter=Link(a_across, b_across, delay_across),
+        intra=AlphaBeta(a, b, delay),
+        inter=AlphaBeta(a_across, b_across, delay_across),
         gamma=gamma,
         wire=wire,
     )

@@ -20,9 +20,9 @@ import numpy as np
 
 from course_lib.collectives.cost import bus_bandwidth
 from course_lib.collectives.messages import Messages, chunk_ends, messages
+from course_lib.collectives.model import Topology
 from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.serve import serve
-from course_lib.collectives.topology import Topology
 from course_lib.collectives.turns import Times, take_turns
 from course_lib.errors import SpecError
 from course_lib.record.events import Message

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_lib.collectives.registry import Algorithm, build, find
+from course_lib.collectives.algorithms import Algorithm, build, find
 from course_lib.collectives.schedule import Kind
 from course_lib.collectives.verify import Proof, verify
 from course_lib.errors import SpecError

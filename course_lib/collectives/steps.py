@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.collectives.messages import chunk_ends
+from course_lib.collectives.model import Terms
 from course_lib.collectives.schedule import Schedule
-from course_lib.collectives.topology import Terms
 
 # Found once, by measuring nine algorithms on 2, 3, 4 and 8 ranks; with half or twice as much of any
 # one, most times come out a few per cent worse.

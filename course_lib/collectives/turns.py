@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from course_lib.collectives.model import Terms, Topology
 from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.steps import Step, Word, steps
-from course_lib.collectives.topology import Terms, Topology
 
 # a core turns to a rank that has waited; found together with the numbers in `steps`
 TURN = Terms(messages=2)

@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from course_lib.collectives.contributions import State, goal, sound
+from course_lib.collectives.explain import Problem, explain
 from course_lib.collectives.schedule import Schedule, Transfer
-from course_lib.collectives.words import Problem, explain
 
 LIMIT = 20  # problems kept: a schedule that is wrong is mostly wrong in many places
 

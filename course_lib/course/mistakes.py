@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from course_lib.collectives import Round, Schedule, Transfer
 from course_lib.collectives.contributions import sound, whole
+from course_lib.collectives.explain import ranks_text
 from course_lib.collectives.schedule import Op
-from course_lib.collectives.words import ranks_text
 from course_lib.course.attempt import PATIENCE, SIZES, Attempt
 from course_lib.course.bounded import TookTooLong, bounded
 

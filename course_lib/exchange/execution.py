@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from course_lib.exchange.call import Call, Coming, Moves
+from course_lib.exchange.connection import Connection, clock
 from course_lib.exchange.group import Group
-from course_lib.exchange.link import Link, clock
 from course_lib.exchange.program import Received
 from course_lib.record.events import Message
 
@@ -41,7 +41,7 @@ class Execution:
         )
         self.buffers = (mine, shared)  # at index False and True of `shared`, `source` and `target`
         # shared or not, chunk, piece -> when each reader has it
-        self.unread: dict[tuple[bool, int, int], list[tuple[Link, int]]] = {}
+        self.unread: dict[tuple[bool, int, int], list[tuple[Connection, int]]] = {}
         self.known: set[int] = set()  # peers that are about the same
         self.begun: dict[int, float] = {}  # peer -> when its message of this round was handed over
 
@@ -113,7 +113,7 @@ class Execution:
             self._until_read(part, (part.chunk,), k)
             self._write(part, span, value)
 
-    def _check(self, link: Link) -> None:
+    def _check(self, link: Connection) -> None:
         """Before anything of a peer is read: is it about the same?"""
         if link.text != self.call.text:
             raise self.group.disagree(link.peer, link.about)
@@ -121,7 +121,7 @@ class Execution:
             link.theirs = link.window.array(self.call.length, self.call.dtype)
         self.known.add(link.peer)
 
-    def _read(self, link: Link, coming: Coming, k: int, staged: Staged) -> None:
+    def _read(self, link: Connection, coming: Coming, k: int, staged: Staged) -> None:
         """Read what comes over the network: what is to be added into a spare array, the rest
         straight to its place.
         """

@@ -14,7 +14,7 @@ from typing import Any
 
 from course_lib.errors import LockstepError, Mismatch, RankLost
 from course_lib.exchange.board import Board
-from course_lib.exchange.link import AWAKE, Link, clock
+from course_lib.exchange.connection import AWAKE, Connection, clock
 from course_lib.exchange.meeting import Meeting
 from course_lib.network.wires import Wires
 
@@ -28,7 +28,7 @@ class Group:
     def __init__(self, meeting: Meeting, patience: float, wires: Wires | None = None) -> None:
         self.meeting, self.patience, self.wires = meeting, patience, wires
         self.rank = meeting.rank
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, Connection] = {}
         self.about: dict[str, Any] = {}
         self.calls = self.round = 0
         self._since = self._pulsed = clock()
@@ -60,7 +60,7 @@ class Group:
             if waited > self.patience:
                 raise self.accuse(missing[0], f"it did not come within {self.patience:g} s")
 
-    def wait(self, link: Link, room: bool = False) -> None:
+    def wait(self, link: Connection, room: bool = False) -> None:
         """Wait until something has happened on a link, for a while at most; for `room`: until it
         needs less of our buffer. To be called in a loop.
 
@@ -97,7 +97,7 @@ class Group:
         if ready and listen:
             link.hear()
 
-    def wait_until_clear(self, link: Link, pieces: int) -> None:
+    def wait_until_clear(self, link: Connection, pieces: int) -> None:
         """Wait until so many of all pieces that went to a peer are no longer needed in our buffer.
 
         A peer on this host does not wake us when it has read one. So look: at first all the time,
@@ -157,9 +157,9 @@ class Group:
             if self.wires and not near
             else None
         )
-        self.links[peer] = Link(self.rank, peer, sock, self._board if near else None, due)
+        self.links[peer] = Connection(self.rank, peer, sock, self._board if near else None, due)
 
-    def _pass(self, seconds: float, busy: Sequence[Link]) -> None:
+    def _pass(self, seconds: float, busy: Sequence[Connection]) -> None:
         """Let time pass until what came is due, and go on sending meanwhile."""
         if clock() - self._pulsed > self.patience / 4:
             self._look_around()
@@ -169,7 +169,7 @@ class Group:
         for sock in select.select([], [other.sock for other in busy], [], seconds)[1]:
             next(other for other in busy if other.sock is sock).push()
 
-    def _look_around(self, link: Link | None = None) -> None:
+    def _look_around(self, link: Connection | None = None) -> None:
         """What a rank does while nothing comes: show that it lives, and see what the others do."""
         now = clock()
         if verdict := self.meeting.verdict():

@@ -10,8 +10,8 @@ import numpy as np
 
 from course_lib import hardware
 from course_lib.collectives import (
+    AlphaBeta,
     Fit,
-    Link,
     Sample,
     Schedule,
     Topology,
@@ -27,8 +27,7 @@ from course_lib.network.wires import PAYLOAD
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out
-from course_lib.spec import MAX_WORKERS
-from course_lib.spec import Link as Imposed
+from course_lib.spec import MAX_WORKERS, Link
 
 REPEATS = 20
 _FEW = 5  # of a calibration before what is timed over links, and as many of one after it
@@ -79,7 +78,7 @@ def job(
 
 
 def measure(
-    jobs: Sequence[Job], timeout: float = TIMEOUT, link: Imposed | None = None
+    jobs: Sequence[Job], timeout: float = TIMEOUT, link: Link | None = None
 ) -> list[Measured]:
     """Carry out jobs in one cluster of real processes. All must have equally many ranks, on the
     same hosts, each of which has `link`.
@@ -141,7 +140,7 @@ def parameters(samples: Sequence[Sample]) -> Fit:
     host of its own, alpha and beta inside are taken for those of a laptop: work of theirs is left
     then, but too little to find them.
     """
-    start = Topology(intra=Link(6e-6, 1 / 16e9), gamma=0.0, cores=hardware.probe().cores)
+    start = Topology(intra=AlphaBeta(6e-6, 1 / 16e9), gamma=0.0, cores=hardware.probe().cores)
     inside = any(len(set(s.schedule.hosts)) < s.schedule.ranks for s in samples)
     return fit(
         samples,
@@ -150,7 +149,7 @@ def parameters(samples: Sequence[Sample]) -> Fit:
     )
 
 
-def measure_over(link: Imposed, jobs: Sequence[Job]) -> tuple[list[Measured], Topology]:
+def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topology]:
     """`measure` with a link of each host, and the model of it: what the cores have to do, found
     without the links, and the links' share.
 
@@ -168,7 +167,7 @@ def measure_over(link: Imposed, jobs: Sequence[Job]) -> tuple[list[Measured], To
     return done, imposed(link, parameters(quickest).topology)
 
 
-def imposed(link: Imposed, on: Topology | None = None) -> Topology:
+def imposed(link: Link, on: Topology | None = None) -> Topology:
     """Hosts that `link` joins to a switch: of its bytes a second those that are a message's own,
     not its packets' headers.
 
@@ -178,7 +177,7 @@ def imposed(link: Imposed, on: Topology | None = None) -> Topology:
     """
     wire = 1 / (link.bytes_per_second * PAYLOAD)
     if on is None:
-        return Topology(inter=Link(_TCP, wire, link.delay))
+        return Topology(inter=AlphaBeta(_TCP, wire, link.delay))
     return replace(on, inter=replace(on.inter, delay=link.delay), wire=wire)
 
 
@@ -188,7 +187,7 @@ def expected(job: Job, topology: Topology) -> float:
     return cost(job.schedule, job.length * itemsize, topology, itemsize).seconds
 
 
-def _patient(job: Job, link: Imposed) -> Job:
+def _patient(job: Job, link: Link) -> Job:
     """A job timed less often, and fewer calls at a time, where each call takes long over its links."""
     seconds = expected(job, imposed(link))
     calls = min(job.calls, max(1, round(_AWAITED / seconds)))

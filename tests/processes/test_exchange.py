@@ -37,12 +37,11 @@ from course_lib.collectives import (
     tree_broadcast,
     verify,
 )
-from course_lib.collectives.closed_form import FORMULAS
 from course_lib.collectives.contributions import goal
 from course_lib.collectives.contributions import start as contributed
 from course_lib.errors import LockstepError, Mismatch, RankLost, SpecError
 from course_lib.exchange import Communicator, call
-from course_lib.exchange.link import Link
+from course_lib.exchange.connection import Connection as ToPeer
 from course_lib.record.events import Message
 
 # tasks get our functions themselves: they need not import pytest for them
@@ -197,7 +196,7 @@ def check(values: list[dict[Any, Found]], listed: list[Variant], hosts: tuple[in
             length,
         )
         assert tuple(r.sent.total() for r in ranks) == price.received, (schedule, length)
-        if name in FORMULAS and length % (schedule.chunks * schedule.workers) == 0:
+        if name in ALGORITHMS and length % (schedule.chunks * schedule.workers) == 0:
             count = len(set(hosts))
             if name == "hierarchical":
                 if hosts != place(schedule.workers, count) or schedule.workers % count:
@@ -492,8 +491,8 @@ def test_thousands_of_pieces_that_nobody_has_asked_after_stop_nothing() -> None:
         call.PIECE = 64
         # takes its time, so that rank 1 has read each piece before the next one is there
         if task.rank == 0:
-            offer = Link.offer
-            Link.offer = lambda self, parts: time.sleep(1e-5) or offer(self, parts)  # type: ignore[method-assign,func-returns-value]
+            offer = ToPeer.offer
+            ToPeer.offer = lambda self, parts: time.sleep(1e-5) or offer(self, parts)  # type: ignore[method-assign,func-returns-value]
         with group_of(task, (0, 0)) as group:
             array = np.full(10_000, 5 if task.rank == 0 else 0)
             group.execute(tree_broadcast(2), array)

@@ -593,7 +593,7 @@ def test_entrants_of_one_strategy_are_told_apart_by_their_own_fields() -> None:
 
 
 def test_an_all_reduce_may_be_a_function_of_the_learners_own() -> None:
-    from course_lib.collectives.ring import ring
+    from course_lib.collectives import ring
 
     (mine, _), _ = line_up(
         [{"strategy": "multi_worker_mirrored", "all_reduce": ring}, "one_device"],

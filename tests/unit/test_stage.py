@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from course_lib.collectives import (
     ALGORITHMS,
-    Link,
+    AlphaBeta,
     Schedule,
     Topology,
     Transfer,
@@ -392,7 +392,7 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
 
 def test_the_model_of_links_is_the_one_given() -> None:
     fast, slow = (
-        AllReduceStage("ring", topology=Topology(inter=Link.of(rate))) for rate in (1e9, 1e7)
+        AllReduceStage("ring", topology=Topology(inter=AlphaBeta.of(rate))) for rate in (1e9, 1e7)
     )
     assert (
         slow.scene["panels"][0]["clocks"]["simulated"]["seconds"]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from course_lib.collectives import Topology, build
-from course_lib.collectives.registry import Algorithm, find
+from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.errors import SpecError
 from course_lib.spec import Link
 from course_lib.widgets.stage.scene import (

@@ -14,7 +14,7 @@ import anywidget
 import traitlets as t
 
 from course_lib.collectives import Topology
-from course_lib.collectives.registry import Algorithm
+from course_lib.collectives.algorithms import Algorithm
 from course_lib.errors import SpecError
 from course_lib.spec import parse_bytes
 from course_lib.widgets import page

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.collectives import ALGORITHMS, Link, Topology, build, closed_form, cost
+from course_lib.collectives import ALGORITHMS, AlphaBeta, Topology, build, closed_form, cost
 from course_lib.errors import SpecError
 
 OPTIONS: dict[str, list[dict[str, object]]] = {
@@ -37,8 +37,8 @@ def test_closed_form_equals_the_schedule(name, options):
             assert form.bytes_per_rank >= price.bytes_per_rank
             assert form.terms.seconds(Topology()) >= price.seconds
             assert (
-                form.terms.seconds(Topology(intra=Link(1, 0), gamma=0))
-                >= cost(schedule, size, Topology(intra=Link(1, 0), gamma=0)).seconds
+                form.terms.seconds(Topology(intra=AlphaBeta(1, 0), gamma=0))
+                >= cost(schedule, size, Topology(intra=AlphaBeta(1, 0), gamma=0)).seconds
             )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.collectives import (
     ALGORITHMS,
-    Link,
+    AlphaBeta,
     Topology,
     build,
     bus_bandwidth,
@@ -18,7 +18,7 @@ from course_lib.collectives import (
 )
 from course_lib.errors import SpecError
 
-ONE_BYTE_A_SECOND = Topology(intra=Link(0, 1e-9), inter=Link(0, 1), gamma=0)
+ONE_BYTE_A_SECOND = Topology(intra=AlphaBeta(0, 1e-9), inter=AlphaBeta(0, 1), gamma=0)
 
 
 def test_bytes_of_a_ring_by_rank_and_link():
@@ -53,12 +53,12 @@ def test_each_byte_is_sent_as_often_as_numbers_of_chunks_say(name, elements):
 
 
 def test_messages_take_turns_at_a_port():
-    assert cost(direct(4), 400, Topology(intra=Link(1, 0), gamma=0)).seconds == 6
-    assert cost(direct(4), 400, Topology(intra=Link(0, 1), gamma=0)).seconds == 600
+    assert cost(direct(4), 400, Topology(intra=AlphaBeta(1, 0), gamma=0)).seconds == 6
+    assert cost(direct(4), 400, Topology(intra=AlphaBeta(0, 1), gamma=0)).seconds == 600
 
 
 def test_ranks_of_a_host_share_its_uplink():
-    between = Topology(intra=Link(0, 0), inter=Link(1, 1), gamma=0)
+    between = Topology(intra=AlphaBeta(0, 0), inter=AlphaBeta(1, 1), gamma=0)
     # two rounds of 4 messages of 100 bytes
     assert cost(hierarchical(8, hosts=2), 800, between).seconds == 2 * (1 + 400)
     assert cost(ring(8).placed(2), 800, between).seconds == 14 * (1 + 100)
@@ -71,20 +71,23 @@ def test_placement_of_the_topology_goes_first():
 
 
 def test_cores_are_shared_by_the_ranks_of_a_host():
-    work = Topology(intra=Link(0, 1), gamma=1)
+    work = Topology(intra=AlphaBeta(0, 1), gamma=1)
     alone, crowded = (
         cost(ring(8), 800, work).seconds,
-        cost(ring(8), 800, Topology(intra=Link(0, 1), gamma=1, cores=2)).seconds,
+        cost(ring(8), 800, Topology(intra=AlphaBeta(0, 1), gamma=1, cores=2)).seconds,
     )
     assert alone == 14 * 100 + 7 * 100 and crowded == 4 * alone
     assert (
-        cost(tree(2), 800, Topology(intra=Link(0, 1), gamma=1, cores=2)).seconds
+        cost(tree(2), 800, Topology(intra=AlphaBeta(0, 1), gamma=1, cores=2)).seconds
         == cost(tree(2), 800, work).seconds
     )
 
 
 def test_more_servers_than_workers_still_wait_for_the_slower_side():
-    assert cost(parameter_server(2, 4), 400, Topology(intra=Link(0, 1), gamma=0)).seconds == 2 * 400
+    assert (
+        cost(parameter_server(2, 4), 400, Topology(intra=AlphaBeta(0, 1), gamma=0)).seconds
+        == 2 * 400
+    )
 
 
 def test_bus_bandwidth_as_nccl_tests_define_it():
@@ -92,8 +95,10 @@ def test_bus_bandwidth_as_nccl_tests_define_it():
     assert bus_bandwidth(800, 2.0, workers=4, kind="all_gather") == 3 / 4 * 800 / 2
     assert bus_bandwidth(800, 2.0, workers=4, kind="broadcast") == 400
     assert bus_bandwidth(800, 0.0, workers=4) == 0
-    assert cost(ring_all_gather(4), 400, Topology(intra=Link(0, 1), gamma=0)).bus_bandwidth == 1
-    assert cost(ring(4), 400, Topology(intra=Link(0, 1), gamma=0)).bus_bandwidth == 1
+    assert (
+        cost(ring_all_gather(4), 400, Topology(intra=AlphaBeta(0, 1), gamma=0)).bus_bandwidth == 1
+    )
+    assert cost(ring(4), 400, Topology(intra=AlphaBeta(0, 1), gamma=0)).bus_bandwidth == 1
 
 
 def test_terms_times_parameters_are_the_seconds():
@@ -113,4 +118,4 @@ def test_impossible_topologies(wrong):
     with pytest.raises(SpecError):
         Topology(**wrong)
     with pytest.raises(SpecError):
-        Link(-1, 0)
+        AlphaBeta(-1, 0)

@@ -7,10 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from course_lib.collectives import ALGORITHMS, Link, Sample, Schedule, Topology, build, cost, fit
+from course_lib.collectives import (
+    ALGORITHMS,
+    AlphaBeta,
+    Sample,
+    Schedule,
+    Topology,
+    build,
+    cost,
+    fit,
+)
 from course_lib.errors import SpecError
 
-TRUE = Topology(intra=Link(30e-6, 1 / 3e9), inter=Link(200e-6, 1 / 50e6), gamma=1 / 5e9)
+TRUE = Topology(intra=AlphaBeta(30e-6, 1 / 3e9), inter=AlphaBeta(200e-6, 1 / 50e6), gamma=1 / 5e9)
 SIZES = [2**10, 2**16, 2**22]
 
 
@@ -102,7 +111,7 @@ def test_crowded_hosts_are_fitted_with_their_cores():
 
 
 def test_the_speed_of_a_link_is_found_beside_what_the_cores_do():
-    held = Topology(TRUE.intra, Link(200e-6, 0), gamma=0, cores=2, wire=1 / 25e6)
+    held = Topology(TRUE.intra, AlphaBeta(200e-6, 0), gamma=0, cores=2, wire=1 / 25e6)
     samples = measured([build("ring", 8, 2), build("ring_worst_order", 8, 2)], truth=held)
     found = fit(samples, replace(held, wire=1 / 10e6), wanted=("alpha across", "wire"))
     assert found.found == ("alpha across", "wire")

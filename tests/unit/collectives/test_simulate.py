@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from course_lib.collectives import (
     ALGORITHMS,
-    Link,
+    AlphaBeta,
     Topology,
     build,
     cost,
@@ -24,7 +24,11 @@ from course_lib.record.events import Message
 
 # whose rounds overlap, so that a barrier would change its time
 EXACT = [name for name in ALGORITHMS if name != "double_tree"]
-MODELS = [Topology(), Topology(intra=Link(1, 0), gamma=0), Topology(intra=Link(0, 1), gamma=2)]
+MODELS = [
+    Topology(),
+    Topology(intra=AlphaBeta(1, 0), gamma=0),
+    Topology(intra=AlphaBeta(0, 1), gamma=2),
+]
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -141,7 +145,7 @@ def test_impossible_stragglers(wrong):
 
 
 def test_two_hosts_make_the_ring_of_the_worst_order_slow():
-    slow_link = Topology(inter=Link(50e-6, 8 / 200e6))
+    slow_link = Topology(inter=AlphaBeta(50e-6, 8 / 200e6))
     size = 4 * 2**20
     seconds = [
         simulate(s, size, slow_link).seconds

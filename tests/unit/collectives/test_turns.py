@@ -13,7 +13,7 @@ import pytest
 
 from course_lib.collectives import (
     ALGORITHMS,
-    Link,
+    AlphaBeta,
     Schedule,
     Terms,
     Topology,
@@ -33,8 +33,10 @@ from course_lib.exchange.program import program
 from course_lib.record.events import Message
 
 MIB = 1 << 20
-LAPTOP = Topology(Link(1 / 2**17, 1 / 2**34), Link(1 / 2**15, 1 / 2**32), gamma=1 / 2**36, cores=2)
-BYTES_ONLY = replace(LAPTOP, intra=Link(0, 1), gamma=0.0)
+LAPTOP = Topology(
+    AlphaBeta(1 / 2**17, 1 / 2**34), AlphaBeta(1 / 2**15, 1 / 2**32), gamma=1 / 2**36, cores=2
+)
+BYTES_ONLY = replace(LAPTOP, intra=AlphaBeta(0, 1), gamma=0.0)
 GRID = [
     (name, workers, hosts)
     for name in ALGORITHMS
@@ -157,7 +159,7 @@ def test_cores_cannot_do_more_than_they_can(name: str, workers: int, hosts: int)
 def test_a_rank_that_is_read_from_is_not_kept_busy() -> None:
     fan_out = reduce_to_one(9)
     books, ours = (
-        cost(fan_out, 8000, Topology(Link(0, 1e-9), gamma=0, cores=cores)).seconds
+        cost(fan_out, 8000, Topology(AlphaBeta(0, 1e-9), gamma=0, cores=cores)).seconds
         for cores in (None, 9)
     )
     assert books == pytest.approx(2 * 8 * 8000e-9)  # eight in, eight out, one after another
@@ -180,14 +182,14 @@ def test_long_messages_overlap_in_pieces() -> None:
 
 
 def test_a_delay_is_paid_once_on_the_way_of_each_message_and_keeps_no_core_busy() -> None:
-    far = Topology(Link(0, 0, delay=1.0), Link(0, 0, delay=10.0), gamma=0, cores=1)
+    far = Topology(AlphaBeta(0, 0, delay=1.0), AlphaBeta(0, 0, delay=10.0), gamma=0, cores=1)
     assert take_turns(tree(4), 400, far).finish.max() == pytest.approx(4.0)
     assert take_turns(tree(4).placed(2), 400, far).finish.max() == pytest.approx(22.0)
 
 
 # --- over links of a set speed ------------------------------------------------------------------------------------------------------------
 
-WIRE_ONLY = Topology(Link(0, 0), Link(0, 0), gamma=0, cores=1, wire=1.0)
+WIRE_ONLY = Topology(AlphaBeta(0, 0), AlphaBeta(0, 0), gamma=0, cores=1, wire=1.0)
 WIRED = replace(LAPTOP, wire=1e-7)
 
 
@@ -213,7 +215,7 @@ def test_a_downlink_carries_what_the_uplink_does_at_the_same_time_and_a_delay_co
     schedule = tree(2).placed(2)
     assert take_turns(schedule, 10, WIRE_ONLY).finish.max() == pytest.approx(20)
     assert take_turns(
-        schedule, 10, replace(WIRE_ONLY, inter=Link(0, 0, delay=5))
+        schedule, 10, replace(WIRE_ONLY, inter=AlphaBeta(0, 0, delay=5))
     ).finish.max() == pytest.approx(30)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.collectives import Schedule, Transfer, ring, smallest_failure, tree, verify
-from course_lib.collectives.words import ranks_text
+from course_lib.collectives.explain import ranks_text
 
 from .cases import mine
 

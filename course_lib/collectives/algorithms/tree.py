@@ -1,14 +1,15 @@
-"""Binomial tree: in each round of the reduction half of the ranks hand in their sum and are done;
-the broadcast runs the tape backwards.
+"""Binomial tree: in each round of the reduction half of the remaining ranks send their sum on and
+are done; the broadcast is the same in reverse.
 
 With 4 ranks: 1 sends to 0 and 3 to 2; 2 sends to 0, which then has the sum. On the way back 0 sends
-it to 2, and at last 0 to 1 and 2 to 3. What the letters mean is in `ring.py`.
+it to 2, and at last 0 to 1 and 2 to 3. The letters are explained in `ring.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule
 
 
@@ -17,14 +18,26 @@ def tree(workers: int) -> Schedule:
 
     P workers, S bytes, L = ⌈lg P⌉. Rounds 2L. Rank 0 sends L S, a leaf S. Time 2L(α + Sβ) + L Sγ.
     Its rounds grow only with lg P, so for small messages it beats a ring of many ranks, but not
-    recursive doubling, which has about half of them; all of S travels in each round, so it is bad
-    for large ones. Source: Thakur, Rabenseifner & Gropp 2005.
+    recursive doubling, which needs about half as many. All of S travels in each round, so it is
+    bad for large messages. Source: Thakur, Rabenseifner & Gropp 2005.
     """
     return Schedule(
         "tree",
         workers,
         chunks=1,
         rounds=[*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds],
+    )
+
+
+def closed_form(P: int, S: int) -> ClosedForm:
+    """The cost of `tree` among P workers with S bytes each."""
+    L = (P - 1).bit_length()
+    return ClosedForm(
+        rounds=2 * L,
+        messages=2 * (P - 1),
+        bytes_per_rank=L * S,
+        total_bytes=2 * (P - 1) * S,
+        terms=Terms(2 * L, 2 * L * S, reduced=L * S, delays=2 * L),
     )
 
 
@@ -56,6 +69,9 @@ def tree_broadcast(workers: int, root: int = 0) -> Schedule:
     return Schedule(
         "tree_broadcast", workers, chunks=1, rounds=rounds, kind="broadcast", owners=(root,)
     )
+
+
+HALVES = (tree_reduce, tree_broadcast)
 
 
 def _gaps(workers: int) -> list[int]:

@@ -1,11 +1,12 @@
 """Parameter servers: each of k servers adds up one part of the gradient for all workers and gives
 the sum back.
 
-A server is a rank too, but has no gradients of its own. What the letters mean is in `ring.py`.
+A server is a rank too, but has no gradients of its own. The letters are explained in `ring.py`.
 """
 
 from __future__ import annotations
 
+from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule, Transfer
 from course_lib.errors import SpecError
 
@@ -38,4 +39,27 @@ def parameter_server(workers: int, servers: int = 1, colocated: bool = False) ->
         chunks=servers,
         rounds=rounds,
         servers=0 if colocated else servers,
+    )
+
+
+def closed_form(P: int, S: int, servers: int = 1, colocated: bool = False) -> ClosedForm:
+    """The cost of `parameter_server` for P workers with S bytes each."""
+    k, part = servers, S / servers
+    if colocated:
+        rounds, pulls = (2 if P > 1 else 0), P - 1
+        return ClosedForm(
+            rounds,
+            messages=2 * k * pulls,
+            # a worker that is a server answers P-1 workers, and pushes to k-1 other servers
+            bytes_per_rank=(pulls + k - 1) * part if P > 1 else 0,
+            total_bytes=2 * pulls * S,
+            terms=Terms(2 * pulls, 2 * pulls * part, reduced=pulls * part, delays=rounds),
+        )
+    most = max(P, k)
+    return ClosedForm(
+        rounds=2,
+        messages=2 * P * k,
+        bytes_per_rank=most * part,
+        total_bytes=2 * P * S,
+        terms=Terms(2 * most, 2 * most * part, reduced=P * part, delays=2),
     )

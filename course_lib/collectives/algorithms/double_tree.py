@@ -1,13 +1,14 @@
-"""Double binary tree: a rank that is a leaf in one tree works inside the other, so that nobody's
-link stays idle.
+"""Double binary tree: a rank that is a leaf in one tree is inside the other, so that no rank's port
+stays idle.
 
-What the letters mean is in `ring.py`.
+The letters are explained in `ring.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule, check_workers
 from course_lib.errors import SpecError
 
@@ -35,7 +36,7 @@ def double_tree(workers: int, pieces: int = 4) -> Schedule:
     for now in range(2 * height + pieces - 1 if height else 0):
         legs: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
         for piece in range(pieces):
-            step = now - piece  # since this piece left the deepest leaves
+            step = now - piece  # rounds since this piece left the deepest leaves
             rising = 0 <= step < height
             if not rising and not height <= step < 2 * height:
                 continue
@@ -46,6 +47,24 @@ def double_tree(workers: int, pieces: int = 4) -> Schedule:
             legs.append((*ends, chunk, np.full(len(rank), rising)))
         rounds.append(Round(*(np.concatenate(column) for column in zip(*legs, strict=True))))
     return Schedule("double_tree", workers, chunks=2 * pieces, rounds=rounds)
+
+
+def closed_form(P: int, S: int, pieces: int = 4) -> ClosedForm:
+    """An upper bound on the cost of `double_tree` among P workers with S bytes each."""
+    H, k = P.bit_length() - 1, pieces
+    if not H:
+        return ClosedForm(0, 0, 0, 0, Terms())
+    # two edges down and two up (inside one tree, a leaf of the other) while pieces pass by
+    busy = 4 * (H + k - 1)
+    rounds = 2 * H + k - 1
+    return ClosedForm(
+        rounds,
+        messages=4 * k * (P - 1),
+        bytes_per_rank=2 * S,
+        total_bytes=2 * (P - 1) * S,
+        terms=Terms(busy, busy * S / (2 * k), reduced=(H + k - 1) * S / k, delays=rounds),
+        exact=False,
+    )
 
 
 def _parents(workers: int, mirrored: bool = False) -> np.ndarray:

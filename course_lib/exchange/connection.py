@@ -55,7 +55,7 @@ class Waiting(NamedTuple):
     fd: int = NO_DESCRIPTOR
 
 
-class Link:
+class Connection:
     """Our end of the connection to `peer`; `near` if it is on the same host, and then with the
     `board` on which we count what we have read of it.
 

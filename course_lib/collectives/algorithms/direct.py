@@ -1,26 +1,40 @@
-"""Direct exchange: everyone is the root of its own chunk, and talks to all others at once.
+"""Direct exchange: every rank adds up its own chunk, and all ranks send to all others at once.
 
-What the letters mean is in `ring.py`.
+The letters are explained in `ring.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Rounds, Schedule, check_workers
 
 
 def direct(workers: int) -> Schedule:
     """All-reduce as an all-to-all reduce-scatter and an all-to-all all-gather.
 
-    P workers, S bytes. Rounds 2. Every rank sends 2(P-1) messages of S/P, the bytes of a ring. Time
-    2(P-1)(α + Sβ/P) + (P-1)/P Sγ: in a model with one port a rank that is the ring's time again;
-    what it saves is the chain of P-1 ranks that wait for one another. Each rank starts with its
-    right neighbour, so that the messages to one rank do not all come at once. Source: the pairwise
-    exchange of Thakur, Rabenseifner & Gropp 2005, with all its rounds in one.
+    P workers, S bytes. Rounds 2. Every rank sends 2(P-1) messages of S/P, as many bytes as in a
+    ring. Time 2(P-1)(α + Sβ/P) + (P-1)/P Sγ: with one port a rank that is the time of the ring
+    again; what it saves is the chain of P-1 ranks that wait for one another. Each rank starts with
+    its right neighbour, so that the messages to one rank do not all arrive at once. Source: the
+    pairwise exchange of Thakur, Rabenseifner & Gropp 2005, with all its rounds in one.
     """
     first, second = direct_reduce_scatter(workers), direct_all_gather(workers)
     return Schedule("direct", workers, chunks=workers, rounds=[*first.rounds, *second.rounds])
+
+
+def closed_form(P: int, S: int) -> ClosedForm:
+    """The cost of `direct` among P workers with S bytes each."""
+    each = 2 * (P - 1) * S / P
+    rounds = 2 if P > 1 else 0
+    return ClosedForm(
+        rounds,
+        messages=2 * P * (P - 1),
+        bytes_per_rank=each,
+        total_bytes=P * each,
+        terms=Terms(2 * (P - 1), each, reduced=each / 2, delays=rounds),
+    )
 
 
 def direct_reduce_scatter(workers: int) -> Schedule:
@@ -30,9 +44,7 @@ def direct_reduce_scatter(workers: int) -> Schedule:
     """
     src, dst = _everyone_to_everyone(workers)
     rounds = Rounds(min(workers - 1, 1), lambda _: Round(src, dst, dst, "reduce"))
-    return Schedule(
-        "direct_reduce_scatter", workers, chunks=workers, rounds=rounds, kind="reduce_scatter"
-    )
+    return Schedule("direct_reduce_scatter", workers, workers, rounds, kind="reduce_scatter")
 
 
 def direct_all_gather(workers: int) -> Schedule:
@@ -42,7 +54,10 @@ def direct_all_gather(workers: int) -> Schedule:
     """
     src, dst = _everyone_to_everyone(workers)
     rounds = Rounds(min(workers - 1, 1), lambda _: Round(src, dst, src, "copy"))
-    return Schedule("direct_all_gather", workers, chunks=workers, rounds=rounds, kind="all_gather")
+    return Schedule("direct_all_gather", workers, workers, rounds, kind="all_gather")
+
+
+HALVES = (direct_reduce_scatter, direct_all_gather)
 
 
 def _everyone_to_everyone(workers: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ send each other something):
     round 3   0 ↔ 1, 2 ↔ 3   inside: the finished halves; each has all
 
 So two hosts of two do what halving and doubling does. With more of either, rings take the place of
-the swaps. What the letters mean is in `ring.py`.
+the swaps. The letters are explained in `ring.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Op, Round, Schedule, bounds, place
 
 
 def hierarchical(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
-    """All-reduce in which no more crosses between hosts than must.
+    """All-reduce in which no more bytes cross between hosts than must.
 
     P workers on H hosts with L = P/H each, S bytes. Rounds 2(L-1) + 2(H-1). Every rank sends
     2(L-1)/L S inside its host and 2(H-1)/H S/L across; a host's uplink carries 2(H-1)/H S, against
@@ -59,6 +60,29 @@ def hierarchical(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
         *(_inside(members, carried, step, "copy") for step in range(parts - 1)),
     ]
     return Schedule("hierarchical", workers, chunks=parts * count, rounds=rounds, hosts=placement)
+
+
+def closed_form(P: int, S: int, hosts: int = 1) -> ClosedForm:
+    """The cost of `hierarchical` for P workers with S bytes each on equal hosts."""
+    H, L = hosts, P // hosts
+    # the bytes that a rank sends inside its host, and those that a host sends across
+    inside, across = 2 * (L - 1) * S / L, 2 * (H - 1) * S / H
+    steps_inside, steps_across = 2 * (L - 1), 2 * (H - 1)
+    return ClosedForm(
+        rounds=steps_inside + steps_across,
+        messages=P * (steps_inside + steps_across),
+        bytes_per_rank=inside + across / L,
+        total_bytes=P * inside + H * across,
+        terms=Terms(
+            messages=steps_inside,
+            bytes=inside,
+            messages_across=steps_across,
+            bytes_across=across,
+            reduced=inside / 2 + across / L / 2,
+            delays=steps_inside,
+            delays_across=steps_across,
+        ),
+    )
 
 
 def _inside(members: list[np.ndarray], carried: list[np.ndarray], behind: int, op: Op) -> Round:

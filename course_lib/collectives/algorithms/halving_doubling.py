@@ -9,7 +9,7 @@ what arrives, 2 and 3 keep it as it is):
     round 2   0 ↔ 2, 1 ↔ 3   their finished quarters: each has a finished half
     round 3   0 ↔ 1, 2 ↔ 3   their finished halves: each has all
 
-Rounds 0 and 1 are the reduce-scatter, 2 and 3 the all-gather. What the letters mean is in
+Rounds 0 and 1 are the reduce-scatter, 2 and 3 the all-gather. The letters are explained in
 `ring.py`.
 """
 
@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from course_lib.collectives.fold import fold
+from course_lib.collectives.algorithms.recursive_doubling import fold
+from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule
 
 
@@ -62,3 +63,18 @@ def halving_doubling(workers: int) -> Schedule:
             Round(stay, extra, 0, "copy", chunks),
         ]
     return Schedule("halving_doubling", workers, chunks=chunks, rounds=rounds)
+
+
+def closed_form(P: int, S: int) -> ClosedForm:
+    """The cost of `halving_doubling` among P workers with S bytes each."""
+    L = P.bit_length() - 1
+    C = 2**L
+    e = int(C < P)
+    rounds, half = 2 * L + 3 * e, (C - 1) / C * S
+    return ClosedForm(
+        rounds,
+        messages=2 * C * L + 4 * (P - C),
+        bytes_per_rank=2 * half + 1.5 * e * S,
+        total_bytes=2 * (C - 1) * S + 2.5 * (P - C) * S,
+        terms=Terms(rounds, 2 * half + 2 * e * S, reduced=half + e * S / 2, delays=rounds),
+    )

@@ -1,0 +1,90 @@
+"""All algorithms by name. Each file here is a page on one algorithm, and is found by itself.
+
+The file `NAME.py` holds the all-reduce `NAME(workers) -> Schedule` and its `closed_form`. It may
+list related functions in a tuple: `FOILS` (all-reduces that nobody would use, for comparison) and
+`HALVES` (a reduce-scatter or an all-gather alone).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+from course_lib import lazy
+from course_lib.collectives.model import ClosedForm
+from course_lib.collectives.schedule import Schedule
+from course_lib.errors import SpecError
+
+Algorithm = Callable[..., Schedule]
+
+ALGORITHMS: dict[str, Algorithm] = {}
+FOILS: dict[str, Algorithm] = {}
+HALVES: dict[str, Algorithm] = {}
+
+
+def discover() -> None:
+    """Fill the three dictionaries from the files of this package; called once, when it is imported."""
+    for module in lazy.modules(__name__):
+        name = module.__name__.rpartition(".")[2]
+        ALGORITHMS[name] = getattr(module, name)
+        for known, listed in ((FOILS, "FOILS"), (HALVES, "HALVES")):
+            known.update({f.__name__: f for f in getattr(module, listed, ())})
+
+
+def find(algorithm: str | Algorithm) -> Algorithm:
+    """The function of that name, or the function itself if one is given.
+
+    Raises SpecError for an unknown name, and suggests the nearest one.
+    """
+    if callable(algorithm):
+        return algorithm
+    known = ALGORITHMS | FOILS | HALVES
+    if algorithm not in known:
+        raise SpecError.unknown("algorithm", algorithm, known)
+    return known[algorithm]
+
+
+def build(
+    algorithm: str | Algorithm, workers: int, hosts: int | Sequence[int] = 1, **options: Any
+) -> Schedule:
+    """The schedule of an algorithm for `workers` workers on `hosts`; `options` go to its function.
+
+    Raises SpecError where a learner's function does not return a Schedule for so many workers.
+    """
+    function = find(algorithm)
+    name = getattr(function, "__name__", "algorithm")
+    knows_hosts = "hosts" in inspect.signature(function).parameters
+    if knows_hosts:
+        options["hosts"] = hosts
+    schedule = function(workers, **options)
+    if not isinstance(schedule, Schedule):
+        kind = type(schedule).__name__
+        raise SpecError(
+            f"{name}({workers})", kind, "must return a Schedule(name, workers, chunks, rounds)"
+        )
+    if schedule.workers != workers:
+        raise SpecError(
+            f"{name}({workers}).workers",
+            schedule.workers,
+            f"a schedule for {workers} workers was asked for",
+        )
+    return schedule if knows_hosts or hosts == 1 else schedule.placed(hosts)
+
+
+def closed_form(algorithm: str, workers: int, bytes: int, **options: Any) -> ClosedForm:
+    """The closed form of an all-reduce of the course for a buffer of `bytes` bytes; `options` are
+    those of its function.
+
+    Raises SpecError for an unknown name.
+    """
+    if algorithm not in ALGORITHMS:
+        raise SpecError.unknown("algorithm", algorithm, ALGORITHMS)
+    form: ClosedForm = import_module(f"{__name__}.{algorithm}").closed_form(
+        workers, bytes, **options
+    )
+    return form
+
+
+discover()

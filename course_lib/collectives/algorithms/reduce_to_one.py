@@ -1,0 +1,36 @@
+"""Reduction to one device: all ranks send their gradient to rank 0, which adds them up and sends
+the sum back.
+
+The letters are explained in `ring.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.schedule import Round, Schedule
+
+
+def reduce_to_one(workers: int) -> Schedule:
+    """All-reduce in 2 rounds through rank 0, the bottleneck.
+
+    P workers, S bytes. Rank 0 sends and receives (P-1) S, each other rank S. Time 2(P-1)(α + Sβ) +
+    (P-1)Sγ, as rank 0 takes the messages one after another. This is the naive method of every
+    comparison, and what `tf.distribute.ReductionToOneDevice` does.
+    """
+    others = np.arange(1, workers)
+    rounds = [Round(others, 0, 0, "reduce"), Round(0, others, 0, "copy")] if workers > 1 else []
+    return Schedule("reduce_to_one", workers, chunks=1, rounds=rounds)
+
+
+def closed_form(P: int, S: int) -> ClosedForm:
+    """The cost of `reduce_to_one` among P workers with S bytes each."""
+    rounds, all_bytes = 2 if P > 1 else 0, 2 * (P - 1) * S
+    return ClosedForm(
+        rounds,
+        messages=2 * (P - 1),
+        bytes_per_rank=all_bytes / 2,
+        total_bytes=all_bytes,
+        terms=Terms(2 * (P - 1), all_bytes, reduced=all_bytes / 2, delays=rounds),
+    )

@@ -1,0 +1,121 @@
+"""Chunked ring: in every round every rank sends a P-th of its buffer to its right neighbour and
+receives a P-th from its left neighbour.
+
+Words and letters, here and on the pages of the other algorithms:
+
+    rank            the number of a worker: 0 to P-1 for P workers
+    S               the bytes of the buffer; every rank has one, with its own gradients in it
+    chunk           one of the equal parts that all buffers are cut into
+    reduce-scatter  every rank ends with one chunk (or a few) of the sum over all ranks
+    all-gather      every rank sends its finished chunks to all others, so that all end with the whole
+    α, β, γ         seconds for a message, for each byte of it, and to add one byte to another
+    uplink          the way from a host to all other hosts; the ranks of the host share it
+    lg              the logarithm to base 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.schedule import (
+    Kind,
+    Op,
+    Round,
+    Rounds,
+    Schedule,
+    check_workers,
+    place,
+)
+from course_lib.errors import SpecError
+
+
+def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
+    """All-reduce as a reduce-scatter and an all-gather, both around the ring.
+
+    P workers, S bytes. Rounds 2(P-1). Every rank sends 2(P-1)/P S. Among P ranks alone, without
+    servers and without switches that add, no algorithm lets its busiest rank send less. Time
+    2(P-1)(α + Sβ/P) + (P-1)/P Sγ: good for large messages; bad for small ones, as the number of
+    rounds grows with P. `order` seats the ranks around the ring (default: 0, 1, 2, ...); between
+    hosts a bad order makes every message cross. Source: Patarasuk & Yuan 2009; nccl-tests
+    doc/PERFORMANCE.md for the factor 2(P-1)/P.
+
+    The same as lists, for P workers in their own order:
+
+        [[Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)] for i in range(P - 1)]
+        + [[Transfer(r, (r + 1) % P, (r - i) % P, "copy") for r in range(P)] for i in range(P - 1)]
+    """
+    rank = _seats(workers, order)
+    rounds = _around(rank, 1, "reduce") + _around(rank, 0, "copy")
+    return Schedule("ring", workers, chunks=workers, rounds=rounds)
+
+
+def closed_form(P: int, S: int) -> ClosedForm:
+    """The cost of `ring` among P workers with S bytes each."""
+    each = 2 * (P - 1) * S / P
+    return ClosedForm(
+        rounds=2 * (P - 1),
+        messages=2 * P * (P - 1),
+        bytes_per_rank=each,
+        total_bytes=P * each,
+        terms=Terms(2 * (P - 1), each, reduced=each / 2, delays=2 * (P - 1)),
+    )
+
+
+def ring_worst_order(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
+    """The ring in which neighbours sit on different hosts wherever possible: with equal hosts every
+    message crosses.
+
+    P workers, S bytes, H equal hosts. The uplink of each host carries 2(P-1)/H S, which is P/H
+    times as much as in the order of hosts.
+    """
+    placement = place(workers, hosts)
+    # how many ranks of its host come before it
+    turn = [placement[:rank].count(host) for rank, host in enumerate(placement)]
+    order = sorted(range(workers), key=lambda rank: (turn[rank], placement[rank]))
+    return replace(ring(workers, order), name="ring_worst_order", hosts=placement)
+
+
+def ring_reduce_scatter(workers: int, order: Sequence[int] | None = None) -> Schedule:
+    """The first half: the rank in seat c ends with the sum of chunk c. P-1 rounds of S/P bytes.
+
+    Time (P-1)(α + Sβ/P + Sγ/P).
+    """
+    return _half("ring_reduce_scatter", "reduce_scatter", _seats(workers, order), 1, "reduce")
+
+
+def ring_all_gather(workers: int, order: Sequence[int] | None = None) -> Schedule:
+    """The second half: chunk c starts at the rank in seat c and ends everywhere. P-1 rounds of S/P
+    bytes.
+
+    Time (P-1)(α + Sβ/P).
+    """
+    return _half("ring_all_gather", "all_gather", _seats(workers, order), 0, "copy")
+
+
+FOILS = (ring_worst_order,)
+HALVES = (ring_reduce_scatter, ring_all_gather)
+
+
+def _half(name: str, kind: Kind, rank: np.ndarray, behind: int, op: Op) -> Schedule:
+    P = len(rank)
+    return Schedule(name, P, P, _around(rank, behind, op), kind, owners=tuple(rank.tolist()))
+
+
+def _around(rank: np.ndarray, behind: int, op: Op) -> Rounds:
+    """P-1 rounds: in round i the rank in seat r sends chunk r - behind - i to its right neighbour."""
+    seat, right = np.arange(len(rank)), np.roll(rank, -1)
+    # np.roll(seat, n) is (seat - n) % P
+    return Rounds(len(rank) - 1, lambda i: Round(rank, right, np.roll(seat, behind + i), op))
+
+
+def _seats(workers: int, order: Sequence[int] | None) -> np.ndarray:
+    """The rank in each seat of the ring."""
+    if order is None:
+        return np.arange(check_workers(workers))
+    if sorted(order) != list(range(workers)):
+        raise SpecError("order", order, f"each rank from 0 to {workers - 1} once")
+    return np.array(order, dtype=np.int64)

@@ -1,0 +1,121 @@
+"""The alpha-beta-gamma model: what a message and an addition cost, and on what a schedule runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from course_lib.collectives.schedule import Schedule
+from course_lib.errors import SpecError
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """The cost of a path between two ranks: n bytes keep both ends busy for alpha + n beta seconds.
+
+    `alpha`: seconds for each message. `beta`: seconds for each byte. `delay`: seconds for which a
+    message is under way besides, keeping nobody busy (the L of LogP, Culler et al. 1993; books on
+    the alpha-beta model leave it out). Raises SpecError for a negative or infinite number.
+    """
+
+    alpha: float
+    beta: float
+    delay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "delay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SpecError(name, getattr(self, name), "seconds, 0 or more")
+
+    @classmethod
+    def of(cls, bandwidth: float, delay: float = 0.0) -> AlphaBeta:
+        """From bytes a second (infinite for a path without a limit) and seconds of delay."""
+        return cls(0.0, 1 / bandwidth, delay)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Hosts, the paths between their ranks, and the speed of an addition.
+
+    - `intra`, `inter`: the path between two ranks of one host, and between two hosts. A rank sends
+      one message at a time and receives one at a time. All ranks of a host share one uplink and one
+      downlink, each of 1/inter.beta bytes a second.
+    - `gamma`: seconds to add one byte to another.
+    - `hosts`: the number of hosts, or the host of each rank; None: as the schedule says.
+    - `cores`: the number of cores that all ranks share, on all hosts together, as when one machine
+      plays them all. Ranks of one host then read from each other's memory, so that a message keeps
+      its receiver busy for alpha + n beta but its sender only for alpha, and a rank that waits
+      gives up its core (see `turns`). None: each rank has a core and a port of its own, as in
+      books.
+    - `wire`: seconds for which a byte occupies the uplink of one host and the downlink of another
+      where links are held to a speed; only with `cores`. It occupies no core: `inter` is then what
+      the cores have to do.
+
+    The defaults are only the right order of magnitude for processes on a laptop and 1 Gbit/s
+    between hosts; `fit` finds the numbers of a machine. Raises SpecError.
+    """
+
+    intra: AlphaBeta = AlphaBeta(alpha=10e-6, beta=1 / 2e9)
+    inter: AlphaBeta = AlphaBeta(alpha=50e-6, beta=1 / 125e6)
+    gamma: float = 1 / 8e9
+    hosts: int | Sequence[int] | None = None
+    cores: int | None = None
+    wire: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "wire"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SpecError(name, getattr(self, name), "seconds for a byte, 0 or more")
+        if self.cores is not None and self.cores < 1:
+            raise SpecError("cores", self.cores, "a number from 1 on, or None")
+        if self.wire and self.cores is None:
+            raise SpecError("wire", self.wire, "0 without cores: there the link is inter.beta")
+
+    def place(self, schedule: Schedule) -> np.ndarray:
+        """The host of each rank of a schedule, shape (ranks,)."""
+        return np.array(schedule.hosts if self.hosts is None else schedule.placed(self.hosts).hosts)
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """The seconds by which each of `Terms` is multiplied, in that order."""
+        i, x = self.intra, self.inter
+        return np.array([i.alpha, i.beta, x.alpha, x.beta, self.gamma, i.delay, x.delay, self.wire])
+
+
+class Terms(NamedTuple):
+    """What a time is made of, in the order of `Topology.parameters`: messages and bytes inside
+    hosts and across, bytes added, delays inside and across, and bytes on a wire.
+    """
+
+    messages: float = 0
+    bytes: float = 0
+    messages_across: float = 0
+    bytes_across: float = 0
+    reduced: float = 0
+    delays: float = 0
+    delays_across: float = 0
+    wired: float = 0
+
+    def seconds(self, topology: Topology) -> float:
+        """α messages + β bytes + γ reduced + delays, each with the numbers of its path, + wire."""
+        return float(np.dot(self, topology.parameters))
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """What the books say an algorithm costs, without looking at its rounds: rounds, messages, the
+    bytes that the busiest rank sends and that all ranks send, and the terms of the time.
+
+    It holds for sizes that divide evenly into the chunks, with all ranks on one host (for
+    `hierarchical`: on equal hosts). It is exact, or with `exact=False` an upper bound.
+    """
+
+    rounds: int
+    messages: int
+    bytes_per_rank: float
+    total_bytes: float
+    terms: Terms
+    exact: bool = True
