@@ -4,7 +4,6 @@ length.
 
 import numpy as np
 import pytest
-from course_lib.collectives.algorithms.double_tree import _parents
 
 from course_lib.collectives import (
     ALGORITHMS,
@@ -16,6 +15,7 @@ from course_lib.collectives import (
     ring_worst_order,
     verify,
 )
+from course_lib.collectives.algorithms.double_tree import _parents
 
 from .cases import NAMES, schedules
 from .numeric import contributions, is_right, run
