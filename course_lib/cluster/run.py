@@ -25,6 +25,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
 from course_lib.hardware import Machine, Plan
 from course_lib.record.events import task_key
+from course_lib.record.reality import Reality, reality
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec, check_factor
 
@@ -193,6 +194,11 @@ class Run:
     def trace(self) -> Trace:
         """What has happened so far; the same object each time, read up to now."""
         return self._trace.refresh()
+
+    @property
+    def reality(self) -> Reality:
+        """How real the run has been so far: a word, and why."""
+        return reality(self.spec, self.trace)
 
     @property
     def values(self) -> dict[str, Any]:

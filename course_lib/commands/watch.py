@@ -97,7 +97,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
             )
             at = last
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
-    about = f"{side.spec.framework}, {side.state}, {words.reality(side)[0]}"
+    about = f"{side.spec.framework}, {side.state}, {side.reality.word}"
     head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {words.summary(side)}")
     zero = 0.0 if math.isinf(side.digest.zero) else side.digest.zero
     foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"

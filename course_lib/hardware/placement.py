@@ -12,6 +12,7 @@ from course_lib.hardware.capabilities import Capability, network_parts
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Machine, sentence
 from course_lib.network.kinds import Imposer, Kind
+from course_lib.record.reality import planned_links, reality
 from course_lib.spec import NATIVE, RunSpec
 
 Backend = Literal["nccl", "ring", "gloo", "none"]
@@ -63,7 +64,7 @@ class Plan:
     devices: dict[str, str]
     threads: int
     backend: Backend
-    reality: Literal["measured", "emulated"]
+    reality: str
     fits: int
     network: Kind
     rate: Imposer | None
@@ -88,6 +89,7 @@ def plan(
         reduction = all_reduce or _scheduled(spec)
     cores = _cores_reason(spec, machine, gpus)
     kind, rate, delay, network = _network(spec, machine.private_network)
+    real = reality(spec)
     return Plan(
         start_method=start,
         device="gpu" if gpus else "cpu",
@@ -95,9 +97,7 @@ def plan(
         | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)},
         threads=_threads(spec, machine),
         backend=backend,
-        reality="emulated"
-        if spec.device_ms > 0 or spec.slow or spec.emulate or _links(spec)
-        else "measured",
+        reality=real.word,
         fits=fits,
         network=kind,
         rate=rate,
@@ -109,7 +109,7 @@ def plan(
             _start_reason(spec, machine),
             memory,
             network,
-            _reality_reason(spec),
+            Reason("reality", real.word, real.why),
         ),
     )
 
@@ -233,7 +233,8 @@ def _network(spec: RunSpec, can: Capability) -> tuple[Kind, Imposer | None, Impo
     parts = network_parts(can)
     rate: Imposer = "kernel" if parts["rate"].ok else "exchange"
     delay: Imposer = "kernel" if parts["delay"].ok else "exchange"
-    links = f" Links: {_links(spec)}." if _links(spec) else ""
+    planned = planned_links(spec)
+    links = f" Links: {planned}." if planned else ""
     missing = {
         what: parts[what].why
         for what, needed in (("rate", _rated(spec)), ("delay", _delayed(spec)))
@@ -256,12 +257,6 @@ def _network(spec: RunSpec, can: Capability) -> tuple[Kind, Imposer | None, Impo
         delay,
         Reason("network", f"{hosts} hosts", f"{seen} Each task has an address of its own.{links}"),
     )
-
-
-def _links(spec: RunSpec) -> str:
-    """The links that are imposed on a run, in words; "" if none is."""
-    special = [f"{link} for host {host}" for host, link in sorted(spec.links.items())]
-    return "; ".join([*([str(spec.link)] if spec.link else []), *special])
 
 
 def _rated(spec: RunSpec) -> bool:
@@ -311,24 +306,6 @@ def _start_reason(spec: RunSpec, machine: Machine) -> Reason:
         sentence(
             f"{machine.fork.why}; every task imports {name} anew, which takes longer and more memory."
         ),
-    )
-
-
-def _reality_reason(spec: RunSpec) -> Reason:
-    imposed = (
-        [f"each step sleeps {spec.device_ms:g} ms to stand for a device"]
-        if spec.device_ms > 0
-        else []
-    )
-    imposed += [f"{spec.strategy} is emulated by other devices"] if spec.emulate else []
-    imposed += [f"the links between hosts are held to {_links(spec)}"] if _links(spec) else []
-    imposed += [f"{task} is made {factor:g} times slower" for task, factor in spec.slow.items()]
-    if imposed:
-        return Reason(
-            "reality", "emulated", f"Real processes and real bytes, but {' and '.join(imposed)}."
-        )
-    return Reason(
-        "reality", "measured", "Real processes and real bytes; nothing is imposed on them."
     )
 
 

@@ -246,7 +246,13 @@ class Race:
             zero = None if opened is None else opened - self._origin
             found.append(
                 comparison.figures(
-                    label, run.spec, run.trace, run.state, run.plan.reality, at_end, zero
+                    label,
+                    run.spec,
+                    run.trace,
+                    run.state,
+                    run.reality.word,
+                    at_end,
+                    zero,
                 )
             )
         entrants, loss = comparison.with_target(found, self.target_loss)

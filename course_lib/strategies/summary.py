@@ -61,7 +61,7 @@ def summarize(run: Run) -> dict[str, Any]:
         },
         "examples_per_second": round(measures.examples_per_second(trace, spec.batch), 1),
         "device_ms": spec.device_ms,
-        "reality": run.plan.reality,
+        "reality": run.reality.word,
         "network": run.plan.network,
         "network_why": reasons["network"].why,
         "link": {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}

@@ -11,6 +11,7 @@ from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.record.events import STATES, Lifecycle, Phase
+from course_lib.record.reality import Reality, reality
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -52,6 +53,11 @@ class SavedRun:
             if all(states.get(task) == "done" for task in self.spec.tasks if task not in served)
             else "stopped"
         )
+
+    @property
+    def reality(self) -> Reality:
+        """As `Run.reality`."""
+        return reality(self.spec, self.trace)
 
     @property
     def result(self) -> Any:

@@ -63,7 +63,7 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()
     expect(page.locator(".ls-badge")).to_contain_text("emulated")
     expect(page.locator(".ls-badge")).to_have_attribute(
-        "title", "real processes and real bytes, but a step sleeps 20 ms in place of a device"
+        "title", "Real processes and real bytes, but a step sleeps 20 ms in place of a device."
     )
     page.wait_for_function(
         "[...document.querySelectorAll('.lk-row')].filter(row => row.querySelectorAll('path').length > 2).length == 4"

@@ -535,7 +535,7 @@ def test_a_board_that_cannot_draw_says_so_and_ends() -> None:
     run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0, factor="four")])
     board = RaceBoard(race_of({"one": run, "other": Made()}))  # type: ignore[dict-item]
     board._thread.join(10)
-    assert "The board stopped drawing: TypeError" in board.message.value
+    assert "The board stopped drawing: ValueError" in board.message.value
     board.close()
 
 

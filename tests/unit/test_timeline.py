@@ -51,19 +51,10 @@ def unpacked(described: dict[str, Any], data: bytes) -> dict[str, np.ndarray]:
     return columns
 
 
-def saved_run(folder: Path, reality: str, **fields: Any) -> Path:
+def saved_run(folder: Path, **fields: Any) -> Path:
     """A run directory as a finished run leaves it."""
     (folder / "tasks" / "worker-0").mkdir(parents=True)
-    why = {"emulated": "a device sleeps", "measured": "nothing is imposed"}[reality]
-    (folder / "run.json").write_text(
-        json.dumps(
-            {
-                "origin": 0.0,
-                "reality": reality,
-                "reasons": [["cores", "2", ""], ["reality", reality, why]],
-            }
-        )
-    )
+    (folder / "run.json").write_text(json.dumps({"origin": 0.0}))
     (folder / "spec.json").write_text(
         RunSpec(framework="torch", workers=2, **fields).model_dump_json()
     )
@@ -252,14 +243,14 @@ def test_an_update_comes_with_its_staleness() -> None:
 
 
 def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> None:
-    emulated = Timeline(saved_run(tmp_path / "a", "emulated", slow={"worker:1": 3}))
+    emulated = Timeline(saved_run(tmp_path / "a", slow={"worker:1": 3}))
     assert (
         repr(emulated) == "Timeline(multi_worker_mirrored · torch · 2 workers, 2 tasks, emulated)"
     )
-    assert "a device sleeps" in emulated.scene["badge"] and [
+    assert "worker:1 is made 3 times slower" in emulated.scene["badge"] and [
         f["state"] for f in emulated.scene["faults"]
     ] == ["slowed"]
-    measured = saved_run(tmp_path / "b", "measured")
+    measured = saved_run(tmp_path / "b")
     assert source(measured).reality == "measured" == source(Trace.of_run(measured)).reality
     with (measured / "lifecycle.jsonl").open("wb") as more:
         more.write(to_line(Lifecycle("worker:1", "slowed", "by slow()", 2.0, factor=4)))

@@ -64,7 +64,7 @@ def still(view: View) -> str:
         for i, s in enumerate(sentence)
     ]
     y = 27.0 * len(sentence) + 4
-    notes = [f"{side.label} {': '.join(words.reality(side))}." for side in view.sides]
+    notes = [f"{side.label} {side.reality.word}: {side.reality.why}" for side in view.sides]
     for line in [
         part
         for note in filter(None, [*_once(notes), view.detail()])

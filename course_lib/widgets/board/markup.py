@@ -44,7 +44,7 @@ def term(word: str, meaning: str) -> str:
 
 def head(view: View) -> str:
     """The headline, how real it all is, and what to know beside it."""
-    badges = {badge(*words.reality(side)) for side in view.sides}
+    badges = {badge(*side.reality) for side in view.sides}
     unfair = " lk-unfair" if view.fairness.startswith("NOT") else ""
     detail = f'<p class="lk-note{unfair}">{escape(view.detail())}</p>' if view.detail() else ""
     return f'<div class="lk-headline"><h2 role="status">{_marked(view.headline())}</h2>{"".join(sorted(badges))}</div>{detail}'

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from course_lib.errors import LockstepError
 from course_lib.record.curves import EMPTY, Goal
 from course_lib.record.digest import Digest
+from course_lib.record.reality import reality
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -27,8 +28,8 @@ class Watched(Protocol):
 
 
 class Side:
-    """One run in a view: the run, the digest of its trace, its `state` and the curves of its `loss`
-    and `accuracy` as they were at the last look.
+    """One run in a view: the run, the digest of its trace, its `state`, its `reality` and the
+    curves of its `loss` and `accuracy` as they were at the last look.
     """
 
     def __init__(self, label: str, run: Watched) -> None:
@@ -36,13 +37,15 @@ class Side:
         self.spec = run.spec
         self.digest = Digest(run.spec)
         self.state, self.loss, self.accuracy = run.state, EMPTY, EMPTY
+        self.reality = reality(run.spec)
 
     def look(self) -> bool:
         """Take in what is new; whether anything was."""
         state = self.run.state  # before the trace: if it is over by now, the trace is whole
-        news = self.digest.look(self.run.trace, over=state not in ACTIVE)
+        trace = self.run.trace
+        news = self.digest.look(trace, over=state not in ACTIVE)
         if news or state != self.state:
-            self.state = state
+            self.state, self.reality = state, reality(self.spec, trace)
             self.trace_curves()
             return True
         return False

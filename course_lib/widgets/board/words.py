@@ -102,29 +102,10 @@ def figures(side: Side) -> str:
             ", ".join(f"{n:,} of staleness {s}" for s, n in sorted(side.digest.staleness.items()))
             or "none"
         ),
-        ": ".join(reality(side)),
+        f"{side.reality.word}: {side.reality.why}",
         side.failure,
     ]
     return "\n  ".join(filter(None, parts))
-
-
-def reality(side: Side) -> tuple[str, str]:
-    """`measured` or `emulated`, and why."""
-    imposed = []
-    if side.spec.device_ms:
-        imposed.append(f"a step sleeps {side.spec.device_ms:g} ms in place of a device")
-    if side.spec.emulate:
-        imposed.append("a device that is not there is emulated")
-    if side.spec.link or side.spec.links or any(e.state == "linked" for e in side.digest.network):
-        imposed.append("the links between hosts are held back")
-    imposed += [
-        f"{task} is made {factor:g} times slower"
-        for task, factor in sorted(side.digest.factors.items())
-        if factor > 1
-    ]
-    if imposed:
-        return "emulated", f"real processes and real bytes, but {' and '.join(imposed)}"
-    return "measured", "real processes and real bytes; nothing is imposed on them"
 
 
 def common(sides: Sequence[Side]) -> Goal | None:

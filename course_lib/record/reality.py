@@ -1,0 +1,109 @@
+"""How real a run is: one word, and why. Whoever says the word asks here.
+
+- `measured`: real processes, real bytes, nothing imposed on them.
+- `emulated`: real processes and real bytes, but the speed of a device, a task or a link is imposed,
+  or one kind of device stands for another.
+- `simulated`: a model ran, no process did.
+
+The word is that of the whole run, because its curves, averages and totals span the whole run. A run
+on which something was imposed for a while stays emulated after that has been taken back; `why` says
+what it was, and from when to when. `pause` and `kill` impose nothing: the process is really stopped
+or gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from course_lib.record.events import Lifecycle
+from course_lib.record.trace import Trace
+from course_lib.spec import Link, RunSpec
+
+
+class Reality(NamedTuple):
+    """`word`: measured, emulated or simulated. `why`: a sentence."""
+
+    word: str
+    why: str
+
+
+MEASURED = Reality("measured", "Real processes and real bytes; nothing is imposed on them.")
+SIMULATED = Reality("simulated", "The model ran; no process did.")
+
+
+def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
+    """How real the run of a spec is: as planned or, with its trace, as it has gone so far."""
+    life = trace.all(Lifecycle) if trace else []
+    imposed = [
+        *_devices(spec),
+        *_links(spec, [e for e in life if e.state == "linked"]),
+        *_cuts([e for e in life if e.state in ("cut", "healed")]),
+        *_slow(spec, [e for e in life if e.state == "slowed"]),
+    ]
+    if not imposed:
+        return MEASURED
+    return Reality("emulated", f"Real processes and real bytes, but {' and '.join(imposed)}.")
+
+
+def planned_links(spec: RunSpec) -> str:
+    """The links that a spec imposes on its hosts, in words; "" for none."""
+    special = [f"{link} for host {host}" for host, link in sorted(spec.links.items())]
+    return "; ".join([*([str(spec.link)] if spec.link else []), *special])
+
+
+def _devices(spec: RunSpec) -> list[str]:
+    sleeps = f"a step sleeps {spec.device_ms:g} ms in place of a device"
+    stands_in = f"{spec.strategy} is emulated by other devices"
+    return [sleeps] * (spec.device_ms > 0) + [stands_in] * spec.emulate
+
+
+def _slow(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
+    found = []
+    for task in spec.tasks:
+        ordered = [(e.at, e.factor) for e in orders if e.task == task]
+        changes = [(0.0, spec.slow.get(task, 1.0)), *ordered]
+        factors = {factor for _, factor in changes if factor != 1}
+        if factors:
+            most = f"{'up to ' if len(factors) > 1 else ''}{max(factors):g}"
+            when = _when([(at, factor != 1) for at, factor in changes])
+            found.append(f"{task} is made {most} times slower{when}")
+    return found
+
+
+def _links(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
+    planned = planned_links(spec)
+    found = [f"the links between hosts are held to {planned}"] if planned else []
+    for host in spec.all_hosts:
+        ordered = [
+            (e.at, Link(mbit=e.mbit, delay_ms=e.delay_ms))
+            for e in orders
+            if e.task == f"host:{host}"
+        ]
+        given = {link for _, link in ordered} - {spec.link_of(host)}
+        if given:
+            to = f"set to {given.pop()}" if len(given) == 1 else "changed"
+            when = _when([(at, link != spec.link_of(host)) for at, link in ordered])
+            found.append(f"the link of host:{host} is {to}{when}")
+    return found
+
+
+def _cuts(events: Sequence[Lifecycle]) -> list[str]:
+    hosts = dict.fromkeys(e.task for e in events if e.state == "cut")
+    return [
+        f"{host} is cut off{_when([(e.at, e.state == 'cut') for e in events if e.task == host])}"
+        for host in hosts
+    ]
+
+
+def _when(changes: Sequence[tuple[float, bool]]) -> str:
+    """From when to when something was imposed, in words; "" for from start to end.
+
+    `changes`: a time, and whether it is imposed from then on; it is for one of them.
+    """
+    imposed = [i for i, (_, imposed) in enumerate(changes) if imposed]
+    since, after = changes[imposed[0]][0], changes[imposed[-1] + 1 :]
+    if not after:
+        return f" from {since:.1f} s on" if since else ""
+    until = f"{after[0][0]:.1f} s"
+    return f" from {since:.1f} s to {until}" if since else f" until {until}"

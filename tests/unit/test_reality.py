@@ -1,0 +1,92 @@
+"""The one word for how real a run is: from its spec, and from what was ordered while it ran."""
+
+import pytest
+
+from course_lib.record.events import Lifecycle
+from course_lib.record.reality import reality
+from course_lib.record.trace import Trace
+from course_lib.spec import Link, RunSpec
+
+PLAIN = RunSpec(workers=2, hosts=2, framework="python", strategy="custom")
+
+
+def told(*events: Lifecycle, spec: RunSpec = PLAIN) -> tuple[str, str]:
+    word, why = reality(spec, Trace(events))
+    return word, why.removeprefix("Real processes and real bytes, but ")
+
+
+def slowed(factor: float, at: float) -> Lifecycle:
+    return Lifecycle("worker:1", "slowed", "by slow()", at, factor=factor)
+
+
+def linked(mbit: float | None, at: float) -> Lifecycle:
+    return Lifecycle("host:0", "linked", "by link()", at, mbit=mbit)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"device_ms": 20}, "a step sleeps 20 ms in place of a device."),
+        ({"slow": {"worker:1": 3}}, "worker:1 is made 3 times slower."),
+        (
+            {"hosts": 2, "link": Link(mbit=50), "links": {1: Link(mbit=10)}},
+            "the links between hosts are held to 50 Mbit/s, 0 ms; 10 Mbit/s, 0 ms for host 1.",
+        ),
+        (
+            {"strategy": "tpu", "framework": "tensorflow", "emulate": True, "workers": 1},
+            "tpu is emulated by other devices.",
+        ),
+    ],
+    ids=["device", "slow", "links", "emulate"],
+)
+def test_a_spec_that_imposes_something_is_emulated_before_and_after_the_start(
+    fields: dict[str, object], why: str
+) -> None:
+    spec = RunSpec(**{"framework": "torch", "workers": 2, **fields})
+    assert reality(spec) == reality(spec, Trace())
+    assert told(spec=spec) == ("emulated", why)
+
+
+def test_nothing_imposed_is_measured_and_faults_are_real() -> None:
+    states = ("paused", "resumed", "killed")
+    faults = [Lifecycle("worker:1", state, "by a learner", 2.0) for state in states]
+    assert reality(PLAIN).word == reality(PLAIN, Trace()).word == told(*faults)[0] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([slowed(4, 2.1)], "worker:1 is made 4 times slower from 2.1 s on."),
+        ([slowed(4, 2.1), slowed(1, 4.0)], "worker:1 is made 4 times slower from 2.1 s to 4.0 s."),
+        (
+            [slowed(4, 2.1), slowed(2, 3.0), slowed(1, 4.0), slowed(1, 5.0)],
+            "worker:1 is made up to 4 times slower from 2.1 s to 4.0 s.",
+        ),
+        ([linked(50, 2.1)], "the link of host:0 is set to 50 Mbit/s, 0 ms from 2.1 s on."),
+        (
+            [linked(50, 2.1), linked(None, 4.0)],
+            "the link of host:0 is set to 50 Mbit/s, 0 ms from 2.1 s to 4.0 s.",
+        ),
+        (
+            [linked(50, 2.1), linked(10, 3.0)],
+            "the link of host:0 is changed from 2.1 s on.",
+        ),
+        (
+            [Lifecycle("host:1", "cut", "", 2.1), Lifecycle("host:1", "healed", "", 4.0)],
+            "host:1 is cut off from 2.1 s to 4.0 s.",
+        ),
+    ],
+)
+def test_what_was_imposed_for_a_while_makes_the_whole_run_emulated(
+    events: list[Lifecycle], why: str
+) -> None:
+    assert told(*events) == ("emulated", why)
+
+
+def test_an_order_that_imposes_nothing_changes_nothing() -> None:
+    assert told(slowed(1, 2.0), linked(None, 3.0))[0] == "measured"
+
+
+def test_a_straggler_from_the_start_that_is_let_go_was_slow_until_then() -> None:
+    spec = RunSpec(workers=2, slow={"worker:1": 4})
+    assert told(slowed(1, 3.0), spec=spec)[1] == "worker:1 is made 4 times slower until 3.0 s."
