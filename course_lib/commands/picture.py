@@ -9,8 +9,7 @@ import typer
 
 from course_lib.errors import SpecError
 from course_lib.record.events import Phase
-from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.widgets.source import source
 from course_lib.widgets.timeline.still import lanes_svg
 
 
@@ -26,18 +25,11 @@ def picture(
 ) -> None:
     """Draw what each worker of a run did, from its trace, as an SVG file."""
     try:
-        trace = Trace.of_run(run_dir)
-        spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
-        last = max((p.step for p in trace.all(Phase)), default=0)
+        shown = source(run_dir)
+        last = max((p.step for p in shown.trace.all(Phase)), default=0)
         first = max(0, (last - steps) // 2) if first is None else first
-        out.write_text(
-            lanes_svg(
-                trace,
-                title or f"{spec.strategy}, {spec.framework}, {spec.workers} workers",
-                first,
-                steps,
-            )
-        )
+        named = " · ".join(filter(None, (title or shown.title, shown.reality)))
+        out.write_text(lanes_svg(shown.trace, named, first, steps))
     except (OSError, ValueError) as error:
         raise SpecError(
             "run_dir",
