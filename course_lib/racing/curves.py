@@ -48,7 +48,7 @@ def loss_curve(trace: Trace, batch: int, zero: float) -> list[Point]:
         if key not in seen or m.at < seen[key].at:
             seen[key] = m
     points: list[Point] = []
-    examples, oldest, total = 0, 0, 0.0
+    examples, oldest, total, begun = 0, 0, 0.0, False
     losses = sorted(seen.values(), key=lambda m: m.at)
     counts: list[int] = []
     for i, m in enumerate(losses):
@@ -59,7 +59,8 @@ def loss_curve(trace: Trace, batch: int, zero: float) -> list[Point]:
         while counts[oldest] <= examples - WINDOW * batch:
             total -= losses[oldest].value
             oldest += 1
-        seconds = max(0.0, m.at - zero) if computed.get(m.step, m.at) > zero else 0.0
+        begun = begun or (m.at > zero and computed.get(m.step, m.at) > zero)
+        seconds = m.at - zero if begun else 0.0
         points.append(Point(seconds, examples, m.value, total / (i + 1 - oldest)))
     return points
 

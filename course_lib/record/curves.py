@@ -94,7 +94,7 @@ class Readings:
     def curve(self, zero: float, early: Sequence[int] = ()) -> Curve:
         """The readings so far.
 
-        Those of `early` steps are at 0 s, as all are that came before `zero`.
+        All are at 0 s until one comes after `zero` that is not of an `early` step.
         """
         begin = self._sort()
         count = len(self._sorted)
@@ -108,7 +108,9 @@ class Readings:
         if self._clock != (zero, list(early)):
             self._clock, begin = (zero, list(early)), 0
         after = np.maximum(0.0, column["at"][begin:] - zero)  # nothing is after infinity
-        column["seconds"][begin:] = after * ~np.isin(column["step"][begin:], early)
+        late = (after > 0) & ~np.isin(column["step"][begin:], early)
+        late[:1] |= begin > 0 and column["seconds"][begin - 1] > 0
+        column["seconds"][begin:] = after * np.logical_or.accumulate(late)
         return Curve(column["seconds"], column["examples"], column["value"], column["best"])
 
     def _sort(self) -> int:
