@@ -69,19 +69,13 @@ class StartTimeout(LockstepError):
 
 
 class Stalled(LockstepError):
-    """A wait ran out. Fields: `waiting_for` (task -> what it does, as "waits in step 3 for ps:0"),
-    `seconds`. The run itself goes on.
+    """A wait ran out. Fields: `waiting_for` (task -> what it does, such as "waits for ps:0 (in step
+    3)"), `seconds`. The run itself goes on.
     """
 
     def __init__(self, waiting_for: dict[str, str], seconds: float) -> None:
         self.waiting_for, self.seconds = dict(waiting_for), seconds
-        alike: dict[str, list[str]] = {}
-        for task, what in self.waiting_for.items():
-            alike.setdefault(what, []).append(task)
-        who = "; ".join(
-            f"{', '.join(tasks)} {what if len(tasks) == 1 else _plural(what)}"
-            for what, tasks in alike.items()
-        )
+        who = "; ".join(_clauses(self.waiting_for))
         what = f"the run is not over: {who}" if who else "the run is not over"
         super().__init__(
             f"after {seconds:.1f} s {what}. Wait longer with wait(timeout=...), or end it with stop()."
@@ -91,10 +85,27 @@ class Stalled(LockstepError):
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were"}
 
 
-def _plural(what: str) -> str:
-    """What several tasks do, from what each of them does."""
-    verb, _, rest = what.partition(" ")
-    return f"{_PLURAL.get(verb, verb)} {rest}"
+def _clauses(waiting_for: Mapping[str, str]) -> list[str]:
+    """One clause for all tasks that do the same, in whatever step: "worker:0 and worker:1 wait for
+    worker:2 (in steps 14 and 15)".
+    """
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for task, does in waiting_for.items():
+        what, _, step = does.partition(" (in step ")
+        alike.setdefault(what, []).append((task, step.rstrip(")")))
+    clauses = []
+    for what, found in alike.items():
+        verb, _, rest = what.partition(" ")
+        verb = _PLURAL.get(verb, verb) if len(found) > 1 else verb
+        steps = sorted({step for _, step in found if step}, key=int)
+        where = f" (in step{'s' if len(steps) > 1 else ''} {_listed(steps)})" if steps else ""
+        clauses.append(f"{_listed([task for task, _ in found])} {verb} {rest}{where}")
+    return clauses
+
+
+def _listed(words: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 class TaskFailed(LockstepError):

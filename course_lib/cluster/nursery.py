@@ -8,6 +8,7 @@ left behind: every child hangs on a pipe that closes with this process.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -150,15 +151,20 @@ def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Pop
             *filter(None, [os.environ.get("PYTHONPATH")]),
         ]
     )
-    with log.open("wb") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "course_lib.cluster.entry", module, *map(str, arguments)],
-            pass_fds=[a for a in arguments if isinstance(a, int)],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-        )
+    # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with log.open("wb") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "course_lib.cluster.entry", module, *map(str, arguments)],
+                pass_fds=[a for a in arguments if isinstance(a, int)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _let_go() -> None:

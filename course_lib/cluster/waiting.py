@@ -91,5 +91,6 @@ def _does(phases: list[Phase], waits_for: list[str]) -> str:
         return "has recorded nothing so far"
     last = phases[-1]
     if waits_for:
-        return f"waits in step {last.step + (last.what in AT_THE_END)} for {', '.join(waits_for)}"
+        step = last.step + (last.what in AT_THE_END)
+        return f"waits for {', '.join(waits_for)} (in step {step})"
     return f"has finished '{last.what}' of step {last.step} and nothing since"

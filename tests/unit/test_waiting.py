@@ -54,7 +54,7 @@ def told(now: float, *more: Event) -> dict[str, str]:
 def test_who_falls_silent_waits_in_its_step_for_whoever_is_held_up(
     event: Lifecycle, why: str
 ) -> None:
-    waits = "waits in step 12 for worker:2"
+    waits = "waits for worker:2 (in step 12)"
     assert told(END + 2 * SILENT, event) == {"worker:0": waits, "worker:1": waits, "worker:2": why}
 
 
@@ -89,7 +89,7 @@ def test_a_task_with_long_steps_is_at_work_for_longer() -> None:
         ]
     )
     assert "for worker:1" not in describe(slow, SPEC, ALL, 30.0)["worker:0"]
-    assert describe(slow, SPEC, ALL, 60.0)["worker:0"] == "waits in step 3 for worker:1"
+    assert describe(slow, SPEC, ALL, 60.0)["worker:0"] == "waits for worker:1 (in step 3)"
 
 
 def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_silent() -> None:
@@ -99,9 +99,8 @@ def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_
     assert sorted(describe(trace, spec, tasks, 9.0)) == ["chief:0", "worker:0"]
     trace._add([Lifecycle("ps:0", "paused", "", 1.3)])
     found = describe(trace, spec, tasks, 9.0, "race.runs['it']")
-    assert found["worker:0"] == "waits in step 13 for ps:0" and found["chief:0"].endswith(
-        "for ps:0"
-    )
+    assert found["worker:0"] == "waits for ps:0 (in step 13)"
+    assert found["chief:0"].startswith("waits for ps:0")
     assert found["ps:0"] == "is paused (race.runs['it'].resume('ps:0') lets it go on)"
 
 
@@ -113,6 +112,15 @@ def test_of_tasks_that_record_nothing_nothing_is_made_up() -> None:
 def test_the_error_says_once_what_several_do() -> None:
     error = Stalled(told(9.0, Lifecycle("worker:2", "paused", "", END)), 5)
     assert str(error).startswith(
-        "after 5.0 s the run is not over: worker:0, worker:1 wait in step 12 for worker:2; worker:2 is paused (run.resume('worker:2') "
+        "after 5.0 s the run is not over: worker:0 and worker:1 wait for worker:2 (in step 12); worker:2 is paused (run.resume('worker:2') "
+    )
+    some = {
+        "worker:0": "waits for worker:3 (in step 9)",
+        "worker:1": "waits for worker:3 (in step 10)",
+    }
+    some |= {"worker:2": "waits for worker:3 (in step 9)", "ps:0": "is paused"}
+    assert (
+        "worker:0, worker:1 and worker:2 wait for worker:3 (in steps 9 and 10); ps:0 is paused."
+        in str(Stalled(some, 5))
     )
     assert str(Stalled({}, 5)).startswith("after 5.0 s the run is not over. ")
