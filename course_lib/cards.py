@@ -6,7 +6,8 @@ from typing import Any
 
 from course_lib import hardware
 from course_lib.strategies import catalog
-from course_lib.widgets import MachineCard, StrategyTable
+from course_lib.widgets.cards.machine_card import MachineCard
+from course_lib.widgets.cards.strategy_table import StrategyTable
 
 
 def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:

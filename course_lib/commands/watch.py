@@ -16,25 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.errors import SpecError
-from course_lib.widgets.board import export, words
+from course_lib.widgets.board import html as pages
+from course_lib.widgets.board import words
 from course_lib.widgets.board.lanes import NAMES, runs
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
-from course_lib.widgets.palette import FATE, PHASE
+from course_lib.widgets.kit import page
+from course_lib.widgets.kit.palette import SHADE
 from course_lib.widgets.saved import saved_runs
 
 PERIOD = 0.25  # seconds between pictures
-MARKS = {
-    "read": "r",
-    "compute": "█",
-    "wait": "·",
-    "reduce": "▒",
-    "apply": "▌",
-    "checkpoint": "c",
-    "paused": "=",
-    "killed": "x",
-    "cut": "/",
-}
 
 
 def watch(
@@ -66,7 +57,7 @@ def watch(
     console.print(picture(view, console.width))
     if html is not None:
         try:
-            print(export.write(html, export.page(view)))
+            print(page.save(html, pages.document(view)))
         except OSError as error:
             raise SpecError("html", str(html), f"cannot be written ({error.strerror})") from None
 
@@ -92,9 +83,8 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
         line = Text()
         at = 0
         for first, last, what in runs(lane.cells):
-            line.append(" " * (first - at)).append(
-                MARKS[NAMES[what]] * (last - first), {**PHASE, **FATE}[NAMES[what]][0]
-            )
+            shade = SHADE[NAMES[what]]
+            line.append(" " * (first - at)).append(shade.mark * (last - first), shade.color)
             at = last
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
     about = f"{side.spec.framework}, {side.state}, {side.reality.word}"
@@ -107,6 +97,6 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
 def _legend() -> Text:
     """What the characters mean."""
     line = Text("\n")
-    for what, mark in MARKS.items():
-        line.append(mark, {**PHASE, **FATE}[what][0]).append(f" {what}  ")
+    for what, shade in SHADE.items():
+        line.append(shade.mark, shade.color).append(f" {what}  ")
     return line

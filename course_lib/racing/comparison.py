@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from course_lib import text
 from course_lib.racing.curves import (
     WINDOW,
     Point,
@@ -157,26 +158,7 @@ class Comparison:
         return [*filter(None, (self.verdict.why, self.verdict.advice)), *self.notes]
 
     def __repr__(self) -> str:
-        return "\n".join([text_table([self.headers(), *self.rows()]), *self.words()])
-
-
-def text_table(lines: Sequence[Sequence[str]]) -> str:
-    """Lines of cells as aligned text; a cell may hold several lines."""
-    widths = [
-        max(len(part) for cell in column for part in cell.split("\n"))
-        for column in zip(*lines, strict=True)
-    ]
-    out = []
-    for line in lines:
-        cells = [cell.split("\n") for cell in line]
-        for i in range(max(map(len, cells))):
-            parts = (cell[i] if i < len(cell) else "" for cell in cells)
-            out.append(
-                "  ".join(
-                    f"{part:{width}}" for part, width in zip(parts, widths, strict=True)
-                ).rstrip()
-            )
-    return "\n".join(out)
+        return "\n".join([text.table([self.headers(), *self.rows()]), *self.words()])
 
 
 def figures(

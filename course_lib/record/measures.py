@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from course_lib import text
 from course_lib.record.events import Lifecycle, Metric, Phase, Traffic, Update, task_key
 from course_lib.record.trace import Trace
 
@@ -101,16 +102,12 @@ def time_in(trace: Trace) -> dict[str, dict[str, float]]:
 
 def table(trace: Trace) -> str:
     """Where each task's time went, as text: seconds in each phase and its share of them all."""
-    rows = [f"{'':10}" + "".join(f"{what:>16}" for what in SHOWN)]
+    rows = [["", *SHOWN]]
     for task, spent in time_in(trace).items():
         whole = sum(spent.values()) or 1.0
-        rows.append(
-            f"{task:10}"
-            + "".join(
-                f"{spent.get(what, 0):9.2f} s {spent.get(what, 0) / whole:4.0%}" for what in SHOWN
-            )
-        )
-    return "\n".join(rows)
+        times = [spent.get(what, 0.0) for what in SHOWN]
+        rows.append([task, *(f"{seconds:.2f} s {seconds / whole:4.0%}" for seconds in times)])
+    return text.table(rows, right=True)
 
 
 def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:

@@ -1,40 +1,39 @@
-"""What a learner sees in a notebook. Widgets read a trace and know nothing of how it came about."""
+"""What a learner sees in a notebook. Widgets read a record and know nothing of clusters."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from typing import Any
 
 from course_lib import lazy
 
-if TYPE_CHECKING:
-    from course_lib.widgets.board.race_board import RaceBoard
-    from course_lib.widgets.board.training_board import TrainingBoard
-    from course_lib.widgets.cards.machine_card import MachineCard
-    from course_lib.widgets.cards.predict import Predict
-    from course_lib.widgets.cards.strategy_table import StrategyTable
-    from course_lib.widgets.saved import SavedRun
-    from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
-    from course_lib.widgets.timeline.timeline import Timeline
-
-__all__ = [
-    "AllReduceStage",
-    "MachineCard",
-    "Predict",
-    "RaceBoard",
-    "SavedRun",
-    "StrategyTable",
-    "Timeline",
-    "TrainingBoard",
-]
-
-__getattr__, __dir__ = lazy.names(
+_place, _names = lazy.names(
     __name__,
     {
         "AllReduceStage": "course_lib.widgets.stage.all_reduce_stage:AllReduceStage",
-        "MachineCard": "course_lib.widgets.cards.machine_card:MachineCard",
-        "Predict": "course_lib.widgets.cards.predict:Predict",
-        "RaceBoard": "course_lib.widgets.board.race_board:RaceBoard",
+        "RaceBoard": "course_lib.widgets.board.board:RaceBoard",
         "SavedRun": "course_lib.widgets.saved:SavedRun",
-        "StrategyTable": "course_lib.widgets.cards.strategy_table:StrategyTable",
         "Timeline": "course_lib.widgets.timeline.timeline:Timeline",
-        "TrainingBoard": "course_lib.widgets.board.training_board:TrainingBoard",
+        "TrainingBoard": "course_lib.widgets.board.board:TrainingBoard",
     },
 )
+
+
+def _cards() -> dict[str, Any]:
+    """The public classes in the files of `cards/`, by name."""
+    return {
+        name: thing
+        for module in lazy.modules("course_lib.widgets.cards")
+        for name, thing in vars(module).items()
+        if isinstance(thing, type) and thing.__module__ == module.__name__ and name[0] != "_"
+    }
+
+
+def __getattr__(name: str) -> Any:
+    # A notebook asks a module for many names that no widget has, such as `_ipython_display_`.
+    if name[:1].isupper() and name not in _names() and name in (cards := _cards()):
+        return cards[name]
+    return _place(name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_names(), *_cards()])

@@ -29,10 +29,9 @@ from course_lib import machine_card, start, strategy_table
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.widgets.board.race_board import RaceBoard
-from course_lib.widgets.board.training_board import TrainingBoard
-from course_lib.widgets.cards.card import Card
+from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.cards.predict import Predict
+from course_lib.widgets.kit.card import Card
 from course_lib.widgets.timeline.timeline import Timeline
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.browser.lab import CHROMIUM, chromium, opened

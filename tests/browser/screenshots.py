@@ -25,13 +25,13 @@ shown = AllReduceStage("ring", "hierarchical")
 shown""",
     "training_board": f"""
 from course_lib import start
-from course_lib.widgets.board.training_board import TrainingBoard
+from course_lib.widgets.board.board import TrainingBoard
 {RUN.format(steps=120)}
 shown = TrainingBoard(run.wait())
 shown""",
     "race_board": """
 from course_lib import race
-from course_lib.widgets.board.race_board import RaceBoard
+from course_lib.widgets.board.board import RaceBoard
 entrants = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=4, steps=80, device_ms=30, slow={"worker:3": 4})
 shown = RaceBoard(entrants.wait())
 shown""",

@@ -10,9 +10,9 @@ import pytest
 from course_lib import hardware
 from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard, StrategyTable
-from course_lib.widgets.cards.card import Card
 from course_lib.widgets.cards.strategy_table import QUESTIONS
-from course_lib.widgets.cards.words import WORDS, explained, glossary
+from course_lib.widgets.kit.card import Card
+from course_lib.widgets.kit.glossary import TERMS, explained, glossary
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_known_word_is_explained_at_its_first_use_and_listed_for_keyboards() -
     assert html.count("<abbr") == 2 and "not all-reduced" in html and "&amp; " in html
     listed = glossary(["the gradients"], ["emulated"])
     assert (
-        WORDS["gradients"] in listed and "<dt>emulated</dt>" in listed and "replicas" not in listed
+        TERMS["gradients"] in listed and "<dt>emulated</dt>" in listed and "replicas" not in listed
     )
     assert glossary(["nothing"]) == ""
 

@@ -15,7 +15,7 @@ LIB = ROOT / "course_lib"
 # A room may import the rooms named before it, in its own line or above; widgets are held to less,
 # see below.
 ORDER = [
-    {"errors", "lazy"},
+    {"errors", "lazy", "text"},
     {"spec"},
     {"record"},
     {"workloads", "collectives", "network", "hardware"},
@@ -28,7 +28,7 @@ ORDER = [
     {"__init__", "__main__"},
 ]
 LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
-WIDGETS_MAY = {"lazy", "spec", "record", "errors", "collectives", "widgets"}
+WIDGETS_MAY = {"lazy", "text", "spec", "record", "errors", "collectives", "widgets"}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -24,10 +24,11 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
-from course_lib.widgets.board import charts, export
-from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, Window, lanes, runs
+from course_lib.widgets.board import charts
+from course_lib.widgets.board import html as pages
+from course_lib.widgets.board.board import RaceBoard
+from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, TimeWindow, lanes, runs
 from course_lib.widgets.board.panels import Panel, throughput
-from course_lib.widgets.board.race_board import RaceBoard
 from course_lib.widgets.board.view import View
 from course_lib.widgets.saved import SavedRun, saved_runs
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
@@ -150,7 +151,7 @@ def test_lanes_of_backup_workers_show_who_waits_for_whom_and_that_nobody_waits_f
 ):
     digest, trace = Digest(FOUR), with_a_backup()
     digest.look(trace, over=True)
-    first, second, _, straggler = lanes(digest, Window(3.0, 6.0))
+    first, second, _, straggler = lanes(digest, TimeWindow(3.0, 6.0))
     idle = comparison.figures("it", FOUR, trace, "finished", "emulated").idle_share
     assert (
         first.waited
@@ -210,7 +211,7 @@ def test_a_lane_holds_each_phase_and_never_more_than_its_columns() -> None:
     digest = Digest(SPEC)
     digest.look(lockstep(2000), over=True)
     end = digest.edge()
-    slow, fast = (lane for lane in reversed(lanes(digest, Window(end - 4.6, end))))
+    slow, fast = (lane for lane in reversed(lanes(digest, TimeWindow(end - 4.6, end))))
     assert len(slow.cells) == COLUMNS and {NAMES[what] for *_, what in runs(fast.cells)} == {
         "compute",
         "wait",
@@ -218,7 +219,7 @@ def test_a_lane_holds_each_phase_and_never_more_than_its_columns() -> None:
         "apply",
     }
     assert fast.waited == pytest.approx(0.3 / 0.46, abs=0.05) and slow.waited == 0
-    assert len(runs(lanes(digest, Window(0, end))[0].cells)) <= COLUMNS
+    assert len(runs(lanes(digest, TimeWindow(0, end))[0].cells)) <= COLUMNS
 
 
 def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> None:
@@ -234,7 +235,7 @@ def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> 
     ]
     trace._add(Lifecycle(task, state, "", at + 0.2 * i) for i, (task, state) in enumerate(life))
     digest.look(trace)
-    first, second = lanes(digest, Window(9.0, 10.0), columns=10)
+    first, second = lanes(digest, TimeWindow(9.0, 10.0), columns=10)
     assert [(a, b, NAMES[what]) for a, b, what in runs(first.cells) if NAMES[what] == "paused"] == [
         (0, 2, "paused")
     ]
@@ -248,7 +249,7 @@ def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> 
 def test_whoever_is_stuck_in_a_phase_is_silent() -> None:
     digest = Digest(SPEC)
     digest.look(lockstep())
-    lane = lanes(digest, Window(100, 101))[0]
+    lane = lanes(digest, TimeWindow(100, 101))[0]
     assert (lane.cells == NOTHING).all() and lane.note == "silent"
 
 
@@ -257,7 +258,7 @@ def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
     for _ in range(2):
         digest.look(trace)
         span = digest.step_seconds()
-        assert span > 0 and [lane.note for lane in lanes(digest, Window(8.0, 9.0))] == [
+        assert span > 0 and [lane.note for lane in lanes(digest, TimeWindow(8.0, 9.0))] == [
             "waits 0%",
             "silent",
         ]
@@ -641,7 +642,7 @@ def test_the_terminal_shows_the_lanes_of_a_board(tmp_path: Path) -> None:
 def test_a_page_of_one_run_has_its_one_lane_for_each_task(tmp_path: Path) -> None:
     view = View({"it": SomeRun(lockstep())})
     view.look()
-    page = export.page(view)
+    page = pages.document(view)
     assert page.count('class="lk-row"') == 2 and view.goal is None and "They race" not in page
 
 

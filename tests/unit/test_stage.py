@@ -30,7 +30,7 @@ from course_lib.collectives import (
 from course_lib.commands.stage import stage as command
 from course_lib.errors import SpecError
 from course_lib.record.trace import Trace
-from course_lib.widgets import page
+from course_lib.widgets.kit import page
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 from course_lib.widgets.stage.scene import MIDDLE, Shown
 
@@ -342,7 +342,7 @@ def test_a_script_travels_without_its_indentation_comments_and_empty_lines() -> 
 
 
 def test_a_page_escapes_what_could_end_its_scripts() -> None:
-    text = page.html(AllReduceStage("ring", labels=["</script><b>"]), "x")
+    text = page.html(AllReduceStage("ring", labels=["</script><b>"]), "x", "")
     assert "</script><b>" not in text
 
 

@@ -294,9 +294,10 @@ def test_a_live_run_is_read_on_when_asked_for() -> None:
 
 def test_the_table_says_for_whom_each_task_waited_what_was_sent_and_what_befell_it() -> None:
     text = Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 7.0)])).table()
-    assert "worker:0   waited 2.00 s, for worker:1 (1 times)" in text
-    assert "worker:0   to worker:1        1 messages,         1024 bytes" in text
-    assert "7.00 s  worker:1   killed" in text
+    text = " ".join(text.split())  # columns are as wide as what is in them
+    assert "worker:0 waited 2.00 s, for worker:1 (1 times)" in text
+    assert "worker:0 to worker:1 1 messages 1024 bytes" in text
+    assert "7.00 s worker:1 killed" in text
 
 
 def test_export_writes_what_perfetto_opens_with_hosts_and_wires(tmp_path: Path) -> None:

@@ -9,18 +9,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
 
 from course_lib.errors import LockstepError
-from course_lib.widgets.board import export, markup
+from course_lib.widgets.board import html
 from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.side import Watched
+from course_lib.widgets.board.still import still
 from course_lib.widgets.board.view import Raced, View
+from course_lib.widgets.kit import page
+from course_lib.widgets.kit.markup import element, unique_prefix
 
 PERIOD = 0.2  # seconds between pictures
 # times as long as a picture took, at least, until the next: a board takes no more than a quarter of
@@ -40,13 +42,13 @@ class Board(w.VBox):
         self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None
     ) -> None:
         self.view = View(runs, race)
-        self._name, self._stop_runs = markup.prefix(), stop
+        self._prefix, self._stop_runs = unique_prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.head, self.lanes, self.message, legend = (
             w.HTML(),
             w.HTML(),
             w.HTML(),
-            w.HTML(markup.frame(self._name)),
+            w.HTML(html.frame(self._prefix)),
         )
         shown = [self.head, self.charts.box, self.lanes, legend, self.message]
         for part in shown:
@@ -79,13 +81,13 @@ class Board(w.VBox):
 
     def still(self, path: Path | str) -> Path:
         """Write the board as the runs stand as one SVG picture, and return where it is."""
-        return export.write(path, self._made(export.still))
+        return page.save(path, self._made(still))
 
     def to_html(self, path: Path | str) -> Path:
         """Write the board as the runs stand as one page that needs no kernel and no network, and
         return where it is.
         """
-        return export.write(path, self._made(export.page))
+        return page.save(path, self._made(html.document))
 
     def _made(self, of: Callable[[View], str]) -> str:
         with self._looking:
@@ -126,7 +128,7 @@ class Board(w.VBox):
             self._say(str(problem).splitlines()[0])
 
     def _say(self, text: str) -> None:
-        self.message.value = f'<div class="lk-message" role="status">{escape(text)}</div>'
+        self.message.value = element("div", text, class_="lk-message", role="status")
 
     def draw(self, charts_too: bool = False) -> float:
         """Draw the runs as they stand; the seconds that took.
@@ -139,7 +141,40 @@ class Board(w.VBox):
             if self._news and (charts_too or self.view.over or self.charts.due):
                 self.charts.update(self.view.panels())
                 self._news = False
-            self.head.value = markup.head(self.view)
-            self.lanes.value = markup.sides(self.view, self._name)
+            self.head.value = html.head(self.view)
+            self.lanes.value = html.sides(self.view, self._prefix)
             self.controls.refresh()
         return time.monotonic() - began
+
+
+class TrainingBoard(Board):
+    """A live board of one run, or the board of a saved one. It returns at once and follows the run
+    until it is over.
+
+        run = start("multi_worker_mirrored", workers=4)
+        TrainingBoard(run)
+    """
+
+    def __init__(self, run: Watched) -> None:
+        self.run = run
+        super().__init__({run.spec.strategy: run}, stop=lambda: self.view.sides[0].order("stop"))
+
+    def __repr__(self) -> str:
+        spec = self.run.spec
+        return f"TrainingBoard({spec.strategy}, {spec.framework}, {spec.workers} workers)"
+
+
+class RaceBoard(Board):
+    """A live board of a race, its runs side by side on one clock: who is ahead, what each worker
+    does, and in the end a verdict. It returns at once and follows the race until all are over.
+
+        entrants = race("multi_worker_mirrored", "parameter_server", slow={"worker:3": 4})
+        RaceBoard(entrants)
+    """
+
+    def __init__(self, race: Raced) -> None:
+        self.race = race
+        super().__init__(race.runs, stop=race.stop, race=race)
+
+    def __repr__(self) -> str:
+        return f"RaceBoard({', '.join(self.race.runs)})"

@@ -1,7 +1,5 @@
-"""Lanes: what each task did lately, in columns of equal time. The same lanes become SVG on a board
-and characters on a terminal.
-
-However many steps a second a cluster takes, a lane is never more than its columns.
+"""Lanes: what each task did lately, in columns of equal time. A board draws them as SVG, a terminal
+as characters; however fast a cluster steps, a lane has no more than its columns.
 """
 
 from __future__ import annotations
@@ -16,7 +14,8 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import Phase
-from course_lib.widgets.palette import FATE
+from course_lib.widgets.kit.markup import round_up
+from course_lib.widgets.kit.palette import FATE
 
 COLUMNS = 600
 NAMES = (*measures.SHOWN, "checkpoint", *FATE)
@@ -49,7 +48,7 @@ class Lane(NamedTuple):
         return "silent" if (self.cells == NOTHING).all() else f"waits {self.waited:.0%}"
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """From when to when lanes are shown, in seconds of the trace."""
 
     begin: float
@@ -66,16 +65,10 @@ def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
     One that is shown `now` stays while it fits.
     """
     need = max(0.05, STEPS * max((d.step_seconds() for d in digests), default=0.0))
-    return now if now / 3 < need <= now else _round_up(min(need, 60.0))
+    return now if now / 3 < need <= now else round_up(min(need, 60.0))
 
 
-def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10 and so on."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
-
-
-def lanes(digest: Digest, window: Window, columns: int = COLUMNS) -> list[Lane]:
+def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[Lane]:
     """A lane for each task of a run. Where several phases share a column, the shortest is seen:
     long ones show in others.
     """
@@ -98,7 +91,7 @@ def lanes(digest: Digest, window: Window, columns: int = COLUMNS) -> list[Lane]:
     return found
 
 
-def _paint(cells: np.ndarray, window: Window, start: float, end: float, what: str) -> None:
+def _paint(cells: np.ndarray, window: TimeWindow, start: float, end: float, what: str) -> None:
     """Mark the columns of a stretch of time, one at least."""
     scale = len(cells) / window.span
     first = max(0, round((start - window.begin) * scale))
@@ -106,7 +99,7 @@ def _paint(cells: np.ndarray, window: Window, start: float, end: float, what: st
     cells[first:last] = NAMES.index(what)
 
 
-def _waited(phases: Sequence[Phase], window: Window) -> float:
+def _waited(phases: Sequence[Phase], window: TimeWindow) -> float:
     """The share of the window that was spent waiting, of what is known of it."""
     clipped = [(p.what, max(p.start, window.begin), min(p.end, window.end)) for p in phases]
     known = max((end for _, _, end in clipped), default=0.0) - min(
@@ -126,30 +119,4 @@ def runs(cells: np.ndarray) -> list[tuple[int, int, int]]:
     edges = [0, *(np.flatnonzero(np.diff(cells)) + 1).tolist(), len(cells)]
     return [
         (a, b, int(cells[a])) for a, b in itertools.pairwise(edges) if a < b and cells[a] != NOTHING
-    ]
-
-
-def bars(cells: np.ndarray, box: tuple[float, float, float, float], prefix: str) -> str:
-    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height); patterns are
-    called `prefix` + name.
-    """
-    x, y, width, height = box
-    unit = width / len(cells)
-    paths: dict[int, list[str]] = {}
-    for first, last, what in runs(cells):
-        across = f"{(last - first) * unit:.4g}"
-        paths.setdefault(what, []).append(
-            f"M{x + first * unit:.5g} {y:g}h{across}v{height:g}h-{across}z"
-        )
-    return "".join(
-        f'<path fill="url(#{prefix}{NAMES[what]})" d="{"".join(path)}"/>'
-        for what, path in paths.items()
-    )
-
-
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`, at most so many."""
-    step = _round_up(max((high - low) / most, 1e-9))
-    return [
-        n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     ]

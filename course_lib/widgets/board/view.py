@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from course_lib.record import measures
 from course_lib.record.curves import Goal
 from course_lib.widgets.board import words
-from course_lib.widgets.board.lanes import Lane, Window, lanes, span_for
+from course_lib.widgets.board.lanes import Lane, TimeWindow, lanes, span_for
 from course_lib.widgets.board.panels import Panel, over_examples, over_seconds, throughput
 from course_lib.widgets.board.side import Side, Watched
 
@@ -94,10 +94,10 @@ class View:
             )
         return [*found, throughput(losses)]
 
-    def lanes(self, side: Side, columns: int) -> tuple[Window, list[Lane]]:
+    def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
         """The lanes of a side, in a window as long as that of the others."""
         end = side.digest.edge()
-        window = Window(end - self._span, end)
+        window = TimeWindow(end - self._span, end)
         return window, lanes(side.digest, window, columns)
 
     def headline(self) -> str:

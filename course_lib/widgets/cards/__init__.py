@@ -1,1 +1,1 @@
-"""Cards: what a learner reads, and where one guesses."""
+"""The cards. `course_lib.widgets` offers every public class in these files."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from html import escape
 
-from course_lib.widgets.badge import REALITY, badge
-from course_lib.widgets.cards.card import Card
-from course_lib.widgets.cards.words import explained, glossary
+from course_lib import text
+from course_lib.widgets.kit.card import Card
+from course_lib.widgets.kit.glossary import explained, glossary
+from course_lib.widgets.kit.markup import Markup, badge, element, join
+from course_lib.widgets.kit.palette import REALITY
 
 Row = tuple[str, str, str]
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
@@ -19,11 +20,11 @@ FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 class MachineCard(Card):
     """A card of a machine.
 
-    - `machine`: rows of what there is, how much of it, and what that means, as
-      `hardware.machine_rows` gives them.
-    - `strategies`: rows of the catalogue, of which it takes `strategy`, `framework`, `reality`,
-      `why` and `cure`.
-    - `plan`: rows of what was decided for a run, the choice, and why.
+    - `machine`: rows (what there is, how much of it, what that means), as from
+      `hardware.machine_rows`.
+    - `strategies`: rows of the catalogue, of which the card reads `strategy`, `framework`,
+      `reality`, `why` and `cure`.
+    - `plan`: rows (what was decided for a run, the choice, why).
     """
 
     title = "This machine"
@@ -37,75 +38,67 @@ class MachineCard(Card):
         self.machine, self.strategies, self.plan = list(machine), list(strategies), list(plan)
 
     def groups(self) -> list[tuple[str, str, str, list[str]]]:
-        """Strategies that stand here for the same reason: reality, why, cure, and their names.
-
-        What can be measured comes first.
+        """(reality, why, cure, strategies) of strategies that stand here for the same reason; what
+        can be measured comes first.
         """
-        found: dict[tuple[str, str, str], dict[str, list[str]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
+        found: dict[tuple[str, str, str], dict[str, list[str]]] = {}
         for row in self.strategies:
-            found[row["reality"], row["why"], row["cure"]][row["strategy"]].append(
-                FRAMEWORKS.get(row["framework"], row["framework"])
-            )
-        order = list(REALITY)
+            names = found.setdefault((row["reality"], row["why"], row["cure"]), defaultdict(list))
+            names[row["strategy"]].append(FRAMEWORKS.get(row["framework"], row["framework"]))
         named = [
             (*reason, [f"{name} ({', '.join(where)})" for name, where in names.items()])
             for reason, names in found.items()
         ]
-        return sorted(named, key=lambda group: order.index(group[0]))
+        return sorted(named, key=lambda group: list(REALITY).index(group[0]))
 
     def body(self) -> str:
-        parts = [f"<h3>{self.title}</h3>", _table(self.machine)]
+        parts = [element("h3", self.title), _facts(self.machine)]
         if self.plan:
-            parts += ["<h3>The plan of this run</h3>", _table(self.plan)]
+            parts += [element("h3", "The plan of this run"), _facts(self.plan)]
         if self.strategies:
-            rows = "".join(map(_standing, self.groups()))
-            head = "<thead><tr><th>here</th><th>strategies</th><th>why, and what to do</th></tr></thead>"
-            parts += [
-                "<h3>What that means for each strategy</h3>",
-                f'<table class="standing">{head}<tbody>{rows}</tbody></table>',
-            ]
-        texts = [text for row in (*self.machine, *self.plan) for text in row]
-        texts += [text for _, why, cure, _ in self.groups() for text in (why, cure)]
-        return "".join(parts) + glossary(texts, {row["reality"] for row in self.strategies})
+            heads = ("here", "strategies", "why, and what to do")
+            head = element("thead", element("tr", [element("th", name) for name in heads]))
+            rows = element("tbody", [_standing(*group) for group in self.groups()])
+            parts.append(element("h3", "What that means for each strategy"))
+            parts.append(element("table", head, rows, class_="standing"))
+        texts = [cell for row in (*self.machine, *self.plan) for cell in row]
+        texts += [words for _, why, cure, _ in self.groups() for words in (why, cure)]
+        return join(parts) + glossary(texts, {row["reality"] for row in self.strategies})
 
     def style(self) -> str:
-        return "\n".join(
-            [
-                ".ls.ls-card .facts td:nth-child(2) { min-width: 210px; }",
-                ".ls.ls-card .standing td:nth-child(2) { width: 40%; }",
-                ".ls.ls-card .name { white-space: nowrap; }",
-            ]
+        return (
+            ".ls.ls-card .facts td:nth-child(2) { min-width: 210px; }\n"
+            ".ls.ls-card .standing td:nth-child(2) { width: 40%; }\n"
+            ".ls.ls-card .name { white-space: nowrap; }\n"
         )
 
     def table(self) -> str:
-        lines = [f"{what:16} {much}: {means}" for what, much, means in (*self.machine, *self.plan)]
-        lines += [
-            f"{reality:16} {', '.join(names)}: {why}. {cure}".rstrip()
-            for reality, why, cure, names in self.groups()
-        ]
-        return "\n".join(lines)
+        rows = [(what, f"{much}: {means}") for what, much, means in (*self.machine, *self.plan)]
+        for reality, why, cure, names in self.groups():
+            rows.append((reality, f"{', '.join(names)}: {why}. {cure}"))
+        return text.table(rows)
 
     def __repr__(self) -> str:
         return f"MachineCard({len(self.machine)} facts, {len(self.strategies)} strategies)"
 
 
-def _table(rows: Sequence[Row]) -> str:
-    cells = "".join(
-        f'<tr><th scope="row">{escape(a)}</th><td>{explained(b)}</td><td class="quiet">{explained(c)}</td></tr>'
-        for a, b, c in rows
-    )
-    return f'<table class="facts"><tbody>{cells}</tbody></table>'
+def _facts(rows: Sequence[Row]) -> Markup:
+    cells = [
+        element(
+            "tr",
+            element("th", what, scope="row"),
+            element("td", explained(much)),
+            element("td", explained(means), class_="quiet"),
+        )
+        for what, much, means in rows
+    ]
+    return element("table", element("tbody", cells), class_="facts")
 
 
-def _standing(group: tuple[str, str, str, list[str]]) -> str:
+def _standing(reality: str, why: str, cure: str, names: list[str]) -> Markup:
     """A row of strategies that stand here for the same reason."""
-    reality, why, cure, names = group
-    listed = ", ".join(f'<span class="name">{escape(name)}</span>' for name in names)
-    todo = f'<span class="cure">{explained(cure)}</span>' if cure else ""
-    return f"<tr><td>{badge(reality)}</td><td>{listed}</td><td>{explained(_sentence(why))}{todo}</td></tr>"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    listed = [(", " if i else "", element("span", n, class_="name")) for i, n in enumerate(names)]
+    todo = element("span", explained(cure), class_="cure") if cure else None
+    reason = explained(f"{why[:1].upper()}{why[1:]}.")
+    cells = [badge(reality), listed, [reason, todo]]
+    return element("tr", [element("td", cell) for cell in cells])

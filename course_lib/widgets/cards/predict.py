@@ -1,21 +1,22 @@
-"""Predict: a question whose answer the learner commits to before anything runs, and meets again
-beside what was measured.
+"""Predict: a question that the learner answers before anything runs; the guess is locked, and shown
+beside the measurement afterwards.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
 
-from course_lib.widgets.cards.card import Card
+from course_lib.widgets.kit.card import Card
+from course_lib.widgets.kit.markup import Inside, Markup, element, join, path, rect, text
 
 Range = tuple[float, float, str]
-Answer = str | float | Mapping[str, float]
+Outcome = str | float | Mapping[str, float]
+"""A choice, a number in the card's unit, or one for each name."""
 GUESS, MEASURED = "#CC79A7", "#0072B2"
 
 
@@ -41,7 +42,7 @@ class Predict(w.VBox):
             dict(numbers) if isinstance(numbers, Mapping) else {"": numbers} if numbers else {}
         )
         self.guess: Any = None
-        self.measured: Answer | None = None
+        self.measured: Outcome | None = None
         self.note = ""
         self._moved: set[str] = set()
         radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
@@ -66,27 +67,25 @@ class Predict(w.VBox):
         if self.choices and self.input.value is None:
             self.hint.value = "Choose first."
         elif missing:
-            self.hint.value = (
-                "Move the slider first."
-                if missing == [""]
-                else f"Move these sliders first: {escape(', '.join(missing))}."
-            )
+            several = f"Move these sliders first: {', '.join(missing)}."
+            self.hint.value = join("Move the slider first." if missing == [""] else several)
         else:
             values = {name: slider.value for name, slider in self.inputs.items()}
             self.guess = values if isinstance(self.numbers, Mapping) else values[""]
             self.hint.value = "It stays as it is. Now run the experiment."
             self._close("Locked")
 
-    def reveal(self, measured: Answer, note: str = "") -> str:
+    def reveal(self, measured: Outcome, note: str = "") -> str:
         """Show the guess beside what was `measured` (a choice, a number in the card's unit, or one
         for each name); returns the text shown.
         """
         self._close("Locked" if self.guess is not None else "No guess")
         self.hint.value = ""
         self.measured, self.note = measured, note
-        text = f"{self._compare(measured)} {note}".strip()
-        self.answer.value = f"{self._picture()}<p style='margin:6px 0 0;font-size:14px;line-height:1.5'>{escape(text)}</p>"
-        return text
+        said = f"{self._compare(measured)} {note}".strip()
+        look = "margin:6px 0 0;font-size:14px;line-height:1.5"
+        self.answer.value = join((self._picture(), element("p", said, style=look)))
+        return said
 
     def table(self) -> str:
         """Question, guess and measurement as text."""
@@ -107,64 +106,66 @@ class Predict(w.VBox):
 
     # --- what is said ---
 
-    def _compare(self, measured: Answer) -> str:
+    def _compare(self, measured: Outcome) -> str:
         if self.guess is None:
             return f"You made no guess. Measured: {self._show(measured)}."
         if self.choices:
-            return f"You guessed: {self.guess}. {'You were right' if self.guess == measured else 'You were wrong'}; measured: {measured}."
+            verdict = "right" if self.guess == measured else "wrong"
+            return f"You guessed: {self.guess}. You were {verdict}; measured: {measured}."
         return f"Your guess: {self._show(self.guess)}. Measured: {self._show(measured)}."
 
-    def _show(self, value: Answer) -> str:
+    def _show(self, value: Outcome) -> str:
         if isinstance(value, Mapping):
-            return ", ".join(
-                f"{name} {self._number(number, name)}" for name, number in value.items()
-            )
+            return ", ".join(f"{name} {self._number(v, name)}" for name, v in value.items())
         return value if isinstance(value, str) else self._number(value, "")
 
     def _number(self, value: float, name: str) -> str:
         digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
         return f"{digits} {self.ranges[name][2] if name in self.ranges else ''}".strip()
 
-    def _picture(self) -> str:
-        """Guess and measurement on a scale, one for each number."""
-        if not self.ranges or self.measured is None:
-            return ""
+    def _picture(self) -> list[Markup]:
+        """Guess and measurement as bars, one pair for each number."""
         guesses = self.guess if isinstance(self.guess, Mapping) else {"": self.guess}
-        found = self.measured if isinstance(self.measured, Mapping) else {"": self.measured}
-        scales = [
-            self._scale(name, guesses.get(name) if guesses else None, float(found[name]))
-            for name in self.ranges
-            if name in found
-        ]
-        return "".join(scales)
+        found: Any = self.measured if isinstance(self.measured, Mapping) else {"": self.measured}
+        names = [name for name in self.ranges if name in found]
+        return [self._scale(name, guesses.get(name), float(found[name])) for name in names]
 
-    def _scale(self, name: str, guess: float | None, measured: float) -> str:
+    def _scale(self, name: str, guess: float | None, measured: float) -> Markup:
         low, high, _ = self.ranges[name]
         values = [v for v in (guess, measured) if v is not None and math.isfinite(v)]
         # bars that begin at zero can be compared by their length
         low, high = min(0.0, low, *values), max(high, *values)
-        bars = [
+        bars: list[Inside] = []
+        looks = (
             ("guess", guess, GUESS, "url(#ls-guess)"),
-            ("measured", measured, MEASURED, MEASURED),
-        ]
-        rows = []
-        for i, (label, value, color, fill) in enumerate(bar for bar in bars if bar[1] is not None):
-            width = 1 + 300 * ((value or 0) - low) / ((high - low) or 1)
-            y = 4 + 26 * i
-            rows.append(
-                f'<text x="72" y="{y + 15}" text-anchor="end">{label}</text><rect x="80" y="{y}" width="300" height="20" opacity="0.12"/>'
-                f'<rect x="80" y="{y}" width="{width:.1f}" height="20" fill="{fill}" stroke="{color}"/>'
-                f'<text x="388" y="{y + 15}">{escape(self._number(value or 0, name))}</text>'
-            )
-        stripes = (
-            '<pattern id="ls-guess" width="8" height="8" patternUnits="userSpaceOnUse">'
-            f'<rect width="8" height="8" fill="{GUESS}"/><path d="M0 8L8 0" stroke="white" stroke-width="2"/></pattern>'
+            ("measured", measured, *2 * (MEASURED,)),
         )
-        head = f"<div style='margin-top:8px;font-weight:600'>{escape(name)}</div>" if name else ""
-        return (
-            f'{head}<svg viewBox="0 0 640 {8 + 26 * len(rows)}" style="width:640px;max-width:100%;display:block" font-size="14" fill="currentColor" '
-            f'font-family="inherit" role="img" aria-label="guess and measurement">{stripes}{"".join(rows)}</svg>'
+        for label, value, color, fill in looks:
+            if value is not None:
+                width = 1 + 300 * (value - low) / ((high - low) or 1)
+                y = 4 + 26 * (len(bars) // 4)
+                bars += [
+                    text(72, y + 15, label, text_anchor="end"),
+                    rect(80, y, 300, 20, opacity=0.12),
+                    rect(80, y, width, 20, fill=fill, stroke=color),
+                    text(388, y + 15, self._number(value, name)),
+                ]
+        tile = {"width": 8, "height": 8, "patternUnits": "userSpaceOnUse"}
+        line = path("M", 0, 8, "L", 8, 0, stroke="white", stroke_width=2)
+        stripes = element("pattern", rect(0, 0, 8, 8, fill=GUESS), line, id="ls-guess", **tile)
+        drawn = element(
+            "svg",
+            stripes,
+            bars,
+            viewBox=f"0 0 640 {8 + 26 * (len(bars) // 4)}",
+            style="width:640px;max-width:100%;display:block;margin-bottom:8px",
+            font_size=14,
+            fill="currentColor",
+            font_family="inherit",
+            role="img",
+            aria_label="guess and measurement",
         )
+        return element("div", element("b", name), drawn)
 
     # --- controls ---
 
@@ -209,15 +210,16 @@ class _Sheet(Card):
         self.predict = predict
 
     def body(self) -> str:
-        rest = (
-            self.predict.answer.value or f"<p>{escape(self.predict.table().split(chr(10))[1])}</p>"
-        )
-        listed = "".join(f"<li>{escape(choice)}</li>" for choice in self.predict.choices)
-        return _question(self.predict.question) + (f"<ul>{listed}</ul>" if listed else "") + rest
+        guess = self.table().splitlines()[1]
+        listed = [element("li", choice) for choice in self.predict.choices]
+        choices = element("ul", listed) if listed else ""
+        answer = self.predict.answer.value or element("p", guess)
+        return _question(self.predict.question) + choices + answer
 
     def table(self) -> str:
         return self.predict.table()
 
 
-def _question(question: str) -> str:
-    return f"<div style='font-size:15px;line-height:1.5'><b>Predict.</b> {escape(question)}</div>"
+def _question(question: str) -> Markup:
+    look = "font-size:15px;line-height:1.5"
+    return element("div", element("b", "Predict."), f" {question}", style=look)

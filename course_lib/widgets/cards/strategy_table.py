@@ -1,17 +1,17 @@
-"""StrategyTable: the catalogue of strategies, to compare and to filter.
-
-It works without a kernel and without a script.
+"""StrategyTable: the catalogue of strategies, to compare and to filter, without a kernel or a
+script.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
-from course_lib.widgets.badge import REALITY, badge
-from course_lib.widgets.cards.card import Card
+from course_lib import text
 from course_lib.widgets.cards.machine_card import FRAMEWORKS
-from course_lib.widgets.cards.words import explained, glossary
+from course_lib.widgets.kit.card import Card
+from course_lib.widgets.kit.glossary import explained, glossary
+from course_lib.widgets.kit.markup import Markup, badge, element
+from course_lib.widgets.kit.palette import REALITY
 
 # Fact -> the question that it answers.
 QUESTIONS = {
@@ -27,11 +27,11 @@ QUESTIONS = {
 
 
 class StrategyTable(Card):
-    """The catalogue as a table: one fact of all strategies side by side, whichever is chosen, and
-    all facts of those that are unfolded.
+    """The catalogue as a table: one fact, chosen above it, of all strategies side by side, and all
+    facts of those that are unfolded.
 
     `rows`: those of `catalog.rows`, one for each strategy and framework: `strategy`, `framework`,
-    `reality`, `why`, `cure`, and the facts.
+    `reality`, `why`, `cure`, `source` and the facts.
     """
 
     title = "Strategies"
@@ -43,112 +43,104 @@ class StrategyTable(Card):
             self.by_name.setdefault(row["strategy"], {})[row["framework"]] = row
 
     def body(self) -> str:
-        present = [
-            reality for reality in REALITY if any(row["reality"] == reality for row in self.rows)
-        ]
+        here = {row["reality"] for row in self.rows}
+        present = [reality for reality in REALITY if reality in here]
+        title = element("span", self.title, class_="ls-title")
         choices = [
             _select("compare", QUESTIONS),
             _select("framework", {"both": "both", **FRAMEWORKS}),
-            _select("here", {"any": "all", **{reality: reality for reality in present}}),
+            _select("here", {"any": "all", **dict(zip(present, present, strict=True))}),
         ]
-        asked = "".join(
-            f'<th scope="col" class="f-{fact}">{question}</th>'
-            for fact, question in QUESTIONS.items()
+        bar = element("div", title, element("span", class_="ls-gap"), choices, class_="ls-head")
+        heads = [(None, "strategy"), *((f"f-{fact}", asked) for fact, asked in QUESTIONS.items())]
+        heads += [(f"c-{key}", name) for key, name in FRAMEWORKS.items()]
+        cells = [element("th", words, scope="col", class_=name) for name, words in heads]
+        rows = [self._row(name) for name in self.by_name]
+        table = element(
+            "table",
+            element("thead", element("tr", cells)),
+            element("tbody", rows),
+            class_="strategies",
         )
-        columns = "".join(
-            f'<th scope="col" class="c-{key}">{name}</th>' for key, name in FRAMEWORKS.items()
+        symbols = (
+            "n: how many workers. S: the bytes of all gradients, as many as of all parameters."
         )
-        head = f'<div class="ls-head"><span class="ls-title">{self.title}</span><span class="ls-gap"></span>{"".join(choices)}</div>'
-        table = f'<thead><tr><th scope="col">strategy</th>{asked}{columns}</tr></thead><tbody>{"".join(map(self._row, self.by_name))}</tbody>'
-        texts = [
-            text
-            for row in self.rows
-            for text in (row["why"], row["cure"], *(row[fact] for fact in QUESTIONS))
-        ]
-        units = '<p class="quiet f-wire">n: how many workers. S: the bytes of all gradients, as many as of all parameters.</p>'
-        return f'{head}<table class="strategies">{table}</table>{units}{glossary(texts, present)}'
+        units = element("p", symbols, class_="quiet f-wire")
+        texts = [row[fact] for row in self.rows for fact in ("why", "cure", *QUESTIONS)]
+        return bar + table + units + glossary(texts, present)
 
-    def _row(self, name: str) -> str:
-        """A strategy: the fact that is asked for and how real it is here; below, unfolded, all
-        facts and the reasons.
+    def _row(self, name: str) -> list[Markup]:
+        """A strategy: the chosen fact and how real it is here; below, unfolded, all facts and the
+        reasons.
         """
         found = self.by_name[name]
         any_row = next(iter(found.values()))
-        marks = " ".join(f'data-{framework}="{row["reality"]}"' for framework, row in found.items())
-        facts = "".join(
-            f'<td class="f-{fact}">{explained(any_row[fact])}</td>' for fact in QUESTIONS
-        )
-        here = "".join(f'<td class="c-{key}">{_here(found.get(key))}</td>' for key in FRAMEWORKS)
-        label = f'<th scope="row"><details><summary>{escape(name)}</summary></details></th>'
-        more = "".join(
-            f"<dt>{question}</dt><dd>{explained(any_row[fact])}</dd>"
-            for fact, question in QUESTIONS.items()
-        )
+        facts = {fact: explained(any_row[fact]) for fact in QUESTIONS}
+        cells = [element("td", said, class_=f"f-{fact}") for fact, said in facts.items()]
+        cells += [element("td", _here(found.get(key)), class_=f"c-{key}") for key in FRAMEWORKS]
+        more = [
+            part
+            for fact, said in facts.items()
+            for part in (element("dt", QUESTIONS[fact]), element("dd", said))
+        ]
         for framework, row in found.items():
-            cure = f'<span class="cure">{explained(row["cure"])}</span>' if row["cure"] else ""
-            more += f"<dt>here, {FRAMEWORKS[framework]}</dt><dd>{badge(row['reality'])} {explained(row['why'])}{cure}</dd>"
-        more += f"<dt>source</dt><dd>{escape(any_row['source'])}</dd>"
-        return f'<tr {marks}>{label}{facts}{here}</tr><tr class="more" {marks}><td colspan="4"><dl>{more}</dl></td></tr>'
+            cure = element("span", explained(row["cure"]), class_="cure") if row["cure"] else None
+            more.append(element("dt", f"here, {FRAMEWORKS[framework]}"))
+            more.append(element("dd", badge(row["reality"]), " ", explained(row["why"]), cure))
+        more += [element("dt", "source"), element("dd", any_row["source"])]
+        marks = {f"data-{framework}": row["reality"] for framework, row in found.items()}
+        label = element("th", element("details", element("summary", name)), scope="row")
+        unfolded = element("td", element("dl", more), colspan=4)
+        return [
+            element("tr", label, cells, **marks),
+            element("tr", unfolded, class_="more", **marks),
+        ]
 
     def style(self) -> str:
         """Which column and which rows are shown follows from what is chosen."""
-        here = ".ls.ls-card:has(option[value={}]:checked)"
-        rules = [
-            f".ls.ls-card:not(:has(option[value={fact}]:checked)) .f-{fact} {{ display: none; }}"
-            for fact in QUESTIONS
-        ]
+        card = ".ls.ls-card:has(option[value={}]:checked)"
+        hidden = [f".ls.ls-card:not(:has(option[value={f}]:checked)) .f-{f}" for f in QUESTIONS]
         for key in FRAMEWORKS:
-            chosen = here.format(key)
-            rules.append(
-                f"{chosen} :is(tr[data-torch], tr[data-tensorflow]):not([data-{key}]) {{ display: none; }}"
-            )
-            rules += [
-                f"{chosen} .c-{other} {{ display: none; }}" for other in FRAMEWORKS if other != key
-            ]
-            rules += [
-                f"{chosen}:has(option[value={r}]:checked) tbody tr:not([data-{key}={r}]) {{ display: none; }}"
+            chosen = card.format(key)
+            hidden.append(f"{chosen} :is(tr[data-torch], tr[data-tensorflow]):not([data-{key}])")
+            hidden += [f"{chosen} .c-{other}" for other in FRAMEWORKS if other != key]
+            hidden += [
+                f"{chosen}:has(option[value={r}]:checked) tbody tr:not([data-{key}={r}])"
                 for r in REALITY
             ]
-        neither = "".join(f":not([data-{key}={{0}}])" for key in FRAMEWORKS)
-        rules += [
-            f"{here.format(reality)} tbody tr{neither.format(reality)} {{ display: none; }}"
-            for reality in REALITY
-        ]
-        rules += [
-            ".ls.ls-card tr.more:not(tr:has(details[open]) + tr) { display: none; }",
-            ".ls.ls-card tbody tr.more { border-top: 0; } .ls.ls-card tr.more td { padding: 0 0 10px 18px; }",
+        for r in REALITY:
+            neither = "".join(f":not([data-{key}={r}])" for key in FRAMEWORKS)
+            hidden.append(f"{card.format(r)} tbody tr{neither}")
+        hidden.append(".ls.ls-card tr.more:not(tr:has(details[open]) + tr)")
+        rules = [
+            ".ls.ls-card tbody tr.more { border-top: 0; }",
+            ".ls.ls-card tr.more td { padding: 0 0 10px 18px; }",
             ".ls.ls-card .strategies td:not([colspan]):not([class^=f]) { white-space: nowrap; }",
         ]
-        return "\n".join(rules)
+        return "\n".join([*(f"{those} {{ display: none; }}" for those in hidden), *rules])
 
     def table(self) -> str:
         lines = []
         for name, found in self.by_name.items():
             row = next(iter(found.values()))
-            lines += [
-                name,
-                *(f"  {question:30} {row[fact]}" for fact, question in QUESTIONS.items()),
+            rows = [("  " + question, row[fact]) for fact, question in QUESTIONS.items()]
+            rows += [
+                (f"  here, {FRAMEWORKS[key]}", f"{row['reality']}: {row['why']}. {row['cure']}")
+                for key, row in found.items()
             ]
-            lines += [
-                f"  here, {FRAMEWORKS[f]:24} {' '.join(filter(None, (r['reality'] + ':', r['why'] + '.', r['cure'])))}"
-                for f, r in found.items()
-            ]
+            lines += [name, text.table(rows)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"StrategyTable({len(self.by_name)} strategies, {len(self.rows)} with a framework)"
 
 
-def _select(label: str, options: Mapping[str, str]) -> str:
-    listed = "".join(
-        f'<option value="{value}">{escape(text)}</option>' for value, text in options.items()
-    )
-    return f'<label>{label} <select aria-label="{label}">{listed}</select></label>'
+def _select(label: str, options: Mapping[str, str]) -> Markup:
+    listed = [element("option", words, value=value) for value, words in options.items()]
+    return element("label", f"{label} ", element("select", listed, aria_label=label))
 
 
-def _here(row: Mapping[str, str] | None) -> str:
-    return (
-        badge(row["reality"], " ".join(filter(None, (row["why"] + ".", row["cure"]))))
-        if row
-        else '<span class="quiet" title="not in this course">—</span>'
-    )
+def _here(row: Mapping[str, str] | None) -> Markup:
+    if row is None:
+        return element("span", "—", class_="quiet", title="not in this course")
+    return badge(row["reality"], f"{row['why']}. {row['cure']}".rstrip())

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from course_lib import text
 from course_lib.collectives import Topology, build
 from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.errors import SpecError
 from course_lib.spec import Link
+from course_lib.text import amount
 from course_lib.widgets.stage.scene import (
     MOST_WORKERS,
     Reduced,
@@ -160,13 +162,8 @@ def table(acts: Sequence[Act], setting: Setting) -> str:
     """The facts of all acts as text."""
     rows = [row for act in acts for row in act.rows(setting.bytes)]
     problems = [f"{act.label}: {act.problem}" for act in acts if act.problem]
-    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in [HEADS, *rows]
-        if rows
-    ]
-    return "\n".join([setting.words("simulated")["about"], *lines, *problems])
+    facts = [text.table([HEADS, *rows])] if rows else []
+    return "\n".join([setting.words("simulated")["about"], *facts, *problems])
 
 
 def scene(
@@ -204,12 +201,6 @@ def _said(function: Algorithm, error: Exception) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == name]
     line = f", in line {frames[-1].lineno}: {frames[-1].line}" if frames and frames[-1].line else ""
     return f"{name} raises {type(error).__name__}: {error}{line}"
-
-
-def amount(nbytes: int) -> str:
-    """A number of bytes for people: 3.5 MiB."""
-    power = next((i for i in (3, 2, 1) if nbytes >= 1024**i), 0)
-    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def _rate(rate: float) -> str:

@@ -17,8 +17,8 @@ from course_lib.collectives import Topology
 from course_lib.collectives.algorithms import Algorithm
 from course_lib.errors import SpecError
 from course_lib.spec import parse_bytes
-from course_lib.widgets import page
-from course_lib.widgets.palette import WORKER
+from course_lib.widgets.kit import page
+from course_lib.widgets.kit.palette import WORKER
 from course_lib.widgets.stage.act import Act, Setting, alike, scene, table
 from course_lib.widgets.stage.scene import Reduced
 from course_lib.widgets.stage.still import still_svg
@@ -61,7 +61,7 @@ class AllReduceStage(anywidget.AnyWidget):
             )
         )
     )
-    _css = page.asset("theme.css", "stage/all_reduce_stage.css")
+    _css = page.asset("kit/theme.css", "stage/all_reduce_stage.css")
 
     scene = t.Dict().tag(sync=True)
     settings = t.Dict().tag(sync=True)  # the fields of a Setting
@@ -122,20 +122,14 @@ class AllReduceStage(anywidget.AnyWidget):
         """Write a page that plays, steps and scrubs without a kernel or a network; returns where it
         is.
         """
-        return page.save(
-            self,
-            path,
-            title or f"All-reduce: {' beside '.join(act.label for act in self.acts)}",
-            self.table(),
-        )
+        title = title or f"All-reduce: {' beside '.join(act.label for act in self.acts)}"
+        return page.save(path, page.html(self, title, self.table()))
 
     def still(self, path: Path | str, round: int | None = None) -> Path:
         """Write an SVG picture for slides: the state after `round` rounds (default: half of the
         shortest), and what moves next.
         """
-        path = Path(path)
-        path.write_text(still_svg(self.acts, self.setting, PALETTE, round), encoding="utf-8")
-        return path
+        return page.save(path, still_svg(self.acts, self.setting, PALETTE, round))
 
     def carry_out(self) -> None:
         """Carry the algorithms out for real, on a thread; then their measured moments are played.

@@ -17,7 +17,7 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.events import PHASES, Lifecycle, Message, Phase, Update, end_of
 from course_lib.record.trace import Trace
-from course_lib.widgets.palette import PHASE
+from course_lib.widgets.kit.palette import PHASE
 from course_lib.widgets.timeline.waits import waits
 
 MOST = 500_000  # phases, and messages: of more the last are shown
@@ -73,7 +73,10 @@ def scene(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str,
         "origin": origin,
         "unit": unit,
         "endAt": end,
-        "phases": [[what, *PHASE[what]] for what in PHASES],
+        "phases": [
+            [what, PHASE[what].color, PHASE[what].pattern, f"{what}: {PHASE[what].meaning}"]
+            for what in PHASES
+        ],
         "faults": _faults(trace, place, slow or {}, end),
         "opening": _opening(trace, phases, steps),
         "leftOut": len(all_phases) - len(phases) + len(all_messages) - len(messages),

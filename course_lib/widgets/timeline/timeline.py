@@ -5,6 +5,7 @@ Who did what when, what each wait was for, and who was slowed, paused or killed.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import anywidget
 import traitlets
 
+from course_lib import text
 from course_lib.record import measures
 from course_lib.record.chrome import save_chrome
 from course_lib.record.events import Message, Phase, task_key
-from course_lib.widgets import page
-from course_lib.widgets.badge import badge
+from course_lib.widgets.kit import page
+from course_lib.widgets.kit.markup import badge
 from course_lib.widgets.source import Given, is_over, source
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
@@ -33,7 +35,7 @@ class Timeline(anywidget.AnyWidget):
     """
 
     _esm = page.asset(*(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")))
-    _css = page.asset("theme.css", "timeline/timeline.css")
+    _css = page.asset("kit/theme.css", "timeline/timeline.css")
     scene = traitlets.Dict().tag(sync=True)
     data = traitlets.Bytes().tag(sync=True)
     live = traitlets.Bool().tag(sync=True)
@@ -58,8 +60,8 @@ class Timeline(anywidget.AnyWidget):
         return self
 
     def export(self, path: Path | str) -> Path:
-        """Write the trace in Chrome's format. Open the file at ui.perfetto.dev, by yourself:
-        nothing is sent anywhere from here.
+        """Write the trace in Chrome's format. Open the file at ui.perfetto.dev yourself: nothing is
+        sent anywhere from here.
         """
         path = Path(path)
         save_chrome(self.source.trace, path)
@@ -67,21 +69,19 @@ class Timeline(anywidget.AnyWidget):
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the same timeline, zoom and all, that needs no kernel and no network."""
-        return page.save(self, path, self.source.title or "Timeline", self.table())
+        return page.save(path, page.html(self, self.source.title or "Timeline", self.table()))
 
     def still(self, path: Path | str, first: int | None = None, steps: int = 8) -> Path:
         """Write an SVG picture of `steps` steps from step `first` on (default: from the middle); of
         a trace without phases, of its messages.
         """
-        path, trace = Path(path), self.source.trace
+        trace = self.source.trace
         title = " · ".join(filter(None, (self.source.title, self.source.reality)))
         numbers = sorted({p.step for p in trace.all(Phase)})
         if not numbers:
-            path.write_text(messages_svg(trace, title), encoding="utf-8")
-        else:
-            begin = numbers[max(0, (len(numbers) - steps) // 2)] if first is None else first
-            path.write_text(lanes_svg(trace, title, begin, steps), encoding="utf-8")
-        return path
+            return page.save(path, messages_svg(trace, title))
+        begin = numbers[max(0, (len(numbers) - steps) // 2)] if first is None else first
+        return page.save(path, lanes_svg(trace, title, begin, steps))
 
     def table(self) -> str:
         """Where each task's time went and for whom it waited; what was sent, if messages were
@@ -97,49 +97,49 @@ class Timeline(anywidget.AnyWidget):
         for_whom: dict[str, Counter[str]] = defaultdict(Counter)
         for wait in waits(measures.lanes(self.source.trace)):
             waited[wait.phase.task] += wait.phase.end - wait.phase.start
-            for_whom[wait.phase.task][
-                wait.released.task if wait.released else "network or core"
-            ] += 1
-        lines = [
-            f"{task:10} waited {waited[task]:.2f} s, for "
-            + ", ".join(f"{who} ({n} times)" for who, n in for_whom[task].most_common())
-            for task in sorted(waited, key=task_key)
-        ]
-        return "\n".join(lines)
+            who = wait.released.task if wait.released else "network or core"
+            for_whom[wait.phase.task][who] += 1
+        rows = []
+        for task in sorted(waited, key=task_key):
+            reasons = (f"{who} ({n} times)" for who, n in for_whom[task].most_common())
+            rows.append((task, f"waited {waited[task]:.2f} s, for {', '.join(reasons)}"))
+        return text.table(rows)
 
     def _messages(self) -> str:
         sent: dict[tuple[str, str], list[int]] = defaultdict(list)
         for m in self.source.trace.all(Message):
             sent[m.src, m.dst].append(m.bytes)
         order = sorted(sent, key=lambda ends: tuple(map(task_key, ends)))
-        return "\n".join(
-            f"{src:10} to {dst:10} {len(sent[src, dst]):6} messages, {sum(sent[src, dst]):12} bytes"
-            for src, dst in order
+        return text.table(
+            [
+                (
+                    f"{src} to {dst}",
+                    f"{len(sent[src, dst])} messages",
+                    f"{sum(sent[src, dst])} bytes",
+                )
+                for src, dst in order
+            ],
+            right=True,
         )
 
     def _faults(self) -> str:
         lanes = self.scene["lanes"]
-        faults = [
-            f"{f['at']:8.2f} s  {lanes[f['lane']]:10} {f['words']}" for f in self.scene["faults"]
-        ]
-        return "\n".join(faults)
+        faults = self.scene["faults"]
+        return text.table([(f"{f['at']:.2f} s", lanes[f["lane"]], f["words"]) for f in faults])
 
     def _asked(self, _: Any, content: dict[str, Any], buffers: Any) -> None:
         """A button was pressed."""
         if content.get("do") == "refresh":
             self.refresh()
         elif content.get("do") == "export":
-            name = (
-                "-".join(
-                    part for part in self.source.title.replace("·", " ").replace(",", " ").split()
-                )
-                or "trace"
-            )
+            name = "-".join(re.findall(r"[^\s·,]+", self.source.title)) or "trace"
             path = self.export(f"{name}.perfetto.json")
-            self.said = f"Written: {path.resolve()}. Open it at ui.perfetto.dev, by yourself; nothing was sent anywhere."
+            self.said = (
+                f"Written: {path.resolve()}. Open it at ui.perfetto.dev yourself; nothing was sent "
+                "anywhere."
+            )
 
     def __repr__(self) -> str:
         tasks = f"{len(self.scene['lanes'])} tasks"
-        return (
-            f"Timeline({', '.join(filter(None, (self.source.title, tasks, self.source.reality)))})"
-        )
+        facts = filter(None, (self.source.title, tasks, self.source.reality))
+        return f"Timeline({', '.join(facts)})"

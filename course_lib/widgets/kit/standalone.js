@@ -1,29 +1,5 @@
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title><!--TITLE--></title>
-<style>
-:root { color-scheme: light dark; }
-body { margin: 0 auto; padding: 12px 20px; max-width: 1600px; background: #fff; color: #1d2329; font: 15px/1.4 system-ui, sans-serif; }
-@media (prefers-color-scheme: dark) { body { background: #15181c; color: #e4e7ea; } }
-h1 { margin: 0 0 8px; font-size: 20px; font-weight: 650; }
-details { margin: 12px 0; }
-summary { cursor: pointer; }
-pre { overflow-x: auto; font-size: 14px; }
-<!--STYLE-->
-</style>
-</head>
-<body>
-<h1><!--TITLE--></h1>
-<div id="widget"></div>
-<!--WORDS-->
-<script type="application/json" id="state"><!--STATE--></script>
-<script type="application/json" id="script"><!--SCRIPT--></script>
-<script type="module">
+// Runs a widget's script on a page that has no kernel.
+
 // The part of a Jupyter widget's model that a script uses: values, and those who want to hear when one changes.
 const revive = (key, value) =>
   value && typeof value === "object" && "$bytes" in value
@@ -48,6 +24,3 @@ const { default: made } = await import(URL.createObjectURL(source));
 const widget = typeof made === "function" ? await made() : made;
 await widget.initialize?.({ model });
 await widget.render({ model, el: document.getElementById("widget") });
-</script>
-</body>
-</html>

@@ -1,0 +1,31 @@
+"""Plain text that several rooms print: aligned tables, and numbers of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
+    """Rows of cells as lines of aligned columns, two spaces apart; a cell may hold several lines.
+
+    `right`: all columns but the first are aligned to the right, as numbers are.
+    """
+    columns = zip(*rows, strict=True)
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+    lines = []
+    for row in rows:
+        cells = [cell.split("\n") for cell in row]
+        for i in range(max(map(len, cells), default=0)):
+            parts = [cell[i] if i < len(cell) else "" for cell in cells]
+            padded = [
+                part.rjust(width) if right and column else part.ljust(width)
+                for column, (part, width) in enumerate(zip(parts, widths, strict=True))
+            ]
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def amount(nbytes: int) -> str:
+    """A number of bytes for people: 3670016 is "3.5 MiB"."""
+    power = next((i for i in (3, 2, 1) if nbytes >= 1024**i), 0)
+    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

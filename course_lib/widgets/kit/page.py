@@ -1,0 +1,86 @@
+"""Pages: one HTML file each, which needs no kernel and no network."""
+
+from __future__ import annotations
+
+import base64
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import anywidget
+
+from course_lib.widgets.kit.markup import Markup, element
+
+WIDGETS = Path(__file__).parents[1]
+
+
+def asset(*names: str) -> str:
+    """The text of files below `widgets/`, one after the other, so that a script can lie in several
+    files.
+
+    Indentation, empty lines and `//` comment lines are left out: the text travels to the browser
+    with every widget.
+    """
+    lines = (
+        line.lstrip()
+        for name in names
+        for line in (WIDGETS / name).read_text(encoding="utf-8").splitlines()
+    )
+    return "\n".join(line for line in lines if line and not line.startswith("//")) + "\n"
+
+
+def document(title: str, body: str, style: str = "") -> str:
+    """A page with a body in HTML."""
+    page = asset("kit/page.html")
+    for name, part in {"TITLE": escape(title), "STYLE": style, "BODY": body}.items():
+        page = page.replace(f"<!--{name}-->", part)
+    return page
+
+
+def same_as_text(text: str) -> Markup:
+    """A text table that can be unfolded below its picture."""
+    return element(
+        "details", element("summary", "The same as text"), element("pre", text), class_="same"
+    )
+
+
+def html(widget: anywidget.AnyWidget, title: str, text: str) -> str:
+    """The page of a widget in its present state, with `text`, the same facts in words, below.
+
+    The widget's script finds `model.get("standalone")` true there; what it saves or sends goes
+    nowhere.
+    """
+    inherited = {*anywidget.AnyWidget.class_trait_names(sync=True), "_anywidget_id", "_css", "_esm"}
+    state = widget.get_state(sorted(set(widget.keys) - inherited)) | {"standalone": True}
+    body = [
+        element("h1", title),
+        element("div", id="widget"),
+        same_as_text(text),
+        _script("state", json.dumps(_plain(state))),
+        _script("script", json.dumps(str(widget._esm))),
+        f'<script type="module">\n{asset("kit/standalone.js")}</script>',
+    ]
+    return document(title, "\n".join(body), str(widget._css))
+
+
+def save(path: Path | str, text: str) -> Path:
+    """Write a page or a picture and return where it is."""
+    path = Path(path)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _plain(value: Any) -> Any:
+    """Bytes as base64, at any depth; all else as it is."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _script(name: str, values: str) -> str:
+    """JSON in a script element, which no text inside it can end."""
+    safe = values.replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{safe}</script>'
