@@ -31,11 +31,7 @@ def start(
         run = start("multi_worker_mirrored", workers=4, steps=200)
         run.wait().result["test_accuracy"]
     """
-    if isinstance(what, RunSpec) and fields:
-        field, value = next(iter(fields.items()))
-        raise SpecError(field, value, f"a RunSpec says all there is: RunSpec(..., {field}=...)")
     origin = clock()
-    machine = hardware.probe()
     algorithm = fields.get("all_reduce")
     if callable(algorithm):
         name = getattr(algorithm, "__name__", "algorithm")
@@ -43,13 +39,12 @@ def start(
         fields["all_reduce"] = name if name != NATIVE else "algorithm"
     programs: Mapping[str, str] | Mapping[str, Program]
     if isinstance(what, (str, RunSpec)):
-        spec = (
-            catalog.checked(what) if isinstance(what, RunSpec) else catalog.spec_for(what, **fields)
-        )
-        programs, summary = catalog.programs(spec), summarize
+        spec, summary = catalog.spec_for(what, **fields), summarize
+        programs = catalog.find(spec.strategy).programs[spec.framework]
     else:
-        programs, summary = _by_job(what), None
-        spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
+        spec, summary = _own_spec(fields), None
+        programs = _by_job(what)
+    machine = hardware.probe()
     schedule = catalog.schedule(spec, algorithm if callable(algorithm) else None)
     plan = catalog.plan(spec, machine, warm=nursery.is_warm(spec.framework))
     directory = RunDir(spec)

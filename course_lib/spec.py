@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,52 +27,50 @@ JOBS = ("chief", "worker", "ps")
 NATIVE = "native"
 Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
-ONLY_SOME = (
-    "cross_device_ops",
-    "staleness_bound",
-    "backups",
-    "microbatches",
-    "pipeline",
-    "emulate",
-    "parameters",
-)
-"""Fields that only some strategies have a use for, or only some workloads: whoever sets one for
-another is told so.
-"""
+ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-_CHECKED = ConfigDict(frozen=True, extra="forbid")
+def whole(default: int | None, low: int, high: int, title: str) -> Any:
+    """A field that is a whole number from `low` to `high`."""
+    allowed = f"a whole number from {low} to {high}"
+    return Field(default, ge=low, le=high, title=title, description=allowed)
 
 
-class Link(BaseModel):
-    """What lies between a host and the switch that joins all hosts. `mbit`: megabits a second, in
-    each direction; None: as fast as it goes.
+class Checked(BaseModel):
+    """A frozen model whose refusals are `SpecError`s."""
 
-    `delay_ms`: for how many milliseconds what leaves the host is on its way besides. To predict
-    with it, make the link of a topology from it: `collectives.AlphaBeta.of(link.bytes_per_second,
-    link.delay)`.
-    """
-
-    model_config = _CHECKED
-
-    mbit: float | None = Field(
-        default=None,
-        gt=0,
-        le=100_000,
-        allow_inf_nan=False,
-        description="megabits a second, above 0, at most 100000; leave it out for no limit",
-    )
-    delay_ms: float = Field(
-        default=0.0,
-        ge=0,
-        le=10_000,
-        allow_inf_nan=False,
-        description="milliseconds, from 0 to 10000",
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, **fields: Any) -> None:
-        with _complaints(Link):
+        try:
             super().__init__(**fields)
+        except ValidationError as error:
+            raise _spec_error(type(self), error) from None
+
+
+class Link(Checked):
+    """The link between a host and the switch that joins all hosts.
+
+    `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: how many milliseconds
+    later what leaves the host arrives. A topology's link with the same values is
+    `collectives.AlphaBeta.of(link.bytes_per_second, link.delay)`.
+    """
+
+    mbit: Number | None = Field(
+        None,
+        gt=0,
+        le=100_000,
+        title="the link of each host",
+        description="megabits a second, above 0, at most 100000; leave it out for no limit",
+    )
+    delay_ms: Number = Field(
+        0.0,
+        ge=0,
+        le=10_000,
+        title="the delay of each host's link",
+        description="milliseconds, from 0 to 10000",
+    )
 
     @property
     def bytes_per_second(self) -> float:
@@ -85,134 +83,138 @@ class Link(BaseModel):
         return self.delay_ms / 1000
 
     def __str__(self) -> str:
-        return f"{'any number of' if self.mbit is None else f'{self.mbit:g}'} Mbit/s, {self.delay_ms:g} ms"
+        rate = "any number of" if self.mbit is None else f"{self.mbit:g}"
+        return f"{rate} Mbit/s, {self.delay_ms:g} ms"
 
 
-class RunSpec(BaseModel):
+class RunSpec(Checked):
     """One run of one strategy.
 
-    Batches are global: `global_batch` examples a step over all workers together, each worker takes
-    an equal share. Times are in milliseconds where a name ends in `_ms`, else in seconds. Raises
-    `SpecError`, which names the field, the value and what is allowed.
+    A field's title says what it is, its description what is allowed; the options of the command
+    line are made from both. Batches are global: `global_batch` examples a step over all workers
+    together, of which each worker takes an equal share. Times are in milliseconds where a name ends
+    in `_ms`, else in seconds. Raises `SpecError`, which names the field, the value and what is
+    allowed.
 
-    What was set counts as set even if it is the default (`model_fields_set`). JSON has all fields
-    but those of `ONLY_SOME` that were not set, so it means the same when it is read again.
+    A field counts as set if it was given, even with its default (`model_fields_set`). What was not
+    set is as the strategy usually has it. JSON holds the fields that are set: in the record of a
+    run, all that the run used.
 
-    `hosts` tells over how many hosts the workers are spread, in equal blocks of neighbours; if
-    there are several, each parameter server and the chief has one of its own besides. `placement`
-    says otherwise for some tasks or all. Every host has a `link`; those in `links` have another.
+    The workers are spread over `hosts` in equal blocks of neighbours; with several hosts, each
+    parameter server and the chief get one of their own besides. `placement` puts single tasks
+    elsewhere. Every host has the `link`; those in `links` have another.
     """
 
-    model_config = _CHECKED
-
     strategy: str = Field(
-        "multi_worker_mirrored", description="the name of a strategy, see `lockstep strategies`"
+        "multi_worker_mirrored",
+        title="the strategy",
+        description="the name of a strategy, see `lockstep strategies`",
     )
     framework: Framework = Field(
         "tensorflow",
-        description="'tensorflow', 'torch', or 'python' for functions of your own that need neither",
+        title="the framework, tensorflow where the strategy has it",
+        description="tensorflow, torch, or python for functions of your own that need neither",
     )
-    workers: Count = Field(
-        4, ge=1, le=MAX_WORKERS, description=f"a whole number from 1 to {MAX_WORKERS}"
+    workers: Count = whole(4, 1, MAX_WORKERS, "workers, as many as the strategy usually has")
+    replicas: Count = whole(
+        1, 1, MAX_REPLICAS, "devices of each worker, logical ones where there are no GPUs"
     )
-    replicas: Count = Field(
-        1,
-        ge=1,
-        le=MAX_REPLICAS,
-        description=f"devices of each worker, logical ones where there are no GPUs, a whole number from 1 to {MAX_REPLICAS}",
-    )
-    ps: Count = Field(0, ge=0, le=32, description="parameter servers, a whole number from 0 to 32")
+    ps: Count = whole(0, 0, 32, "parameter servers, 1 where the strategy has any")
     chief: bool = Field(
-        False, description="true if the cluster has a chief that coordinates and does not compute"
+        False,
+        title="a chief, which coordinates and does not compute",
+        description="true or false",
     )
     all_reduce: str = Field(
         NATIVE,
-        description=f"'{NATIVE}' for the framework's own, or an algorithm of ours, see `lockstep allreduce --all`",
-    )
-    hosts: Count = Field(
-        1, ge=1, le=MAX_WORKERS, description="a whole number from 1 to the number of workers"
-    )
-    placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = Field(
-        default_factory=dict, description=f"task=host, with a host from 0 to {MAX_WORKERS - 1}"
-    )
-    link: Link | None = Field(None, description="a Link(mbit=200, delay_ms=0.5)")
-    links: dict[Annotated[int, Field(ge=0)], Link] = Field(
-        default_factory=dict,
-        description="host=Link(...), for hosts that have another one than the rest",
+        title="how gradients are summed",
+        description=f"{NATIVE} for the framework's own, or an algorithm of ours, "
+        "see `lockstep allreduce --all`",
     )
     cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = (
         Field(
             None,
-            description="how the replicas of one process reduce: hierarchical_copy, reduction_to_one_device or nccl",
+            title="how the replicas of one process reduce",
+            description="hierarchical_copy, reduction_to_one_device or nccl",
         )
     )
-    staleness_bound: Count = Field(
-        2,
-        ge=0,
-        le=1000,
-        description="steps by which a worker may be ahead of the slowest when it begins one, from 0 to 1000",
+    staleness_bound: Count = whole(
+        2, 0, 1000, "steps by which a worker may be ahead of the slowest when it begins one"
     )
-    backups: Count = Field(
-        1,
-        ge=0,
-        le=MAX_WORKERS,
-        description="workers more than are waited for in a step, a whole number from 0 on",
-    )
-    microbatches: Count = Field(
-        4,
-        ge=1,
-        le=256,
-        description="parts of a batch that follow each other in a pipeline, from 1 to 256",
-    )
+    backups: Count = whole(1, 0, MAX_WORKERS, "workers that are not waited for in a step")
+    microbatches: Count = whole(4, 1, 256, "parts of a batch that follow each other in a pipeline")
     pipeline: Literal["gpipe", "1f1b"] = Field(
-        "1f1b", description="the order of work in a pipeline: gpipe or 1f1b"
+        "1f1b", title="the order of work in a pipeline", description="gpipe or 1f1b"
     )
-    emulate: bool = Field(False, description="true to emulate a device that is not there (tpu)")
-    workload: str = Field("digits", description="the name of a workload")
-    parameters: Count = Field(
-        1_000_000,
-        ge=1_000,
-        le=50_000_000,
-        description="the size of the 'wide' model, a whole number from 1000 to 50000000",
+    emulate: bool = Field(
+        False, title="emulate a device that is not there (tpu)", description="true or false"
     )
-    global_batch: Count | None = Field(
-        None,
+    hosts: Count = Field(
+        1,
         ge=1,
-        le=4096,
-        description="examples in a step over all workers, a whole number from 1 to 4096",
+        le=MAX_WORKERS,
+        title="hosts that the workers are spread over",
+        description="a whole number from 1 to the number of workers",
     )
-    steps: Count = Field(200, ge=1, le=1_000_000, description="a whole number from 1 to 1000000")
-    seed: Count = Field(0, ge=0, lt=2**31, description="a whole number from 0 to 2147483647")
-    evaluate_every: Count = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="steps from one look at the test accuracy to the next, a whole number; 0 for none before the end",
+    placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = Field(
+        default_factory=dict,
+        title="the host of a task, where it is not the usual one",
+        description=f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1",
     )
-    learning_rate: float | None = Field(
-        None, gt=0, le=100, allow_inf_nan=False, description="a number above 0, at most 100"
+    link: Link | None = Field(
+        None, title="the link of each host", description="a Link(mbit=200, delay_ms=0.5)"
     )
-    device_ms: float = Field(
+    links: dict[Annotated[int, Field(ge=0)], Link] = Field(
+        default_factory=dict,
+        title="another link for one host",
+        description="host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
+    )
+    workload: str = Field(
+        "digits",
+        title="what is learned",
+        description="digits, digits_cnn, digits_deep or wide",
+    )
+    parameters: Count = whole(1_000_000, 1_000, 50_000_000, "the size of the 'wide' model")
+    global_batch: Count | None = whole(
+        None, 1, 4096, "examples in a step over all workers, about 128 if not given"
+    )
+    steps: Count = whole(200, 1, 1_000_000, "steps to train")
+    seed: Count = whole(0, 0, 2**31 - 1, "decides the first weights and the order of the examples")
+    learning_rate: Number | None = Field(
+        None,
+        gt=0,
+        le=100,
+        title="learning rate, that of the workload if not given",
+        description="a number above 0, at most 100",
+    )
+    evaluate_every: Count = whole(
+        0, 0, 1_000_000, "steps between two measurements of the test accuracy, 0 for one at the end"
+    )
+    device_ms: Number = Field(
         0.0,
         ge=0,
         le=60_000,
-        allow_inf_nan=False,
-        description="emulated device time of one step in milliseconds, from 0 (none) to 60000",
+        title="emulated device time of one step",
+        description="milliseconds, from 0 (none) to 60000",
     )
     slow: dict[str, float] = Field(
-        default_factory=dict, description="task=factor, with a factor from 1 to 1000"
+        default_factory=dict,
+        title="a straggler",
+        description="task=factor, with a factor from 1 to 1000, such as worker:1=3",
     )
-    trace: bool = Field(True, description="true or false")
     run_dir: Path | None = Field(
-        None, description="a directory that can be written and is empty or does not exist"
+        None,
+        title="where the record of the run is written",
+        description="a directory that can be written and is empty or does not exist",
     )
-    start_timeout: float = Field(
-        60.0, gt=0, le=600, allow_inf_nan=False, description="seconds, above 0, at most 600"
+    trace: bool = Field(True, title="record events", description="true or false")
+    start_timeout: Number = Field(
+        60.0,
+        gt=0,
+        le=600,
+        title="how long all tasks may take to start",
+        description="seconds, above 0, at most 600",
     )
-
-    def __init__(self, **fields: Any) -> None:
-        with _complaints(RunSpec):
-            super().__init__(**fields)
 
     @model_validator(mode="after")
     def _hangs_together(self) -> RunSpec:
@@ -221,28 +223,26 @@ class RunSpec(BaseModel):
             object.__setattr__(self, "global_batch", max(shares, 128 // shares * shares))
         elif self.global_batch % shares:
             lower = self.global_batch // shares * shares
-            near = [str(n) for n in (lower, lower + shares) if n]
+            near = " or ".join(str(n) for n in (lower, lower + shares) if n)
             who = f"{self.workers} workers" if self.replicas == 1 else f"{shares} devices"
-            raise SpecError(
-                "global_batch",
-                self.global_batch,
-                f"must divide evenly over {who}, such as {' or '.join(near)}",
-            )
+            text = f"must divide evenly over {who}, such as {near}"
+            raise SpecError("global_batch", self.global_batch, text)
         if self.hosts > self.workers:
             raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
         for task, factor in self.slow.items():
             self.check_slow(task)
             check_factor(factor, f"slow[{task}]")
         self._check_hosts()
+        if self.evaluate_every and not self.trace:
+            text = (
+                "the accuracy goes into the trace, and this run has none: leave one of the two out"
+            )
+            raise SpecError("evaluate_every", self.evaluate_every, text)
         return self
 
     @model_serializer(mode="wrap")
     def _to_json(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in handler(self).items()
-            if name in self.model_fields_set or name not in ONLY_SOME
-        }
+        return {n: value for n, value in handler(self).items() if n in self.model_fields_set}
 
     def _check_hosts(self) -> None:
         for task in self.placement:
@@ -250,20 +250,20 @@ class RunSpec(BaseModel):
         # from here on it names all tasks, so that it means the same when it is read again
         if self.placement:
             object.__setattr__(self, "placement", self.places)
-            object.__setattr__(
-                self,
-                "hosts",
-                len({host for task, host in self.places.items() if task.startswith("worker:")}),
-            )
+            hosts = {host for task, host in self.places.items() if task.startswith("worker:")}
+            object.__setattr__(self, "hosts", len(hosts))
         if len(self.all_hosts) == 1 and (self.link or self.links):
             field, value = (
                 ("link", str(self.link)) if self.link else ("links", next(iter(self.links)))
             )
-            raise SpecError(
-                field, value, "a link is between hosts, and there is one: set hosts to 2 or more"
-            )
+            raise SpecError(field, value, ONE_HOST)
         for host in self.links:
             self.check_host(host, "links")
+
+    def complete(self, unused: Iterable[str] = ()) -> RunSpec:
+        """The same run with all fields set but the `unused`, so that its JSON holds them."""
+        used = RunSpec.model_fields.keys() - set(unused)
+        return self.model_copy(update={name: getattr(self, name) for name in used})
 
     @property
     def places(self) -> dict[str, int]:
@@ -313,11 +313,8 @@ class RunSpec(BaseModel):
         """Return `host` if this run has it, else raise `SpecError` naming those that it has."""
         used = self.all_hosts
         if host not in used:
-            raise SpecError(
-                field,
-                host,
-                f"this run has the {'hosts' if len(used) > 1 else 'host'} {', '.join(map(str, used))}",
-            )
+            name = "hosts" if len(used) > 1 else "host"
+            raise SpecError(field, host, f"this run has the {name} {', '.join(map(str, used))}")
         return host
 
     def check_task(self, task: str, field: str = "task") -> str:
@@ -332,15 +329,13 @@ class RunSpec(BaseModel):
 
     def check_slow(self, task: str) -> str:
         """Return `task` if it can be made slower, else raise `SpecError`: in a strategy only
-        workers take steps, chief and ps serve them.
+        workers take steps.
         """
-        if self.strategy != "custom" and not self.check_task(task, "slow").startswith("worker:"):
-            raise SpecError(
-                "slow",
-                task,
-                "only workers can be slowed, such as worker:0: a chief and a ps take no steps, they serve those of others",
-            )
-        return self.check_task(task, "slow")
+        self.check_task(task, "slow")
+        if self.strategy != "custom" and not task.startswith("worker:"):
+            text = "only workers can be slowed, such as worker:0: a chief and a ps take no steps"
+            raise SpecError("slow", task, text)
+        return task
 
 
 def check_factor(factor: float, field: str = "factor") -> float:
@@ -365,45 +360,37 @@ def parse_bytes(text: str | int, field: str = "bytes") -> int:
 
 
 def parse_slow(text: str) -> tuple[str, float]:
-    """`worker:1=3` as `("worker:1", 3.0)`, the way the command line writes a straggler."""
-    match = re.fullmatch(r"\s*([a-z]+:\d+)\s*=\s*(-?[0-9.]+)\s*", text)
-    try:
-        if not match:
-            raise ValueError
-        return match[1], float(match[2])
-    except ValueError:
-        raise SpecError("slow", text, "task=factor, such as worker:1=3") from None
+    """`worker:1=3` as `("worker:1", 3.0)`: the command line's form of a straggler."""
+    task, (factor,) = _setting("slow", text, r"[a-z]+:\d+", 1)
+    return task, factor
+
+
+def parse_place(text: str) -> tuple[str, float]:
+    """`worker:1=2` as `("worker:1", 2)`: the command line's form of a placement."""
+    task, (host,) = _setting("placement", text, r"[a-z]+:\d+", 1)
+    return task, int(host) if host.is_integer() else host  # RunSpec refuses half a host
 
 
 def parse_link(text: str) -> tuple[int, Link]:
-    """`1=50` or `1=50,2.5` as host 1 with `Link(mbit=50)` or `Link(mbit=50, delay_ms=2.5)`, the way
-    the command line writes a slow rack.
+    """`1=50` or `1=50,2.5` as host 1 with `Link(mbit=50)` or `Link(mbit=50, delay_ms=2.5)`: the
+    command line's form of a slow rack.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*=\s*(-?[0-9.]+)\s*(?:,\s*(-?[0-9.]+)\s*)?", text)
-    try:
-        if not match:
-            raise ValueError
-        return int(match[1]), Link(mbit=float(match[2]), delay_ms=float(match[3] or 0))
-    except ValueError as error:
-        raise (
-            error
-            if isinstance(error, SpecError)
-            else SpecError("links", text, "host=mbit or host=mbit,delay_ms, such as 1=50")
-        ) from None
+    host, (mbit, *delay_ms) = _setting("links", text, r"\d+", 2)
+    return int(host), Link(mbit=mbit, **({"delay_ms": delay_ms[0]} if delay_ms else {}))
 
 
-@contextlib.contextmanager
-def _complaints(model: type[BaseModel]) -> Iterator[None]:
-    """The first of pydantic's complaints about the fields of a model as a `SpecError`, in our
-    one-line form.
-    """
-    try:
-        yield
-    except ValidationError as error:
-        raise _as_spec_error(model, error) from None
+def _setting(field: str, text: str, key: str, most: int) -> tuple[str, list[float]]:
+    """`key=number,number`, with at most so many numbers."""
+    match = re.fullmatch(rf"\s*({key})\s*=([-0-9.,\s]+)", text)
+    with contextlib.suppress(ValueError):
+        numbers = [float(number) for number in match[2].split(",")] if match else []
+        if match and len(numbers) <= most:
+            return match[1], numbers
+    raise SpecError(field, text, str(RunSpec.model_fields[field].description))
 
 
-def _as_spec_error(model: type[BaseModel], error: ValidationError) -> SpecError:
+def _spec_error(model: type[BaseModel], error: ValidationError) -> SpecError:
+    """The first of pydantic's complaints about the fields of a model, in our one-line form."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
@@ -411,5 +398,4 @@ def _as_spec_error(model: type[BaseModel], error: ValidationError) -> SpecError:
     name = str(first["loc"][0]) if first["loc"] else "spec"
     if first["type"] == "extra_forbidden":
         return SpecError.unknown("field", name, model.model_fields)
-    info = model.model_fields[name]
-    return SpecError(name, first["input"], f"allowed: {info.description}")
+    return SpecError(name, first["input"], f"allowed: {model.model_fields[name].description}")

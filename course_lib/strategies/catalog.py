@@ -1,52 +1,34 @@
-"""The catalogue of strategies: for each one what it does, as data. Nothing here imports a
-framework.
+"""The catalogue of strategies: what there is, what a run of each may be asked for, and what of it
+is real on a machine. Nothing here imports a framework.
 
-A new strategy is a file with its facts, one with its role functions for each framework, and one
-line in `STRATEGIES`. The tests hold the facts against the traces of runs.
+A strategy is a file in `facts/`, which is found by itself, and a page for each framework. The tests
+hold the facts against the traces of runs.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
-from course_lib import hardware, workloads
+from course_lib import hardware, lazy, workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine, Plan
-from course_lib.spec import MAX_REPLICAS, MAX_WORKERS, NATIVE, ONLY_SOME, RunSpec
-from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
-from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
-from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
-from course_lib.strategies.facts.mirrored import MIRRORED
-from course_lib.strategies.facts.multi_worker_mirrored import MULTI_WORKER_MIRRORED
-from course_lib.strategies.facts.one_device import ONE_DEVICE
-from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
-from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
-from course_lib.strategies.facts.stale_synchronous import STALE_SYNCHRONOUS
-from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
-from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
-from course_lib.strategies.facts.tpu import TPU
+from course_lib.spec import MAX_REPLICAS, NATIVE, RunSpec
 from course_lib.strategies.strategy import Standing, Strategy
 
+
+def _found() -> list[Strategy]:
+    modules = lazy.modules("course_lib.strategies.facts")
+    values = chain.from_iterable(vars(module).values() for module in modules)
+    return [value for value in values if isinstance(value, Strategy)]
+
+
 STRATEGIES: dict[str, Strategy] = {
-    strategy.name: strategy
-    for strategy in (
-        ONE_DEVICE,
-        MIRRORED,
-        TPU,
-        MULTI_WORKER_MIRRORED,
-        CENTRAL_STORAGE,
-        TENSOR_PARALLEL,
-        PIPELINE_PARALLEL,
-        FULLY_SHARDED,
-        PARAMETER_SERVER,
-        SYNC_PARAMETER_SERVER,
-        STALE_SYNCHRONOUS,
-        BACKUP_WORKERS,
-    )
+    strategy.name: strategy for strategy in sorted(_found(), key=lambda s: (s.order, s.name))
 }
 
 
@@ -57,112 +39,48 @@ def find(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
-def spec_for(name: str, **fields: Any) -> RunSpec:
-    """The `RunSpec` of a run of strategy `name`; `fields` are those of `RunSpec`, None for those
-    not given.
+def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
+    """The spec of a run of a strategy, complete and checked.
 
-    Without `framework` it is the usual one, or the only one that the strategy has. Without
-    `workers` it has as many as the strategy usually has, and likewise parameter servers and a
-    chief. Where all replicas live in one process, that process has so many `replicas`. Raises
-    `SpecError`, which names the field, the value and what is allowed.
+    `what` is the strategy's name, and `fields` are those of `RunSpec`, None for those not given; or
+    a `RunSpec`, whose set fields count as given. What is not given is as the strategy usually has
+    it. Where a strategy is one process, `workers` become its `replicas`. Raises `SpecError`, which
+    names the field, the value and what is allowed, or `Unavailable` if this machine cannot do it.
     """
-    strategy = find(name)
+    if isinstance(what, RunSpec):
+        for field, value in fields.items():
+            raise SpecError(field, value, f"a RunSpec says all there is: RunSpec(..., {field}=...)")
+        fields = {name: getattr(what, name) for name in what.model_fields_set - {"strategy"}}
+        what = what.strategy
+    strategy = find(what)
     given = {field: value for field, value in fields.items() if value is not None}
-    usual = RunSpec.model_fields["framework"].default
-    framework = given.setdefault(
-        "framework", usual if usual in strategy.programs else next(iter(strategy.programs))
-    )
+    framework = given.setdefault("framework", strategy.usual_framework)
     _check_framework(strategy, framework)
     _check_one_host(strategy, framework, given)
-    one_process = framework in strategy.one_process
-    workers = given.setdefault(
-        "workers", 1 if one_process and "replicas" in given else strategy.default_workers
-    )
+    jobs, one_process = strategy.programs[framework], framework in strategy.one_process
     devices = one_process and "replicas" not in given  # workers are the devices of one process
-    # else RunSpec will say what a number of workers is
-    if isinstance(workers, int) and 1 <= workers <= MAX_WORKERS:
-        _check_workers(strategy, workers)
-        if devices:
-            _check_one_process(strategy, framework, workers, given.get("slow", {}))
-            given.update(workers=1, replicas=workers)
-    given.setdefault("ps", strategy.default_ps)
-    given.setdefault("chief", framework in strategy.chief)
-    spec = RunSpec(strategy=name, **given)
-    if strategy.default_batch and "global_batch" not in given:
-        spec = RunSpec(strategy=name, **given, global_batch=strategy.default_batch(spec))
+    workers = strategy.default_workers if devices or not one_process else 1
+    given = {"workers": workers, "ps": int("ps" in jobs), "chief": "chief" in jobs, **given}
+    if devices:
+        _check_devices(strategy, framework, given["workers"], given.get("slow", {}))
+        given.update(workers=1, replicas=given["workers"])
     try:
-        return checked(spec)
+        spec = RunSpec(strategy=what, **given)
+        if strategy.default_batch and "global_batch" not in given:
+            spec = RunSpec(strategy=what, **given, global_batch=strategy.default_batch(spec))
+        return _checked(strategy, spec)
     except SpecError as error:
         if devices and error.field == "replicas":  # what was asked for is called workers
             raise SpecError("workers", error.value, error.allowed) from None
         raise
 
 
-def checked(spec: RunSpec) -> RunSpec:
-    """Return `spec` if its strategy can be run as it says, else raise `SpecError`, or `Unavailable`
-    if this machine cannot.
-
-    What it has a use for is set in what is returned, so that the record of a run says it.
-    """
-    strategy = find(spec.strategy)
-    _check_framework(strategy, spec.framework)
-    _check_one_host(strategy, spec.framework, dict(spec))
-    _check_workers(strategy, spec.workers)
-    jobs = strategy.programs[spec.framework]
-    for job, count in (("ps", spec.ps), ("chief", spec.chief)):
-        if count and job not in jobs:
-            raise SpecError(job, count, f"{strategy.name} has none: leave it out")
-        if job in jobs and not count:
-            raise SpecError(job, count, f"{strategy.name} with {spec.framework} needs at least one")
-    if spec.framework in strategy.one_process and spec.workers > 1:
-        raise SpecError(
-            "workers",
-            spec.workers,
-            f"{strategy.name} with {spec.framework} is one process: set replicas",
-        )
-    if spec.replicas > 1 and spec.framework not in strategy.one_process:
-        raise SpecError(
-            "replicas",
-            spec.replicas,
-            f"{strategy.name} with {spec.framework} has one for each worker: set workers",
-        )
-    workloads.find(spec.workload)
-    if not _installed(spec.framework):
-        raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
-    if spec.evaluate_every and not spec.trace:
-        raise SpecError(
-            "evaluate_every",
-            spec.evaluate_every,
-            "the accuracy goes into the trace, and this run has none: leave one of the two out",
-        )
-    strategy.check(spec, hardware.probe())
-    _check_use(spec)
-    return spec.model_copy(
-        update={
-            field: getattr(spec, field)
-            for field in ONLY_SOME
-            if _user(spec, field) in _users(field)
-        }
-    )
-
-
-def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
-    """`hardware.plan` of a run, with the all-reduce that its strategy has."""
-    own = find(spec.strategy).all_reduce(spec) if spec.strategy in STRATEGIES else None
-    return hardware.plan(spec, machine, warm, own)
-
-
-def programs(spec: RunSpec) -> dict[str, str]:
-    """Job -> `module:function` of the role functions of a run."""
-    return dict(find(spec.strategy).programs[spec.framework])
-
-
 def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) -> Schedule | None:
     """The all-reduce of a run: that of `algorithm`, or of the one that the spec names; None for the
     framework's own.
 
-    Raises `SpecError` if it is none that is right: what a learner wrote is proved before any
-    process starts.
+    Raises `SpecError` for what is no correct all-reduce between the run's workers: a learner's
+    `algorithm` is proved before any process starts.
     """
     if spec.all_reduce == NATIVE:
         return None
@@ -170,25 +88,28 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
         raise SpecError("all_reduce", spec.all_reduce, _keeps_its_own(spec))
     if algorithm is None and spec.all_reduce not in ALGORITHMS | FOILS:
         raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS, *FOILS])
-    servers = (
-        {"colocated": True} if spec.all_reduce == "parameter_server" and algorithm is None else {}
-    )  # a worker is the server
-    hosts = (
-        [spec.places[task] for task in spec.tasks if task.startswith("worker:")]
-        if spec.placement
-        else spec.hosts
+    # a worker is the server
+    colocated = spec.all_reduce == "parameter_server" and algorithm is None
+    hosts = [spec.places[f"worker:{i}"] for i in range(spec.workers)]
+    found = build(
+        algorithm or spec.all_reduce,
+        spec.workers,
+        hosts=hosts if spec.placement else spec.hosts,
+        **({"colocated": True} if colocated else {}),
     )
-    found = build(algorithm or spec.all_reduce, spec.workers, hosts=hosts, **servers)
     if found.kind != "all_reduce" or found.servers:
-        what = (
-            f"a {found.kind}" if found.kind != "all_reduce" else "one that needs servers of its own"
-        )
-        raise SpecError(
-            "all_reduce", spec.all_reduce, f"{what}; a run needs an all-reduce between its workers"
-        )
+        what = "one that needs servers of its own" if found.servers else f"a {found.kind}"
+        text = f"{what}; a run needs an all-reduce between its workers"
+        raise SpecError("all_reduce", spec.all_reduce, text)
     if algorithm is not None and not (proof := verify(found)):
         raise SpecError("all_reduce", spec.all_reduce, f"it is not right yet.\n{proof}")
     return found
+
+
+def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
+    """`hardware.plan` of a run, with the all-reduce that its strategy has."""
+    own = find(spec.strategy).all_reduce(spec) if spec.strategy in STRATEGIES else None
+    return hardware.plan(spec, machine, warm, own)
 
 
 def rows(machine: Machine) -> list[dict[str, str]]:
@@ -199,7 +120,7 @@ def rows(machine: Machine) -> list[dict[str, str]]:
         {
             "strategy": name,
             "framework": framework,
-            **_reality(name, framework, machine),
+            **_standing(strategy, framework, machine)._asdict(),
             **asdict(strategy.facts),
         }
         for name, strategy in STRATEGIES.items()
@@ -207,82 +128,98 @@ def rows(machine: Machine) -> list[dict[str, str]]:
     ]
 
 
+def _standing(strategy: Strategy, framework: str, machine: Machine) -> Standing:
+    if not _installed(framework):
+        return Standing("unavailable", f"{framework} is not installed", _cure(framework))
+    return strategy.standing(framework, machine)
+
+
+def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
+    """The spec with all fields set that its run uses. Raises `SpecError` or `Unavailable` if the
+    strategy cannot be run so.
+    """
+    who = f"{strategy.name} with {spec.framework}"
+    if spec.workers > strategy.max_workers:
+        text = (
+            f"{strategy.name} has exactly {strategy.max_workers}; multi_worker_mirrored takes more"
+        )
+        raise SpecError("workers", spec.workers, text)
+    jobs = strategy.programs[spec.framework]
+    for job, count in (("ps", spec.ps), ("chief", spec.chief)):
+        if count and job not in jobs:
+            raise SpecError(job, count, f"{strategy.name} has none: leave it out")
+        if job in jobs and not count:
+            raise SpecError(job, count, f"{who} needs at least one")
+    one_process = spec.framework in strategy.one_process
+    if one_process and spec.workers > 1:
+        raise SpecError("workers", spec.workers, f"{who} is one process: set replicas")
+    if spec.replicas > 1 and not one_process:
+        raise SpecError("replicas", spec.replicas, f"{who} has one for each worker: set workers")
+    workloads.find(spec.workload)
+    if not _installed(spec.framework):
+        raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
+    strategy.check(spec, hardware.probe())
+    unused = set()
+    for field, mine, takers in _fields_of_some(spec):
+        if mine not in takers:
+            if field in spec.model_fields_set:  # even to its default: a learner is to know that
+                text = f"{mine} has no use for it: leave it out (it is for {', '.join(takers)})"
+                raise SpecError(field, getattr(spec, field), text)
+            unused.add(field)
+    return spec.complete(unused)
+
+
+def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:
+    """The fields that only some strategies or workloads take, each with this run's strategy or
+    workload, and those that take it.
+    """
+    for mine, takes in (
+        (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),
+        (spec.workload, {name: workloads.fields(name) for name in workloads.WORKLOADS}),
+    ):
+        for field in dict.fromkeys(chain.from_iterable(takes.values())):
+            yield field, mine, [name for name, fields in takes.items() if field in fields]
+
+
 def _check_framework(strategy: Strategy, framework: str) -> None:
     if framework in strategy.programs:
         return
     if any(framework in other.programs for other in STRATEGIES.values()):
-        raise SpecError(
-            "framework",
-            framework,
-            f"{strategy.name} is built in {' and '.join(strategy.programs)} only: leave it out",
-        )
+        built = " and ".join(strategy.programs)
+        text = f"{strategy.name} is built in {built} only: leave it out"
+        raise SpecError("framework", framework, text)
     raise SpecError.unknown("framework", framework, strategy.programs)
 
 
-def _check_workers(strategy: Strategy, workers: int) -> None:
-    if workers > strategy.max_workers:
-        raise SpecError(
-            "workers",
-            workers,
-            f"{strategy.name} has exactly {strategy.max_workers}; multi_worker_mirrored takes more",
-        )
-
-
-def _check_one_process(
-    strategy: Strategy, framework: str, workers: int, slow: Mapping[str, float]
+def _check_devices(
+    strategy: Strategy, framework: str, workers: Any, slow: Mapping[str, float]
 ) -> None:
-    """Refuse in a learner's words what holds for workers, where those will be the devices of one
-    process.
-    """
+    """Refuse in a learner's words what cannot be where workers are the devices of one process."""
     is_one = f"{strategy.name} with {framework} is one process"
+    if not isinstance(workers, int):
+        return  # RunSpec says what a number is
     if workers > MAX_REPLICAS:
         raise SpecError("workers", workers, f"{is_one}, which takes at most {MAX_REPLICAS} devices")
     for task in slow:
-        if task in RunSpec(workers=workers).tasks[1:]:
-            other = next(
-                (
-                    f"; --framework {name} has one for each"
-                    for name, jobs in strategy.programs.items()
-                    if jobs and name != framework
-                ),
-                "",
-            )
-            raise SpecError("slow", task, f"{is_one}, whose devices cannot be slowed singly{other}")
+        if task in [f"worker:{i}" for i in range(1, workers)]:
+            others = [
+                name for name, jobs in strategy.programs.items() if jobs and name != framework
+            ]
+            cure = f"; --framework {others[0]} has one for each" if others else ""
+            raise SpecError("slow", task, f"{is_one}, whose devices cannot be slowed singly{cure}")
 
 
 def _check_one_host(strategy: Strategy, framework: str, given: Mapping[str, Any]) -> None:
     """Refuse hosts, and links between them, where all workers have to be on one host."""
-    if not (why := _one_host(strategy, framework)):
+    if not (why := strategy.why_one_host(framework)):
         return
-    other = next(
-        (
-            name
-            for name, jobs in strategy.programs.items()
-            if jobs and not _one_host(strategy, name)
-        ),
-        None,
-    )
-    cure = (
-        f"--framework {other} can be on several"
-        if other
-        else "multi_worker_mirrored can be on several"
-    )
+    others = [f for f, jobs in strategy.programs.items() if jobs and not strategy.why_one_host(f)]
+    can = f"--framework {others[0]}" if others else "multi_worker_mirrored"
+    text = f"{why}, so on one host: leave it out ({can} can be on several)"
     for field in ("hosts", "placement", "link", "links"):
-        if (value := given.get(field)) and (
-            field != "hosts" or (isinstance(value, int) and value > 1)
-        ):
-            raise SpecError(
-                field,
-                str(value) if field == "link" else value,
-                f"{why}, so on one host: leave it out ({cure})",
-            )
-
-
-def _one_host(strategy: Strategy, framework: str) -> str:
-    """Why all workers of a strategy have to be on one host; "" if they need not be."""
-    if framework in strategy.one_process or strategy.max_workers == 1:
-        return f"{strategy.name} with {framework} is one process"
-    return strategy.one_host
+        value = given.get(field)
+        if value and not (field == "hosts" and value == 1):
+            raise SpecError(field, str(value) if field == "link" else value, text)
 
 
 def _keeps_its_own(spec: RunSpec) -> str:
@@ -291,39 +228,12 @@ def _keeps_its_own(spec: RunSpec) -> str:
     own = find(spec.strategy).all_reduce(spec)
     if own and own.choice == "none":
         return f"{spec.strategy} has no all-reduce to replace; {takers} has"
-    return f"{spec.strategy} keeps the framework's own; {takers} {'takes' if own else 'is the same program and takes'} yours"
-
-
-def _check_use(spec: RunSpec) -> None:
-    """Refuse what was set and would change nothing, whatever its value: a learner is to know that."""
-    for field in ONLY_SOME:
-        if field in spec.model_fields_set and (user := _user(spec, field)) not in _users(field):
-            text = f"{user} has no use for it: leave it out (it is for {', '.join(_users(field))})"
-            raise SpecError(field, getattr(spec, field), text)
-
-
-def _users(field: str) -> tuple[str, ...]:
-    """The strategies, or the workloads, that have a use for a field of `ONLY_SOME`."""
-    return (
-        ("wide",)
-        if field == "parameters"
-        else tuple(name for name, strategy in STRATEGIES.items() if field in strategy.takes)
-    )
-
-
-def _user(spec: RunSpec, field: str) -> str:
-    """The strategy of a run, or its workload, that a field of `ONLY_SOME` is for."""
-    return spec.workload if field == "parameters" else spec.strategy
-
-
-def _reality(name: str, framework: str, machine: Machine) -> dict[str, str]:
-    if not _installed(framework):
-        return Standing("unavailable", f"{framework} is not installed", _cure(framework))._asdict()
-    return find(name).standing(framework, machine)._asdict()
+    takes = "takes" if own else "is the same program and takes"
+    return f"{spec.strategy} keeps the framework's own; {takers} {takes} yours"
 
 
 def _installed(framework: str) -> bool:
-    return importlib.util.find_spec(framework) is not None
+    return framework == "python" or importlib.util.find_spec(framework) is not None
 
 
 def _cure(framework: str) -> str:

@@ -80,8 +80,19 @@ def native(spec: RunSpec) -> Reason | None:
 
 
 def no_all_reduce(why: str) -> Callable[[RunSpec], Reason]:
-    """That of a strategy that has none; `why`: what it has in its place."""
+    """The all-reduce of a strategy that has none; `why`: what it has in its place."""
     return lambda spec: Reason("all-reduce", "none", why)
+
+
+BY_PARAMETER_SERVERS = no_all_reduce(
+    "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
+)
+
+
+def over_tcp(framework: str, machine: Machine) -> Standing:
+    """The standing of a strategy whose workers talk to parameter servers."""
+    how = "gRPC between TensorFlow's servers" if framework == "tensorflow" else "torch RPC over TCP"
+    return Standing("measured", f"real processes; {how} between workers and parameter servers")
 
 
 def batch_of(*parts: int) -> int:
@@ -92,23 +103,22 @@ def batch_of(*parts: int) -> int:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy: its facts and its role functions; `standing`: how real it is with a framework on
-    a machine.
+    """A strategy: its facts, its role functions, and what a run of it may be asked for.
 
+    - `standing`: how real it is with a framework on a machine.
     - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
+    - `order`: where it stands in tables.
     - `default_batch`: a global batch for a run, where the usual one would not do.
-    - `default_workers`, `max_workers`, `default_ps`; `chief`: frameworks in which a chief
-      coordinates the workers.
     - `one_process`: frameworks in which all replicas live in one process, on a device each;
       `workers` are then made `replicas` of it.
     - `one_host`: why its workers, which are processes of their own, have to be on one host all the
       same; "" if they need not.
-    - `all_reduce`: what makes all replicas' gradients one in a run, where it is not the all-reduce
-      that the plan finds for the framework.
+    - `all_reduce`: what a run has in place of the all-reduce that the plan finds for its framework.
+    - `takes_schedule`: whether its all-reduce can be one of ours.
     - `asynchronous`: every worker's gradients are an update of their own, so a step is as many
       updates as there are workers.
-    - `takes_schedule`: whether its all-reduce can be one of ours.
-    - `takes`: which of the fields that only some strategies have a use for (`ONLY_SOME`) it takes.
+    - `model_parallel`: workers divide the work on each example, not the examples.
+    - `takes`: the fields of `RunSpec` that only some strategies have a use for, and this one has.
     """
 
     name: str
@@ -116,14 +126,26 @@ class Strategy:
     programs: Programs
     standing: Callable[[str, Machine], Standing] = real_processes
     check: Callable[[RunSpec, Machine], None] = anything
+    order: int = 1000
     default_batch: Callable[[RunSpec], int] | None = None
     default_workers: int = 4
     max_workers: int = MAX_WORKERS
-    default_ps: int = 0
-    chief: tuple[str, ...] = ()
     one_process: tuple[str, ...] = ()
     one_host: str = ""
     all_reduce: Callable[[RunSpec], Reason | None] = native
-    asynchronous: bool = False
     takes_schedule: bool = False
+    asynchronous: bool = False
+    model_parallel: bool = False
     takes: tuple[str, ...] = ()
+
+    @property
+    def usual_framework(self) -> str:
+        """The usual framework if this strategy has it, else the first that it has."""
+        usual = str(RunSpec.model_fields["framework"].default)
+        return usual if usual in self.programs else next(iter(self.programs))
+
+    def why_one_host(self, framework: str) -> str:
+        """Why all workers have to be on one host; "" if they need not be."""
+        if framework in self.one_process or self.max_workers == 1:
+            return f"{self.name} with {framework} is one process"
+        return self.one_host

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib.spec import RunSpec
 from course_lib.workloads.model import Conv, Dense, Flatten, Workload
 
 TEST = 360  # examples held back, a fifth; the same ones in every run
@@ -24,7 +23,7 @@ PER_UNIT = PIXELS + 1 + CLASSES
 DEEP_UNITS, DEEP_BLOCKS, DEEP_GAIN = 96, 3, 2**0.25
 
 
-def digits(spec: RunSpec) -> Workload:
+def digits() -> Workload:
     """A perceptron with one hidden layer, 4,810 parameters; about 0.96 of the test images right
     after 200 steps of 128.
     """
@@ -33,7 +32,7 @@ def digits(spec: RunSpec) -> Workload:
     return Workload("digits", layers, 0.2, x_train, y_train, x_test, y_test)
 
 
-def digits_cnn(spec: RunSpec) -> Workload:
+def digits_cnn() -> Workload:
     """Two convolutions and a dense layer, 3,818 parameters on images of shape (8, 8, 1): fewer to
     send, more to compute for each.
     """
@@ -50,7 +49,7 @@ def digits_cnn(spec: RunSpec) -> Workload:
     )
 
 
-def digits_deep(spec: RunSpec) -> Workload:
+def digits_deep() -> Workload:
     """Eight dense layers, a ReLU after every second, 63,082 parameters: deep enough for a pipeline of
     up to eight stages. About 0.95 of the test images right after 100 steps of 128.
 
@@ -65,14 +64,14 @@ def digits_deep(spec: RunSpec) -> Workload:
     return Workload("digits_deep", layers, 0.07, x_train, y_train, x_test, y_test, DEEP_GAIN)
 
 
-def wide(spec: RunSpec) -> Workload:
-    """One hidden layer, as wide as `spec.parameters` asks, to the nearest unit: within 38 parameters
+def wide(parameters: int) -> Workload:
+    """One hidden layer, as wide as `parameters` asks, to the nearest unit: within 38 parameters
     of it. More parameters to send for the same data show when communication becomes the bottleneck.
 
     One learning rate suits every width: the variance of the initial weights (see `glorot`) shrinks
     as the layer grows, so that the sum over more units changes as fast as before.
     """
-    units = max(1, round((spec.parameters - CLASSES) / PER_UNIT))
+    units = max(1, round((parameters - CLASSES) / PER_UNIT))
     x_train, y_train, x_test, y_test = images()
     layers = (Dense(units, relu=True), Dense(CLASSES))
     return Workload("wide", layers, 0.3, x_train, y_train, x_test, y_test)

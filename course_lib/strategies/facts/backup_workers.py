@@ -5,8 +5,14 @@ from __future__ import annotations
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
-from course_lib.strategies.facts.stale_synchronous import over_rpc
-from course_lib.strategies.strategy import Facts, Strategy, batch_of, no_all_reduce, programs
+from course_lib.strategies.strategy import (
+    BY_PARAMETER_SERVERS,
+    Facts,
+    Strategy,
+    batch_of,
+    over_tcp,
+    programs,
+)
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
@@ -37,12 +43,10 @@ BACKUP_WORKERS = Strategy(
         source="Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)",
     ),
     programs("backup_workers", torch=("worker", "ps")),
-    over_rpc,
+    over_tcp,
     check,
+    order=120,
     default_batch=lambda spec: batch_of(spec.workers, max(1, spec.workers - spec.backups)),
-    default_ps=1,
-    all_reduce=no_all_reduce(
-        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
-    ),
+    all_reduce=BY_PARAMETER_SERVERS,
     takes=("backups",),
 )

@@ -51,6 +51,7 @@ CENTRAL_STORAGE = Strategy(
     programs("central_storage", tensorflow=("worker",), torch=("worker",)),
     standing,
     check,
+    order=50,
     one_process=("tensorflow",),
     one_host="the parameters of central_storage lie in memory that all its workers share",
     all_reduce=no_all_reduce(

@@ -18,6 +18,7 @@ FULLY_SHARDED = Strategy(
         source="Rajbhandari et al., ZeRO, SC 2020; Zhao et al., PyTorch FSDP, VLDB 2023",
     ),
     programs("fully_sharded", torch=("worker",)),
+    order=80,
     default_workers=2,
     all_reduce=no_all_reduce(
         "All-gathers of parameters and a reduce-scatter of gradients take its place."

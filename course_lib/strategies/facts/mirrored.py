@@ -87,6 +87,7 @@ MIRRORED = Strategy(
     programs("mirrored", tensorflow=("worker",), torch=("worker",)),
     standing,
     check,
+    order=20,
     one_process=("tensorflow",),
     one_host="mirrored is for the devices of one machine",
     all_reduce=all_reduce,

@@ -40,6 +40,7 @@ MULTI_WORKER_MIRRORED = Strategy(
         source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., PyTorch Distributed, VLDB 2020",
     ),
     programs("multi_worker_mirrored", tensorflow=("worker",), torch=("worker",)),
+    order=40,
     check=check,
     takes_schedule=True,
 )

@@ -28,6 +28,7 @@ ONE_DEVICE = Strategy(
     ),
     programs("one_device", tensorflow=("worker",), torch=("worker",)),
     standing,
+    order=10,
     default_workers=1,
     max_workers=1,
     all_reduce=no_all_reduce("One device has nobody to reduce with."),

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.hardware import Machine
-from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
-
-
-def over_tcp(framework: str, machine: Machine) -> Standing:
-    """The standing of a strategy whose workers talk to parameter servers, in either framework."""
-    how = "gRPC between TensorFlow's servers" if framework == "tensorflow" else "torch RPC over TCP"
-    return Standing("measured", f"real processes; {how} between workers and parameter servers")
-
+from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, Facts, Strategy, over_tcp, programs
 
 PARAMETER_SERVER = Strategy(
     "parameter_server",
@@ -28,11 +20,8 @@ PARAMETER_SERVER = Strategy(
     ),
     programs("parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
     over_tcp,
+    order=90,
     default_workers=3,
-    default_ps=1,
-    all_reduce=no_all_reduce(
-        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
-    ),
+    all_reduce=BY_PARAMETER_SERVERS,
     asynchronous=True,
-    chief=("tensorflow",),
 )

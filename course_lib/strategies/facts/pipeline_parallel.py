@@ -49,9 +49,11 @@ PIPELINE_PARALLEL = Strategy(
         "Training, SC 2021",
     ),
     programs("pipeline_parallel", torch=("worker",)),
+    order=70,
     check=check,
     default_batch=lambda spec: batch_of(spec.workers, spec.microbatches),
     default_workers=2,
+    model_parallel=True,
     all_reduce=no_all_reduce(
         "Neighbours send each other activations and their gradients; nobody all-reduces."
     ),

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.hardware import Machine
-from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
-
-
-def over_rpc(framework: str, machine: Machine) -> Standing:
-    """The standing of a strategy whose workers talk to parameter servers over
-    torch.distributed.rpc.
-    """
-    return Standing(
-        "measured", "real processes; torch RPC over TCP between workers and parameter servers"
-    )
-
+from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, Facts, Strategy, over_tcp, programs
 
 STALE_SYNCHRONOUS = Strategy(
     "stale_synchronous",
@@ -29,11 +18,9 @@ STALE_SYNCHRONOUS = Strategy(
         source="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013",
     ),
     programs("stale_synchronous", torch=("worker", "ps")),
-    over_rpc,
-    default_ps=1,
-    all_reduce=no_all_reduce(
-        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
-    ),
+    over_tcp,
+    order=110,
+    all_reduce=BY_PARAMETER_SERVERS,
     asynchronous=True,
     takes=("staleness_bound",),
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.strategies.facts.parameter_server import over_tcp
-from course_lib.strategies.strategy import Facts, Strategy, no_all_reduce, programs
+from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, Facts, Strategy, over_tcp, programs
 
 SYNC_PARAMETER_SERVER = Strategy(
     "sync_parameter_server",
@@ -20,10 +19,7 @@ SYNC_PARAMETER_SERVER = Strategy(
     ),
     programs("sync_parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
     over_tcp,
+    order=100,
     default_workers=3,
-    default_ps=1,
-    all_reduce=no_all_reduce(
-        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
-    ),
-    chief=("tensorflow",),
+    all_reduce=BY_PARAMETER_SERVERS,
 )

@@ -76,7 +76,9 @@ TENSOR_PARALLEL = Strategy(
     programs("tensor_parallel", tensorflow=("worker",), torch=("worker",)),
     standing,
     check,
+    order=60,
     default_workers=2,
+    model_parallel=True,
     one_process=("tensorflow",),
     all_reduce=all_reduce,
 )

@@ -67,6 +67,7 @@ TPU = Strategy(
     programs("tpu", tensorflow=("worker",), torch=()),
     standing,
     check,
+    order=30,
     one_process=("tensorflow",),
     all_reduce=all_reduce,
     takes=("emulate",),
