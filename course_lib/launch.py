@@ -11,7 +11,7 @@ from course_lib.cluster.run import Run, launch
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError
-from course_lib.spec import JOBS, NATIVE, RunSpec
+from course_lib.spec import JOBS, RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.summary import summarize
 
@@ -32,37 +32,30 @@ def start(
         run.wait().result["test_accuracy"]
     """
     origin = clock()
-    algorithm = fields.get("all_reduce")
-    if callable(algorithm):
-        name = getattr(algorithm, "__name__", "algorithm")
-        # what a function is called decides nothing
-        fields["all_reduce"] = name if name != NATIVE else "algorithm"
+    fields, algorithm = catalog.named(fields)
     programs: Mapping[str, str] | Mapping[str, Program]
     if isinstance(what, (str, RunSpec)):
         spec, summary = catalog.spec_for(what, **fields), summarize
         programs = catalog.find(spec.strategy).programs[spec.framework]
     else:
-        spec, summary = _own_spec(fields), None
-        programs = _by_job(what)
+        programs, summary = _by_job(what), None
+        spec = RunSpec(strategy="custom", **{"framework": "python", **fields}).complete()
     machine = hardware.probe()
-    schedule = catalog.schedule(spec, algorithm if callable(algorithm) else None)
+    schedule = catalog.schedule(spec, algorithm)
     plan = catalog.plan(spec, machine, warm=nursery.is_warm(spec.framework))
     directory = RunDir(spec)
     return launch(spec, plan, machine, directory, origin, programs, summary, schedule)
 
 
 def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:
-    """A learner's functions by job. Raises `SpecError` for what is none."""
+    """A learner's functions by job. Raises `SpecError` for anything else."""
     programs = what if isinstance(what, Mapping) else {"worker": what}
     for job, function in programs.items():
         if job not in JOBS:
             raise SpecError.unknown("job", job, JOBS)
         if not callable(function):
-            raise SpecError(
-                "start",
-                function,
-                "a strategy's name, a RunSpec, or a function that every worker runs",
-            )
+            allowed = "a strategy's name, a RunSpec, or a function that every worker runs"
+            raise SpecError("start", function, allowed)
     if "worker" not in programs:
         raise SpecError("start", what, "a function for the job 'worker' is missing")
     return programs

@@ -79,14 +79,24 @@ def race(
             "All entrants compute on the same GPUs, and how busy those are is not measured."
         )
     specs = [_placed(i, entrant, run_dir) for i, entrant in enumerate(lined_up)]
-    schedules = [catalog.schedule(entrant.spec, entrant.algorithm) for entrant in lined_up]
     directories = [RunDir(spec) for spec in specs]
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
         for i, entrant in enumerate(lined_up):
-            roles = draw(directories[i].path, catalog.programs(specs[i]), cores[i])
+            roles = draw(
+                directories[i].path,
+                catalog.find(specs[i].strategy).programs[specs[i].framework],
+                cores[i],
+            )
             runs[entrant.label] = launch(
-                specs[i], plans[i], machine, directories[i], origin, roles, summarize, schedules[i]
+                specs[i],
+                plans[i],
+                machine,
+                directories[i],
+                origin,
+                roles,
+                summarize,
+                entrant.schedule,
             )
             begun.callback(runs[entrant.label].stop)
         begun.pop_all()  # all are there: none is to be stopped

@@ -26,12 +26,12 @@ from course_lib.racing.curves import (
     loss_curve,
     throughput,
 )
-from course_lib.racing.entrants import MODEL_PARALLEL
 from course_lib.racing.fairness import Verdict
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Metric, Phase, task_key
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
+from course_lib.strategies import catalog
 
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
 
@@ -316,7 +316,7 @@ def overhead(trace: Trace, spec: RunSpec, zero: float) -> float | None:
     has its own time; that with the most overhead counts. None without emulated devices, and for
     strategies in which a compute phase is less than a step.
     """
-    if not spec.device_ms or spec.strategy in MODEL_PARALLEL:
+    if not spec.device_ms or catalog.find(spec.strategy).model_parallel:
         return None
     factor = slow_factors(trace, spec)
     device: dict[str, float] = defaultdict(float)

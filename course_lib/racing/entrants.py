@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from course_lib import workloads
@@ -18,28 +18,16 @@ from course_lib.errors import SpecError
 from course_lib.spec import RunSpec, parse_slow
 from course_lib.strategies import catalog
 
-# what is learnt, from which start and in which order: else it is no race
-SAME = ("workload", "parameters", "seed", "global_batch")
-OPTIONAL = (  # not every strategy can take these: such an entrant goes without, and a note says so
-    *("workers", "replicas", "ps", "chief", "slow", "all_reduce"),
-    *("hosts", "placement", "link", "links"),
-    *("cross_device_ops", "staleness_bound", "backups", "microbatches", "pipeline", "emulate"),
-)
-# they divide the work on each example, and its device time, not the examples
-MODEL_PARALLEL = ("pipeline_parallel", "tensor_parallel")
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """One side of a race. `algorithm` is its all-reduce, where a learner wrote that; `own` the
-    fields that it set for itself.
-    """
+    """One side of a race; `schedule` is its all-reduce, where that is not the framework's own."""
 
     label: str
     spec: RunSpec
-    algorithm: Callable[..., Schedule] | None = None
-    own: dict[str, Any] = field(default_factory=dict)
+    schedule: Schedule | None
 
 
 def parse_entrant(text: str) -> dict[str, Any]:
@@ -74,26 +62,23 @@ def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[En
     """The entrants, each with the `common` fields and its own, and notes on what some of them go
     without and where they differ.
 
-    Raises `SpecError` for fewer than two, for what differs in `SAME`, and for a common field that
-    no entrant can take.
+    Raises `SpecError` for fewer than two, where the tasks to learn differ, and for a common field
+    that no entrant can take.
     """
     if len(entrants) < 2:
         raise SpecError("race", list(entrants), "two entrants or more")
     parsed = [_parsed(entrant) for entrant in entrants]
-    labels = _labels(parsed)
     given = {name: value for name, value in common.items() if value is not None}
-    batch = given.get("global_batch") or next(
-        (own["global_batch"] for _, _, own in parsed if own.get("global_batch")), None
-    )
-    if batch is None:
-        shares = math.lcm(*(_fit(name, given, own)[0].shares for _, name, own in parsed))
-        batch = max(shares, 128 // shares * shares)
-    given["global_batch"] = batch
+    batches = [own["global_batch"] for _, _, own in parsed if own.get("global_batch")]
+    if not (given.get("global_batch") or batches):
+        shares = math.lcm(*(_fit("", name, given, own)[0].spec.shares for _, name, own in parsed))
+        batches = [max(shares, 128 // shares * shares)]
+    given = {"global_batch": next(iter(batches), None), **given}
 
     found, refusals = [], []
-    for label, (_, name, own) in zip(labels, parsed, strict=True):
-        spec, algorithm, refused = _fit(name, given, own)
-        found.append(Entrant(label, spec, algorithm, own))
+    for label, (_, name, own) in zip(_labels(parsed), parsed, strict=True):
+        entrant, refused = _fit(label, name, given, own)
+        found.append(entrant)
         refusals.append(refused)
     _refused_by_all(refusals, [own for _, _, own in parsed])
     _check_same(found)
@@ -151,40 +136,37 @@ def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[st
 
 
 def _fit(
-    name: str, common: Mapping[str, Any], own: Mapping[str, Any]
-) -> tuple[RunSpec, Callable[..., Schedule] | None, list[SpecError]]:
-    """The spec of an entrant, its algorithm, and the refusals of those common fields that it cannot
-    take and so goes without.
-    """
-    fields = {**common, **own}
+    label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple[Entrant, list[SpecError]]:
+    """An entrant, and the refusals of those common fields that it cannot take and goes without."""
+    fields, algorithm = catalog.named({**common, **own})
     if isinstance(fields.get("slow"), Mapping):
         # a copy: stragglers that this entrant does not have are taken out of it
         fields["slow"] = dict(fields["slow"])
     refused: list[SpecError] = []
     while True:
-        algorithm = fields.get("all_reduce")
-        algorithm = algorithm if callable(algorithm) else None
-        named = fields | (
-            {"all_reduce": getattr(algorithm, "__name__", "algorithm")} if algorithm else {}
-        )
         try:
-            spec = catalog.spec_for(name, **named)
+            spec = catalog.spec_for(name, **fields)
             if not spec.trace:
                 raise SpecError("trace", False, "a race is judged by its traces")
-            catalog.schedule(spec, algorithm)
-            return spec, algorithm, refused
+            return Entrant(label, spec, catalog.schedule(spec, algorithm)), refused
         except SpecError as error:
-            if error.field not in OPTIONAL or error.field in own or error.field not in fields:
-                raise SpecError(
-                    error.field,
-                    error.value,
-                    error.allowed if name in error.allowed else f"{error.allowed} (for {name})",
-                ) from None
+            workload = fields.get("workload", RunSpec.model_fields["workload"].default)
+            decisive = ("framework", *_task(workload))
+            if error.field in (*decisive, *own) or error.field not in fields:
+                text = error.allowed if name in error.allowed else f"{error.allowed} (for {name})"
+                raise SpecError(error.field, error.value, text) from None
             if error.field == "slow" and error.value in fields["slow"]:
                 del fields["slow"][error.value]
             else:
                 del fields[error.field]
             refused.append(error)
+
+
+def _task(workload: str) -> tuple[str, ...]:
+    """The fields that decide what is learned, from which start and in which order."""
+    of_workload = workloads.fields(workload) if workload in workloads.WORKLOADS else ()
+    return ("workload", *of_workload, "seed", "global_batch")
 
 
 def _refused_by_all(
@@ -216,14 +198,11 @@ def _without(entrant: Entrant, error: SpecError) -> str:
 def _check_same(entrants: Sequence[Entrant]) -> None:
     first = entrants[0]
     for other in entrants[1:]:
-        for name in SAME:
+        for name in _task(first.spec.workload):
             mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
             if mine != theirs:
-                raise SpecError(
-                    name,
-                    theirs,
-                    f"({other.label}) must be the same for all entrants of a race, and {first.label} has {mine}",
-                )
+                text = f"must be the same for all entrants of a race, and {first.label} has {mine}"
+                raise SpecError(name, theirs, f"({other.label}) {text}")
 
 
 def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
@@ -234,7 +213,9 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
     if len({spec.device_ms for spec in specs}) > 1:
         each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
-    alike = [entrant for entrant in entrants if entrant.spec.strategy not in MODEL_PARALLEL]
+    alike = [
+        entrant for entrant in entrants if not catalog.find(entrant.spec.strategy).model_parallel
+    ]
     most, fewest = max(alike, key=_examples, default=None), min(alike, key=_examples, default=None)
     if (
         not specs[0].device_ms

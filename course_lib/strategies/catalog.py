@@ -75,6 +75,16 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
         raise
 
 
+def named(fields: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[..., Schedule] | None]:
+    """The fields of a run with a learner's own `all_reduce` called by its name; and that function."""
+    algorithm = fields.get("all_reduce")
+    if not callable(algorithm):
+        return dict(fields), None
+    name = getattr(algorithm, "__name__", "algorithm")
+    # a function's name decides nothing
+    return {**fields, "all_reduce": "algorithm" if name == NATIVE else name}, algorithm
+
+
 def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) -> Schedule | None:
     """The all-reduce of a run: that of `algorithm`, or of the one that the spec names; None for the
     framework's own.

@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.errors import SpecError
-from course_lib.spec import ONLY_SOME, Link, RunSpec, parse_link, parse_slow
+from course_lib.spec import Link, RunSpec, parse_link, parse_place, parse_slow
 
 
 def test_a_spec_goes_to_json_and_back() -> None:
@@ -11,19 +11,16 @@ def test_a_spec_goes_to_json_and_back() -> None:
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_json_keeps_all_but_what_only_some_use_and_nobody_set_so_that_it_means_the_same_when_read() -> (
-    None
-):
+def test_json_holds_what_is_set_and_of_a_complete_spec_all_but_what_is_unused() -> None:
     spec = RunSpec(backups=1, hosts=1)  # both are the defaults
-    written = spec.model_dump()
-    assert set(RunSpec.model_fields) - set(written) == set(ONLY_SOME) - {"backups"}
-    again = RunSpec.model_validate_json(spec.model_dump_json())
-    assert again == spec
-    assert (
-        again.model_fields_set & set(ONLY_SOME)
-        == spec.model_fields_set & set(ONLY_SOME)
-        == {"backups"}
-    )
+    assert spec.model_dump() == {"backups": 1, "hosts": 1}
+    complete = spec.complete(unused=("staleness_bound", "pipeline"))
+    written = complete.model_dump_json()
+    assert set(RunSpec.model_fields) - complete.model_fields_set == {"staleness_bound", "pipeline"}
+    again = RunSpec.model_validate_json(written)
+    assert again == complete == spec
+    assert again.model_fields_set == complete.model_fields_set
+    assert again.model_dump_json() == written
 
 
 def test_a_link_between_hosts_needs_two_of_them() -> None:
@@ -94,6 +91,12 @@ def test_a_straggler_that_cannot_be_read_is_refused(text: str) -> None:
 
 def test_a_straggler_is_read() -> None:
     assert parse_slow("worker:1=3") == ("worker:1", 3.0)
+
+
+def test_a_place_is_read_and_half_a_host_is_refused() -> None:
+    assert RunSpec(placement=dict([parse_place("worker:1=1")])).hosts == 2
+    with pytest.raises(SpecError, match="a host from 0 to 255"):
+        RunSpec(placement=dict([parse_place("worker:1=1.5")]))
 
 
 def test_a_number_below_0_is_told_what_may_be() -> None:
