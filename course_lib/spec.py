@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +28,7 @@ NATIVE = "native"
 Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
+_STRICT = ConfigDict(frozen=True, extra="forbid")
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -37,25 +38,15 @@ def whole(default: int | None, low: int, high: int, title: str) -> Any:
     return Field(default, ge=low, le=high, title=title, description=allowed)
 
 
-class Checked(BaseModel):
-    """A frozen model whose refusals are `SpecError`s."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __init__(self, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            raise _spec_error(type(self), error) from None
-
-
-class Link(Checked):
+class Link(BaseModel):
     """The link between a host and the switch that joins all hosts.
 
     `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: how many milliseconds
     later what leaves the host arrives. A topology's link with the same values is
     `collectives.AlphaBeta.of(link.bytes_per_second, link.delay)`.
     """
+
+    model_config = _STRICT
 
     mbit: Number | None = Field(
         None,
@@ -72,6 +63,10 @@ class Link(Checked):
         description="milliseconds, from 0 to 10000",
     )
 
+    def __init__(self, **fields: Any) -> None:
+        with _complaints(Link):
+            super().__init__(**fields)
+
     @property
     def bytes_per_second(self) -> float:
         """Bandwidth; infinity where there is no limit."""
@@ -87,7 +82,7 @@ class Link(Checked):
         return f"{rate} Mbit/s, {self.delay_ms:g} ms"
 
 
-class RunSpec(Checked):
+class RunSpec(BaseModel):
     """One run of one strategy.
 
     A field's title says what it is, its description what is allowed; the options of the command
@@ -104,6 +99,8 @@ class RunSpec(Checked):
     parameter server and the chief get one of their own besides. `placement` puts single tasks
     elsewhere. Every host has the `link`; those in `links` have another.
     """
+
+    model_config = _STRICT
 
     strategy: str = Field(
         "multi_worker_mirrored",
@@ -215,6 +212,10 @@ class RunSpec(Checked):
         title="how long all tasks may take to start",
         description="seconds, above 0, at most 600",
     )
+
+    def __init__(self, **fields: Any) -> None:
+        with _complaints(RunSpec):
+            super().__init__(**fields)
 
     @model_validator(mode="after")
     def _hangs_together(self) -> RunSpec:
@@ -389,13 +390,19 @@ def _setting(field: str, text: str, key: str, most: int) -> tuple[str, list[floa
     raise SpecError(field, text, str(RunSpec.model_fields[field].description))
 
 
-def _spec_error(model: type[BaseModel], error: ValidationError) -> SpecError:
-    """The first of pydantic's complaints about the fields of a model, in our one-line form."""
-    first = error.errors(include_url=False)[0]
+@contextlib.contextmanager
+def _complaints(model: type[BaseModel]) -> Iterator[None]:
+    """Turn the first of pydantic's complaints about a model's fields into a `SpecError`."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    else:
+        return
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, SpecError):
-        return cause
     name = str(first["loc"][0]) if first["loc"] else "spec"
+    if isinstance(cause, SpecError):
+        raise cause
     if first["type"] == "extra_forbidden":
-        return SpecError.unknown("field", name, model.model_fields)
-    return SpecError(name, first["input"], f"allowed: {model.model_fields[name].description}")
+        raise SpecError.unknown("field", name, model.model_fields)
+    raise SpecError(name, first["input"], f"allowed: {model.model_fields[name].description}")

@@ -1,68 +1,39 @@
-"""Options of several commands."""
+"""Options of several commands, and those that are the fields of `RunSpec`."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
-from course_lib.spec import Link, RunSpec, parse_link, parse_slow
+from course_lib.spec import Link, RunSpec, parse_link, parse_place, parse_slow
+
+KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
+REPEATED: dict[str, tuple[str, Callable[[str], tuple[Any, Any]]]] = {
+    "placement": ("--place", parse_place),
+    "links": ("--link", parse_link),
+    "slow": ("--slow", parse_slow),
+}
+"""Fields that are mappings -> the option that is given once for each item, and what reads it."""
+BY_STRATEGY = ("framework", "workers")  # their default depends on the strategy
+NO_OPTIONS = ("strategy", "chief")  # an argument; a fact of the strategy
 
 
-def about(field: str, what: str = "", varies: bool = False) -> str:
-    """Help for an option: `what` it is, what the spec allows, and its default, unless that `varies`
-    with the strategy.
-    """
-    info = RunSpec.model_fields[field]
-    text = ": ".join(filter(None, [what, info.description]))
-    default = f" Default: {info.default}." if info.default and not varies else ""
-    return f"{text[0].upper()}{text[1:]}.{default}"
+def about(schema: dict[str, Any], default: bool = True) -> str:
+    """Help for an option: what a field is, what is allowed, and its default."""
+    usual = schema.get("default") if default else None
+    shown = f" Default: {usual}." if usual and not isinstance(usual, bool | dict) else ""
+    text = f"{schema['title']}: {schema['description']}".removesuffix(": true or false")
+    return f"{text[0].upper()}{text[1:]}.{shown}"
 
 
+LINK = Link.model_json_schema()["properties"]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Framework = Annotated[str | None, typer.Option(help="tensorflow or torch.")]
-Workload = Annotated[str | None, typer.Option(help="digits, digits_cnn, digits_deep or wide.")]
-Slow = Annotated[
-    list[str] | None,
-    typer.Option(help="A straggler: task=factor, such as worker:1=3. May be repeated."),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        help=about(
-            "workers", "workers, as many as the strategy usually has if not given", varies=True
-        )
-    ),
-]
-Ps = Annotated[int | None, typer.Option(help=about("ps"))]
-AllReduce = Annotated[str | None, typer.Option(help=about("all_reduce"))]
-Parameters = Annotated[int | None, typer.Option(help=about("parameters"))]
-GlobalBatch = Annotated[int | None, typer.Option(help=about("global_batch"))]
-Steps = Annotated[int | None, typer.Option(help=about("steps", "steps to train"))]
-Seed = Annotated[
-    int | None,
-    typer.Option(help=about("seed", "decides the first weights and the order of the examples")),
-]
-EvaluateEvery = Annotated[int | None, typer.Option(help=about("evaluate_every"))]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(help=about("learning_rate", "learning rate, that of the workload if not given")),
-]
-DeviceMs = Annotated[float | None, typer.Option(help=about("device_ms"))]
-Hosts = Annotated[
-    int | None, typer.Option(help=about("hosts", "hosts that the workers are spread over"))
-]
-Mbit = Annotated[float | None, typer.Option(help="The link of each host, in megabits a second.")]
-DelayMs = Annotated[
-    float | None, typer.Option(help="The delay of each host's link, in milliseconds.")
-]
-Links = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--link",
-        help="Another link for one host: host=mbit or host=mbit,delay_ms. May be repeated.",
-    ),
-]
+Mbit = Annotated[float | None, typer.Option(help=about(LINK["mbit"]))]
+DelayMs = Annotated[float | None, typer.Option(help=about(LINK["delay_ms"]))]
+Timeout = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end.")]
 
 
 def link(mbit: float | None, delay_ms: float | None) -> Link | None:
@@ -70,19 +41,54 @@ def link(mbit: float | None, delay_ms: float | None) -> Link | None:
     return None if mbit is None and delay_ms is None else Link(mbit=mbit, delay_ms=delay_ms or 0.0)
 
 
-def fields(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a command, given as its `locals()`, that are fields of a `RunSpec` and were
-    set, as what the spec takes.
+def with_fields(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of `RunSpec`, in the place of its parameter `fields`,
+    which becomes a dict of those that were typed.
     """
-    found = {
-        name: value
-        for name, value in options.items()
-        if name in RunSpec.model_fields and value is not None
-    }
-    if options["slow"]:
-        found["slow"] = dict(map(parse_slow, options["slow"]))
-    if options["links"]:
-        found["links"] = dict(map(parse_link, options["links"]))
-    if imposed := link(options["mbit"], options["delay_ms"]):
-        found["link"] = imposed
-    return found
+    own = inspect.signature(command, eval_str=True).parameters
+
+    def typed(**options: Any) -> None:
+        mine = {name: options.pop(name) for name in own if name != "fields"}
+        command(fields=fields(options), **mine)
+
+    parameters = [
+        parameter
+        for name, mine in own.items()
+        for parameter in (_options() if name == "fields" else [mine])
+    ]
+    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+    typed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for typer
+    return typed
+
+
+def _options() -> Iterator[inspect.Parameter]:
+    for name, schema in RunSpec.model_json_schema()["properties"].items():
+        text = about(schema, name not in BY_STRATEGY)
+        if name in NO_OPTIONS:
+            continue
+        if name == "link":
+            yield _option("mbit", Mbit)
+            yield _option("delay_ms", DelayMs)
+        elif name in REPEATED:
+            option = typer.Option(REPEATED[name][0], help=f"{text} May be repeated.")
+            yield _option(name, Annotated[list[str] | None, option])
+        else:
+            either = [schema, *schema.get("anyOf", ())]
+            kind: Any = next(KINDS[one["type"]] for one in either if "type" in one)
+            yield _option(name, Annotated[kind | None, typer.Option(help=text)])
+
+
+def _option(name: str, annotation: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+
+
+def fields(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are fields of a `RunSpec` and were typed, as the spec takes them."""
+    found = {name: value for name, value in options.items() if value is not None}
+    imposed = link(found.pop("mbit", None), found.pop("delay_ms", None))
+    for name, (_, parse) in REPEATED.items():
+        if items := found.pop(name, None):
+            found[name] = dict(map(parse, items))
+    return found | ({"link": imposed} if imposed else {})
