@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-ROOT = Path(__file__).parents[2]
+from course_lib.course.sets import ROOT
 
 
 def exercises(

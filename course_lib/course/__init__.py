@@ -1,5 +1,5 @@
 """Exercises: answers checked in words, hints in three levels, and notebooks for learners made from
-the solutions.
+the solutions. What belongs to one exercise set lies in `exercises/checks/`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,39 +1,64 @@
-"""`check` and `hint`: what a learner asks in a notebook."""
+"""`check` and `hint`: what a learner calls in a notebook."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from course_lib.course.tasks import find
-from course_lib.course.verdict import Text, Verdict
+from course_lib.course.limits import TookTooLong
+from course_lib.course.sets import find
+from course_lib.course.task import ENDLESS, Task, Unusable, Verdict
 from course_lib.errors import SpecError
 
 _asked: Counter[str] = Counter()  # hints given so far, by task
 
 
-def check(task: str, answer: Any) -> Verdict:
-    """Judge an answer in words: what is wrong with it in the smallest case that fails, and the
-    mistake by its name where that is known.
+class Text(str):
+    """A string that a notebook shows without quotes, line by line."""
 
-    True in an `if` just when it passed. Raises SpecError for a task that is unknown.
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def check(task: str, answer: Any) -> Verdict:
+    """Judge an answer in words: the smallest case that fails, and the mistake by its name if it is
+    a known one.
+
+    The verdict is true only if the answer passed. Raises SpecError for an unknown task, and
+    whatever a run of real processes raises for reasons of the machine.
 
         check("ring", my_ring)
     """
-    found = find(task)
+    return judged(find(task), answer)
+
+
+def judged(task: Task, answer: Any) -> Verdict:
+    """The verdict on an answer, whatever it is: no function, a stub, a loop that never ends."""
     if not callable(answer):
         given = "None" if answer is None else f"of type {type(answer).__name__}"
-        return Verdict(
-            task,
-            "not yet",
-            f"This is {given}. Give the function itself: check({task!r}, {found.answer}), without ( ) after its name.",
-        )
-    return found.judge(task, answer)
+        call = f"check({task.name!r}, {task.answer})"
+        text = f"This is {given}. Give the function itself: {call}, without ( ) after its name."
+        return Verdict(task.name, "not yet", text)
+    name = getattr(answer, "__name__", "the function")
+    try:
+        return task.judge(task.name, answer)
+    except NotImplementedError:  # the stub that an exercise begins with
+        text = "Nothing is here yet: write the function, then check it again."
+        return Verdict(task.name, "to do", text)
+    except Unusable as problem:
+        text = problem.text
+    except TookTooLong as late:
+        text = f"{name} had not come back after {late.seconds:g} seconds of computing. {ENDLESS}"
+    except MemoryError:
+        text = f"{name} fills the memory. {ENDLESS}"
+    return Verdict(task.name, "not yet", text)
 
 
 def hint(task: str, level: int | None = None) -> Text:
-    """The next hint for a task, each time one that says more, up to the third; or that of a
-    `level`, 1 to 3. Raises SpecError.
+    """The next hint for a task; each call says more, up to the third. `level` (1 to 3) gives that
+    hint instead. Raises SpecError for an unknown task or level.
     """
     hints = find(task).hints
     if level is None:

@@ -1,184 +1,162 @@
-"""`grade`: check all answers of a learner's notebook, in a process of their own with bounds on time
-and memory.
+"""`grade`: check all answers of a learner's notebook, in a task of a run of its own, with bounds on
+time and memory.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-import course_lib
-from course_lib.course.notebook import read
-from course_lib.course.verdict import Verdict
+from course_lib.cluster.run import Run
+from course_lib.course.ask import judged
+from course_lib.course.notebook import read, run
+from course_lib.course.task import ENDLESS, Task, Verdict
+from course_lib.errors import TaskFailed
 from course_lib.hardware.limits import gigabytes
+from course_lib.launch import start
+from course_lib.record.events import Lifecycle
 
-# For all cells together, and for each check; the bounds inside the process are tighter, but can be
-# blocked or swallowed.
-COMPUTING = 60.0  # seconds of the processor
-PATIENCE = 300.0  # seconds of the clock: for whatever waits and does not compute
-MEMORY = 2 << 30  # bytes that the process may hold
-_CLEANING = 5.0  # seconds that its descendants have to clean up when it is gone
+EXAMINER = "worker:0"
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the process may use for one thing: `computing` and `patience` in seconds, `memory` in
-    bytes.
+    """What the cells together, and then each check, may use: `computing` in seconds of the
+    processor, `patience` in seconds of the clock, `memory` in bytes of the examiner's process.
+
+    `bounded` sets tighter bounds inside that process, but a learner can block or swallow those.
     """
 
-    computing: float = COMPUTING
-    patience: float = PATIENCE
-    memory: int = MEMORY
+    computing: float = 60.0
+    patience: float = 300.0  # for what waits and does not compute
+    memory: int = 2 << 30
 
 
 def grade(path: Path, bounds: Bounds = Bounds()) -> list[Verdict]:
-    """A verdict for each task of the exercise at `path`, in their order. Raises SpecError where it
-    is none.
+    """A verdict for each task of the exercise at `path`, in their order.
 
-    A check that goes beyond the bounds is ended, and the others are made in a new process.
+    A check that exceeds its bounds, or ends its process, fails; the rest are made in a new process.
+    Raises SpecError if the notebook is no exercise, and what `start` and the start of a run raise.
     """
-    left = [task.name for task in read(path).tasks]
+    names = [task.name for task in read(path).tasks]
     verdicts: list[Verdict] = []
-    while left:
-        examiner = Examiner(path, left, bounds)
-        try:
-            examiner.report("Running the cells of the notebook")
-        except Ended as problem:
-            return verdicts + [Verdict(task, "not yet", str(problem)) for task in left]
-        else:
-            judged = _judged(examiner, left)
-            verdicts, left = verdicts + judged, left[len(judged) :]
-        finally:
-            examiner.close()
+    while len(verdicts) < len(names):
+        verdicts += _verdicts(path, names[len(verdicts) :], bounds)
     return verdicts
 
 
-class Ended(Exception):
-    """The process has ended, or was ended, before it had said all."""
+class _Ended(Exception):
+    """The examiner has ended, or was ended, before it had said all."""
 
 
-class Examiner:
-    """The process that runs the notebook and judges the answers to `tasks`, one after the other."""
+def _verdicts(path: Path, names: Sequence[str], bounds: Bounds) -> list[Verdict]:
+    """The verdicts on the first of the tasks: on all of them, if their examiner ends no sooner."""
+    doing = ["Running the cells of the notebook", *(f"Checking {name}" for name in names)]
+    reports: list[dict[str, Any]] = []
+    lost: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="lockstep-check-") as place:
+        said, run_dir = Path(place, "reports"), Path(place, "run")
+        work = partial(examine, path.resolve(), names, said)
+        with start(work, framework="python", workers=1, trace=False, run_dir=run_dir) as examiner:
+            try:
+                for number, what in enumerate(doing):
+                    reports.append(_report(examiner, said, number, what, bounds))
+            except _Ended as problem:
+                costs = names[len(reports) - 1 : len(reports)] if reports else names
+                lost = [Verdict(name, "not yet", str(problem)) for name in costs]
+    return [Verdict(**report) for report in reports[1:]] + lost
 
-    def __init__(self, path: Path, tasks: Sequence[str], bounds: Bounds) -> None:
-        self.bounds = bounds
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process is
-        held, self._lifeline = os.pipe()  # it dies when we do, or close this
-        self._reports, theirs = os.pipe()
-        self._read = b""
-        library = str(Path(course_lib.__file__).parents[1])
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "course_lib.course.entry",
-                str(held),
-                str(theirs),
-                str(path.resolve()),
-                *tasks,
-            ],
-            cwd=path.resolve().parent,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(
-                    filter(None, [library, os.environ.get("PYTHONPATH")])
-                ),
-            },
-            pass_fds=(held, theirs),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            start_new_session=True,
-        )
-        os.close(held)
-        os.close(theirs)
 
-    def report(self, doing: str) -> dict[str, Any]:
-        """The next thing that it says; `doing` is what it does meanwhile.
+def _report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) -> dict[str, Any]:
+    """Wait for the report of that number in the file `said`; `doing` is what the examiner does
+    meanwhile. Raises _Ended, with the reason, when it goes beyond its bounds or is gone.
+    """
+    begun, (computed, _) = time.monotonic(), _usage(examiner)
+    while True:
+        over = examiner.state not in ("starting", "running")  # before a last look at its reports
+        written = said.read_text() if said.exists() else ""
+        if written.count("\n") > number:
+            return dict(json.loads(written.splitlines()[number]))
+        if over:
+            raise _Ended(f"{doing} ended its process. {_last_words(examiner)}".rstrip())
+        computing, memory = _usage(examiner)
+        if computing - computed > bounds.computing:
+            raise _Ended(
+                f"{doing} computed for more than {bounds.computing:g} seconds, and was stopped. "
+                + ENDLESS
+            )
+        if time.monotonic() - begun > bounds.patience:
+            raise _Ended(
+                f"{doing} was not done after {bounds.patience:g} seconds, and was stopped. "
+                "What does it wait for?"
+            )
+        if memory > bounds.memory:
+            raise _Ended(
+                f"{doing} took more than {gigabytes(bounds.memory)} of memory, and was stopped. "
+                + ENDLESS
+            )
+        time.sleep(0.05)
 
-        Raises Ended, with the reason.
-        """
-        begun, computed = time.monotonic(), self._usage()[0]
-        while b"\n" not in self._read:
-            computing, memory = self._usage()
-            if computing - computed > self.bounds.computing:
-                raise Ended(
-                    f"{doing} computed for more than {self.bounds.computing:g} seconds, and was stopped. Does a loop never end?"
-                )
-            if time.monotonic() - begun > self.bounds.patience:
-                raise Ended(
-                    f"{doing} was not done after {self.bounds.patience:g} seconds, and was stopped. What does it wait for?"
-                )
-            if memory > self.bounds.memory:
-                raise Ended(
-                    f"{doing} took more than {gigabytes(self.bounds.memory)} of memory, and was stopped. Does a loop never end?"
-                )
-            if select.select([self._reports], [], [], 0.1)[0]:
-                came = os.read(self._reports, 1 << 16)
-                if not came:
-                    raise Ended(f"{doing} ended its process. {self._last_words()}".rstrip())
-                self._read += came
-        line, _, self._read = self._read.partition(b"\n")
-        return dict(json.loads(line))
 
-    def _usage(self) -> tuple[float, int]:
-        """Seconds of the processor and bytes of memory that it has used; zeros when it is gone."""
-        try:
-            process = psutil.Process(self._process.pid)
+def _last_words(examiner: Run) -> str:
+    """Why an examiner that is gone failed: what it raised, else the last line of its log."""
+    try:
+        examiner.wait()
+    except TaskFailed as failure:
+        return failure.reason if failure.remote_traceback else examiner.log(EXAMINER, 1)
+    return ""
+
+
+def _usage(examiner: Run) -> tuple[float, int]:
+    """Seconds of the processor and bytes of memory that the examiner has used; zeros when it is not
+    there.
+    """
+    for event in examiner.trace.all(Lifecycle, EXAMINER, state="starting"):
+        with suppress(psutil.Error):
+            process = psutil.Process(event.pid)
             times = process.cpu_times()
             return times.user + times.system, process.memory_info().rss
-        except psutil.Error:
-            return 0.0, 0
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-
-    def close(self) -> None:
-        """End it and all that it has started; returns when they are gone."""
-        self._process.kill()
-        os.close(self._lifeline)
-        os.close(self._reports)
-        self._process.wait(_CLEANING)
-        deadline = time.monotonic() + _CLEANING
-        # clusters end themselves when their kernel is gone
-        while (left := _session(self._process.pid)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._errors.close()
+    return 0.0, 0
 
 
-def _judged(examiner: Examiner, tasks: Sequence[str]) -> list[Verdict]:
-    """The verdicts on the first of the tasks: on all, if the process comes to no early end."""
-    verdicts: list[Verdict] = []
-    for task in tasks:
-        try:
-            verdicts.append(Verdict(**examiner.report(f"Checking {task}")))
-        except Ended as problem:
-            return [*verdicts, Verdict(task, "not yet", str(problem))]
-    return verdicts
+# --- in the examiner's process ---
 
 
-def _session(leader: int) -> list[int]:
-    """The processes of a session that are still there."""
-    found = []
-    for process in psutil.process_iter(["status"]):
-        with suppress(ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == leader and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+def examine(path: Path, names: Sequence[str], said: Path) -> None:
+    """Run the notebook at `path`, then judge its tasks of these names. Writes a line of JSON to
+    `said` when the cells have run, and one for each verdict.
+    """
+    os.chdir(path.parent)
+    sys.path.insert(0, str(path.parent))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # of its log only the errors are of use
+    notebook = read(path)
+    with said.open("w") as out:
+        namespace, troubles = run(notebook.cells)
+        print(json.dumps({"cells": len(notebook.cells)}), file=out, flush=True)
+        for task in notebook.tasks:
+            if task.name in names:
+                verdict = _answer_judged(task, namespace, troubles)
+                print(json.dumps(asdict(verdict)), file=out, flush=True)
+
+
+def _answer_judged(task: Task, namespace: dict[str, Any], troubles: Sequence[str]) -> Verdict:
+    """The verdict on the answer to a task, if the notebook has one."""
+    if task.answer not in namespace:
+        why = f" On the way there {'; '.join(troubles)}." if troubles else ""
+        return Verdict(task.name, "not yet", f"The notebook defines no {task.answer}.{why}")
+    try:
+        return judged(task, namespace[task.answer])
+    except (Exception, SystemExit) as error:  # must not cost the others their check
+        text = f"It could not be checked: {type(error).__name__}: {error}"
+        return Verdict(task.name, "not yet", text)

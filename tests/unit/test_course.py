@@ -4,8 +4,10 @@ exercises made from solutions.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,14 @@ from course_lib.collectives import (
 )
 from course_lib.course import check, hint
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
+from course_lib.course.limits import TookTooLong, bounded
 from course_lib.course.notebook import read
-from course_lib.course.tasks import EXERCISES, TASKS
-from course_lib.errors import SpecError
+from course_lib.course.sets import sets
+from course_lib.errors import SpecError, Unavailable
 
 ROOT = Path(__file__).parents[2]
+EXERCISES = sets()
+TASKS = [task.name for tasks in EXERCISES.values() for task in tasks]
 T = Transfer
 Answer = Callable[..., Any]
 WRONG: list[tuple[str, Answer, str]] = []
@@ -513,6 +518,86 @@ def test_there_are_three_hints_and_each_call_gives_the_next_one(task: str) -> No
     assert given[1] == hint(task, level=2)
     with pytest.raises(SpecError, match="1 to 3"):
         hint(task, level=4)
+
+
+# --- where the checks are ---
+
+TOY = """
+from course_lib.course.task import Task, Verdict
+
+def judge(task, answer):
+    return Verdict(task, "passed" if answer() == 7 else "not yet", "It returns 7.")
+
+TASKS = (Task("seven", "seven", ("a", "b", "c"), judge),)
+"""
+
+
+@pytest.fixture
+def other_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of its own for the checks of exercises; there is nothing yet."""
+    monkeypatch.setattr("course_lib.course.sets.CHECKS", tmp_path / "checks")
+    sets.cache_clear()
+    yield tmp_path / "checks"
+    sets.cache_clear()
+
+
+def test_a_new_set_is_found_by_its_file_alone(other_checks: Path) -> None:
+    other_checks.mkdir()
+    (other_checks / "__init__.py").touch()
+    (other_checks / "99_toy.py").write_text(TOY)
+    assert check("seven", lambda: 7)
+    assert not check("seven", lambda: 8)
+    assert [(name, [t.name for t in tasks]) for name, tasks in sets().items()] == [
+        ("99_toy", ["seven"])
+    ]
+
+
+def test_without_the_checks_the_cure_is_said(other_checks: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no folder .*checks.*pip install -e \."):
+        check("ring", ring)
+
+
+def test_no_two_tasks_have_one_name() -> None:
+    assert len(TASKS) == len(set(TASKS))
+
+
+# --- bounds on computing ---
+
+
+def compute(seconds: float) -> None:
+    """Use up processor time."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_a_block_that_computes_too_long_is_ended_and_one_that_does_not_is_left_alone() -> None:
+    with pytest.raises(TookTooLong, match=r"0\.05 seconds"), bounded(0.05):
+        compute(5)
+    with bounded(5):
+        compute(0.05)
+    compute(0.1)  # nothing rings afterwards
+
+
+@pytest.mark.parametrize("inner", [0.02, 5.0])
+def test_the_bound_of_an_outer_block_holds_after_an_inner_one(inner: float) -> None:
+    with pytest.raises(TookTooLong, match=r"0\.1 seconds"), bounded(0.1):
+        with contextlib.suppress(TookTooLong), bounded(inner):
+            compute(0.05)
+        compute(5)
+
+
+@pytest.mark.parametrize("inner", [0.3, 5.0])
+def test_the_bound_of_an_outer_block_holds_inside_an_inner_one(inner: float) -> None:
+    with pytest.raises(TookTooLong, match=r"0\.1 seconds"), bounded(0.1), bounded(inner):
+        compute(5)
+
+
+def test_a_bound_that_is_swallowed_is_raised_again() -> None:
+    with pytest.raises(TookTooLong), bounded(0.05):
+        with contextlib.suppress(TookTooLong):
+            compute(5)
+        compute(5)
 
 
 # --- exercises from solutions ---------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""A learner's all-reduce, tried for 1, 2, ... 9 workers: what it gave, and the smallest number for
-which it is wrong.
+"""A learner's all-reduce, tried for 1 to 9 workers: what it returned, and the smallest number of
+workers for which that is wrong.
 """
 
 from __future__ import annotations
@@ -9,25 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.collectives import Failure, Proof, Schedule, smallest_failure, verify
-from course_lib.course.bounded import TookTooLong, bounded
-from course_lib.course.verdict import TO_DO, State
+from course_lib.course.limits import TookTooLong, bounded
+from course_lib.course.task import ENDLESS, Unusable
 
-SIZES = range(1, 10)  # with 3, 5, 6, 7 and 9 in it: most mistakes come out right for powers of two
+SIZES = range(1, 10)  # not powers of two alone, for which most mistakes come out right
 PATIENCE = 5.0  # seconds of computing for all sizes together
-
-
-class Unusable(Exception):
-    """A function from which no schedules can be had. `state` and `text` are for the learner."""
-
-    def __init__(self, state: State, text: str) -> None:
-        self.state, self.text = state, text
-        super().__init__(text)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What `function` returned for each of `SIZES`, if it returned, and its smallest failure (None:
-    it is right for all).
+    """What `function` returned for each of `SIZES`, unless it raised, and its smallest failure
+    (None: it is right for all).
     """
 
     function: Callable[..., Any]
@@ -42,9 +34,9 @@ class Attempt:
     def schedules(self) -> dict[int, Schedule]:
         """By number of workers, where a schedule for that number came back."""
         return {
-            n: given
-            for n, given in self.returned.items()
-            if isinstance(given, Schedule) and given.workers == n
+            workers: given
+            for workers, given in self.returned.items()
+            if isinstance(given, Schedule) and given.workers == workers
         }
 
     @property
@@ -56,18 +48,14 @@ class Attempt:
         return self.failure.proof if self.failure else None
 
     def first_wrong(self, least: int) -> Proof | None:
-        """What `verify` says of the smallest schedule for `least` workers or more that is wrong, if
-        there is one.
-        """
+        """What `verify` says of the smallest wrong schedule for `least` workers or more, if any."""
         proofs = (
             verify(schedule) for workers, schedule in self.schedules.items() if workers >= least
         )
         return next((proof for proof in proofs if not proof.ok), None)
 
     def right_if(self, change: Callable[[Schedule], Schedule]) -> bool:
-        """Whether all schedules would be right if something in them were changed: then that is the
-        mistake.
-        """
+        """Whether `change` makes all schedules right: then what it changes is the mistake."""
         schedules = self.schedules.values()
         return len(schedules) == len(SIZES) and all(
             verify(change(schedule)).ok for schedule in schedules
@@ -77,7 +65,8 @@ class Attempt:
 def attempt(function: Callable[..., Any]) -> Attempt:
     """Try a function for all sizes.
 
-    Raises `Unusable` where it is not written yet, never ends, or does not say the same twice.
+    Raises `Unusable` if it never ends or does not return the same twice, and NotImplementedError
+    and MemoryError as the function does.
     """
     name = getattr(function, "__name__", "the function")
     returned: dict[int, Any] = {}
@@ -90,12 +79,8 @@ def attempt(function: Callable[..., Any]) -> Attempt:
             return Attempt(function, returned, smallest_failure(function, up_to=max(SIZES)))
     except TookTooLong:
         workers = next((n for n in SIZES if n not in returned), max(SIZES))
-        text = f"{name}({workers}) had not come back after {PATIENCE:g} seconds of computing. Does a loop in it never end?"
-        raise Unusable("not yet", text) from None
-    except MemoryError:
-        raise Unusable(
-            "not yet", f"{name} fills the memory. Does a loop in it never end?"
-        ) from None
+        late = f"{name}({workers}) had not come back after {PATIENCE:g} seconds of computing."
+        raise Unusable(f"{late} {ENDLESS}") from None
 
 
 def _call(function: Callable[..., Any], workers: int) -> dict[int, Any]:
@@ -104,9 +89,7 @@ def _call(function: Callable[..., Any], workers: int) -> dict[int, Any]:
     """
     try:
         return {workers: function(workers)}
-    except NotImplementedError as error:  # the stub that an exercise begins with
-        raise Unusable("to do", TO_DO) from error
-    except MemoryError:
+    except (NotImplementedError, MemoryError):
         raise
     except Exception:  # a learner's function may raise anything
         return {}
@@ -116,5 +99,7 @@ def _same(name: str, workers: int, first: Any, second: Any) -> None:
     if isinstance(first, Schedule) and not (
         isinstance(second, Schedule) and first.digest == second.digest
     ):
-        text = f"{name}({workers}) gives another schedule when it is called a second time. Is there a list that outlives the call? Make it inside."
-        raise Unusable("not yet", text)
+        raise Unusable(
+            f"{name}({workers}) gives another schedule when it is called a second time. "
+            "Is there a list that outlives the call? Make it inside."
+        )

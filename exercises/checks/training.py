@@ -1,5 +1,5 @@
-"""The task "train": a function that trains digits with an all-reduce of the learner's own, tried
-with a ring that only the check knows.
+"""The judge of a function that trains digits with the all-reduce that it is given. The check hands
+it a ring that only the check knows, and looks at the trace of the run that comes back.
 """
 
 from __future__ import annotations
@@ -11,30 +11,19 @@ import numpy as np
 
 from course_lib.cluster.run import Run
 from course_lib.collectives import Schedule, ring
-from course_lib.course.bounded import TookTooLong, bounded
-from course_lib.course.task import Task
-from course_lib.course.verdict import TO_DO, Verdict
+from course_lib.course.limits import bounded
+from course_lib.course.task import Verdict
 from course_lib.errors import SpecError
 from course_lib.launch import start
 from course_lib.record.events import Message, Metric
 from course_lib.spec import NATIVE, RunSpec
 
 WORKERS, STEPS = 4, 60
-# two all-reduces add the same float32 numbers in other orders, and training carries the differences
-# on; losses are of size 1
+# Two all-reduces add the same float32 numbers in different orders, and training carries the
+# differences on; losses are of size 1.
 CLOSE = 1e-5
-# seconds of computing in the notebook's own process, which has hardly anything to do
-PATIENCE = 30.0
+PATIENCE = 30.0  # seconds of computing in the notebook's own process, which has little to do
 RUN_PATIENCE = 90.0  # seconds that a run may take
-
-HINTS = (
-    'start("multi_worker_mirrored", ...) begins a run and returns at once. Which fields choose PyTorch, the number of workers and of steps, and the '
-    "all-reduce? And what must be called on the run before it has a result?",
-    'framework="torch", workers=4, steps=60. The all-reduce is the function that came in: pass the function on, do not call it. '
-    "wait(60) waits for the end of the run, at most 60 seconds, and returns the run.",
-    'One line: return start("multi_worker_mirrored", framework="torch", workers=4, steps=60, all_reduce=...).wait(60)',
-)
-
 
 Complaint = tuple[str, str]  # what is wrong, and the name of the mistake
 
@@ -45,7 +34,7 @@ def probe(workers: int) -> Schedule:
 
 
 def judge(task: str, answer: Any) -> Verdict:
-    """Judge a function from an all-reduce to a finished run, by the trace of the run that it makes
+    """Judge a function from an all-reduce to a finished run by the trace of the run that it makes
     with `probe`.
     """
     given: Any = None
@@ -53,13 +42,8 @@ def judge(task: str, answer: Any) -> Verdict:
         with bounded(PATIENCE):
             given = answer(probe)
         complaint = _complaint(given)
-    except NotImplementedError:  # the stub that an exercise begins with
-        return Verdict(task, "to do", TO_DO)
-    except TookTooLong:
-        complaint = (
-            f"It had not come back after {PATIENCE:g} seconds of computing. Does a loop in it never end?",
-            "",
-        )
+    except NotImplementedError:
+        raise
     except Exception as error:
         complaint = f"It raises {type(error).__name__}: {error}", _raised(error)
     finally:
@@ -69,8 +53,9 @@ def judge(task: str, answer: Any) -> Verdict:
         return Verdict(task, "not yet", *complaint)
     spec = given.spec
     text = (
-        f"A ring of ours, handed to your function, trained {spec.workload} for {spec.steps} steps in {spec.workers} PyTorch processes; "
-        "all messages of the run are its.\nThe losses are those of PyTorch's own all-reduce: the largest difference is "
+        f"A ring of ours, handed to your function, trained {spec.workload} for {spec.steps} steps "
+        f"in {spec.workers} PyTorch processes; all messages of the run are its.\n"
+        "The losses are those of PyTorch's own all-reduce: the largest difference is "
         f"{_difference(given):.0e}, from float32 sums in another order."
     )
     return Verdict(task, "passed", text)
@@ -138,15 +123,24 @@ def _other_messages(run: Run) -> Complaint | None:
     if {(m.round, m.src, m.dst) for m in run.trace.all(Message)} == asked:
         return None
     return (
-        f"The run followed another all-reduce ({run.spec.all_reduce!r}) than the one that your function was given.",
-        "Is the name of an all-reduce written in the function? Hand on what came in: all_reduce=all_reduce.",
+        (
+            f"The run followed another all-reduce ({run.spec.all_reduce!r}) than the one that your"
+            " function was given."
+        ),
+        (
+            "Is the name of an all-reduce written in the function? Hand on what came in:"
+            " all_reduce=all_reduce."
+        ),
     )
 
 
 def _other_losses(run: Run) -> Complaint | None:
     if _difference(run) > CLOSE:
         return (
-            f"The losses differ from those with PyTorch's own all-reduce by up to {_difference(run):.1e}.",
+            (
+                "The losses differ from those with PyTorch's own all-reduce by up to"
+                f" {_difference(run):.1e}."
+            ),
             "Leave seed and batch as they are.",
         )
     return None
@@ -177,10 +171,10 @@ def _raised(error: Exception) -> str:
         and error.field == "all_reduce"
         and isinstance(error.value, (str, Schedule))
     ):
-        return "Hand on the function itself, not what it returns and not its name: all_reduce=all_reduce."
+        return (
+            "Hand on the function itself, not what it returns and not its name:"
+            " all_reduce=all_reduce."
+        )
     if isinstance(error, TypeError) and "positional argument" in str(error):
         return "Your function is called with one thing, the all-reduce: def train(all_reduce)."
     return ""
-
-
-TASK = Task(name="train", answer="train", hints=HINTS, judge=judge)

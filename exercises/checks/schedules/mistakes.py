@@ -1,8 +1,8 @@
-"""Mistakes that many make in any all-reduce, recognised by what would make the schedule right: if
-one change does, that is what is wrong.
+"""Mistakes that many make in any all-reduce. A mistake is recognised by its cure: if one change
+makes every schedule right, then what it changes is the mistake.
 
-A recogniser takes an `Attempt` that is wrong and returns words that name the mistake, or "" where
-it is another.
+A recogniser takes a wrong `Attempt` and returns words that name the mistake, or "" if the mistake
+is another one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from course_lib.collectives import Round, Schedule, Transfer
 from course_lib.collectives.contributions import sound, whole
 from course_lib.collectives.explain import ranks_text
 from course_lib.collectives.schedule import Op
-from course_lib.course.attempt import PATIENCE, SIZES, Attempt
-from course_lib.course.bounded import TookTooLong, bounded
+from course_lib.course.limits import TookTooLong, bounded
+
+from .attempt import PATIENCE, SIZES, Attempt
 
 Recogniser = Callable[[Attempt], str]
 Rounds = list[list[Transfer]]
@@ -50,7 +51,10 @@ def returns_rounds(attempt: Attempt) -> str:
     if attempt.returned and all(
         isinstance(given, (list, tuple)) for given in attempt.returned.values()
     ):
-        return "These are the rounds alone. Wrap them: return Schedule(name, workers, chunks=..., rounds=...)."
+        return (
+            "These are the rounds alone. Wrap them: return Schedule(name, workers, chunks=...,"
+            " rounds=...)."
+        )
     return ""
 
 
@@ -60,7 +64,10 @@ def hard_coded(attempt: Attempt) -> str:
     right = set(attempt.failure.right_for) - {1} if attempt.failure else set()
     only = sizes if len(sizes) == 1 and len(attempt.returned) > 1 else right
     if len(only) == 1 and (number := only.pop()) > 2:
-        return f"It works for {number} workers and for no others: is a {number} (or {number - 1}) written where `workers` should stand?"
+        return (
+            f"It works for {number} workers and for no others: is a {number} (or {number - 1})"
+            " written where `workers` should stand?"
+        )
     return ""
 
 
@@ -92,13 +99,15 @@ def wrong_op(attempt: Attempt) -> str:
         for t, m in zip(mine, right, strict=True):
             if (t.op, m.op) == ("reduce", "copy"):
                 return (
-                    f"Round {number} adds where it should copy: rank {t.src} sends rank {t.dst} a finished sum, "
-                    "and 'reduce' counts what is in it a second time. On the way back the op is 'copy'."
+                    f"Round {number} adds where it should copy: rank {t.src} sends rank {t.dst} a"
+                    " finished sum, and 'reduce' counts what is in it a second time. On the way"
+                    " back the op is 'copy'."
                 )
             if (t.op, m.op) == ("copy", "reduce"):
                 return (
-                    f"Round {number} copies where it should add: what rank {t.src} sends takes the place of rank {t.dst}'s own gradient, "
-                    "which is lost. Until a sum is complete, the op is 'reduce'."
+                    f"Round {number} copies where it should add: what rank {t.src} sends takes the"
+                    f" place of rank {t.dst}'s own gradient, which is lost. Until a sum is"
+                    " complete, the op is 'reduce'."
                 )
     return ""
 
@@ -123,7 +132,10 @@ def not_sent_back(attempt: Attempt) -> str:
         return ""
     so_far = len(rounds_of(schedule))
     where = "; ".join(f"chunk {c} on {ranks_text(ranks)}" for c, ranks in enumerate(holders))
-    return f"The answer is never sent back. After {so_far} round{'s' * (so_far > 1)} the sums are complete ({where}), and nobody else gets them."
+    return (
+        f"The answer is never sent back. After {so_far} round{'s' * (so_far > 1)} the sums are"
+        f" complete ({where}), and nobody else gets them."
+    )
 
 
 def one_round_for_all(attempt: Attempt) -> str:
@@ -137,8 +149,9 @@ def one_round_for_all(attempt: Attempt) -> str:
 
     if attempt.right_if(mended):
         return (
-            "Adding and copying stand in one round. All transfers of a round read what was there when the round began, so the sum is not "
-            "there yet: give the way back a round of its own."
+            "Adding and copying stand in one round. All transfers of a round read what was there"
+            " when the round began, so the sum is not there yet: give the way back a round of its"
+            " own."
         )
     return ""
 
@@ -147,7 +160,10 @@ def sends_to_itself(attempt: Attempt) -> str:
     if attempt.right_if(
         lambda s: rebuilt(s, [[t for t in r if t.src != t.dst] for r in rounds_of(s)])
     ):
-        return "A rank sends to itself, and has that already. Leave that rank out, as range(1, workers) leaves out rank 0."
+        return (
+            "A rank sends to itself, and has that already. Leave that rank out, as range(1,"
+            " workers) leaves out rank 0."
+        )
     return ""
 
 
@@ -163,7 +179,10 @@ def no_modulo(attempt: Attempt) -> str:
         )
 
     if attempt.right_if(around):
-        return "A number runs over the end: after the last rank (or chunk) comes 0 again. Take % workers of it."
+        return (
+            "A number runs over the end: after the last rank (or chunk) comes 0 again. Take %"
+            " workers of it."
+        )
     return ""
 
 
@@ -188,7 +207,10 @@ def wrong_direction(attempt: Attempt) -> str:
         (True, True, "in every round"),
     ):
         if attempt.right_if(way(first, second)):
-            return f"Sender and receiver are exchanged {where}: it is Transfer(src, dst, chunk, op), the sender first."
+            return (
+                f"Sender and receiver are exchanged {where}: it is Transfer(src, dst, chunk, op),"
+                " the sender first."
+            )
     return ""
 
 
@@ -208,7 +230,10 @@ def left_out(attempt: Attempt) -> str:
         if missing[-1] == schedule.workers - 1
         else ""
     )
-    return f"For {schedule.workers} workers {ranks_text(missing)} take{'s' * (len(missing) == 1)} part in no transfer.{end}"
+    return (
+        f"For {schedule.workers} workers {ranks_text(missing)} take{'s' * (len(missing) == 1)} part"
+        f" in no transfer.{end}"
+    )
 
 
 def too_few_chunks(attempt: Attempt) -> str:
@@ -220,7 +245,10 @@ def too_few_chunks(attempt: Attempt) -> str:
         )
 
     if attempt.right_if(counted):
-        return "The transfers are right, but the schedule has another number of chunks than they use: set chunks=workers."
+        return (
+            "The transfers are right, but the schedule has another number of chunks than they use:"
+            " set chunks=workers."
+        )
     return ""
 
 
@@ -238,8 +266,8 @@ def too_early(attempt: Attempt) -> str:
                 and (has := len(state.ranks(t.src, t.chunk))) < schedule.workers
             ):
                 return (
-                    f"In round {number} rank {t.src} copies chunk {t.chunk} to rank {t.dst}, with {has} of {schedule.workers} gradients in it: "
-                    "it is not complete yet."
+                    f"In round {number} rank {t.src} copies chunk {t.chunk} to rank {t.dst}, with"
+                    f" {has} of {schedule.workers} gradients in it: it is not complete yet."
                 )
     return ""
 
