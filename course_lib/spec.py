@@ -29,13 +29,19 @@ Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
 _STRICT = ConfigDict(frozen=True, extra="forbid")
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def whole(default: int | None, low: int, high: int, title: str) -> Any:
     """A field that is a whole number from `low` to `high`."""
     allowed = f"a whole number from {low} to {high}"
     return Field(default, ge=low, le=high, title=title, description=allowed)
+
+
+def number(default: float | None, high: int, title: str, unit: str, zero: bool = False) -> Any:
+    """A field that is a number up to `high`, above 0 or, with `zero`, from 0."""
+    low: dict[str, Any] = {"ge": 0} if zero else {"gt": 0}
+    allowed = f"{unit}, from 0 to {high}" if zero else f"{unit}, above 0, at most {high}"
+    return Field(default, **low, le=high, allow_inf_nan=False, title=title, description=allowed)
 
 
 class Link(BaseModel):
@@ -48,20 +54,10 @@ class Link(BaseModel):
 
     model_config = _STRICT
 
-    mbit: Number | None = Field(
-        None,
-        gt=0,
-        le=100_000,
-        title="the link of each host",
-        description="megabits a second, above 0, at most 100000; leave it out for no limit",
+    mbit: float | None = number(
+        None, 100_000, "the link of each host, no limit if not given", "megabits a second"
     )
-    delay_ms: Number = Field(
-        0.0,
-        ge=0,
-        le=10_000,
-        title="the delay of each host's link",
-        description="milliseconds, from 0 to 10000",
-    )
+    delay_ms: float = number(0.0, 10_000, "the delay of each host's link", "milliseconds", True)
 
     def __init__(self, **fields: Any) -> None:
         with _complaints(Link):
@@ -177,22 +173,14 @@ class RunSpec(BaseModel):
     )
     steps: Count = whole(200, 1, 1_000_000, "steps to train")
     seed: Count = whole(0, 0, 2**31 - 1, "decides the first weights and the order of the examples")
-    learning_rate: Number | None = Field(
-        None,
-        gt=0,
-        le=100,
-        title="learning rate, that of the workload if not given",
-        description="a number above 0, at most 100",
+    learning_rate: float | None = number(
+        None, 100, "learning rate, that of the workload if not given", "a number"
     )
     evaluate_every: Count = whole(
         0, 0, 1_000_000, "steps between two measurements of the test accuracy, 0 for one at the end"
     )
-    device_ms: Number = Field(
-        0.0,
-        ge=0,
-        le=60_000,
-        title="emulated device time of one step",
-        description="milliseconds, from 0 (none) to 60000",
+    device_ms: float = number(
+        0.0, 60_000, "emulated device time of one step, 0 for none", "milliseconds", True
     )
     slow: dict[str, float] = Field(
         default_factory=dict,
@@ -205,13 +193,7 @@ class RunSpec(BaseModel):
         description="a directory that can be written and is empty or does not exist",
     )
     trace: bool = Field(True, title="record events", description="true or false")
-    start_timeout: Number = Field(
-        60.0,
-        gt=0,
-        le=600,
-        title="how long all tasks may take to start",
-        description="seconds, above 0, at most 600",
-    )
+    start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
 
     def __init__(self, **fields: Any) -> None:
         with _complaints(RunSpec):
