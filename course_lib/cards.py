@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from course_lib import hardware
+from course_lib.launch import prepare
 from course_lib.strategies import catalog
 from course_lib.widgets.cards.machine_card import MachineCard
 from course_lib.widgets.cards.strategy_table import StrategyTable
@@ -15,7 +16,7 @@ def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
     `RunSpec`, the plan of that run too.
     """
     here = hardware.probe()
-    reasons = catalog.plan(catalog.spec_for(strategy, **fields), here).reasons if strategy else ()
+    reasons = prepare(catalog.spec_for(strategy, **fields), here).plan.reasons if strategy else ()
     return MachineCard(
         hardware.machine_rows(here),
         catalog.rows(here),

@@ -7,10 +7,11 @@ from typing import Any
 
 from course_lib import hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.run import Run, launch
-from course_lib.cluster.rundir import RunDir
+from course_lib.cluster.run import Prepared, Run, launch
 from course_lib.cluster.task import clock
+from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
+from course_lib.hardware import Machine
 from course_lib.spec import JOBS, RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.summary import summarize
@@ -33,18 +34,35 @@ def start(
     """
     origin = clock()
     fields, algorithm = catalog.named(fields)
-    programs: Mapping[str, str] | Mapping[str, Program]
+    programs = None
     if isinstance(what, (str, RunSpec)):
-        spec, summary = catalog.spec_for(what, **fields), summarize
-        programs = catalog.find(spec.strategy).programs[spec.framework]
+        spec = catalog.spec_for(what, **fields)
     else:
-        programs, summary = _by_job(what), None
+        programs = _by_job(what)
         spec = RunSpec(strategy="custom", **{"framework": "python", **fields}).complete()
-    machine = hardware.probe()
     schedule = catalog.schedule(spec, algorithm)
-    plan = catalog.plan(spec, machine, warm=nursery.is_warm(spec.framework))
-    directory = RunDir(spec)
-    return launch(spec, plan, machine, directory, origin, programs, summary, schedule)
+    return launch(prepare(spec, hardware.probe(), schedule, programs), origin)
+
+
+def prepare(
+    spec: RunSpec,
+    machine: Machine,
+    schedule: Schedule | None = None,
+    programs: Mapping[str, Program] | None = None,
+    warm: bool | None = None,
+) -> Prepared:
+    """Plan a run for a machine, or a share of one; nothing is started.
+
+    `spec` is complete and checked (see `catalog.spec_for`), `programs` are the functions of a
+    learner's own run. `warm`: whether the framework is loaded already, found out if not given.
+    Raises `SpecError` if the tasks need more memory than is free.
+    """
+    warm = nursery.is_warm(spec.framework) if warm is None else warm
+    if programs is not None:
+        return Prepared(spec, machine, hardware.plan(spec, machine, warm), programs, schedule)
+    strategy = catalog.find(spec.strategy)
+    plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec))
+    return Prepared(spec, machine, plan, strategy.programs[spec.framework], schedule, summarize)
 
 
 def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -365,20 +366,25 @@ class Run:
                 self._early.append(order)
 
 
-def launch(
-    spec: RunSpec,
-    plan: Plan,
-    machine: Machine,
-    directory: RunDir,
-    origin: float,
-    programs: Mapping[str, str] | Mapping[str, Callable[..., Any]],
-    summarize: Callable[[Run], Any] | None = None,
-    schedule: Schedule | None = None,
-) -> Run:
-    """Start a run whose tasks do what `programs` says for their job: `module:function`, or a
-    function of the learner's own.
-
-    `schedule` is its all-reduce, if that is not the framework's own.
+@dataclass(frozen=True)
+class Prepared:
+    """All that is decided before a run starts. `programs`: by job, `module:function` or a function
+    of the learner's own; `schedule`: its all-reduce, if that is not the framework's own;
+    `summarize` makes the result of a finished run, which else is what each task returned.
     """
-    directory.describe(spec, plan, machine, origin, programs, schedule)
-    return Run(spec, plan, directory, origin, summarize)
+
+    spec: RunSpec
+    machine: Machine
+    plan: Plan
+    programs: Mapping[str, Any]
+    schedule: Schedule | None = None
+    summarize: Callable[[Run], Any] | None = None
+
+
+def launch(ready: Prepared, origin: float, directory: RunDir | None = None) -> Run:
+    """Start a run. `origin`: when it was called, on the machine's clock."""
+    directory = directory or RunDir(ready.spec)
+    directory.describe(
+        ready.spec, ready.plan, ready.machine, origin, ready.programs, ready.schedule
+    )
+    return Run(ready.spec, ready.plan, directory, origin, ready.summarize)

@@ -17,20 +17,18 @@ from typing import Any
 from course_lib import hardware
 from course_lib.cluster import nursery
 from course_lib.cluster.interrupt import saying
-from course_lib.cluster.run import WAIT, Run, launch
+from course_lib.cluster.run import WAIT, Prepared, Run, launch
 from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
-from course_lib.hardware import Machine, Plan
+from course_lib.hardware import Machine
+from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness
 from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Meter, Sample, Verdict
 from course_lib.racing.line import StartingLine, draw
 from course_lib.record.events import Lifecycle
-from course_lib.spec import RunSpec
-from course_lib.strategies import catalog
-from course_lib.strategies.summary import summarize
 
 EVALUATE_EVERY = 10  # steps between two looks at the test accuracy, where a race is for one
 LOOK = 0.02  # seconds between looks at the starting line
@@ -72,33 +70,20 @@ def race(
     lined_up, notes = line_up(entrants, fields)
     machine = hardware.probe()
     share, cores = divide(machine, len(lined_up))
-    plans = _plans(lined_up, share)
+    ready = _prepared(lined_up, share, run_dir)
     notes += [_cores_note(cores, share, machine)]
-    if any(plan.device == "gpu" for plan in plans):
+    if any(each.plan.device == "gpu" for each in ready):
         notes.append(
             "All entrants compute on the same GPUs, and how busy those are is not measured."
         )
-    specs = [_placed(i, entrant, run_dir) for i, entrant in enumerate(lined_up)]
-    directories = [RunDir(spec) for spec in specs]
+    directories = [RunDir(each.spec) for each in ready]
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
-        for i, entrant in enumerate(lined_up):
-            roles = draw(
-                directories[i].path,
-                catalog.find(specs[i].strategy).programs[specs[i].framework],
-                cores[i],
-            )
-            runs[entrant.label] = launch(
-                specs[i],
-                plans[i],
-                machine,
-                directories[i],
-                origin,
-                roles,
-                summarize,
-                entrant.schedule,
-            )
-            begun.callback(runs[entrant.label].stop)
+        for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
+            programs = draw(directory.path, each.programs, own)
+            run = launch(replace(each, machine=machine, programs=programs), origin, directory)
+            runs[entrant.label] = run
+            begun.callback(run.stop)
         begun.pop_all()  # all are there: none is to be stopped
     return Race(runs, notes, origin, machine.cores, target_loss, target_accuracy)
 
@@ -119,25 +104,26 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
     return share, [tuple(mine[i * share.cores : (i + 1) * share.cores]) for i in range(entrants)]
 
 
-def _plans(entrants: Sequence[Entrant], share: Machine) -> list[Plan]:
-    """The plan of each entrant for its share. Raises `SpecError` if that has too little memory."""
-    plans, warm = [], set[str]()
-    for entrant in entrants:
-        framework = entrant.spec.framework
+def _prepared(
+    entrants: Sequence[Entrant], share: Machine, run_dir: str | Path | None
+) -> list[Prepared]:
+    """What each entrant needs to start on its share, in a directory of its own in that of the race,
+    if one was named. Raises `SpecError` if its share has too little memory.
+    """
+    found, warm = [], set[str]()
+    for number, entrant in enumerate(entrants):
+        spec = entrant.spec
+        if run_dir is not None and spec.run_dir is None:
+            name = re.sub(r"[^\w.=-]+", "-", f"{number}-{entrant.label}")
+            spec = spec.model_copy(update={"run_dir": Path(run_dir, name)})
+        loaded = spec.framework in warm or nursery.is_warm(spec.framework)
+        warm.add(spec.framework)
         try:
-            plans.append(
-                catalog.plan(
-                    entrant.spec, share, warm=framework in warm or nursery.is_warm(framework)
-                )
-            )
+            found.append(prepare(spec, share, entrant.schedule, warm=loaded))
         except SpecError as error:
-            raise SpecError(
-                error.field,
-                error.value,
-                f"{error.allowed} (for {entrant.label}, one of {len(entrants)} entrants)",
-            ) from None
-        warm.add(framework)
-    return plans
+            who = f"(for {entrant.label}, one of {len(entrants)} entrants)"
+            raise SpecError(error.field, error.value, f"{error.allowed} {who}") from None
+    return found
 
 
 def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine) -> str:
@@ -145,14 +131,6 @@ def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine
     if cores[0]:
         return f"Each entrant has {each} of this machine to itself."
     return f"The entrants share {machine.cores} cores, and each plans its threads for {each}: one can take time from the other."
-
-
-def _placed(number: int, entrant: Entrant, run_dir: str | Path | None) -> RunSpec:
-    """The entrant's spec, with a directory of its own inside the one that was named for the race."""
-    if run_dir is None or entrant.spec.run_dir is not None:
-        return entrant.spec
-    name = re.sub(r"[^\w.=-]+", "-", f"{number}-{entrant.label}")
-    return entrant.spec.model_copy(update={"run_dir": Path(run_dir, name)})
 
 
 class Race:

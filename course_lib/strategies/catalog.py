@@ -16,7 +16,7 @@ from typing import Any
 from course_lib import hardware, lazy, workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware import Machine, Plan
+from course_lib.hardware import Machine
 from course_lib.spec import MAX_REPLICAS, NATIVE, RunSpec
 from course_lib.strategies.strategy import Standing, Strategy
 
@@ -114,12 +114,6 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
     if algorithm is not None and not (proof := verify(found)):
         raise SpecError("all_reduce", spec.all_reduce, f"it is not right yet.\n{proof}")
     return found
-
-
-def plan(spec: RunSpec, machine: Machine, warm: bool = False) -> Plan:
-    """`hardware.plan` of a run, with the all-reduce that its strategy has."""
-    own = find(spec.strategy).all_reduce(spec) if spec.strategy in STRATEGIES else None
-    return hardware.plan(spec, machine, warm, own)
 
 
 def rows(machine: Machine) -> list[dict[str, str]]:

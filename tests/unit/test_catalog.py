@@ -14,6 +14,7 @@ import pytest
 import course_lib
 from course_lib import hardware, workloads
 from course_lib.errors import SpecError, Unavailable
+from course_lib.launch import prepare
 from course_lib.spec import Link, RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.catalog import STRATEGIES, spec_for
@@ -278,7 +279,7 @@ def test_who_can_take_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says
         if jobs:
             spec = spec_for(name, framework=framework, emulate=name == "tpu" or None)
             (reason,) = (
-                r for r in catalog.plan(spec, hardware.probe()).reasons if r.what == "all-reduce"
+                r for r in prepare(spec, hardware.probe()).plan.reasons if r.what == "all-reduce"
             )
             assert (reason.choice in ("ring", "gloo", "nccl")) == (
                 STRATEGIES[name].all_reduce(spec) is None
