@@ -29,10 +29,12 @@ class Channel:
 
     def receive(self) -> list[dict[str, Any]] | None:
         """Wait for data and return the whole messages in it (maybe none yet), or None when the
-        other side is gone.
+        other side is gone. Raises `TimeoutError` if the socket has a time-out and nothing came.
         """
         try:
             data = self.sock.recv(65536)
+        except TimeoutError:
+            raise
         except OSError:
             data = b""
         if not data:

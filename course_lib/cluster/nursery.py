@@ -7,15 +7,18 @@ left behind: every child hangs on a pipe that closes with this process.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
 from pathlib import Path
+from typing import IO
 
 import course_lib
 from course_lib.cluster.channel import Channel, pair
@@ -121,12 +124,17 @@ class Zygote:
 def last_words(framework: str) -> str:
     """The end of what a framework's zygote, and the supervisors that it forked, had to say."""
     log = _log(framework)
-    tail = log.read_text(errors="replace").strip()[-1500:] if log.exists() else ""
-    return f"The end of {log}:\n{tail}" if tail else f"{log} is empty."
+    size = os.fstat(log.fileno()).st_size
+    tail = os.pread(log.fileno(), 1500, max(0, size - 1500)).decode(errors="replace").strip()
+    return f"The end of its log:\n{tail}" if tail else "Its log is empty."
 
 
-def _log(framework: str) -> Path:
-    return home() / f"zygote-{framework}.log"
+@functools.cache
+def _log(framework: str) -> IO[bytes]:
+    """Where the zygote and supervisors of a framework write: a file without a name, so that each
+    kernel process has its own and leaves none behind.
+    """
+    return tempfile.TemporaryFile("ab+", buffering=0)
 
 
 def home() -> Path:
@@ -140,7 +148,7 @@ def home() -> Path:
     return path
 
 
-def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Popen[bytes]:
+def _popen(module: str, arguments: list[str | int], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the
     descriptors among its arguments.
     """
@@ -154,15 +162,14 @@ def _popen(module: str, arguments: list[str | int], log: Path) -> subprocess.Pop
     # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with log.open("wb") as out:
-            return subprocess.Popen(
-                [sys.executable, "-m", "course_lib.cluster.entry", module, *map(str, arguments)],
-                pass_fds=[a for a in arguments if isinstance(a, int)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-            )
+        return subprocess.Popen(
+            [sys.executable, "-m", "course_lib.cluster.entry", module, *map(str, arguments)],
+            pass_fds=[a for a in arguments if isinstance(a, int)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -172,6 +179,7 @@ def _let_go() -> None:
     clusters would outlive the kernel through it.
     """
     global _lifeline, _zygotes, _lock
+    _log.cache_clear()
     for sock in list(_ours):
         sock.close()
     for end in _lifeline:

@@ -294,7 +294,7 @@ class Run:
             channel.sock.settimeout(
                 None if self._arrived.is_set() else max(0.01, deadline - clock())
             )
-            messages = self._receive(channel, deadline)
+            messages = self._receive(channel)
             for message in messages:
                 if "over" in message:
                     if message["over"] == "failed":
@@ -317,20 +317,17 @@ class Run:
                 self._state = "running"
                 self._arrived.set()
 
-    def _receive(self, channel: Channel, deadline: float) -> list[dict[str, Any]]:
-        messages = channel.receive()
-        if messages is not None:
-            return messages
-        if not self._arrived.is_set() and clock() >= deadline:
+    def _receive(self, channel: Channel) -> list[dict[str, Any]]:
+        try:
+            messages = channel.receive()
+        except TimeoutError:
             waiting = [task for task, state in self.tasks.items() if state == "starting"]
-            raise StartTimeout(
-                [task for task in self.tasks if task not in waiting],
-                waiting,
-                self.spec.start_timeout,
-            )
-        raise LockstepError(
-            f"the supervisor process of the run is gone. {nursery.last_words(self.spec.framework)}"
-        )
+            arrived = [task for task in self.tasks if task not in waiting]
+            raise StartTimeout(arrived, waiting, self.spec.start_timeout) from None
+        if messages is None:
+            words = nursery.last_words(self.spec.framework)
+            raise LockstepError(f"the supervisor process of the run is gone. {words}")
+        return messages
 
     def _real_host(self, do: str, host: int) -> int:
         self.spec.check_host(host)

@@ -66,9 +66,8 @@ class RunDir:
             "start_method": plan.start_method,
             "reasons": [[r.what, r.choice, r.why] for r in plan.reasons],
             "programs": dict(programs) if by_name else None,
-            # Under the chief of a strategy, workers serve as well; in a learner's own run everyone
-            # has something to return.
-            "services": ["ps", "worker"] if spec.chief and by_name else ["ps"],
+            # under a chief, which hands out the work, workers serve as well
+            "services": ["ps", "worker"] if spec.chief else ["ps"],
             "tasks": {
                 task: {"threads": plan.threads, "device": plan.devices[task]} for task in spec.tasks
             },

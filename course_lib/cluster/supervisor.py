@@ -29,7 +29,7 @@ from course_lib.cluster.channel import Channel, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock, meetings
 from course_lib.cluster.wiring import Wiring
-from course_lib.errors import Unavailable
+from course_lib.errors import LockstepError, Unavailable
 from course_lib.network.layout import host_name
 from course_lib.record.events import Lifecycle, to_line
 from course_lib.spec import Link
@@ -166,7 +166,8 @@ class Supervisor:
         try:
             self._carry_out(**order)
         except Exception as error:  # the network's library has many kinds of errors
-            problem = f"{type(error).__name__}: {error}"
+            known = isinstance(error, LockstepError)
+            problem = str(error) if known else f"{type(error).__name__}: {error}"
             about = order.get("task") or host_name(order.get("host", 0))
             self._write(Lifecycle(about, "refused", f"{order['do']}(): {problem}", clock()))
         self.kernel.send(answer=problem)
@@ -187,19 +188,20 @@ class Supervisor:
             self.wiring.partition(host)
         elif do == "heal":
             self.wiring.heal(host)
-        elif task in self.roster.alive:
-            if do == "kill":
-                self.killed.add(task)
-                os.kill(self.pids[task], signal.SIGKILL)
-            elif do == "pause":
-                os.kill(self.pids[task], signal.SIGSTOP)
-                self._note(task, "paused", "by pause()")
-            elif do == "resume":
-                os.kill(self.pids[task], signal.SIGCONT)
-                self._note(task, "resumed", "by resume()")
-            elif do == "slow":
-                self._tell(task, slow=factor)
-                self._note(task, "slowed", "by slow()", factor=factor)
+        elif task not in self.roster.alive:
+            raise LockstepError("its process has ended")
+        elif do == "kill":
+            self.killed.add(task)
+            os.kill(self.pids[task], signal.SIGKILL)
+        elif do == "pause":
+            os.kill(self.pids[task], signal.SIGSTOP)
+            self._write(Lifecycle(task, "paused", "by pause()", clock()))
+        elif do == "resume":
+            os.kill(self.pids[task], signal.SIGCONT)
+            self._write(Lifecycle(task, "resumed", "by resume()", clock()))
+        elif do == "slow":
+            self._tell(task, slow=factor)
+            self._write(Lifecycle(task, "slowed", "by slow()", clock(), factor=factor))
 
     def _hear_task(self, name: str) -> bool:
         """Take in what a task has to say; False when it will say no more."""
@@ -253,7 +255,9 @@ class Supervisor:
             self.deadline = clock() + self.ending[0][1] if self.ending else None
 
     def _note(self, task: str, state: str, why: str = "", **facts: Any) -> None:
-        """Record a lifecycle event and tell the kernel process."""
+        """Record a change of a task's state and tell the kernel process; what is only done to a
+        task (paused, slowed) leaves its state as it is.
+        """
         self._write(Lifecycle(task, state, why, clock(), **facts))
         self.kernel.send(task=task, state=state)
 

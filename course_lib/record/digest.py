@@ -111,7 +111,7 @@ class Digest:
         if e.state == "slowed":
             self.slowed[e.task].append(e.factor)
             self.factors[e.task] = self.slowed[e.task][-1]
-        else:
+        elif e.state != "refused":
             self.states[e.task] = e
 
     def _start_clock(self, phases: list[Phase], over: bool) -> None:

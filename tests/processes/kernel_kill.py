@@ -10,10 +10,11 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from tests.conftest import gone_within
+from tests.conftest import gone_within, processes_of
 
 # Runs of both frameworks, one of a learner's function that has a child of its own and one whose
 # task is frozen: all that a kernel may leave behind.
@@ -30,24 +31,37 @@ first = start("multi_worker_mirrored", framework=sys.argv[1], workers=2, steps=1
 second = start(stubborn, workers=2)
 second.wait_running(60)
 second.pause("worker:0")
+first.wait_running(60)
+open(sys.argv[2], "w").close()
 time.sleep(600)
 """
 
 
-def kill_after(seconds: float, framework: str, home: Path) -> list[str]:
-    """Start a kernel process with two runs, SIGKILL it after `seconds`, and return what of it is
-    left a second later.
+def kill(framework: str, home: Path, seconds: float | None = None) -> tuple[int, list[str]]:
+    """Start a kernel process with two runs and SIGKILL it after `seconds`, or once both runs run
+    (None). Returns how many processes there were then, and those that are left a second later.
     """
-    kernel = subprocess.Popen(
-        [sys.executable, "-c", KERNEL, framework],
-        env={**os.environ, "LOCKSTEP_HOME": str(home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    time.sleep(seconds)
-    kernel.send_signal(signal.SIGKILL)
-    kernel.wait()
-    return gone_within(str(home), 1.0)
+    home.mkdir(exist_ok=True)
+    running = home / "both-run"
+    running.unlink(missing_ok=True)
+    with tempfile.TemporaryFile() as log:
+        kernel = subprocess.Popen(
+            [sys.executable, "-c", KERNEL, framework, str(running)],
+            env={**os.environ, "LOCKSTEP_HOME": str(home)},
+            stdout=log,
+            stderr=log,
+        )
+        begun = time.monotonic()
+        while kernel.poll() is None and not (
+            running.exists() if seconds is None else time.monotonic() - begun >= seconds
+        ):
+            time.sleep(0.01)
+        there = len(processes_of(str(home)))
+        kernel.send_signal(signal.SIGKILL)
+        if kernel.wait() != -signal.SIGKILL:  # it must have gone on until it was killed
+            log.seek(0)
+            raise AssertionError(f"the kernel process ended by itself: {log.read().decode()}")
+    return there, gone_within(str(home), 1.0)
 
 
 def survivors(kills: int, home: Path, longest: float = 5.0, seed: int = 0) -> list[str]:
@@ -57,5 +71,5 @@ def survivors(kills: int, home: Path, longest: float = 5.0, seed: int = 0) -> li
     moments = random.Random(seed)
     left = []
     for i in range(kills):
-        left += kill_after(moments.uniform(0, longest), ("tensorflow", "torch")[i % 2], home)
+        left += kill(("tensorflow", "torch")[i % 2], home, moments.uniform(0, longest))[1]
     return left

@@ -98,6 +98,33 @@ def test_jobs_have_their_own_functions_and_a_parameter_server_ends_with_the_work
     assert result == {"worker:0": (["ps", "worker"], 0), "worker:1": (["ps", "worker"], 1)}
 
 
+def test_a_program_with_a_chief_ends_when_its_function_has_returned() -> None:
+    def serve():
+        threading.Event().wait()
+
+    programs = {"chief": lambda: "trained", "worker": serve, "ps": serve}
+    run = start(programs, workers=2, ps=1, chief=True).wait(60)
+    assert (run.state, run.result) == ("finished", {"chief:0": "trained"})
+
+
+def test_a_task_that_is_slowed_or_paused_before_it_arrives_has_not_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_START", "spawn")  # a second's time before they arrive
+    with start(lambda: threading.Event().wait(), workers=2) as run:
+        for task in run.spec.tasks:
+            run.slow(task, 2)
+        run.wait_running(60)
+        assert run.tasks == dict.fromkeys(run.spec.tasks, "running")
+        assert len(run.trace.all(Lifecycle, state="running")) == 2
+    run = start(lambda: None, workers=2, start_timeout=3)
+    run.pause("worker:0")
+    with pytest.raises(StartTimeout) as caught:
+        run.wait(30)
+    assert "worker:0" in caught.value.waiting_for
+    until(lambda: alive(run) == [], "the end of all tasks")
+
+
 def test_an_exception_comes_back_with_task_step_traceback_and_log(start_method: str) -> None:
     def work(task):
         print("about to fail")
