@@ -26,7 +26,7 @@ from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
 from course_lib.widgets.board import charts
 from course_lib.widgets.board import html as pages
-from course_lib.widgets.board.board import RaceBoard
+from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, TimeWindow, lanes, runs
 from course_lib.widgets.board.panels import Panel, throughput
 from course_lib.widgets.board.view import View
@@ -389,6 +389,47 @@ def test_a_refused_order_to_slow_leaves_the_slider_where_the_task_is(board: Race
     until(lambda: not board.controls.pause.disabled, "the controls are alive")
     board.controls.factor.value = 5.0
     until(lambda: board.controls.factor.value == 1.0, "the slider goes back")
+
+
+def two_hosts(state: str = "running") -> SomeRun:
+    """A run whose hosts have links of their own, one of them with a delay."""
+    links = {0: Link(mbit=100), 1: Link(mbit=20, delay_ms=5)}
+    return SomeRun(lockstep(), state, RunSpec(workers=2, hosts=2, links=links, global_batch=BATCH))
+
+
+def test_the_link_slider_shows_the_chosen_host_and_follows_what_a_cell_orders() -> None:
+    run = two_hosts()
+    board = TrainingBoard(run)
+    links = board.controls.links
+    assert links.speed.value == 100
+    links.host.value = 1
+    assert links.speed.value == 20 and run.orders == []
+    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.0, mbit=50.0, delay_ms=7.0)])
+    until(lambda: links.speed.value == 50, "the slider follows")
+    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.1)])
+    until(lambda: links.speed.value == 10_000, "a link without a limit stands at the end")
+    links.host.value = 0
+    assert links.speed.value == 100 and run.orders == []
+    board.close()
+
+
+def test_a_new_speed_keeps_the_present_delay_of_the_link() -> None:
+    run = two_hosts()
+    board = TrainingBoard(run)
+    links = board.controls.links
+    links.host.value = 1
+    links.speed.value = 10.0
+    until(lambda: run.orders, "the order is carried out")
+    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.0, mbit=50.0, delay_ms=7.0)])
+    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.1, mbit=10.0, delay_ms=7.0)])
+    until(lambda: len(board.view.sides[0].digest.life["host:1"]) == 2, "the trace is read")
+    links.speed.value = 30.0
+    until(lambda: len(run.orders) == 2, "the order is carried out")
+    assert run.orders == [
+        ("link", 1, Link(mbit=10, delay_ms=5)),
+        ("link", 1, Link(mbit=30, delay_ms=7)),
+    ]
+    board.close()
 
 
 def test_the_controls_start_at_the_straggler() -> None:

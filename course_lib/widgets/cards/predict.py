@@ -158,14 +158,14 @@ class Predict(w.VBox):
             stripes,
             bars,
             viewBox=f"0 0 640 {8 + 26 * (len(bars) // 4)}",
-            style="width:640px;max-width:100%;display:block;margin-bottom:8px",
+            style="width:640px;max-width:100%;display:block",
             font_size=14,
             fill="currentColor",
             font_family="inherit",
             role="img",
             aria_label="guess and measurement",
         )
-        return element("div", element("b", name), drawn)
+        return element("div", element("b", name), drawn, style="margin-top:8px")
 
     # --- controls ---
 
