@@ -1,39 +1,88 @@
-"""What is added in one file is found without a line anywhere else."""
+"""What is added in one file is found without a line anywhere else.
 
-import importlib
+The toys are added to a copy of the library, which the processes of a run import as well.
+"""
+
+import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import course_lib.widgets as widgets
-from course_lib.widgets import cards
+import course_lib
+from course_lib.strategies import catalog
 
-TOY_CARD = """
-from course_lib.widgets.kit.card import Card
+FACTS = """
+from course_lib.strategies.strategy import Facts, Strategy, no_all_reduce, programs
 
-
-class ToyCard(Card):
-    title = "Toy"
-
-    def body(self) -> str:
-        return "<p>a toy</p>"
-
-    def table(self) -> str:
-        return "a toy"
+TOY = Strategy(
+    "toy",
+    Facts(
+        summary="Nothing is learned.", variables="nowhere", gradients="nobody", update="nobody",
+        waits="nobody at all", wire="nothing", use="tests", limits="it learns nothing", source="ours",
+    ),
+    programs("toy", torch=("worker",)),
+    default_workers=2,
+    all_reduce=no_all_reduce("There is nothing to reduce."),
+    takes=("backups",),
+)
 """
+PAGE = '''
+"""Nothing is learned: the loss falls by itself."""
 
 
-def test_a_card_is_found_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "toy_card.py").write_text(TOY_CARD)
-    assert not hasattr(widgets, "ToyCard")
-    monkeypatch.setattr(cards, "__path__", [*cards.__path__, str(tmp_path)])
-    importlib.invalidate_caches()
-    try:
-        assert "ToyCard" in dir(widgets)
-        card = widgets.ToyCard()
-        assert "<p>a toy</p>" in card.to_html(tmp_path / "toy.html").read_text()
-        assert {"MachineCard", "Predict", "StrategyTable"} <= set(dir(widgets))
-        assert "Card" not in dir(widgets)  # it is only imported there
-    finally:
-        sys.modules.pop("course_lib.widgets.cards.toy_card", None)
+def worker(task):
+    loss = 1.0
+    for step in range(task.spec.steps):
+        with task.phase("compute", step):
+            loss /= 2
+        task.metric("loss", loss, step, task.spec.per_worker_batch)
+    return {"parameters": 0, "final_loss": loss, "test_accuracy": 1.0}
+'''
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the library, to which a test may add files."""
+    library = Path(course_lib.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(library, tmp_path / "course_lib", ignore=ignored))
+
+
+def python(copy: Path, *arguments: str) -> str:
+    """What a Python process prints that imports the copy."""
+    environment = {**os.environ, "PYTHONPATH": str(copy.parent), "COLUMNS": "200"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, cwd=copy.parent
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_toy_strategy_is_found_in_the_catalogue_the_command_line_and_the_widgets(
+    copy: Path,
+) -> None:
+    (copy / "strategies" / "facts" / "toy.py").write_text(FACTS)
+    (copy / "strategies" / "torch" / "toy.py").write_text(PAGE)
+
+    (row,) = json.loads(python(copy, "-m", "course_lib", "strategies", "toy", "--json"))
+    assert (row["framework"], row["reality"], row["waits"]) == (
+        "torch",
+        "measured",
+        "nobody at all",
+    )
+    listed = python(copy, "-m", "course_lib", "strategies")
+    assert "toy" in listed and "nobody at all" in listed
+
+    command = ["run", "toy", "--steps", "3", "--backups", "1", "--json"]
+    result = json.loads(python(copy, "-m", "course_lib", *command))
+    assert (result["strategy"], result["workers"], result["final_loss"]) == ("toy", 2, 0.125)
+    assert result["all_reduce"] == "none"
+
+    shown = python(copy, "-c", "import course_lib; print(course_lib.strategy_table().table())")
+    assert "toy" in shown and "nobody at all" in shown
+    assert "toy" not in catalog.STRATEGIES  # only in the copy
