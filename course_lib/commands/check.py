@@ -31,15 +31,8 @@ def check(
     verdicts = grade(notebook)
     passed = sum(map(bool, verdicts))
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "notebook": str(notebook),
-                    "passed": passed,
-                    "tasks": [asdict(v) for v in verdicts],
-                }
-            )
-        )
+        tasks = [asdict(verdict) for verdict in verdicts]
+        print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": tasks}))
     else:
         rows = [
             [v.task, v.state, Text("\n".join(filter(None, [v.text, v.hint])))] for v in verdicts

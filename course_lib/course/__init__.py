@@ -2,15 +2,6 @@
 the solutions. What belongs to one exercise set lies in `exercises/checks/`.
 """
 
-from typing import TYPE_CHECKING
-
-from course_lib import lazy
-
-if TYPE_CHECKING:
-    from course_lib.course.ask import check, hint
+from course_lib.course.ask import check, hint
 
 __all__ = ["check", "hint"]
-
-__getattr__, __dir__ = lazy.names(
-    __name__, {"check": "course_lib.course.ask:check", "hint": "course_lib.course.ask:hint"}
-)

@@ -1,6 +1,5 @@
-"""Exercises from solutions: answers and hidden tests taken out, outputs cleared.
-
-The markers are nbgrader's.
+"""Exercises from solutions: answers and hidden tests are taken out, outputs cleared. The markers
+are nbgrader's.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ import re
 from pathlib import Path
 
 import nbformat
-from nbformat import NotebookNode
 
 from course_lib.errors import SpecError
 
@@ -20,46 +18,38 @@ _MARKER = re.compile(r"\s*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\s*")
 
 
 def generate(solutions: Path, exercises: Path) -> list[Path]:
-    """Write the exercise of each notebook in `solutions`; the paths written.
+    """Write the exercise of each notebook in `solutions`, and return the paths written.
 
-    Raises SpecError where markers do not match.
+    Raises SpecError if there is no notebook, or its markers do not match.
     """
     found = sorted(solutions.glob("*.ipynb"))
     if not found:
         raise SpecError("solutions", str(solutions), "a directory with notebooks")
-    written = []
     for path in found:
-        target = exercises / path.name
-        target.write_text(exercise_text(path), encoding="utf-8")
-        written.append(target)
-    return written
+        (exercises / path.name).write_text(exercise_text(path), encoding="utf-8")
+    return [exercises / path.name for path in found]
 
 
 def exercise_text(solution: Path) -> str:
-    """The exercise made from a solution, as the text of its notebook file."""
-    notebook = exercise_of(nbformat.read(solution, as_version=4), solution.name)
+    """The exercise made from a solution, as the text of its notebook file. Cells keep their ids; a
+    cell with nothing but hidden tests is left out.
+    """
+    notebook = nbformat.read(solution, as_version=4)
+    cells = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            source = without_answers(cell.source, f"{solution.name}, cell {cell.id}")
+            if cell.source and not source:
+                continue
+            cell.update(source=source, outputs=[], execution_count=None)
+        cells.append(cell)
+    notebook.cells = cells
     return nbformat.writes(notebook) + "\n"
 
 
-def exercise_of(solution: NotebookNode, name: str = "solution") -> NotebookNode:
-    """The exercise of a solution. Cells keep their ids; one that held nothing but hidden tests is
-    left out.
-    """
-    cells = []
-    for cell in solution.cells:
-        new = NotebookNode(cell)
-        if cell.cell_type == "code":
-            new.source = without_answers(cell.source, f"{name}, cell {cell.id}")
-            new.outputs, new.execution_count = [], None
-            if not new.source and cell.source:
-                continue
-        cells.append(new)
-    return NotebookNode({**solution, "cells": cells})
-
-
 def without_answers(source: str, where: str) -> str:
-    """Code with what stands between markers taken out: of a solution a stub remains, of hidden
-    tests nothing. Raises SpecError.
+    """`source` without what stands between markers: a stub takes the place of a solution, nothing
+    that of hidden tests. Raises SpecError, which names the cell (`where`), if markers do not match.
     """
     lines: list[str] = []
     inside = ""
@@ -68,9 +58,8 @@ def without_answers(source: str, where: str) -> str:
         if marker:
             side, what = marker.groups()
             if (side == "BEGIN") == bool(inside) or (side == "END" and what != inside):
-                raise SpecError(
-                    "marker", line.strip(), f"does not match the marker before it ({where})"
-                )
+                problem = f"does not match the marker before it ({where})"
+                raise SpecError("marker", line.strip(), problem)
             if side == "BEGIN" and what == "SOLUTION":
                 indent = line[: len(line) - len(line.lstrip())]
                 lines.append(indent + STUB if indent else PLACE)

@@ -92,21 +92,15 @@ def _report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) 
             raise _Ended(f"{doing} ended its process. {_last_words(examiner)}".rstrip())
         computing, memory = _usage(examiner)
         if computing - computed > bounds.computing:
-            raise _Ended(
-                f"{doing} computed for more than {bounds.computing:g} seconds, and was stopped. "
-                + ENDLESS
-            )
-        if time.monotonic() - begun > bounds.patience:
-            raise _Ended(
-                f"{doing} was not done after {bounds.patience:g} seconds, and was stopped. "
-                "What does it wait for?"
-            )
-        if memory > bounds.memory:
-            raise _Ended(
-                f"{doing} took more than {gigabytes(bounds.memory)} of memory, and was stopped. "
-                + ENDLESS
-            )
-        time.sleep(0.05)
+            what, why = f"computed for more than {bounds.computing:g} seconds", ENDLESS
+        elif time.monotonic() - begun > bounds.patience:
+            what, why = f"was not done after {bounds.patience:g} seconds", "What does it wait for?"
+        elif memory > bounds.memory:
+            what, why = f"took more than {gigabytes(bounds.memory)} of memory", ENDLESS
+        else:
+            time.sleep(0.05)
+            continue
+        raise _Ended(f"{doing} {what}, and was stopped. {why}")
 
 
 def _last_words(examiner: Run) -> str:

@@ -20,7 +20,7 @@ class TookTooLong(BaseException):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        super().__init__(f"more than {seconds:g} seconds of computing")
+        super().__init__(f"computed for more than {seconds:g} seconds")
 
 
 @contextmanager

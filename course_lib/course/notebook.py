@@ -24,7 +24,6 @@ class Notebook:
     notebook (from 1 on) and source.
     """
 
-    path: Path
     tasks: tuple[Task, ...]
     cells: tuple[tuple[int, str], ...]
 
@@ -50,7 +49,7 @@ def read(path: Path) -> Notebook:
     if exercise not in sets():
         problem = f"is no exercise of this course; there are {', '.join(sets())}"
         raise SpecError("notebook", str(path), problem)
-    return Notebook(path, sets()[exercise], cells)
+    return Notebook(sets()[exercise], cells)
 
 
 def run(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[str]]:
@@ -74,10 +73,7 @@ def run(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[str]]:
         except TookTooLong as late:
             error = late
         if isinstance(error, TookTooLong):
-            troubles.append(
-                f"code cell {number} computed for more than {CELL_PATIENCE:g} seconds: "
-                "does a loop in it never end?"
-            )
+            troubles.append(f"code cell {number} {error}: does a loop in it never end?")
         elif error is not None:
             troubles.append(f"code cell {number} raises {type(error).__name__}: {error}")
     return shell.user_ns, troubles
