@@ -257,7 +257,10 @@ def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behin
     helper = (
         "%timeit -n1 -r1 sum(range(3))\ndef right(rank, workers):\n    return (rank + 1) % workers"
     )
-    process = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    process = (
+        "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time;"
+        " time.sleep(600)'])"
+    )
     ring = solved("answer-ring")["answer-ring"].replace("(r + 1) % workers,", "right(r, workers),")
     assert "right(r, workers)" in ring
     mine = {
@@ -301,9 +304,15 @@ def test_answers_that_go_wrong_in_any_way_cost_no_other_answer_its_check(tmp_pat
     """
     mute = "import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\n"
     broken = {
-        "answer-reduce-to-one": f"def my_reduce_to_one(workers):\n    {mute.replace(chr(10), chr(10) + '    ')}while True: pass",
+        "answer-reduce-to-one": (
+            f"def my_reduce_to_one(workers):\n    {mute.replace(chr(10), chr(10) + '    ')}while"
+            " True: pass"
+        ),
         "answer-tree": "import os\ndef my_tree(workers):\n    os._exit(3)",
-        "answer-train": "def train(all_reduce):\n    kept = []\n    while True:\n        kept.append(bytearray(1 << 20))",
+        "answer-train": (
+            "def train(all_reduce):\n    kept = []\n    while True:\n       "
+            " kept.append(bytearray(1 << 20))"
+        ),
     }
     path = answered(tmp_path / "mine.ipynb", {**solved("answer-ring"), **broken})
     verdicts = grade(path, Bounds(computing=10, memory=1 << 30))

@@ -78,7 +78,8 @@ def adds_back(workers: int) -> Schedule:
 
 @wrong(
     "reduce_to_one",
-    "Round 0 copies where it should add: what rank 1 sends takes the place of rank 0's own gradient",
+    "Round 0 copies where it should add: what rank 1 sends takes the place of rank 0's own"
+    " gradient",
 )
 def copies_first(workers: int) -> Schedule:
     return star(workers, [t._replace(op="copy") for t in gather(workers)], spread(workers))
@@ -213,7 +214,8 @@ def copies_all_the_way(workers: int) -> Schedule:
 
 @wrong(
     "ring",
-    "The second half begins with the wrong chunk (off by one): in round 1 rank 0 sends chunk 0, which it has not finished",
+    "The second half begins with the wrong chunk (off by one): in round 1 rank 0 sends chunk 0,"
+    " which it has not finished",
 )
 def off_by_one(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, falls, falls))
@@ -221,7 +223,8 @@ def off_by_one(workers: int) -> Schedule:
 
 @wrong(
     "ring",
-    "The chunks go the wrong way round: in round 1 rank 0 sends chunk 1, but what it received in round 0 is chunk 2",
+    "The chunks go the wrong way round: in round 1 rank 0 sends chunk 1, but what it received in"
+    " round 0 is chunk 2",
 )
 def wrong_way_round(workers: int) -> Schedule:
     return Schedule(
@@ -427,11 +430,13 @@ def test_each_task_has_at_least_six_different_wrong_answers_here_that_are_told_a
 def test_a_wrong_answer_is_shown_in_the_smallest_case_that_fails_with_its_rounds() -> None:
     text = check("tree", unchanged).text
     assert text.startswith(
-        "unchanged is wrong for 4 workers:\nrank 3 receives chunk 0 for the last time in round 2, from rank 2"
+        "unchanged is wrong for 4 workers:\nrank 3 receives chunk 0 for the last time in round 2,"
+        " from rank 2"
     )
     assert "It is right for 1, 2, 3 workers." in text
     assert text.endswith(
-        "(+ adds, = replaces):\n  0: 1→0 +c0, 3→2 +c0\n  1: 2→0 +c0\n  2: 0→1 =c0, 2→3 =c0\n  3: 0→2 =c0"
+        "(+ adds, = replaces):\n  0: 1→0 +c0, 3→2 +c0\n  1: 2→0 +c0\n  2: 0→1 =c0, 2→3 =c0\n  3:"
+        " 0→2 =c0"
     )
 
 
