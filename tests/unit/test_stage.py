@@ -17,6 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from course_lib import spec
 from course_lib.collectives import (
     ALGORITHMS,
     AlphaBeta,
@@ -399,3 +400,29 @@ def test_the_model_of_links_is_the_one_given() -> None:
         > 20 * fast.scene["panels"][0]["clocks"]["simulated"]["seconds"]
     )
     assert slow.scene["words"]["simulated"]["between"] == "80 Mbit/s"
+
+
+def test_a_link_with_only_a_delay_is_simulated_and_carried_out_with_it() -> None:
+    ordered = []
+
+    def carry(*given: Any, link: spec.Link) -> list[Any]:
+        ordered.append(link)
+        return carried(*given, link=link)
+
+    late = AllReduceStage("ring", workers=2, link=spec.Link(delay_ms=5), run=carry)
+    at_once = AllReduceStage("ring", workers=2, link=spec.Link(mbit=1000))
+    seconds, known = (
+        s.scene["panels"][0]["clocks"]["simulated"]["seconds"] for s in (late, at_once)
+    )
+    assert seconds == pytest.approx(known + 2 * 0.005)  # each of two rounds has to wait for it
+    late.settings = {**late.settings, "between": 1.25e6}
+    late.carry_out()
+    late.runner.join(30)  # type: ignore[union-attr]
+    assert ordered == [spec.Link(mbit=10, delay_ms=5)]
+    assert "10 Mbit/s and 5 ms between hosts" in late.table()
+
+
+def test_paths_without_a_speed_are_refused_in_words() -> None:
+    endless = Topology(inter=AlphaBeta(1e-6, 0.0))
+    with pytest.raises(SpecError, match="not infinite"):
+        AllReduceStage("ring", topology=endless)

@@ -4,6 +4,7 @@ moments on each clock.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from course_lib.errors import SpecError
 from course_lib.spec import Link
 from course_lib.text import amount
 from course_lib.widgets.stage.scene import (
-    MOST_WORKERS,
+    MOST,
     Reduced,
     Shown,
     measured,
@@ -28,10 +29,10 @@ from course_lib.widgets.stage.scene import (
 
 @dataclass(frozen=True)
 class Setting:
-    """How many workers on how many hosts, what each brings, and the bytes a second of a link
-    `inside` a host and `between` hosts.
+    """How many workers on how many hosts, the bytes that each brings, the bytes a second of a link
+    `inside` a host and `between` hosts, and the seconds of `delay` between hosts.
 
-    `held`: what was carried out for real went over links that are held to that speed.
+    `held`: links were really held to that speed when the acts were carried out.
     """
 
     workers: int
@@ -39,38 +40,36 @@ class Setting:
     bytes: int
     inside: float
     between: float
+    delay: float = 0.0
     held: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in (("workers", MOST_WORKERS), ("hosts", self.workers)):
+        for name, most in (("workers", MOST["workers"]), ("hosts", self.workers)):
             if not isinstance(value := getattr(self, name), int) or not 1 <= value <= most:
                 raise SpecError(name, value, f"a whole number from 1 to {most}")
         for name in ("inside", "between"):
-            if not getattr(self, name) > 0:
-                raise SpecError(name, getattr(self, name), "bytes a second, above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise SpecError(name, getattr(self, name), "bytes a second, above 0, not infinite")
 
     def topology(self, base: Topology) -> Topology:
-        """`base` with links of these speeds."""
-        return replace(
-            base,
-            intra=replace(base.intra, beta=1 / self.inside),
-            inter=replace(base.inter, beta=1 / self.between),
-        )
+        """`base` with links of these speeds and this delay."""
+        inter = replace(base.inter, beta=1 / self.between, delay=self.delay)
+        return replace(base, intra=replace(base.intra, beta=1 / self.inside), inter=inter)
 
     @property
     def link(self) -> Link | None:
         """The link of each host, to be imposed on real processes."""
-        return Link(mbit=self.between * 8e-6) if self.hosts > 1 else None
+        real = Link(mbit=self.between * 8e-6, delay_ms=1000 * self.delay)
+        return real if self.hosts > 1 else None
 
     def words(self, clock: str) -> dict[str, str]:
         """What stands at hosts and links, and the whole setting in a sentence."""
-        inside, between = _rate(self.inside), _rate(self.between)
-        workers, hosts = (
-            f"{count} {what}{'s' if count > 1 else ''}"
-            for what, count in (("worker", self.workers), ("host", self.hosts))
-        )
+        inside, between = _speed(self.inside), _speed(self.between)
+        if self.delay:
+            between += f" and {1000 * self.delay:g} ms"
+        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
         about = f"{workers} on {hosts}, {amount(self.bytes)} each"
-        links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
         if clock == "measured":
             held = f", links between hosts held to {between}" if self.held else ""
             return {
@@ -78,6 +77,7 @@ class Setting:
                 "between": between if self.held else "TCP",
                 "about": f"{about}; real processes on this machine{held}.",
             }
+        links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
         return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
 
 
@@ -104,32 +104,25 @@ class Act:
         """
         if isinstance(algorithm, str) or callable(algorithm):
             function = find(algorithm)
-            label = label or (
-                algorithm if isinstance(algorithm, str) else getattr(function, "__name__", "")
-            ).replace("<lambda>", "")
+            name = algorithm if isinstance(algorithm, str) else _name(algorithm)
             try:
-                schedule = (
-                    done.schedule if done else build(function, setting.workers, setting.hosts)
-                )
-                shown = Shown.of(schedule)
+                found = done.schedule if done else build(function, setting.workers, setting.hosts)
+                shown = Shown.of(found)
             except Exception as error:  # whatever a learner's function raises is the answer
-                return cls(label or "your function", None, {}, _said(function, error))
+                return cls(label or name or "your function", None, {}, _said(function, error))
         else:
-            done, shown = algorithm, Shown.of(algorithm.schedule)
+            done, shown, name = algorithm, Shown.of(algorithm.schedule), ""
         clocks = {"simulated": simulated(shown, setting.bytes, setting.topology(base))}
         if done:
-            clocks["simulated" if done.reality == "simulated" else "measured"] = measured(
-                shown, done
-            )
-        return cls(label or shown.schedule.name, shown, clocks)
+            clock = "simulated" if done.reality == "simulated" else "measured"
+            clocks[clock] = measured(shown, done)
+        return cls(label or name or shown.schedule.name, shown, clocks)
 
     def panel(self, nbytes: int) -> dict[str, Any]:
         """The same as plain values."""
-        return (
-            panel(self.shown, self.label, nbytes, self.clocks)
-            if self.shown
-            else {"label": self.label, "error": self.error}
-        )
+        if not self.shown:
+            return {"label": self.label, "error": self.error}
+        return panel(self.shown, self.label, nbytes, self.clocks)
 
     @property
     def problem(self) -> str:
@@ -143,12 +136,8 @@ class Act:
         if not self.shown or self.problem:
             return []
         most, link, carried = totals(self.shown, nbytes)
-        facts = (
-            self.label,
-            str(len(self.shown.schedule.rounds)),
-            amount(most),
-            f"{link}: {amount(carried)}" if link else "none",
-        )
+        busiest = f"{link}: {amount(carried)}" if link else "none"
+        facts = (self.label, str(len(self.shown.schedule.rounds)), amount(most), busiest)
         return [
             (*facts, f"{c['seconds'] * 1e3:.3g} ms", f"{c['bus'] / 1e9:.3g} GB/s", c["reality"])
             for c in self.clocks.values()
@@ -186,12 +175,14 @@ def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
     """
     found = {(d.schedule.workers, len(set(d.schedule.hosts)), d.bytes, d.link) for d in done}
     if len(found) > 1:
-        raise SpecError(
-            "algorithms",
-            [f[:3] for f in found],
-            "all-reduces with the same workers, hosts, bytes and links",
-        )
+        allowed = "all-reduces with the same workers, hosts, bytes and links"
+        raise SpecError("algorithms", [f[:3] for f in found], allowed)
     return found.pop()
+
+
+def _name(function: Any) -> str:
+    """The name of a learner's function; "" for a lambda, which has none."""
+    return getattr(function, "__name__", "").replace("<lambda>", "")
 
 
 def _said(function: Algorithm, error: Exception) -> str:
@@ -203,6 +194,6 @@ def _said(function: Algorithm, error: Exception) -> str:
     return f"{name} raises {type(error).__name__}: {error}{line}"
 
 
-def _rate(rate: float) -> str:
+def _speed(rate: float) -> str:
     mbit = round(8 * rate / 1e6, 3)
     return f"{mbit / 1e3:g} Gbit/s" if mbit >= 1e3 else f"{mbit:g} Mbit/s"

@@ -4,6 +4,7 @@ whose gradients each chunk holds.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,10 +14,10 @@ from typing import Any
 import anywidget
 import traitlets as t
 
-from course_lib.collectives import Topology
+from course_lib.collectives import AlphaBeta, Topology
 from course_lib.collectives.algorithms import Algorithm
 from course_lib.errors import SpecError
-from course_lib.spec import parse_bytes
+from course_lib.spec import Link, parse_bytes
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import WORKER
 from course_lib.widgets.stage.act import Act, Setting, alike, scene, table
@@ -26,6 +27,7 @@ from course_lib.widgets.stage.still import still_svg
 # Colours go to workers in their order: cool ones to the first half and warm ones to the second, so
 # that two hosts can be told apart.
 PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
+SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
 PAST = "These were carried out as they are: settings cannot be changed."
 
 Carry = Callable[..., Sequence[Reduced]]
@@ -40,27 +42,15 @@ class AllReduceStage(anywidget.AnyWidget):
     `algorithms`: names, functions `workers -> Schedule` of your own, or all-reduces that
     `course_lib.allreduce` has carried out, whose measured moments are then played. A function that
     is not right plays up to the transfer that breaks it, and says why. `labels`: what to call them,
-    if not by their names. `bytes`: what each worker brings. Sliders change workers, hosts, bytes
-    and links, and simulate anew. `run`: what carries algorithms out when the button is pressed.
+    if not by their names. `bytes`: what each worker brings. `link`: the link of each host, in the
+    simulation and in a real run. Sliders change workers, hosts, bytes and links, and simulate anew.
+    `run`: what carries algorithms out when the button is pressed.
 
     `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
     can be set from a cell too. Raises SpecError for settings that cannot be.
     """
 
-    _esm = page.asset(
-        *(
-            f"stage/{part}.js"
-            for part in (
-                "words",
-                "state",
-                "layout",
-                "draw",
-                "sliders",
-                "transport",
-                "all_reduce_stage",
-            )
-        )
-    )
+    _esm = page.asset(*(f"stage/{part}.js" for part in SCRIPTS))
     _css = page.asset("kit/theme.css", "stage/all_reduce_stage.css")
 
     scene = t.Dict().tag(sync=True)
@@ -80,6 +70,7 @@ class AllReduceStage(anywidget.AnyWidget):
         hosts: int = 2,
         bytes: int | str = "4MiB",
         topology: Topology = Topology(),  # noqa: B008  # frozen
+        link: Link | None = None,
         labels: Sequence[str] = (),
         run: Carry | None = None,
     ) -> None:
@@ -88,13 +79,18 @@ class AllReduceStage(anywidget.AnyWidget):
         if len(self.labels) != len(self.algorithms):
             raise SpecError("labels", labels, f"{len(self.algorithms)}, one for each algorithm")
         done = [a for a in self.algorithms if not isinstance(a, str) and not callable(a)]
-        link = None
         if done:
             workers, hosts, bytes, link = alike(done)
-        between = link.bytes_per_second if link and link.mbit else 1 / topology.inter.beta
-        self.base, self.run, self.past = replace(topology, hosts=None), run, PAST if done else ""
+        inter = topology.inter
+        if link:  # what it leaves open stays as the topology has it
+            inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
+        self.run, self.past = run, PAST if done else ""
+        self.base = replace(topology, hosts=None, inter=inter)
+        inside, between = (
+            1 / path.beta if path.beta else math.inf for path in (topology.intra, inter)
+        )
         self.setting = Setting(
-            workers, hosts, parse_bytes(bytes), 1 / topology.intra.beta, between, link is not None
+            workers, hosts, parse_bytes(bytes), inside, between, inter.delay, bool(done and link)
         )
         self.acts = self._acts(self.setting)
         first = scene(self.acts, self.setting, PALETTE, self.past)
@@ -109,8 +105,8 @@ class AllReduceStage(anywidget.AnyWidget):
         self.on_msg(self._told)
 
     def __repr__(self) -> str:
-        s = self.setting
-        return f"AllReduceStage({', '.join(act.label for act in self.acts)}: {s.workers} workers, {s.hosts} hosts, {s.bytes} bytes)"
+        s, labels = self.setting, ", ".join(act.label for act in self.acts)
+        return f"AllReduceStage({labels}: {s.workers} workers, {s.hosts} hosts, {s.bytes} bytes)"
 
     def table(self) -> str:
         """The picture's facts as text: for each algorithm rounds, bytes, times and bus bandwidth,

@@ -1,8 +1,8 @@
-"""From a schedule and its times to what the stage draws: flat arrays of transfers, the moments of
-each, and where a wrong one breaks.
+"""From a schedule and its times to what the stage draws: flat arrays of transfers, when each began
+and ended, and where a wrong schedule breaks.
 
-A scene holds facts only (ranks, hosts, chunks, transfers, times); where they stand on the screen is
-for the drawing to say.
+A scene holds facts only (ranks, hosts, chunks, transfers, times); the scripts decide where they
+stand on the screen.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.spec import Link
 
-FINEST = 65535  # of this many parts of the whole time, a moment is so many
-MIDDLE = 0.35  # of a round, on the clock of rounds: a transfer is half-way then
+FINEST = 65535  # times are sent as this many parts of the whole time
+MIDDLE = 0.35  # on the clock of rounds, a transfer is half-way after this share of its round
 ITEMSIZE = 4  # bytes of an element: float32, as in `allreduce`
-MOST_WORKERS = 32  # as many bits as a number in the browser has
-MOST_RANKS = 64
-MOST_CHUNKS = 4096
-MOST_TRANSFERS = 20_000
+# workers: as many bits as a number in the browser has
+MOST = {"workers": 32, "ranks": 64, "chunks": 4096, "transfers": 20_000}
 
 
 class Reduced(Protocol):
@@ -93,33 +91,19 @@ class Shown:
     @classmethod
     def of(cls, schedule: Schedule) -> Shown:
         """Raises SpecError for a schedule that is too large to be looked at."""
-        count = sum(map(len, schedule.rounds))
-        if schedule.workers > MOST_WORKERS or schedule.ranks > MOST_RANKS:
-            raise SpecError(
-                "workers",
-                schedule.workers,
-                f"the stage has room for {MOST_WORKERS} workers and {MOST_RANKS} ranks",
-            )
-        if schedule.chunks > MOST_CHUNKS:
-            raise SpecError("chunks", schedule.chunks, f"the stage has room for {MOST_CHUNKS}")
-        if count > MOST_TRANSFERS:
-            raise SpecError(
-                "schedule",
-                schedule.name,
-                f"has {count} transfers; the stage shows {MOST_TRANSFERS} at most",
-            )
+        transfers = sum(map(len, schedule.rounds))
+        sizes = (schedule.workers, schedule.ranks, schedule.chunks, transfers)
+        for (name, most), size in zip(MOST.items(), sizes, strict=True):
+            if size > most:
+                raise SpecError(name, size, f"the stage shows {most} at most")
         proof = verify(schedule)
         where = None if proof else _first(proof)
         last = len(schedule.rounds) if where is None or where[1] is None else where[0].round + 1
         kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:last]]
-        transfers = tuple((number, t) for number, r in enumerate(kept) for t in r)
-        breaks = None if where is None else _break(schedule, *where, transfers)
-        return cls(
-            schedule if where is None else replace(schedule, rounds=kept),
-            transfers,
-            breaks,
-            len(schedule.rounds),
-        )
+        shown = tuple((number, t) for number, r in enumerate(kept) for t in r)
+        breaks = _break(schedule, *where, shown) if where else None
+        played = replace(schedule, rounds=kept) if where else schedule
+        return cls(played, shown, breaks, len(schedule.rounds))
 
 
 def panel(
@@ -134,13 +118,12 @@ def panel(
     set for each chunk). `sizes`: bytes of each chunk. `clocks` from `simulated` and `measured`.
     """
     schedule = shown.schedule
-    src, dst, chunk = (
-        np.array([t[:3] for _, t in shown.transfers], dtype=np.uint16).reshape(-1, 3).T
-    )
+    chunks = range(schedule.chunks)
+    columns = np.array([t[:3] for _, t in shown.transfers], dtype=np.uint16).reshape(-1, 3)
+    src, dst, chunk = columns.T
     rounds = [number for number, _ in shown.transfers]
     wants = [
-        [goal(schedule, rank, chunk) is not None for chunk in range(schedule.chunks)]
-        for rank in range(schedule.ranks)
+        [goal(schedule, rank, c) is not None for c in chunks] for rank in range(schedule.ranks)
     ]
     return {
         "label": label,
@@ -157,7 +140,7 @@ def panel(
         "reduce": _bits([t.op == "reduce" for _, t in shown.transfers]),
         "own": _bits(np.array(State(schedule).once) != 0),
         "wants": _bits(wants),
-        "whole": [whole(schedule, chunk) for chunk in range(schedule.chunks)],
+        "whole": [whole(schedule, c) for c in chunks],
         "clocks": clocks,
         "stop": _stop(shown, clocks),
     }
@@ -187,10 +170,8 @@ def measured(shown: Shown, reduced: Reduced) -> dict[str, Any]:
 def _clock(shown: Shown, trace: Trace, nbytes: int, reality: str) -> dict[str, Any]:
     """When each transfer began and ended, how long all took (`seconds`), and bus bandwidth.
 
-    `times`: all beginnings, then all ends, from the first beginning (0) to the last end (65535), as
-    uint16: as fine as a picture needs.
-
-    Where a trace has several calls of the schedule, this is the first.
+    `times`: all beginnings, then all ends, as uint16 from 0, the first beginning, to 65535, the
+    last end. Where a trace has several calls of the schedule, this is the first.
     """
     told: dict[tuple[int, str, str, int], deque[Message]] = defaultdict(deque)
     for m in trace.all(Message):
@@ -198,21 +179,18 @@ def _clock(shown: Shown, trace: Trace, nbytes: int, reality: str) -> dict[str, A
     task = shown.schedule.task
     found = []
     for number, t in shown.transfers:
-        if not (queue := told[number, task(t.src), task(t.dst), t.chunk]):
-            raise SpecError(
-                "trace",
-                repr(trace),
-                f"a trace of {shown.schedule!r}: it has no message {t} in round {number}",
-            )
+        queue = told[number, task(t.src), task(t.dst), t.chunk]
+        if not queue:
+            missing = f"it has no message {t} in round {number}"
+            raise SpecError("trace", repr(trace), f"a trace of {shown.schedule!r}: {missing}")
         found.append(queue.popleft())
     times = np.array([[m.start for m in found], [m.end for m in found]])
     times -= times.min(initial=np.inf) if found else 0.0
     seconds = float(times.max(initial=0.0))
-    bus = bus_bandwidth(nbytes, seconds, shown.schedule.workers, shown.schedule.kind)
     return {
         "times": np.rint(times * (FINEST / seconds if seconds else 0)).astype(np.uint16).tobytes(),
         "seconds": seconds,
-        "bus": bus,
+        "bus": bus_bandwidth(nbytes, seconds, shown.schedule.workers, shown.schedule.kind),
         "reality": reality,
     }
 
@@ -244,20 +222,15 @@ def _blamed(proof: Proof, problem: Problem) -> Transfer | None:
     """The transfer that a problem is about; None for a result that is incomplete because something
     was not sent.
     """
-    here = [
-        t
-        for r in proof.schedule.rounds[problem.round : problem.round + 1]
-        for t in r
-        if problem.chunk == t.chunk
-    ]
+    rounds = proof.schedule.rounds[problem.round : problem.round + 1]
+    here = [t for r in rounds for t in r if problem.chunk == t.chunk]
     if problem.kind in ("nothing", "self", "chunk"):
         return next((t for t in here if t.src == problem.rank), None)
     if problem.kind == "rank":
         return next((t for t in here if problem.rank in (t.src, t.dst)), None)
     into = [t for t in here if t.dst == problem.rank]
-    if problem.kind == "missing":
-        before = proof.state(problem.round)
-        lost = set(problem.contributions)
+    if problem.kind == "missing":  # a copy wiped out what the rank had, and the sender had not
+        before, lost = proof.state(problem.round), set(problem.contributions)
         into = [
             t
             for t in into
@@ -276,39 +249,31 @@ def _break(
     """Where a problem is seen among the transfers that are shown."""
     if blamed is None:
         return Break(problem.round, None, None, problem.text)
-    ends = [
-        (rank, blamed.chunk)
-        for rank in (blamed.dst, blamed.src)
-        if 0 <= rank < schedule.ranks and 0 <= blamed.chunk < schedule.chunks
-    ]
-    if not sound(schedule, blamed):
-        return Break(problem.round, None, ends[0] if ends else None, problem.text)
-    number = len(shown) - 1 - list(reversed(shown)).index((problem.round, blamed))
-    return Break(problem.round, number, ends[0], problem.text)
+    on_stage = 0 <= blamed.chunk < schedule.chunks
+    ranks = [r for r in (blamed.dst, blamed.src) if on_stage and 0 <= r < schedule.ranks]
+    cell = (ranks[0], blamed.chunk) if ranks else None
+    number = None
+    if sound(schedule, blamed):  # the last of them, should it be there twice
+        number = max(i for i, found in enumerate(shown) if found == (problem.round, blamed))
+    return Break(problem.round, number, cell, problem.text)
 
 
 def _stop(shown: Shown, clocks: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """The break with the moment on each clock at which the picture stops; nothing to stop at where
-    a transfer is missing.
+    """The break, with the moment on each clock `at` which the picture stops: in the middle of the
+    transfer to blame, or else after the rounds before it; nowhere if a transfer is missing.
     """
     b = shown.breaks
     if b is None:
         return None
-    nowhere = b.transfer is None and b.cell is None
-    at: dict[str, float] = {} if nowhere else {"rounds": b.round + MIDDLE}
-    for name, clock in clocks.items():
-        start, end = np.frombuffer(clock["times"], dtype=np.uint16).reshape(2, -1) * (
-            clock["seconds"] / FINEST
-        )
-        if b.transfer is not None:
-            at[name] = float(start[b.transfer] + end[b.transfer]) / 2
-        elif not nowhere:
-            at[name] = max(
-                (
-                    float(end[i])
-                    for i, (number, _) in enumerate(shown.transfers)
-                    if number < b.round
-                ),
-                default=0.0,
-            )
+    at: dict[str, float] = {}
+    if b.transfer is not None or b.cell is not None:
+        at["rounds"] = b.round + MIDDLE
+        before = [number < b.round for number, _ in shown.transfers]
+        for name, clock in clocks.items():
+            times = np.frombuffer(clock["times"], dtype=np.uint16).reshape(2, -1)
+            start, end = times * (clock["seconds"] / FINEST)
+            if b.transfer is None:
+                at[name] = float(end[before].max(initial=0.0))
+            else:
+                at[name] = float(start[b.transfer] + end[b.transfer]) / 2
     return {"round": b.round, "transfer": b.transfer, "cell": b.cell, "text": b.text, "at": at}
