@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from course_lib.hardware.limits import read, safely
@@ -34,16 +35,15 @@ class Capability:
 def warm_fork(system: str) -> Capability:
     """Whether tasks can be forked from a process that has imported the framework."""
     if system not in LINUX:
-        why = f"the libraries of {system} start threads, and a process with threads cannot be forked safely"
         return Capability(
             False,
-            why,
+            f"the libraries of {system} start threads, and a process with threads cannot be "
+            "forked safely",
             "Tasks start as fresh processes instead; on Linux or WSL2 they would be forked.",
         )
     if os.environ.get("LOCKSTEP_START") == "spawn":
-        return Capability(
-            False, "LOCKSTEP_START=spawn asks for fresh processes", "Unset LOCKSTEP_START."
-        )
+        why = "LOCKSTEP_START=spawn asks for fresh processes"
+        return Capability(False, why, "Unset LOCKSTEP_START.")
     return Capability(True, "tasks are copied from one process that has imported the framework")
 
 
@@ -58,16 +58,9 @@ def begin_trial(system: str) -> subprocess.Popen[str] | None:
     if system not in LINUX:
         return None
     command = [sys.executable, "-I", "-S", "-c", _TRIAL]
-    return safely(
-        lambda: subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ),
-        None,
-    )
+    no = subprocess.DEVNULL
+    begin = partial(subprocess.Popen, command, text=True, stdin=no, stderr=no)
+    return safely(lambda: begin(stdout=subprocess.PIPE), None)
 
 
 def end_trial(system: str, trial: subprocess.Popen[str] | None, seconds: float = 2.0) -> Capability:
@@ -75,11 +68,8 @@ def end_trial(system: str, trial: subprocess.Popen[str] | None, seconds: float =
     process behind.
     """
     if system not in LINUX:
-        return Capability(
-            False,
-            f"there are no network namespaces on {system}",
-            "Runs use loopback; Linux or WSL2 has them.",
-        )
+        why = f"there are no network namespaces on {system}"
+        return Capability(False, why, "Runs use loopback; Linux or WSL2 has them.")
     if trial is None:
         return refused("no process could be started to try it")
     try:
@@ -90,74 +80,62 @@ def end_trial(system: str, trial: subprocess.Popen[str] | None, seconds: float =
         trial.kill()
         trial.communicate()
     said, _, parts = answer.partition("\n")
-    if said == "ok":
-        return Capability(
-            True,
-            "a run has a network of its own, which nobody else can reach or see",
-            parts=tuple(parts.split()),
-        )
-    return refused(said)
+    if said != "ok":
+        return refused(said)
+    why = "a run has a network of its own, which nobody else can reach or see"
+    return Capability(True, why, parts=tuple(parts.split()))
+
+
+# What a private network offers -> the parts of the kernel that it needs, what it means, and what
+# happens without it.
+_OFFERS = {
+    "hosts": (
+        ("veth", "bridge"),
+        "each task has an address of its own, and hosts are switches between them",
+        "",
+    ),
+    "rate": (
+        ("veth", "bridge", "tbf"),
+        "the kernel's token bucket (tbf) holds links to their rate",
+        "Our own exchange keeps to it; what frameworks send is not held back.",
+    ),
+    "delay": (
+        ("veth", "bridge", "netem"),
+        "the kernel (netem) delays what goes over a link",
+        "Our own exchange delays; what frameworks send is not.",
+    ),
+    "meter": (
+        ("veth", "bridge"),
+        "the kernel counts what each task and each host sends and receives",
+        "Bytes on the wire are not counted.",
+    ),
+}
 
 
 def network_parts(can: Capability) -> dict[str, Capability]:
-    """What a network of a run's own can have here, each with the reason: hosts, the rate of their
-    links, their delay, and the meter.
+    """What a run's own network can have here, each with the reason: hosts, the rate of their links,
+    their delay, and the meter.
     """
     if not can.ok:
-        imposed = "our own exchange keeps to it, and frameworks do not know of it"
-        none = "there is no private network"
-        return {
-            "hosts": Capability(
-                False, none, "Workers on several hosts share one; ours talk over TCP between them."
-            ),
-            "rate": Capability(False, none, f"Between hosts {imposed}."),
-            "delay": Capability(False, none, f"Between hosts {imposed}."),
-            "meter": Capability(False, none, "Bytes on the wire are not counted."),
-        }
-    hosts = {"veth", "bridge"}.issubset(can.parts)
-    found = {
-        "hosts": (
-            hosts,
-            "each task has an address of its own, and hosts are switches between them",
-            "this kernel has no veth or bridge",
-        ),
-        "rate": (
-            hosts and "tbf" in can.parts,
-            "the kernel's token bucket (tbf) holds links to their rate",
-            "this kernel has no tbf",
-        ),
-        "delay": (
-            hosts and "netem" in can.parts,
-            "the kernel (netem) delays what goes over a link",
-            "this kernel has no netem",
-        ),
-        "meter": (
-            hosts,
-            "the kernel counts what each task and each host sends and receives",
-            "without hosts nothing goes over a wire",
-        ),
-    }
-    cure = {
-        "rate": "Our own exchange keeps to it; what frameworks send is not held back.",
-        "delay": "Our own exchange delays; what frameworks send is not.",
-    }
-    return {
-        name: Capability(ok, why if ok else why_not, "" if ok else cure.get(name, ""))
-        for name, (ok, why, why_not) in found.items()
-    }
+        one = "Workers on several hosts share one; ours talk over TCP between them."
+        cures = {name: cure for name, (_, _, cure) in _OFFERS.items()} | {"hosts": one}
+        why = "there is no private network"
+        return {name: Capability(False, why, cure) for name, cure in cures.items()}
+    found = {}
+    for name, (needs, why, cure) in _OFFERS.items():
+        missing = " or ".join(part for part in needs if part not in can.parts)
+        lacks = Capability(False, f"this kernel has no {missing}", cure)
+        found[name] = lacks if missing else Capability(True, why)
+    return found
 
 
 def refused(answer: str, root: Path = Path("/")) -> Capability:
     """The refusal of a private network in words: `answer` is the kernel's, the settings under
     `root` often tell more.
     """
+    apparmor = "kernel/apparmor_restrict_unprivileged_userns"
     for setting, bad, good, who in (
-        (
-            "kernel/apparmor_restrict_unprivileged_userns",
-            "1",
-            "0",
-            "AppArmor restricts user namespaces here",
-        ),
+        (apparmor, "1", "0", "AppArmor restricts user namespaces here"),
         (
             "kernel/unprivileged_userns_clone",
             "0",
@@ -168,13 +146,9 @@ def refused(answer: str, root: Path = Path("/")) -> Capability:
     ):
         if read(root / "proc/sys" / setting) == bad:
             name = setting.replace("/", ".")
-            return Capability(
-                False,
-                f"{who} ({name}={bad})",
-                f"Runs use loopback; to allow it: sudo sysctl -w {name}={good}",
-            )
+            cure = f"Runs use loopback; to allow it: sudo sysctl -w {name}={good}"
+            return Capability(False, f"{who} ({name}={bad})", cure)
     inside = (root / ".dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
     who = "this container's security profile" if inside else "this system"
-    return Capability(
-        False, f"{who} does not let us make a network namespace ({answer})", "Runs use loopback."
-    )
+    why = f"{who} does not let us make a network namespace ({answer})"
+    return Capability(False, why, "Runs use loopback.")

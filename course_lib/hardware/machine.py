@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course_lib.hardware import accelerators, capabilities, limits
-from course_lib.hardware.accelerators import Gpu
+from course_lib.hardware import capabilities, limits
 from course_lib.hardware.capabilities import Capability
-from course_lib.hardware.limits import gigabytes, safely
+from course_lib.hardware.limits import Gpu, gigabytes, safely
 
 PACKAGES = [
     "lockstep-course",
@@ -65,16 +64,14 @@ def probe() -> Machine:
     memory, total, why = limits.usable_memory()
     network = machine.private_network
     if os.environ.get("LOCKSTEP_NETWORK") == "loopback":
-        network = Capability(
-            False, "LOCKSTEP_NETWORK=loopback asks for plain loopback", "Unset LOCKSTEP_NETWORK."
-        )
-    fork = capabilities.warm_fork(machine.system)
+        asked = "LOCKSTEP_NETWORK=loopback asks for plain loopback"
+        network = Capability(False, asked, "Unset LOCKSTEP_NETWORK.")
     return replace(
         machine,
         memory=memory,
         memory_total=total,
         memory_why=why,
-        fork=fork,
+        fork=capabilities.warm_fork(machine.system),
         private_network=network,
     )
 
@@ -85,7 +82,7 @@ def _facts() -> Machine:
     system = _system()
     trial = capabilities.begin_trial(system)  # goes on while we look at the rest
     no_gpus: tuple[Gpu, ...] = ()
-    gpus = safely(accelerators.find_gpus, no_gpus)
+    gpus = safely(limits.find_gpus, no_gpus)
     return Machine(
         system=system,
         python=platform.python_version(),
@@ -96,101 +93,74 @@ def _facts() -> Machine:
         memory_total=0,
         memory_why="",
         gpus=gpus,
-        cuda_frameworks=accelerators.cuda_frameworks() if gpus else (),
-        tpu=safely(accelerators.has_tpu, False),
+        cuda_frameworks=limits.cuda_frameworks() if gpus else (),
+        tpu=safely(limits.has_tpu, False),
         fork=capabilities.warm_fork(system),
         private_network=capabilities.end_trial(system, trial),
     )
 
 
 def _system() -> str:
-    wsl = "microsoft" in platform.release().lower()
-    return {"Linux": "WSL2" if wsl else "Linux", "Darwin": "macOS"}.get(
-        platform.system(), platform.system()
-    )
+    if platform.system() == "Linux" and "microsoft" in platform.release().lower():
+        return "WSL2"
+    return {"Darwin": "macOS"}.get(platform.system(), platform.system())
 
 
 def _cpu_name() -> str:
     if platform.system() == "Darwin":
-        return subprocess.run(
-            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, timeout=2
-        ).stdout.strip()
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=2).stdout.strip()
     lines = limits.read(Path("/proc/cpuinfo")).splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
-    )
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "")
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str, str]]:
     """The machine as a table: what, how much of it, and what that means for a learner."""
-    memory = (
-        f"{gigabytes(machine.memory)} free of {gigabytes(machine.memory_total)}"
-        if machine.memory_total
-        else "not known"
-    )
-    rows = [
-        (
-            "system",
-            f"{machine.system}, Python {machine.python}",
-            "Every task is a process of its own on it.",
-        ),
-        _cores_row(machine),
-        ("memory", memory, machine.memory_why),
-        _gpu_row(machine),
-        (
-            "TPU",
-            "yes" if machine.tpu else "none",
-            "TPUStrategy can be used." if machine.tpu else "Only TPUStrategy needs one.",
-        ),
-    ]
-    parts = capabilities.network_parts(machine.private_network)
-    for what, can in {
+    system = f"{machine.system}, Python {machine.python}"
+    memory = "not known"
+    if machine.memory_total:
+        memory = f"{gigabytes(machine.memory)} free of {gigabytes(machine.memory_total)}"
+    tpu = "TPUStrategy can be used." if machine.tpu else "Only TPUStrategy needs one."
+    abilities = {
         "warm fork": machine.fork,
         "private network": machine.private_network,
-        **parts,
-    }.items():
-        rows.append((what, "yes" if can.ok else "no", sentence(f"{can.why}. {can.cure}")))
-    return rows
+        **capabilities.network_parts(machine.private_network),
+    }
+    return [
+        ("system", system, "Every task is a process of its own on it."),
+        ("cores", *_cores(machine)),
+        ("memory", memory, machine.memory_why),
+        ("GPU", *_gpus(machine)),
+        ("TPU", "yes" if machine.tpu else "none", tpu),
+        *(
+            (what, "yes" if can.ok else "no", sentence(f"{can.why}. {can.cure}"))
+            for what, can in abilities.items()
+        ),
+    ]
 
 
-def _cores_row(machine: Machine) -> tuple[str, str, str]:
-    cores = (
-        f"{machine.cores}"
-        if machine.cores >= machine.cores_total
-        else f"{machine.cores} of {machine.cores_total}"
-    )
-    if machine.cores >= 4:
-        return (
-            "cores",
-            f"{cores}, {machine.cpu_name}",
-            f"Up to {machine.cores} workers compute at the same time.",
-        )
-    turns = f"From {machine.cores + 1} workers on they take turns: no speed-up from compute, unless device_ms emulates a device for each."
-    return "cores", f"{cores}, {machine.cpu_name}", turns
+def _cores(machine: Machine) -> tuple[str, str]:
+    cores, total = machine.cores, machine.cores_total
+    name = f"{cores}{f' of {total}' if cores < total else ''}, {machine.cpu_name}"
+    if cores >= 4:
+        return name, f"Up to {cores} workers compute at the same time."
+    turns = "no speed-up from compute, unless device_ms emulates a device for each"
+    return name, f"From {cores + 1} workers on they take turns: {turns}."
 
 
-def _gpu_row(machine: Machine) -> tuple[str, str, str]:
-    if not machine.gpus:
-        return "GPU", "none", "Not needed: only NCCL asks for GPUs, for two of them."
-    users = (
-        ", ".join(machine.cuda_frameworks)
-        or "none of the installed frameworks, whose builds are without CUDA"
-    )
-    nccl = (
-        "NCCL needs two."
-        if len(machine.gpus) == 1
-        else f"NCCL can join up to {len(machine.gpus)} workers."
-    )
-    return (
-        "GPU",
-        ", ".join(f"{gpu.name} ({gigabytes(gpu.memory)})" for gpu in machine.gpus),
-        f"Used by {users}. {nccl}",
-    )
+def _gpus(machine: Machine) -> tuple[str, str]:
+    if not (here := len(machine.gpus)):
+        return "none", "Not needed: only NCCL asks for GPUs, for two of them."
+    names = ", ".join(f"{gpu.name} ({gigabytes(gpu.memory)})" for gpu in machine.gpus)
+    none = "none of the installed frameworks, whose builds are without CUDA"
+    nccl = "NCCL needs two." if here == 1 else f"NCCL can join up to {here} workers."
+    return names, f"Used by {', '.join(machine.cuda_frameworks) or none}. {nccl}"
 
 
 def versions() -> dict[str, str]:
     """Package -> installed version or "not installed", without importing any of them."""
-    return {name: accelerators.version(name) or "not installed" for name in PACKAGES}
+    return {name: limits.version(name) or "not installed" for name in PACKAGES}
 
 
 def sentence(text: str) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from course_lib import hardware
 from course_lib.errors import SpecError
-from course_lib.hardware import Capability, Gpu, Machine, Reason, accelerators, capabilities, limits
+from course_lib.hardware import Capability, Gpu, Machine, Reason, capabilities, limits
 from course_lib.spec import RunSpec
 from tests.made_up import GB, LAPTOP
 
@@ -312,7 +312,7 @@ def test_a_refusal_names_the_setting_behind_it_and_its_cure(
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(
     setting: str | None, seen: list[int]
 ) -> None:
-    assert accelerators.visible(["GPU-aa", "GPU-bb", "GPU-cc"], setting) == seen
+    assert limits.visible(["GPU-aa", "GPU-bb", "GPU-cc"], setting) == seen
 
 
 def test_a_tpu_needs_both_its_environment_and_its_device_file(
@@ -321,13 +321,13 @@ def test_a_tpu_needs_both_its_environment_and_its_device_file(
     monkeypatch.delenv("TPU_NAME", raising=False)
     monkeypatch.delenv("TPU_WORKER_ID", raising=False)
     monkeypatch.setenv("TPU_NAME", "local")
-    assert not accelerators.has_tpu(files({}))
+    assert not limits.has_tpu(files({}))
     # every machine with vfio has this one
-    assert not accelerators.has_tpu(files({"dev/vfio/vfio": ""}))
+    assert not limits.has_tpu(files({"dev/vfio/vfio": ""}))
     root = files({"dev/accel0": ""})
-    assert accelerators.has_tpu(root)
+    assert limits.has_tpu(root)
     monkeypatch.delenv("TPU_NAME")
-    assert not accelerators.has_tpu(root)
+    assert not limits.has_tpu(root)
 
 
 @pytest.mark.parametrize("tensorflow", ["", "2.21.0"])
@@ -338,8 +338,8 @@ def test_the_build_of_a_framework_says_whether_it_can_use_a_gpu(
     torch: str, can: bool, tensorflow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = {"torch": torch, "tensorflow": tensorflow, "nvidia-cudnn-cu12": "9.3"}
-    monkeypatch.setattr(accelerators, "version", installed.__getitem__)
-    assert accelerators.cuda_frameworks() == ("tensorflow",) * bool(tensorflow) + ("torch",) * can
+    monkeypatch.setattr(limits, "version", installed.__getitem__)
+    assert limits.cuda_frameworks() == ("tensorflow",) * bool(tensorflow) + ("torch",) * can
 
 
 def test_versions_tell_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
