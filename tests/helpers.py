@@ -15,12 +15,14 @@ workers, but in another order; weights and losses are of size 0.1 to 2.
 """
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(
+    true: Callable[[], object], what: str, seconds: float = 60.0, every: float = 0.02
+) -> None:
     """Wait until `true()` holds; fails after `seconds`, and says for `what` it waited."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"still not after {seconds:g} s: {what}"
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 def losses(trace: Trace, task: str = "worker:0") -> list[float]:

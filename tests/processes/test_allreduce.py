@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 import tempfile
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from course_lib.reduction.call import AllReduce, compare
 from course_lib.reduction.measure import REPEATS, calibration, job, measure
 from course_lib.spec import Link
 from tests.conftest import HOME
+from tests.helpers import until
 
 SIZE = "40KiB"
 
@@ -304,10 +304,8 @@ def test_a_server_that_is_told_to_leave_while_it_writes_down_its_result_spoils_n
         return bytes(100_000_000)
 
     def work(task: Any) -> str:  # over just when the server has begun to write
-        value = task.run_dir / "tasks" / "ps-0" / "value.pickle"
-        deadline = time.monotonic() + 10
-        while not any(value.parent.glob("*value.pickle*")) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        server = task.run_dir / "tasks" / "ps-0"
+        until(lambda: any(server.glob("value.*")), "the server to write", every=0.001)
         return "done"
 
     with start({"worker": work, "ps": serve}, framework="python", workers=1, ps=1) as run:

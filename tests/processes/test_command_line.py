@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.commands import options
 from tests.conftest import HOME, processes_of
+from tests.helpers import until
 
 FIELDS = {
     *(
@@ -334,8 +334,7 @@ def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
     )
     assert done.returncode == 1
     assert "not over after 6 s (--timeout), so it was stopped: worker:0" in done.stderr
-    time.sleep(0.5)
-    assert {p.pid for p in processes_of(HOME)} <= before
+    until(lambda: {p.pid for p in processes_of(HOME)} <= before, "its processes to be gone")
 
 
 def test_an_all_reduce_is_measured_and_printed_as_a_table_or_one_json_object() -> None:

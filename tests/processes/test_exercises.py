@@ -31,7 +31,7 @@ T = Transfer
 Answer = Callable[..., Any]
 
 
-# --- right answers, written in other ways than ours -----------------------------------------------------------------------------------------
+# --- right answers, written in other ways than ours ---
 
 
 def through_the_last(workers: int) -> Schedule:
@@ -126,7 +126,7 @@ def test_a_right_answer_that_is_written_in_another_way_is_accepted(
     )
 
 
-# --- trainings ------------------------------------------------------------------------------------------------------------------------------
+# --- trainings ---
 
 FIELDS: dict[str, Any] = {"framework": "torch", "workers": 4, "steps": 60}
 
@@ -215,7 +215,7 @@ def test_a_training_that_is_not_what_was_asked_for_is_rejected_with_its_mistake(
     assert says in repr(verdict), repr(verdict)
 
 
-# --- a whole notebook -----------------------------------------------------------------------------------------------------------------------
+# --- a whole notebook ---
 
 
 def answered(path: Path, answers: dict[str, str]) -> Path:

@@ -190,6 +190,7 @@ def test_a_layer_that_is_cut_twice_needs_one_exchange_of_activations_and_none_of
 def test_fully_sharded_exchanges_each_layer_three_times_in_a_step() -> None:
     """All-gathers forward and backward, and a reduce-scatter; one exchange more tells the loss."""
     _, trace = trained("fully_sharded", "torch", 2, {})
+    assert len(trace.tasks) == 2
     for task, step in itertools.product(trace.tasks, range(STEPS)):
         phases = [p for p in trace.all(Phase, task) if p.step == step]
         assert sum(p.what == "reduce" for p in phases) == 2 * 3 + 1

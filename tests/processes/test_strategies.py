@@ -107,6 +107,7 @@ def test_phases_of_a_step_follow_each_other(framework: str) -> None:
         order = (
             ["read", "compute", "apply"] if workers == 1 else ["read", "compute", "reduce", "apply"]
         )
+        assert len(trace.tasks) == workers
         for task in trace.tasks:
             phases = trace.all(Phase, task)
             assert [(p.step, p.what) for p in phases] == [

@@ -95,15 +95,14 @@ def test_central_storage_one_process_applies_the_mean_of_all_gradients_to_the_on
 
 def test_central_storage_nobody_computes_before_the_update_of_the_step_before_is_made() -> None:
     _, values, trace, _ = trained("central_storage", 4)
+    updates = trace.all(Phase, "worker:0", what="apply")
     for task in values:
-        for begun, applied in zip(
-            trace.all(Phase, task, what="compute")[1:],
-            trace.all(Phase, "worker:0", what="apply"),
-            strict=False,
-        ):
+        computing = trace.all(Phase, task, what="compute")
+        assert len(computing) == len(updates) > 1
+        for begun, applied in zip(computing[1:], updates[:-1], strict=True):
             assert begun.step == applied.step + 1
             assert begun.start >= applied.end
-    for step, applied in enumerate(trace.all(Phase, "worker:0", what="apply")):
+    for step, applied in enumerate(updates):
         waits = [wait for wait in trace.all(Phase, what="wait") if wait.step == step]
         assert [wait.task for wait in sorted(waits)] == ["worker:1", "worker:2", "worker:3"]
         assert all(wait.end >= applied.end for wait in waits)

@@ -4,7 +4,6 @@ when a worker is lost.
 
 import functools
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,7 @@ from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.exchange import PATIENCE
 from course_lib.record.events import Message, Metric, Phase
 from tests.conftest import HOME
-from tests.helpers import SUM_ORDER, losses
+from tests.helpers import SUM_ORDER, losses, until
 
 FRAMEWORKS = ("torch", "tensorflow")
 STEPS = 20
@@ -304,9 +303,7 @@ def killed(framework: str) -> tuple[Run, LockstepError, dict[str, str]]:
     """
     options: dict[str, Any] = {"framework": framework, "workers": 3, "hosts": 2, "steps": 100_000}
     with start("multi_worker_mirrored", all_reduce="ring", **options).wait_running(60) as run:
-        deadline = time.monotonic() + 60
-        while len(run.trace.all(Metric, "worker:1")) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: len(run.trace.all(Metric, "worker:1")) >= 3, "steps of worker:1")
         run.kill("worker:1")
         with pytest.raises(LockstepError) as caught:
             # nobody waits until patience runs out: the lost connection tells

@@ -10,6 +10,7 @@ from course_lib import start
 from course_lib.cluster.task import Task
 from course_lib.commands.watch import watch
 from course_lib.widgets.saved import SavedRun
+from tests.helpers import until
 
 
 def work(task: Task) -> None:
@@ -41,8 +42,5 @@ def test_watching_says_how_a_run_ended(
         assert run.state == watching.state == "running"
         run.stop() if end == "stop" else run.kill("worker:1")
         watch(run.run_dir, timeout=60)
-        deadline = time.monotonic() + 10
-        while run.state == "running" and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert run.state == watching.state
+        until(lambda: run.state == watching.state != "running", "both to say that it is over")
     assert words in capsys.readouterr().out

@@ -60,7 +60,7 @@ def spread(workers: int) -> list[Transfer]:
     return [T(0, r, 0, "copy") for r in range(1, workers)]
 
 
-# --- reduce_to_one --------------------------------------------------------------------------------------------------------------------------
+# --- reduce_to_one ---
 
 
 @wrong(
@@ -146,7 +146,7 @@ def everyone_to_everyone(workers: int) -> Schedule:
     return direct(workers)
 
 
-# --- ring -----------------------------------------------------------------------------------------------------------------------------------
+# --- ring ---
 
 
 def around(
@@ -319,7 +319,7 @@ def halves_with_a_slash(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, [[T(0, workers / 2, 0, "reduce")]])  # type: ignore[arg-type]
 
 
-# --- tree -----------------------------------------------------------------------------------------------------------------------------------
+# --- tree ---
 
 
 def binomial(
@@ -404,7 +404,7 @@ def one_after_the_other_down(workers: int) -> Schedule:
     return Schedule("mine", workers, 1, [*up, *([t] for t in spread(workers))])  # type: ignore[list-item]
 
 
-# --- what is said ---------------------------------------------------------------------------------------------------------------------------
+# --- what is said ---
 
 
 @pytest.mark.parametrize(
@@ -605,7 +605,7 @@ def test_a_bound_that_is_swallowed_is_raised_again() -> None:
         compute(5)
 
 
-# --- exercises from solutions ---------------------------------------------------------------------------------------------------------------
+# --- exercises from solutions ---
 
 
 @pytest.mark.parametrize(
