@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +58,10 @@ class Task:
     slow_factor: float = 1.0
     schedule: Schedule | None = None
     step: int | None = field(default=None, init=False)
+    at_step_end: Callable[[], None] = field(
+        default_factory=lambda: lambda: None, init=False, repr=False
+    )
+    """Strategies call it whenever a step is over; the starting line of a race holds the task in it."""
     _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     @property

@@ -1,16 +1,14 @@
-"""The starting line: every worker takes its first step, which traces and compiles, and then waits
-for all entrants before it takes its second.
+"""The starting line: every worker takes its first step, which traces and compiles, and waits for
+all entrants before it takes its second.
 
 Without it the entrant that compiles fastest would run on an idle machine and be done before the
-others begin. A strategy knows nothing of it: the task that it is given stops once the loss of its
-first step is recorded, or when a phase of its second step begins. So no phase contains the wait.
-Where a chief hands out the steps, the chief stops. A task leaves a file in its run's directory when
-it is at the line; the race leaves one there when the line opens.
+others begin. A strategy calls `task.at_step_end` after each step, in no phase of it; here that call
+waits, once. Where a chief hands out the steps, the chief waits. A task at the line leaves a file in
+its run's directory; when the line opens, the race leaves one there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -59,30 +57,13 @@ def take_part(task: Task) -> Any:
 
 
 def _hold(task: Task) -> None:
-    """Make the task wait at the line, once, when its first step is done."""
-    phase, metric = task.phase, task.metric
-    first, there = None, False
+    """Make the task wait at the line, once, at the end of its first step."""
 
     def wait() -> None:
-        nonlocal there
-        if not there:
-            there = True
-            _wait(task)
+        task.at_step_end = lambda: None
+        _wait(task)
 
-    def phase_of_second_step(what: str, step: int) -> contextlib.AbstractContextManager[None]:
-        nonlocal first
-        first = step if first is None else first
-        if step != first:
-            wait()
-        return phase(what, step)
-
-    def metric_of_first_step(name: str, value: float, step: int, samples: int) -> None:
-        metric(name, value, step, samples)
-        if name in ("loss", "dropped"):  # what became of a step's gradient
-            wait()
-
-    task.phase = phase_of_second_step  # type: ignore[method-assign, assignment]  # for this task alone
-    task.metric = metric_of_first_step  # type: ignore[method-assign]  # likewise
+    task.at_step_end = wait
 
 
 def _wait(task: Task) -> None:
@@ -91,7 +72,8 @@ def _wait(task: Task) -> None:
     while not opened.exists():
         if clock() > deadline:
             raise LockstepError(
-                f"{task.name} waited {BOUND:g} s at the starting line of a race, and nobody opened it"
+                f"{task.name} waited {BOUND:g} s at the starting line of a race, "
+                "and nobody opened it"
             )
         time.sleep(POLL)
 

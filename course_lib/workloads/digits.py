@@ -1,5 +1,5 @@
-"""1797 real handwritten digits of 8x8 pixels, and four models for them: a small one, a convolution, a
-deep one, and one of any width. The digits come with scikit-learn: nothing is downloaded.
+"""1797 real handwritten digits of 8x8 pixels, and four models for them: a small one, a convolution,
+a deep one, and one of any width. The digits come with scikit-learn: nothing is downloaded.
 
 Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning
 Repository, 1998.
@@ -50,8 +50,8 @@ def digits_cnn() -> Workload:
 
 
 def digits_deep() -> Workload:
-    """Eight dense layers, a ReLU after every second, 63,082 parameters: deep enough for a pipeline of
-    up to eight stages. About 0.95 of the test images right after 100 steps of 128.
+    """Eight dense layers, a ReLU after every second, 63,082 parameters: deep enough for a pipeline
+    of up to eight stages. About 0.95 of the test images right after 100 steps of 128.
 
     A ReLU halves the mean square of what passes through it, and every second layer has one. Weights
     larger than `glorot`'s by 2 ** (1/4) make up for it. Without that the signal fades from layer to
@@ -65,8 +65,9 @@ def digits_deep() -> Workload:
 
 
 def wide(parameters: int) -> Workload:
-    """One hidden layer, as wide as `parameters` asks, to the nearest unit: within 38 parameters
-    of it. More parameters to send for the same data show when communication becomes the bottleneck.
+    """One hidden layer, as wide as `parameters` asks, to the nearest unit: within 38
+    parameters of it. More parameters to send for the same data show when communication becomes the
+    bottleneck.
 
     One learning rate suits every width: the variance of the initial weights (see `glorot`) shrinks
     as the layer grows, so that the sum over more units changes as fast as before.

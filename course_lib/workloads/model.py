@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Dense:
-    """`units` weighted sums of all inputs, each plus a bias; negative ones become zero if `relu`."""
+    """`units` weighted sums of all inputs, each plus a bias; with `relu`, none is negative."""
 
     units: int
     relu: bool = False

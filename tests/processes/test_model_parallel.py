@@ -3,11 +3,9 @@ device's losses and to their facts by the trace.
 """
 
 import functools
-import importlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from course_lib.strategies import catalog
 from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
 from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
 from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
-from tests.helpers import SUM_ORDER
+from tests.helpers import SUM_ORDER, keeping_weights
 
 STEPS = 30
 UNEVEN = {"workload": "wide", "parameters": 7_585}  # 101 hidden units, 7,585 parameters
@@ -51,22 +49,6 @@ DEEP: list[tuple[str, str, int, dict[str, Any]]] = [
     ),
 ]
 BATCH = 60  # for 2 and 3 workers, for 4 and 6 microbatches
-
-
-def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
-    """A role function that returns the weights themselves besides what the one at `path` returns."""
-
-    def worker(task):
-        from course_lib.workloads import model
-
-        kept, original = [], model.digest
-        model.digest = lambda weights: (
-            kept.extend(np.array(w) for w in weights) or original(weights)
-        )
-        module, _, function = path.partition(":")
-        return getattr(importlib.import_module(module), function)(task) | {"weights": kept}
-
-    return worker
 
 
 def trained(

@@ -65,7 +65,8 @@ def watched(
 
         tf.debugging.set_log_device_placement(True)
         tpu.POLICY = policy or tpu.POLICY
-        copies, loop, loss_of = [], training._loop, training.loss_of
+        copies, loss_of = [], training.loss_of
+        result = training.ReplicasStep.result
 
         def late(labels: Any, device: str) -> Any:
             if device != tf.distribute.get_strategy().extended.worker_devices[-1]:
@@ -75,18 +76,18 @@ def watched(
                 labels.shape,
             )
 
-        def keeping(task, strategy, workload, model, step):
-            if make:
-                step = getattr(tpu, make)(strategy, model, workload.learning_rate)
-            loss = loop(task, strategy, workload, model, step)
+        def keeping(step):
             parts = [
-                strategy.experimental_local_results(variable)
-                for variable in training.variables_of(model)
+                step.strategy.experimental_local_results(variable)
+                for variable in training.variables_of(step.model)
             ]
             copies.extend([part.numpy() for part in copy] for copy in zip(*parts, strict=True))
-            return loss
+            return result(step)
 
-        training._loop = keeping
+        training.ReplicasStep.result = keeping
+        if make:
+            builder = getattr(tpu, make)
+            tpu.make_step = lambda *given, compiler: builder(*given)
         if slow_replica:
             training.loss_of = lambda logits, labels: loss_of(logits, late(labels, logits.device))
         module, _, function = path.partition(":")
@@ -367,7 +368,7 @@ def test_replicas_take_gpus_only_if_there_is_one_for_each() -> None:
     def ask(task):
         import tensorflow as tf
 
-        from course_lib.strategies.tensorflow.devices import use, use_several
+        from course_lib.strategies.tensorflow.steps import use, use_several
 
         seen: dict[str, Any] = {}
         physical = {"GPU": ["gpu a", "gpu b", "gpu c"], "CPU": ["the cpu"]}

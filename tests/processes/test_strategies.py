@@ -3,11 +3,9 @@ machine's speed.
 """
 
 import functools
-import importlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,26 +15,11 @@ from course_lib import RunSpec, Trace, start, workloads
 from course_lib.record.events import Phase, Update
 from course_lib.strategies import catalog
 from course_lib.workloads.model import digest
-from tests.helpers import SUM_ORDER, losses
+from tests.helpers import SUM_ORDER, keeping_weights, losses
 
 FRAMEWORKS = ("tensorflow", "torch")
 STEPS = 30
 SMALL = {"digits": {}, "digits_cnn": {}, "digits_deep": {}, "wide": {"parameters": 30_000}}
-
-
-def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
-    """A role function that returns the weights themselves besides what the one at `path` returns."""
-
-    def worker(task):
-        module, _, function = path.partition(":")
-        training = importlib.import_module(module.rpartition(".")[0] + ".training")
-        kept, original = [], training.digest
-        training.digest = lambda weights: (
-            kept.extend(np.array(w) for w in weights) or original(weights)
-        )
-        return getattr(importlib.import_module(module), function)(task) | {"weights": kept}
-
-    return worker
 
 
 @functools.cache
@@ -90,6 +73,21 @@ def test_all_replicas_end_equal_to_the_last_bit(
     assert all(losses(trace, task) == losses(trace) for task in together)
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_naive_page_learns_what_the_frameworks_own_learns(framework: str) -> None:
+    role = keeping_weights(f"course_lib.strategies.{framework}.multi_worker_mirrored:naive")
+    fields: dict[str, Any] = {"workload": "digits", "global_batch": 64, "steps": STEPS}
+    with start(role, framework=framework, workers=2, **fields) as run:
+        naive, naive_trace = run.wait(100).result, run.trace
+    own, trace = trained(framework, 2, "digits")
+    np.testing.assert_allclose(losses(naive_trace), losses(trace), **SUM_ORDER)
+    close(naive, own)
+    assert len({value["digest"] for value in naive.values()}) == 1
+    assert [(p.step, p.what) for p in naive_trace.all(Phase, "worker:0")] == [
+        (step, what) for step in range(STEPS) for what in ("read", "compute", "reduce", "apply")
+    ]
+
+
 @pytest.mark.parametrize("workload", SMALL)
 def test_both_frameworks_learn_the_same(workload: str) -> None:
     ours, trace = trained("tensorflow", 1, workload)
@@ -121,7 +119,7 @@ def test_stamps_in_a_graph_wait_for_what_they_follow_and_hold_what_follows_them(
     def work(task):
         import tensorflow as tf
 
-        from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
+        from course_lib.strategies.tensorflow.steps import WallClock, after, hold
 
         def slowly(value: Any) -> Any:
             return tf.numpy_function(

@@ -20,7 +20,7 @@ from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
-from tests.helpers import SUM_ORDER, until
+from tests.helpers import SUM_ORDER, keeping_weights, until
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
 PACKAGE = "course_lib.strategies.tensorflow"
@@ -54,12 +54,8 @@ def paced(name: str, slow: bool = False) -> tuple[dict[str, Any], Trace]:
         return run.wait(60).result, run.trace
 
 
-def roles(name: str, module: str, change: Callable[[Any], None]) -> dict[str, Any]:
-    """The programs of a strategy; the chief changes a module first."""
-
-    def chief(task):
-        change(importlib.import_module(f"{PACKAGE}.{module}"))
-        return importlib.import_module(f"{PACKAGE}.{name}").chief(task)
+def serving(chief: Callable[[Any], Any]) -> dict[str, Any]:
+    """The programs of a strategy with parameter servers, with this chief."""
 
     def serve(task):
         importlib.import_module(f"{PACKAGE}.server").serve(task)
@@ -143,15 +139,8 @@ def test_a_worker_pulls_computes_and_pushes_and_the_servers_apply_before_its_pus
 def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[list[np.ndarray], Trace]:
     """The weights that a run ended with, and its trace."""
 
-    def keep(module: Any) -> None:
-        original = module.digest
-        module.digest = lambda weights: ([np.array(w) for w in weights], original(weights))
-
-    def alone(task):
-        keep(importlib.import_module(f"{PACKAGE}.training"))
-        return importlib.import_module(f"{PACKAGE}.{name}").worker(task)
-
-    programs: Any = roles(name, "server", keep) if ps else alone
+    role = keeping_weights(f"{PACKAGE}.{name}:{'chief' if ps else 'worker'}")
+    programs: Any = serving(role) if ps else role
     fields: dict[str, Any] = {
         "workers": workers,
         "ps": ps,
@@ -163,7 +152,7 @@ def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[list[
     }
     with start(programs, framework="tensorflow", **fields) as run:
         (result,) = (value for value in run.wait(60).result.values() if value)
-        return result["digest"][0], run.trace
+        return result["weights"], run.trace
 
 
 def same(one: tuple[list[np.ndarray], Trace], other: tuple[list[np.ndarray], Trace]) -> None:
@@ -289,11 +278,12 @@ def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_
 
 
 def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
-    def impatient(coordinator: Any) -> None:
-        coordinator.PATIENCE = 4.0
+    def impatient(task: Any) -> Any:
+        importlib.import_module(f"{PACKAGE}.coordinator").PATIENCE = 4.0
+        return importlib.import_module(f"{PACKAGE}.{SYNC}").chief(task)
 
     with start(
-        roles(SYNC, "coordinator", impatient),
+        serving(impatient),
         framework="tensorflow",
         workers=2,
         ps=1,

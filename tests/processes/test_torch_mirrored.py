@@ -3,7 +3,6 @@ read, as the traces and the weights show.
 """
 
 import functools
-import importlib
 import time
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from course_lib import Trace, start
 from course_lib.errors import TaskFailed
 from course_lib.record.events import Phase, Update
-from tests.helpers import SUM_ORDER, losses
+from tests.helpers import SUM_ORDER, keeping_weights, losses
 
 NAMES = ("mirrored", "central_storage")
 STEPS = 50
@@ -51,21 +50,9 @@ def test_replicas_end_with_the_weights_of_one_device(name: str) -> None:
 @functools.cache
 def with_weights(name: str, workers: int) -> dict[str, list[np.ndarray]]:
     """The weights that each task of a short run ended with."""
-
-    def worker(task: Any) -> list[np.ndarray]:
-        from course_lib.workloads import model
-
-        kept: list[np.ndarray] = []
-        original = model.digest
-        model.digest = lambda weights: (
-            kept.extend(np.array(w) for w in weights) or original(weights)
-        )  # type: ignore[func-returns-value]
-        importlib.import_module(f"course_lib.strategies.torch.{name}").worker(task)
-        return kept
-
-    with start(worker, framework="torch", workers=workers, global_batch=96, steps=30) as run:
-        result: dict[str, list[np.ndarray]] = run.wait(60).result
-        return result
+    role = keeping_weights(f"course_lib.strategies.torch.{name}:worker")
+    with start(role, framework="torch", workers=workers, global_batch=96, steps=30) as run:
+        return {task: value["weights"] for task, value in run.wait(60).result.items()}
 
 
 def test_mirrored_every_device_applies_the_update_to_a_copy_of_its_own() -> None:

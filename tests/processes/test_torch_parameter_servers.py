@@ -20,7 +20,7 @@ from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
 from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.stale_synchronous import STALE_SYNCHRONOUS
 from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
-from tests.helpers import SUM_ORDER, until
+from tests.helpers import SUM_ORDER, keeping_weights, until
 
 ALL = (PARAMETER_SERVER, SYNC_PARAMETER_SERVER, STALE_SYNCHRONOUS, BACKUP_WORKERS)
 NAMES = [strategy.name for strategy in ALL]
@@ -182,12 +182,7 @@ def test_what_cannot_be_is_refused_before_it_starts() -> None:
 def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[dict[str, Any], Trace]:
     """What each task returned, with the weights it ended with, and the trace."""
 
-    def worker(task):
-        module = importlib.import_module(f"{PACKAGE}.{name}")
-        ends = importlib.import_module(f"{PACKAGE}.{'server' if ps else 'training'}")
-        kept, original = [], ends.digest
-        ends.digest = lambda weights: kept.extend(np.array(w) for w in weights) or original(weights)
-        return module.worker(task) | {"weights": kept}
+    worker = keeping_weights(f"{PACKAGE}.{name}:worker")
 
     def serve(task):
         importlib.import_module(f"{PACKAGE}.{name}").ps(task)

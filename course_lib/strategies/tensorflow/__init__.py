@@ -1,1 +1,5 @@
-"""The strategies in TensorFlow: one file each, around the training loop in `training`."""
+"""The strategies in TensorFlow: one page each.
+
+All share `steps`; those that average gradients share `training`, and those with parameter servers
+`server` and `coordinator`.
+"""

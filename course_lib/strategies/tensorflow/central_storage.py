@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.devices import use_several
+from course_lib.strategies.tensorflow.steps import use_several
 from course_lib.strategies.tensorflow.training import train
 
 HOST = "/cpu:0"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,26 +12,22 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 
-Reduce = Callable[[list[Any]], list[Any]]
 _errors: list[Exception] = []
 
 
-def run_step(step: Callable[..., Any], *arguments: Any) -> list[float]:
-    """What `step` gives; where an exchange fails in it, its own error, and not what TensorFlow
-    makes of it.
-    """
+@contextlib.contextmanager
+def own_error() -> Iterator[None]:
+    """Raise the error of an exchange that fails in a graph, not what TensorFlow makes of it."""
     try:
-        found: list[float] = step(*arguments).numpy().tolist()
-        return found
+        yield
     except tf.errors.OpError:
         if _errors:
             raise _errors[0] from None
         raise
 
 
-def scheduled_mean(task: Task) -> Reduce:
-    """A function for the graph of a step: the mean of each tensor over all workers, by the schedule
-    of the run.
+def scheduled_mean(task: Task) -> Callable[[Any, list[Any], list[Any]], list[Any]]:
+    """An `Average` by the schedule of the run.
 
     All tensors travel as one array. The graph calls back into Python for the exchange, which works
     on the CPU.
@@ -48,7 +45,7 @@ def scheduled_mean(task: Task) -> Reduce:
             raise
         return shared / np.float32(schedule.workers)
 
-    def mean(values: list[Any]) -> list[Any]:
+    def mean(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
         flat = tf.concat([tf.reshape(value, [-1]) for value in values], 0)
         summed = tf.ensure_shape(tf.numpy_function(exchange, [flat], tf.float32), flat.shape)
         parts = tf.split(summed, [math.prod(value.shape) for value in values])

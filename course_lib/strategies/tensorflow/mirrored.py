@@ -10,8 +10,10 @@ replica starts the next step before all have this one.
 How the mean comes about is the strategy's `cross_device_ops`, for n devices and S bytes of
 gradients:
 
-    reduction_to_one_device   n - 1 devices send S to the first, which adds and sends the mean back: it moves (n - 1) S each way
-    hierarchical_copy         the same within each half of the devices, and the two halves meet: n/2 S each way at the busiest device
+    reduction_to_one_device   n - 1 devices send S to the first, which adds and sends the mean back:
+                              it moves (n - 1) S each way
+    hierarchical_copy         the same within each half of the devices, and the two halves meet:
+                              n/2 S each way at the busiest device
     nccl                      a ring between GPUs: 2 (n - 1)/n S for each
 
 Left to itself, `MirroredStrategy()` takes none of these but TensorFlow's collective operations
@@ -35,7 +37,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.facts.mirrored import cross_device_ops
-from course_lib.strategies.tensorflow.devices import use_several
+from course_lib.strategies.tensorflow.steps import use_several
 from course_lib.strategies.tensorflow.training import train
 
 CROSS_DEVICE_OPS = {

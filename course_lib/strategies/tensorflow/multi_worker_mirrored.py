@@ -4,11 +4,19 @@ keeps the copies equal.
 The workers find each other through `TF_CONFIG`, an environment variable that holds the addresses of
 all of them and which one this is. Each runs this same program on its share of the batch.
 
-All-reduce: each worker brings its gradients, and all leave with the mean. Each applies that mean to
-its own copy, so the copies change alike. Nobody begins the next step before the mean is there, so
-all wait for the slowest. TensorFlow's own all-reduce is a ring, in which the workers pass pieces of
-the gradients on from one to the next until all have the sum (between GPUs it is NCCL's); or, with
-`all_reduce=`, it is a schedule of ours.
+In the all-reduce each worker brings its gradients, and all leave with the mean. Each applies that
+mean to its own copy, so the copies change alike. Nobody begins the next step before the mean is
+there: all wait for the slowest. A worker sends about 2 (w-1)/w S bytes in a step, with w workers
+and S bytes of gradients.
+
+`naive_step` is that idea and nothing else: it averages the gradients one after the other. Each of
+these messages has a latency of its own, and while one travels, nothing else does.
+
+TensorFlow's own step, which `worker` trains with, hands all gradients to the strategy in one call.
+The strategy may then pack small tensors into one message, and several messages travel at a time.
+Its all-reduce is a ring, in which the workers pass pieces of the gradients on from one to the next
+until all have the sum (between GPUs it is NCCL's); with `all_reduce=` it is a schedule of ours.
+Source: tf.distribute.MultiWorkerMirroredStrategy.
 """
 
 from __future__ import annotations
@@ -18,20 +26,67 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.devices import use
 from course_lib.strategies.tensorflow.exchange import scheduled_mean
-from course_lib.strategies.tensorflow.patience import be_patient
-from course_lib.strategies.tensorflow.training import train
+from course_lib.strategies.tensorflow.steps import after, be_patient, use
+from course_lib.strategies.tensorflow.training import MEAN, Program, all_at_once, train
+from course_lib.workloads.tensorflow import loss_of, variables_of
+
+
+def naive(task: Task) -> dict[str, Any]:
+    """Train this worker's share of each batch; average the gradients one by one.
+
+    `start(naive, framework="tensorflow", workers=2)` runs it.
+    """
+    return train(task, connect(task), make=naive_step)
+
+
+def naive_step(strategy: Any, model: Any, learning_rate: float, _: Any = None) -> Program:
+    """A whole step as one graph: gradients, their means one by one, and the update."""
+    variables = variables_of(model)
+
+    def gradients_of_share(images: Any, labels: Any) -> list[Any]:
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(images, training=True), labels)
+        return [loss, *tape.gradient(loss, variables)]
+
+    def apply(variable: Any, mean: Any) -> Any:
+        return variable.assign_sub(learning_rate * mean, read_value=False)
+
+    @tf.function(autograph=False)
+    def step(images: Any, labels: Any) -> Any:
+        loss, *gradients = strategy.run(gradients_of_share, args=(images, labels))
+        computed = after([loss, *gradients])
+        means: list[Any] = []
+        for value, home in zip([loss, *gradients], [variables[0], *variables], strict=True):
+            with tf.control_dependencies([computed, *means]):  # when the one before has arrived
+                means.append(strategy.extended.reduce_to(MEAN, value, home))
+        reduced = after(means)
+        updates = [
+            strategy.extended.update(variable, apply, args=(mean,))
+            for variable, mean in zip(variables, means[1:], strict=True)
+        ]
+        applied = after([*updates, reduced])
+        return tf.stack([tf.cast(means[0], tf.float64), computed, reduced, applied])
+
+    return step
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Train this worker's share of each batch. Source: tf.distribute.MultiWorkerMirroredStrategy."""
+    """Train this worker's share of each batch, with TensorFlow's own step or with our all-reduce.
+
+    What differs from `naive_step` is one line: in place of its loop, `all_at_once` has
+    `strategy.extended.batch_reduce_to(MEAN, list(zip(gradients, variables)))`.
+    """
+    strategy = connect(task)
+    return train(task, strategy, scheduled_mean(task) if task.schedule else all_at_once)
+
+
+def connect(task: Task) -> Any:
+    """The strategy that joins all workers, once all are there."""
     use(task.device)
     be_patient(task)
     collective = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=collective.NCCL if task.backend == "nccl" else collective.RING
     )
-    # connects to the others, so it waits for them
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return train(task, strategy, scheduled_mean(task) if task.schedule else None)
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.devices import use
+from course_lib.strategies.tensorflow.steps import use
 from course_lib.strategies.tensorflow.training import train
 
 

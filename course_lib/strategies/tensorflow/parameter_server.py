@@ -1,42 +1,55 @@
 """parameter_server: the variables live on parameter servers (ps). Workers pull them, compute
 gradients and push those back, each at its own pace.
 
+The chief runs the program and computes nothing. It builds a step as one graph and hands it out,
+share by share; TensorFlow cuts the graph where it goes from one task to another. No variable and no
+gradient passes through the chief.
+
+    pull       ps -> worker    versions and values of the variables
+    compute    worker          gradients of a share of a batch
+    push       worker -> ps    to each ps the gradients of its variables
+    apply      ps              variable -= learning_rate * gradient, and one more version
+
 Nobody waits for anybody: a ps applies every gradient as soon as it is there. So while a worker
 computes, the gradients of others change what it has read, and its own is stale when it arrives.
 Staleness counts those changes: close to w - 1 for w workers that are alike if computing is nearly
 all of a step, less otherwise, and more for one that is slower.
 
-The chief runs the program and computes nothing: it builds a step as a graph and hands it out, share
-by share. No variable and no gradient passes through it. That step, pull, compute and push, is
-`make_step` in `coordinator.py`; what is below as `worker` and `ps` only serves.
-
 A step is w updates here, each from 1/w of the batch with the full learning rate. A slow worker is
-given fewer steps and holds up no one. Nor would a lost one: TensorFlow gives its step to another
-worker. Here the run ends with an error instead, which names it. It ends so too when a ps is lost:
-its part of the variables is gone, and only a checkpoint would have it. Source:
+given fewer steps and holds up no one. A lost one would not either, as TensorFlow gives its step to
+another worker. Here the run ends with an error that names it instead. It also ends so when a ps is
+lost: its part of the variables is gone, and only a checkpoint would have it. Source:
 tf.distribute.ParameterServerStrategy; Dean et al., "Large Scale Distributed Deep Networks", NIPS
 2012.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import (
-    Answer,
-    by_step,
-    hand_out,
-    make_step,
-    tell_ps,
-    tell_worker,
+from course_lib.strategies.tensorflow.coordinator import Ledger, hand_out, record_updates, report
+from course_lib.strategies.tensorflow.server import (
+    Model,
+    Shard,
+    connect,
+    device_time,
+    pack,
+    result,
+    serve,
     unpack,
 )
-from course_lib.strategies.tensorflow.server import Model, Shard, connect, dismiss, result, serve
-from course_lib.strategies.tensorflow.stamps import after
+from course_lib.strategies.tensorflow.steps import after, hold
+from course_lib.workloads.tensorflow import loss_of
+
+Push = Callable[[Shard, Any, Any], Any]
+"""In the graph, `push(shard, number, gradients)` hands a ps the gradients of its variables, as one
+vector: one message. Returns float64 [version written, gradients, begun, ended] of the update that
+they went into: how many gradients it was made of, and from when to when the ps was at it."""
 
 
 def worker(task: Task) -> None:
@@ -53,25 +66,71 @@ def chief(task: Task) -> dict[str, Any]:
     """Hand out all steps, and write down what became of them."""
     coordinator, model = connect(task)
 
-    def push(shard: Shard, step: Any, gradients: Any) -> Any:
-        return apply(shard, gradients, model.learning_rate)
+    def push(shard: Shard, number: Any, gradients: Any) -> Any:
+        return apply_at_once(shard, gradients, model.learning_rate)
 
-    answers = hand_out(task, coordinator, model, make_step(task, model, push))
-    losses = {
-        shares[0].step: loss for loss, shares in by_step(task, model, _told(task, model, answers))
-    }
-    outcome = result(task, model, losses[task.spec.steps - 1])
-    dismiss(task)
-    return outcome
+    program, ledger = make_step(task, model, push), Ledger(task, model)
+    for share in hand_out(task, coordinator, model, program):
+        record_updates(task, model, [share])
+        if ledger.add(share):
+            task.at_step_end()
+    return result(task, model, ledger.losses[task.spec.steps - 1])
 
 
-def apply(shard: Shard, gradients: Any, learning_rate: float) -> Any:
+def make_step(task: Task, model: Model, push: Push) -> Any:
+    """The program of a step: `step(work)` with `work` [number, indices of the examples]; it returns
+    a `report`.
+    """
+    workload = workloads.load(task.spec)
+
+    @tf.function(autograph=False)  # no loops or conditions on tensors need translating
+    def step(work: Any) -> Any:
+        number, indices = work[0], work[1:]
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        begun = tf.timestamp()
+        images, labels = tf.gather(workload.x_train, indices), tf.gather(workload.y_train, indices)
+        versions, values = pull(model)
+        pulled = after([begun, images, labels, *values])
+        loss, gradients = compute(model, hold(values, pulled), images, labels)
+        computed = device_time(task, worker, pulled, after([loss, *gradients]))
+        gradients = hold(gradients, computed)
+        updates = [push(shard, number, shard.cut(gradients)) for shard in model.shards]
+        pushed = after(updates)
+        return report(worker, loss, [begun, pulled, computed, pushed], versions, updates)
+
+    return step.get_concrete_function(tf.TensorSpec([1 + task.spec.per_worker_batch], tf.int64))
+
+
+def pull(model: Model) -> tuple[list[Any], list[Any]]:
+    """The version of each shard, and the values of the model's variables.
+
+    The version is read first. Nothing locks more than one variable, so of an update that goes on
+    meanwhile some parts may be read and others not.
+    """
+    versions, values = [], []
+    for shard in model.shards:
+        versions.append(shard.version.read_value())
+        with tf.device(shard.device), tf.control_dependencies(versions[-1:]):
+            values.append(pack(part.read_value() for part in shard.parts))
+    return versions, model.together(values)
+
+
+def compute(model: Model, values: list[Any], images: Any, labels: Any) -> tuple[Any, list[Any]]:
+    """The loss, and its gradients, of the model with these values in place of its variables."""
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        logits, _ = model.keras.stateless_call(values, [], images, training=True)
+        loss = loss_of(logits, labels)
+    return loss, tape.gradient(loss, values)
+
+
+def apply_at_once(shard: Shard, gradients: Any, learning_rate: float) -> Any:
     """On the ps, as soon as the gradients are there: variable -= learning_rate * gradient. Then the
     version is counted up.
 
-    TensorFlow locks a variable while it changes, so no gradient is lost, but not several of them:
-    gradients of two workers may go into one variable in one order and into another in the other.
-    The counting is one operation that also reads, so every update has a version of its own.
+    TensorFlow locks a variable while it changes, so no gradient is lost. It does not lock several
+    at a time: gradients of two workers may go into one variable in one order and into another in
+    the other. The counting is one operation that also reads, so every update has its own version.
     """
     with tf.device(shard.device):
         here = unpack(gradients, shard.parts)
@@ -86,11 +145,3 @@ def apply(shard: Shard, gradients: Any, learning_rate: float) -> Any:
                 resource=shard.version.handle, limit=2**62, T=tf.int64
             )
         return tf.stack([tf.cast(before + 1, tf.float64), 1.0, begun, after(before)])
-
-
-def _told(task: Task, model: Model, answers: Iterator[Answer]) -> Iterator[Answer]:
-    """The answers, once they are in the trace."""
-    for answer in answers:
-        tell_worker(task, answer)
-        tell_ps(task, model, answer.step, answer.read, answer.applied, [answer.worker])
-        yield answer

@@ -7,23 +7,25 @@ Only the chief runs a program.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock, meetings
-from course_lib.strategies.tensorflow.devices import use
-from course_lib.workloads.model import digest
+from course_lib.strategies.steps import outcome
+from course_lib.strategies.tensorflow.steps import after, use
 from course_lib.workloads.tensorflow import accuracy, build, variables_of
 
-PATIENCE = 60.0  # seconds without a word from those it waits for, after which the chief gives up
-POLL = 0.05  # seconds between two looks at what others have to say
+PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
+POLL = 0.05  # seconds between two looks at the files of others
 
 # --- workers and parameter servers ---
 
@@ -49,18 +51,13 @@ def serve(task: Task) -> None:
     del server  # it serves for as long as it is held
 
 
-def dismiss(task: Task) -> None:
-    """The chief's word to all servers that it is done."""
-    _over(task).touch()
-
-
 def _over(task: Task) -> Path:
     return meetings(task.run_dir) / "over"
 
 
 def serving(task: Task, name: str) -> Path:
-    """The file that says that a server is up. In it is the task's slow factor: an order reaches the
-    process, a graph can only read files.
+    """The file that says that a server is up. It holds the task's slow factor: a call of `slow`
+    reaches the process, but a graph can only read files.
     """
     return meetings(task.run_dir) / f"serving-{name.replace(':', '-')}"
 
@@ -77,6 +74,29 @@ def _say(task: Task, factor: float) -> float:
     draft.write_text(str(factor))
     draft.replace(file)  # in one piece, as somebody may be reading
     return factor
+
+
+def device_time(task: Task, worker: Any, since: Any, until: Any) -> Any:
+    """Sleep for the emulated device time of a step that computed from `since` to `until`, longer on
+    a worker that is slowed; the time after it.
+
+    It is `Task.pace` for a graph, which runs on a worker where no Python of ours runs. TensorFlow
+    has no operation that sleeps, only a dataset that does so before each element; TensorFlow's own
+    tests have a function for it, and here it is asked for its one element.
+    """
+    with tf.control_dependencies([until]):
+        factor = tf.io.read_file(
+            tf.strings.join([str(serving(task, "worker:")), tf.strings.as_string(worker)])
+        )
+    factor = tf.strings.to_number(factor, tf.float64)
+    seconds = factor * task.spec.device_ms / 1000 + (factor - 1) * (until - since)
+
+    def sleep() -> Any:
+        slow = testing.sleep(tf.cast(seconds * 1e6, tf.int64))
+        # `take`, as to find the end of a dataset would take another sleep
+        return tf.data.Dataset.range(1).apply(slow).take(1).get_single_element()
+
+    return after(tf.cond(seconds > 0, sleep, lambda: tf.constant(0, tf.int64)))
 
 
 # --- the model, in shards ---
@@ -96,9 +116,11 @@ class Shard:
     places: list[tuple[int, slice]]
     version: Any
 
-    def cut(self, whole: Sequence[Any]) -> list[Any]:
-        """Of tensors of the shapes of the model's variables, what belongs to the parts here."""
-        return [whole[variable][rows] for variable, rows in self.places]
+    def cut(self, whole: Sequence[Any]) -> Any:
+        """What belongs to the parts here of tensors that are shaped like the model's variables, as
+        one vector.
+        """
+        return pack(whole[variable][rows] for variable, rows in self.places)
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,18 @@ class Model:
     keras: Any
     shards: list[Shard]
     learning_rate: float
+
+    def together(self, values: Sequence[Any]) -> list[Any]:
+        """The values of the model's variables, from one vector of each shard, as `Shard.cut` makes
+        them.
+        """
+        pieces: list[tuple[int, int, Any]] = []
+        for shard, vector in zip(self.shards, values, strict=True):
+            parts = unpack(vector, shard.parts)
+            pieces += [(i, rows.start, p) for (i, rows), p in zip(shard.places, parts, strict=True)]
+        pieces.sort(key=lambda piece: piece[:2])
+        variables = itertools.groupby(pieces, key=lambda piece: piece[0])
+        return [tf.concat([piece for *_, piece in parts], 0) for _, parts in variables]
 
 
 def connect(task: Task) -> tuple[Any, Model]:
@@ -179,20 +213,25 @@ def _shards(variables: list[Any]) -> list[Shard]:
     return shards
 
 
+def pack(tensors: Iterable[Any]) -> Any:
+    """Tensors as one vector: one message instead of many."""
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+
+def unpack(vector: Any, shapes: Sequence[Any]) -> list[Any]:
+    """The tensors that `pack` made this vector of; they have the shapes of `shapes`."""
+    pieces = tf.split(vector, [like.shape.num_elements() for like in shapes])
+    return [tf.reshape(piece, like.shape) for piece, like in zip(pieces, shapes, strict=True)]
+
+
 def result(task: Task, model: Model, loss: float) -> dict[str, Any]:
-    """The chief's result: final_loss, test_accuracy, digest, parameters and variables_on (bytes by
-    device).
-    """
+    """What the chief returns (see `outcome`), and its word to all servers that it is done."""
     workload = workloads.load(task.spec)
-    return {
-        "final_loss": loss,
-        "test_accuracy": accuracy(model.keras, workload),
-        "digest": digest(
-            [tf.convert_to_tensor(variable).numpy() for variable in variables_of(model.keras)]
-        ),
-        "parameters": workload.parameters,
-        "variables_on": {
-            shard.device: sum(part.dtype.size * part.shape.num_elements() for part in shard.parts)
-            for shard in model.shards
-        },
+    weights = [tf.convert_to_tensor(each).numpy() for each in variables_of(model.keras)]
+    held = {
+        shard.device: sum(part.dtype.size * part.shape.num_elements() for part in shard.parts)
+        for shard in model.shards
     }
+    found = outcome(workload, weights, loss, accuracy(model.keras, workload), held)
+    _over(task).touch()
+    return found

@@ -9,9 +9,9 @@ computes what one device computes; the price is that all wait for the slowest.
 TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of:
 accumulators, which lie on a ps, sum up what comes in and let nobody take it before there is enough.
 The loop that takes gradients and gives tokens is a graph that the chief starts once, and that then
-goes on by itself on the ps. The chief runs the program and computes nothing; the step that it hands
-out is `make_step` in `coordinator.py`, and `worker` and `ps` below only serve. Source: Chen et al.,
-"Revisiting Distributed Synchronous SGD", 2016; tf.compat.v1.train.SyncReplicasOptimizer.
+goes on by itself on the ps. The step that the chief hands out is that of `parameter_server.py`, but
+for the push. Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016;
+tf.compat.v1.train.SyncReplicasOptimizer.
 """
 
 from __future__ import annotations
@@ -23,16 +23,10 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import (
-    by_step,
-    hand_out,
-    make_step,
-    tell_ps,
-    tell_worker,
-    unpack,
-)
-from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, dismiss, result, serve
-from course_lib.strategies.tensorflow.stamps import after
+from course_lib.strategies.tensorflow.coordinator import Ledger, hand_out, record_updates
+from course_lib.strategies.tensorflow.parameter_server import make_step
+from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, result, serve, unpack
+from course_lib.strategies.tensorflow.steps import after
 
 
 def worker(task: Task) -> None:
@@ -50,33 +44,21 @@ def chief(task: Task) -> dict[str, Any]:
     spec, (coordinator, model) = task.spec, connect(task)
     barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
 
-    def push(shard: Shard, step: Any, gradients: Any) -> Any:
-        return barriers[shard.task].push(step, gradients)
+    def push(shard: Shard, number: Any, gradients: Any) -> Any:
+        return barriers[shard.task].push(number, gradients)
 
     @tf.function(autograph=False)
     def loops() -> list[Any]:
         return [barrier.loop(spec.steps, model.learning_rate) for barrier in barriers.values()]
 
-    step = make_step(task, model, push)
+    program, ledger = make_step(task, model, push), Ledger(task, model)
     running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
-    losses = []
-    for loss, shares in by_step(task, model, hand_out(task, coordinator, model, step, running)):
-        for share in shares:
-            tell_worker(task, share)
-        oldest = [min(versions) for versions in zip(*(share.read for share in shares), strict=True)]
-        tell_ps(
-            task,
-            model,
-            shares[0].step,
-            oldest,
-            shares[0].applied,
-            [share.worker for share in shares],
-        )  # all have the same token
-        losses.append(loss)
+    for share in hand_out(task, coordinator, model, program, running):
+        if shares := ledger.add(share):
+            record_updates(task, model, shares)  # all have the same token
+            task.at_step_end()
     running.result(PATIENCE)
-    outcome = result(task, model, losses[-1])
-    dismiss(task)
-    return outcome
+    return result(task, model, ledger.losses[spec.steps - 1])
 
 
 class Barrier:
@@ -106,7 +88,7 @@ class Barrier:
                 )
 
     def loop(self, steps: int, learning_rate: float) -> Any:
-        """The ps's part: for each step wait for all gradients, apply their mean, give out tokens."""
+        """The part of the ps: each step, wait for all gradients, apply the mean, give tokens."""
 
         def one(step: Any) -> Any:
             sums = _take(self.sums, self.workers, tf.float32)

@@ -25,7 +25,7 @@ https://www.tensorflow.org/guide/dtensor_overview; Shoeybi et al., "Megatron-LM"
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -34,10 +34,9 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, clock
-from course_lib.strategies.evaluation import evaluate
-from course_lib.strategies.tensorflow.devices import use_several
-from course_lib.workloads.model import digest
+from course_lib.cluster.task import Task
+from course_lib.strategies.steps import TrainingStep, outcome
+from course_lib.strategies.tensorflow.steps import use_several
 from course_lib.workloads.tensorflow import loss_of
 
 MESH_DIM, WHOLE = "model", dtensor.UNSHARDED
@@ -50,22 +49,30 @@ def worker(task: Task) -> dict[str, Any]:
     spec, workload = task.spec, workloads.load(task.spec)
     names = [name.strip("/").upper() for name in use_several("cpu", spec.replicas)]
     mesh = dtensor.create_mesh([(MESH_DIM, spec.replicas)], devices=names)
+    step = MeshStep(task, mesh, cut_model(workload, spec.seed, mesh))
+    compute, apply = make_step(workload.layers, step.variables, step.rate)
+    while step.begin():
+        images, labels = step.read()
+        with step.computing(part=1 / spec.replicas):
+            value, gradients = compute(images, labels)
+            loss = float(dtensor.unpack(value)[0].numpy())
+        with step.applying():
+            apply(gradients)
+        step.done(loss)
+    held = variables_on(step.variables)
+    weights = [whole(variable) for variable in step.variables]
+    return outcome(workload, weights, step.loss, step.accuracy(), held)
+
+
+def cut_model(workload: workloads.Workload, seed: int, mesh: Any) -> list[Any]:
+    """The model's variables: kernel and bias of each layer, cut by columns and by rows in turn."""
     layouts = [
         specs for pair in range(len(workload.layers)) for specs in (ROWS if pair % 2 else COLUMNS)
     ]
-    weights = workload.initial_weights(spec.seed)
-    variables = [
+    return [
         dtensor.DVariable(cut(value, dtensor.Layout(specs, mesh)))
-        for value, specs in zip(weights, layouts, strict=True)
+        for value, specs in zip(workload.initial_weights(seed), layouts, strict=True)
     ]
-    loss = _loop(task, workload, variables, mesh)
-    return {
-        "final_loss": loss,
-        "test_accuracy": accuracy(workload, variables, mesh),
-        "digest": digest([whole(variable) for variable in variables]),
-        "parameters": workload.parameters,
-        "variables_on": variables_on(variables),
-    }
 
 
 def cut(value: np.ndarray, layout: Any) -> Any:
@@ -117,47 +124,23 @@ def make_step(
     return compute, apply
 
 
-def _loop(task: Task, workload: workloads.Workload, variables: list[Any], mesh: Any) -> float:
-    """Run all steps and write them into the trace; the last loss."""
-    spec = task.spec
-    compute, apply = make_step(
-        workload.layers, variables, spec.learning_rate or workload.learning_rate
-    )
-    # where assignments to the pieces are executed
-    devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]
-    # seconds that recent steps computed; the least of them, as a busy machine only ever adds
-    busy = deque([0.0], maxlen=5)
-    loss = float("nan")
-    for n in range(spec.steps):
-        with task.phase("read", n):
-            indices = workload.batch(n, spec.seed, spec.batch)
-            images, labels = (
-                on_all(workload.x_train[indices], mesh),
-                on_all(workload.y_train[indices], mesh),
-            )
-        start = clock()
-        task.pace(min(busy), share=1 / spec.replicas)
-        begin = clock()
-        value, gradients = compute(images, labels)
-        loss = float(dtensor.unpack(value)[0].numpy())
-        computed = clock()
-        busy.append(computed - begin)
-        task.record("compute", n, start, computed)
-        with task.phase("apply", n):
-            apply(gradients)
-        for shard, device in enumerate(devices):
-            task.update(n, f"shard {shard}", device, read=n, written=n + 1)
-        task.metric("loss", loss, n, (n + 1) * spec.batch)
-        evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(workload, variables, mesh))
-    return loss
+class MeshStep(TrainingStep):
+    """A training step of a model whose `variables` are cut over the devices of a mesh."""
 
+    def __init__(self, task: Task, mesh: Any, variables: list[Any]) -> None:
+        self.mesh, self.variables = mesh, variables
+        # where assignments to the pieces are executed
+        devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]
+        super().__init__(task, [(f"shard {k}", device) for k, device in enumerate(devices)])
 
-def accuracy(workload: workloads.Workload, variables: list[Any], mesh: Any) -> float:
-    """The share of test images that the model gets right."""
-    logits = dtensor.unpack(forward(workload.layers, variables, on_all(workload.x_test, mesh)))[
-        0
-    ].numpy()
-    return float(np.mean(np.argmax(logits, -1) == workload.y_test))
+    def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
+        images, labels = self.workload.x_train[indices], self.workload.y_train[indices]
+        return on_all(images, self.mesh), on_all(labels, self.mesh)
+
+    def accuracy(self) -> float:
+        images = on_all(self.workload.x_test, self.mesh)
+        logits = dtensor.unpack(forward(self.workload.layers, self.variables, images))[0].numpy()
+        return float(np.mean(np.argmax(logits, -1) == self.workload.y_test))
 
 
 def variables_on(variables: list[Any]) -> dict[str, int]:

@@ -28,12 +28,12 @@ import keras
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.devices import use_several
-from course_lib.strategies.tensorflow.stamps import after
+from course_lib.strategies.tensorflow.steps import after, use_several
 from course_lib.strategies.tensorflow.training import (
-    MEAN,
+    Average,
     Gradients,
-    Step,
+    Program,
+    all_at_once,
     gradients_of,
     make_step,
     train,
@@ -74,12 +74,13 @@ def on_tpu(replicas: int) -> Any:
     return tf.distribute.TPUStrategy(resolver, experimental_device_assignment=cores)
 
 
-def one_program(strategy: Any, model: Any, learning_rate: float, mean: None = None) -> Step:
-    """The step as one program on every core, as a TPU needs it; like that of `make_step`, but for
-    its times.
+def one_program(
+    strategy: Any, model: Any, learning_rate: float, average: Average = all_at_once
+) -> Program:
+    """The step of `make_step` as one program on every core, as a TPU needs it.
 
     A program on a TPU cannot look at a clock, so there is one time for all that it did: the trace
-    shows it as `compute`, and nothing after it. The tests run it on logical devices only; no TPU
+    shows the whole step as `compute`. The tests run it on logical devices only; no TPU
     has seen it yet.
     """
     variables, gradients_in = variables_of(model), gradients_of(model)
@@ -88,10 +89,8 @@ def one_program(strategy: Any, model: Any, learning_rate: float, mean: None = No
         return variable.assign_sub(learning_rate * gradient, read_value=False)
 
     def together(strategy: Any, values: list[Any]) -> Any:
-        """What the replicas do together, each with its own values."""
-        loss, *gradients = strategy.extended.batch_reduce_to(
-            MEAN, list(zip(values, [variables[0], *variables], strict=True))
-        )
+        """The mean of what all replicas computed, and the update."""
+        loss, *gradients = average(strategy, values, variables)
         for variable, gradient in zip(variables, gradients, strict=True):
             strategy.extended.update(variable, apply, args=(gradient,))
         return loss

@@ -1,7 +1,7 @@
-"""The synchronous training loop in TensorFlow, the same for every strategy that averages gradients.
+"""The synchronous training step in TensorFlow, the same for every strategy that averages gradients.
 
-A step has three parts, and in which devices and processes each of them happens is all that the
-strategies differ in:
+A step has three parts, and the strategies differ only in the devices and processes in which each of
+them happens:
 
     strategy.run                gradients of a share of the batch, on each replica
     extended.batch_reduce_to    their mean, wherever the variables live
@@ -15,65 +15,36 @@ tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, clock
-from course_lib.strategies.evaluation import evaluate
-from course_lib.strategies.tensorflow.exchange import Reduce, run_step
-from course_lib.strategies.tensorflow.stamps import WallClock, after, hold
-from course_lib.workloads.model import digest
+from course_lib.cluster.task import Task
+from course_lib.strategies.steps import TrainingStep, outcome
+from course_lib.strategies.tensorflow.exchange import own_error
+from course_lib.strategies.tensorflow.steps import WallClock, after, hold
 from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
 
 MEAN = tf.distribute.ReduceOp.MEAN
-Step = Any  # a tf.function of images and labels
+
 Gradients = Callable[[Any, Any], list[Any]]
+"""A replica's images and labels -> its loss and, after it, the gradient of each variable."""
 
+Average = Callable[[Any, list[Any], list[Any]], list[Any]]
+"""The strategy, a loss with its gradients, and the variables -> the means over all replicas."""
 
-def train(
-    task: Task, strategy: Any, mean: Reduce | None = None, make: Callable[..., Step] | None = None
-) -> dict[str, Any]:
-    """Train the run's workload under `strategy`; `mean` averages tensors over all replicas in place
-    of the strategy's own way.
-
-    `make` builds the step in place of `make_step`, from the same arguments. Returns the task's
-    result: final_loss (mean over the last global batch), test_accuracy, digest (of this process's
-    own, or first, copy of the parameters), parameters (how many) and variables_on (bytes of
-    parameters by device).
-    """
-    spec, workload = task.spec, workloads.load(task.spec)
-    with strategy.scope():
-        model = build(workload, spec.seed)
-        step = (make or make_step)(
-            strategy, model, spec.learning_rate or workload.learning_rate, mean
-        )
-        loss = _loop(task, strategy, workload, model, step)
-        return {
-            "final_loss": loss,
-            "test_accuracy": accuracy(model, workload),
-            "digest": digest(weights_of(model)),
-            "parameters": workload.parameters,
-            "variables_on": variables_on(strategy, model),
-        }
-
-
-def variables_on(strategy: Any, model: Any) -> dict[str, int]:
-    """Bytes of the model's variables on each device of this process, as the runtime reports them."""
-    found: Counter[str] = Counter()
-    for variable in variables_of(model):
-        for part in strategy.experimental_local_results(variable):
-            found[part.device] += part.dtype.size * part.shape.num_elements()
-    return dict(found)
+Program = Callable[[Any, Any], Any]
+"""A tf.function of images and labels; it returns a float64 vector [loss, computed, reduced,
+applied]: the mean loss over the global batch, and the wall-clock times at which the gradients,
+their mean and the new variables were ready."""
 
 
 def gradients_of(model: Any) -> Gradients:
-    """A function of a replica's images and labels: the float32 loss, and after it the gradient of
-    each variable.
-    """
+    """The function that a replica of the model computes."""
     variables = variables_of(model)
 
     def gradients(images: Any, labels: Any) -> list[Any]:
@@ -86,23 +57,30 @@ def gradients_of(model: Any) -> Gradients:
     return gradients
 
 
+def all_at_once(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
+    """The strategy's own way: one call for everything, so that it may pack small tensors into one
+    message. The mean of a gradient goes to wherever its variable lives.
+
+    The loss goes along, to the first variable: a message of its own would make each step longer.
+    """
+    places = [variables[0], *variables]
+    means: list[Any] = strategy.extended.batch_reduce_to(
+        MEAN, list(zip(values, places, strict=True))
+    )
+    return means
+
+
 def make_step(
     strategy: Any,
     model: Any,
     learning_rate: float,
-    mean: Reduce | None = None,
-    compiler: Callable[[Gradients], Gradients] | None = None,
-) -> Step:
-    """The training step, compiled on its first call; `compiler` may compile the replica's part of
-    it, `gradients_of`, in another way.
-
-    `step(images, labels)` gives a float64 vector [loss, computed, reduced, applied]: the mean loss
-    over the global batch, and the wall-clock times at which the gradients, their mean and the new
-    variables were ready: those of the last replica of this process.
+    average: Average = all_at_once,
+    compiler: Callable[[Gradients], Gradients] = lambda gradients: gradients,
+) -> Program:
+    """The training step as one graph; `compiler` may compile the replica's part of it, which is
+    `gradients_of`, in another way.
     """
-    variables, gradients_in = variables_of(model), gradients_of(model)
-    if compiler:
-        gradients_in = compiler(gradients_in)
+    variables, gradients_in = variables_of(model), compiler(gradients_of(model))
 
     def compute(images: Any, labels: Any) -> tuple[Any, list[Any]]:
         values = gradients_in(images, labels)
@@ -117,20 +95,13 @@ def make_step(
     @tf.function(autograph=False)
     def step(images: Any, labels: Any) -> Any:
         computed, values = strategy.run(compute, args=(images, labels))
-        # The loss goes along with the gradients: one message, not two. It is sent to wherever the
-        # first variable lives.
-        if mean:
-            loss, *gradients = mean(values)
-        else:
-            loss, *gradients = strategy.extended.batch_reduce_to(
-                MEAN, list(zip(values, [variables[0], *variables], strict=True))
-            )
-        reduced = after([loss, *gradients])
+        loss, *means = average(strategy, values, variables)
+        reduced = after([loss, *means])
         # A variable is updated as soon as its own mean is there. To hold all back until `reduced`
         # would take a message for every operation on another device.
         updates = [
-            strategy.extended.update(v, apply, args=(g,))
-            for v, g in zip(variables, gradients, strict=True)
+            strategy.extended.update(variable, apply, args=(mean,))
+            for variable, mean in zip(variables, means, strict=True)
         ]
         applied = after([*updates, reduced])
         # by the last replica of this process
@@ -141,52 +112,78 @@ def make_step(
     return step
 
 
-def _loop(task: Task, strategy: Any, workload: workloads.Workload, model: Any, step: Step) -> float:
-    """Run all steps and write them into the trace; the last loss."""
-    spec, wall = task.spec, WallClock()
-    devices = list(variables_on(strategy, model))  # where assignments to variables are executed
-    # seconds that recent steps computed; the least of them, as a busy machine only ever adds
-    busy = deque([0.0], maxlen=5)
-    loss = float("nan")
-    for n in range(spec.steps):
-        with task.phase("read", n):
-            images, labels = _read(task, strategy, workload, n)
-        start = clock()
-        task.pace(min(busy))
-        begin = clock()
-        if n == 0:
-            step = step.get_concrete_function(
-                images, labels
-            )  # a call of the function itself would look for what it compiled, in every step
-        loss, *stamps = run_step(step, images, labels)
-        offset = wall.offset()
-        computed, reduced, applied = (stamp + offset for stamp in stamps)
-        busy.append(computed - begin)
-        task.record("compute", n, start, computed)
-        if strategy.num_replicas_in_sync > 1:
-            task.record("reduce", n, computed, reduced)
-        task.record("apply", n, reduced, applied)
-        for device in devices:
-            task.update(n, "all", device, read=n, written=n + 1, gradients=spec.shares)
-        task.metric("loss", loss, n, (n + 1) * spec.batch)
-        if task.index == 0:
-            evaluate(task, n, (n + 1) * spec.batch, lambda: accuracy(model, workload))
-    return loss
+def train(
+    task: Task,
+    strategy: Any,
+    average: Average = all_at_once,
+    make: Callable[..., Program] = make_step,
+) -> dict[str, Any]:
+    """Train the run's workload under `strategy`; `average` forms the means over all replicas.
 
-
-def _read(task: Task, strategy: Any, workload: workloads.Workload, n: int) -> tuple[Any, Any]:
-    """Images and labels of step n for the replicas of this process: share k of the batch for
-    replica k, as all processes count them.
+    `make` builds the step, from the same arguments as `make_step`. Returns the task's result (see
+    `outcome`); the digest is that of this process's first copy of the parameters.
     """
-    spec = task.spec
+    with strategy.scope():
+        step = ReplicasStep(task, strategy)
+        program = make(strategy, step.model, step.rate, average)
+        while step.begin():
+            images, labels = step.read(task.index, task.spec.workers)
+            step.done(step.run(program, images, labels))
+        return step.result()
 
-    def share(k: int) -> tuple[Any, Any]:
-        indices = workload.batch(n, spec.seed, spec.batch, k, spec.shares)
-        return tf.constant(workload.x_train[indices]), tf.constant(workload.y_train[indices])
 
-    if spec.replicas == 1:
-        return share(task.index)
-    values: tuple[Any, Any] = strategy.experimental_distribute_values_from_function(
-        lambda context: share(context.replica_id_in_sync_group)
-    )
-    return values
+class ReplicasStep(TrainingStep):
+    """A training step of the replicas that this process has under a strategy of tf.distribute."""
+
+    def __init__(self, task: Task, strategy: Any) -> None:
+        self.strategy = strategy
+        self.model = build(workloads.load(task.spec), task.spec.seed)
+        self._wall = WallClock()
+        self._compiled: Any = None
+        super().__init__(task, [("all", device) for device in self.variables_on()])
+
+    def variables_on(self) -> dict[str, int]:
+        """Bytes of variables on each device of this process, as the runtime reports them."""
+        found: Counter[str] = Counter()
+        for variable in variables_of(self.model):
+            for part in self.strategy.experimental_local_results(variable):
+                found[part.device] += part.dtype.size * part.shape.num_elements()
+        return dict(found)
+
+    def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
+        """Where the process has several replicas, each gets an equal part of the examples."""
+        parts = np.split(indices, self.spec.replicas)
+
+        def part(k: int) -> tuple[Any, Any]:
+            images, labels = self.workload.x_train[parts[k]], self.workload.y_train[parts[k]]
+            return tf.constant(images), tf.constant(labels)
+
+        if self.spec.replicas == 1:
+            return part(0)
+        values: tuple[Any, Any] = self.strategy.experimental_distribute_values_from_function(
+            lambda context: part(context.replica_id_in_sync_group)
+        )
+        return values
+
+    def accuracy(self) -> float:
+        return accuracy(self.model, self.workload)
+
+    def run(self, program: Any, images: Any, labels: Any) -> float:
+        """Run the graph that computes, averages and applies, and record each; the loss."""
+        with self.computing():
+            # a call of the tf.function itself would look for what it compiled, in every step
+            self._compiled = self._compiled or program.get_concrete_function(images, labels)
+            with own_error():
+                loss, *stamps = self._compiled(images, labels).numpy().tolist()
+            offset = self._wall.offset()
+            self._computed, reduced, applied = (stamp + offset for stamp in stamps)
+        if self.strategy.num_replicas_in_sync > 1:
+            self._record("reduce", self._end, reduced)
+        self._record("apply", reduced, applied)
+        self._updated()
+        return float(loss)
+
+    def result(self) -> dict[str, Any]:
+        """What the strategy returns."""
+        right, held = self.accuracy(), self.variables_on()
+        return outcome(self.workload, weights_of(self.model), self.loss, right, held)

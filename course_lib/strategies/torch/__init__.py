@@ -1,1 +1,1 @@
-"""The strategies in PyTorch: one file each, around the training loop in `training`."""
+"""The strategies in PyTorch, a page each; they share `steps`, `exchange` and `server`."""

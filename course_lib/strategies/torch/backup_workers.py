@@ -1,8 +1,8 @@
 """backup_workers: synchronous training with spare workers: an update is the mean of the first
 (workers - backups) gradients of a step.
 
-The slowest `backups` are not waited for. A gradient of theirs that comes later was computed from
-parameters which are gone; it is dropped, and its worker pulls the newest and goes on with the step
+The slowest `backups` are not waited for. A gradient that comes later was computed from parameters
+that are gone. It is dropped, and its worker pulls the newest parameters and goes on with the step
 that all are in. So as many stragglers as there are backups cost no time, and no gradient is ever
 stale. The price is what the backups compute.
 
@@ -10,11 +10,11 @@ The global batch is spread over the gradients that count: every worker computes 
 (workers - backups) examples a step, and a step uses (workers - backups) such shares, whichever they
 are.
 
-A step is a version of the parameters: a gradient is late if the version that it was computed from
-is not the newest. With several ps each shard takes its own first ones, so a gradient may count on
-one and be dropped on another; what is dropped is counted on each shard, as updates are. Load,
-compute and push are in `server.py`. Source: Chen et al., "Revisiting Distributed Synchronous SGD",
-2016 (arXiv:1604.00981), section 3.
+A step is a version of the parameters: a gradient is late if it was computed from an older version
+than the newest. With several ps each shard takes the first gradients that reach it, so a gradient
+may count on one and be dropped on another; each shard counts what it drops, as it counts its
+updates. Pull, compute and push are those of `parameter_server.py`. Source: Chen et al., "Revisiting
+Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
 """
 
 from typing import Any
@@ -23,7 +23,10 @@ from torch.futures import Future
 
 from course_lib.cluster.task import Task
 from course_lib.spec import RunSpec
-from course_lib.strategies.torch.server import Answer, Gradient, Shard, Worker, serve
+from course_lib.strategies.torch.parameter_server import compute, pull, push
+from course_lib.strategies.torch.server import Gradient, Reply, Servers, Shard, Snapshot, serve
+from course_lib.strategies.torch.steps import TorchStep, model_of
+from course_lib.strategies.torch.sync_parameter_server import apply_mean
 
 
 def counted(spec: RunSpec) -> int:
@@ -32,41 +35,46 @@ def counted(spec: RunSpec) -> int:
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Pull, compute, push, each time for the step that all are in; one who comes late has missed
-    some.
+    """Pull, compute, push, each time for the step that all are in; a straggler misses some."""
+    step, spec = TorchStep(task, model_of(task)), task.spec
+    servers = Servers(step, counted(spec))
+    while step.begin():
+        shards = pull_one_version(servers)
+        step.number = shards[0].version
+        if step.number == spec.steps:
+            break
+        images, labels = step.read(task.index, spec.workers, servers.examples * spec.workers)
+        with step.computing():
+            loss, gradient = compute(step.model, images, labels)
+        with step.reducing():
+            replies = push(servers, shards, loss, gradient, apply_with_the_last_that_counts)
+        servers.done(replies)
+    return servers.result(updates=spec.steps)
+
+
+def pull_one_version(servers: Servers) -> list[Snapshot]:
+    """On a worker: pull the newest version, the same of all shards.
+
+    Shards that are behind are about to make it, as whoever has pushed to one has pushed to all.
     """
-    me = Worker(task, counted(task.spec))
-    while (step := pull_step(me)) < task.spec.steps:
-        me.load(step)
-        me.compute(step)
-        me.push(step, push)
-    return me.result(updates=task.spec.steps)
-
-
-def pull_step(me: Worker) -> int:
-    """Pull the same version of all shards: the newest.
-
-    Those behind are about to make it, as whoever has pushed to one has pushed to all.
-    """
-    step = me.pull()
-    while step < max(me.versions):
-        step = me.pull(at_least=max(me.versions))
-    return step
+    shards = pull(servers)
+    while len({shard.version for shard in shards}) > 1:
+        shards = pull(servers, at_least=max(shard.version for shard in shards))
+    return shards
 
 
 def ps(task: Task) -> None:
-    """Hold a piece of the parameters."""
+    """Hold a shard of the parameters."""
     serve(task, counted(task.spec))
 
 
-def push(shard: Shard, gradient: Gradient) -> Answer | Future[Any]:
+def apply_with_the_last_that_counts(shard: Shard, gradient: Gradient) -> Reply | Future[Any]:
     """On a ps: keep the gradient, or drop it if it is late; with the last that counts, apply their
-    mean. The answer comes after the update.
+    mean. The reply comes after the update.
     """
     if gradient.read < shard.version:
-        return shard.answer(used=False)
+        return shard.reply(used=False)
     shard.kept.append(gradient)
     if len(shard.kept) == counted(shard.task.spec):
-        gradients, shard.kept = shard.kept, []
-        shard.apply(gradients)
-    return shard.when(lambda: shard.version > gradient.read, shard.answer)
+        apply_mean(shard)
+    return shard.when(lambda: shard.version > gradient.read, shard.reply)

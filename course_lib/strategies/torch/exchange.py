@@ -1,58 +1,95 @@
-"""An all-reduce of ours as the communication hook of DistributedDataParallel."""
+"""How DistributedDataParallel (DDP) averages gradients and, along with them, the loss: by the
+all-reduce of gloo or NCCL, or by one of ours.
 
+DDP calls a communication hook whenever the backward pass has filled a bucket of gradients. The
+hooks here do what DDP does without one, and record when each bucket's reduction began and ended.
+DDP checks their annotations, so these must not be strings.
+"""
+
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.futures import Future
 
-from course_lib.cluster.task import Task
-from course_lib.strategies.torch.devices import now
-from course_lib.strategies.torch.training import Span
+from course_lib.strategies.torch.steps import TorchStep
+from course_lib.workloads.torch import loss_of
+
+Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
 
 
-class ScheduledAllReduce:
-    """The mean of each bucket over all workers, by the schedule of the run.
+class LossAmongGradients(torch.nn.Module):
+    """A model that returns its loss, disguised so that DDP averages the loss as well.
+
+    DDP averages gradients and nothing else, and a message of its own for the loss would make every
+    step longer. So there is one parameter more. It is zero and stays zero; it is multiplied by the
+    loss and added to it, so that its gradient is the loss.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.zero = torch.nn.Parameter(torch.zeros((), device=next(model.parameters()).device))
+
+    def forward(self, images: Any, labels: Any) -> Any:
+        loss = loss_of(self.model(images), labels)
+        return loss + loss.detach() * self.zero
+
+    def mean_loss(self) -> float:
+        """The mean loss of all workers, once the backward pass is over."""
+        assert self.zero.grad is not None
+        loss, self.zero.grad = self.zero.grad.item(), None
+        return loss
+
+
+def averaging(step: TorchStep) -> Hook:
+    """The hook for the all-reduce of this run."""
+    return _scheduled(step) if step.task.schedule else _native(step)
+
+
+def _native(step: TorchStep) -> Hook:
+    """What DDP does without a hook: the all-reduce of the process group."""
+    workers = dist.get_world_size()
+
+    def start(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        begun = step.now()
+
+        def end(future: Future[list[torch.Tensor]]) -> torch.Tensor:
+            step.reduced_beside(begun)
+            return future.value()[0]
+
+        share = bucket.buffer().div_(workers)
+        return dist.all_reduce(share, async_op=True).get_future().then(end)
+
+    return start
+
+
+def _scheduled(step: TorchStep) -> Hook:
+    """The mean of each bucket by the schedule of the run.
 
     The exchange goes on in a thread beside the backward pass, one bucket after the other in the
     order in which they are filled, which is the same on all workers.
     """
+    assert step.task.schedule
+    schedule, group = step.task.schedule, step.task.group()
+    thread = ThreadPoolExecutor(1, "lockstep-exchange")
 
-    def __init__(self, task: Task, device: Any) -> None:
-        assert task.schedule
-        self.schedule, self.group, self.device = task.schedule, task.group(), device
-        self._thread = ThreadPoolExecutor(1, "lockstep-exchange")
-        self._spans: list[Span] = []
-        self._error: Exception | None = None
-
-    def start(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Called by DDP when all gradients of a bucket are there: begin its exchange and return the
-        future of the result.
-        """
-        begun = now(self.device)
-        share = bucket.buffer().div_(self.schedule.workers)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-            devices=[self.device] if share.is_cuda else []
-        )
-        self._thread.submit(self._exchange, share, begun, future)
+    def start(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        begun, share = step.now(), bucket.buffer().div_(schedule.workers)
+        future: Future[torch.Tensor] = Future(devices=[step.device] if share.is_cuda else [])
+        thread.submit(exchange, share, begun, future)
         return future
 
-    def _exchange(
-        self, share: torch.Tensor, begun: float, future: torch.futures.Future[torch.Tensor]
-    ) -> None:
+    def exchange(share: torch.Tensor, begun: float, future: Future[torch.Tensor]) -> None:
         try:
             here = share.cpu()  # the tensor itself, where it is on the CPU already
-            self.group.execute(self.schedule, here.numpy())
+            group.execute(schedule, here.numpy())
             share.copy_(here)
-            self._spans.append((begun, now(self.device)))
-            future.set_result(share)
+            step.reduced_beside(begun)
         except Exception as error:  # a future would make it a RuntimeError that speaks of tensors
-            self._error = error
-            future.set_result(share)
+            step.failure = error
+        future.set_result(share)
 
-    def take(self) -> list[Span]:
-        """(start, end) of each reduction of the step just done, in the order in which they began."""
-        if self._error:
-            raise self._error
-        spans, self._spans = sorted(self._spans), []
-        return spans
+    return start

@@ -1,81 +1,77 @@
 """multi_worker_mirrored: every worker process holds a copy of the parameters, and an all-reduce
 keeps the copies equal.
 
-All-reduce: each worker brings its gradients, and all leave with the mean. Each applies that mean to
-its own copy, so the copies change alike. Nobody begins the next step before the mean is there, so
-all wait for the slowest. DDP's own all-reduce is that of gloo, or of NCCL between GPUs; with
-`all_reduce=` a schedule of ours takes its place.
+Each worker computes the gradients of its own share of the batch. In the all-reduce each brings its
+gradients, and all leave with the mean. Each applies that mean to its own copy, so the copies change
+alike. Nobody begins the next step before the mean is there: all wait for the slowest. A worker
+sends about 2 (w-1)/w S bytes in a step, with w workers and S bytes of gradients.
 
-DistributedDataParallel (DDP) gathers gradients in buckets. As soon as the backward pass has filled
-a bucket, its all-reduce starts, while the backward pass goes on with the layers before:
-communication hides behind computing. That needs more than one bucket, and the first is not full
-before it holds 1 MiB of gradients: `digits` has one bucket, `wide` has two from about two million
-parameters on.
+`naive` is that idea and nothing else: when the backward pass is over, it averages the gradients,
+one after the other. Two things cost time. Each of the many small messages has a latency of its own,
+and the network is idle while the workers compute.
 
-What hides here, and what does not: emulated device time (`device_ms`) is slept before the forward
-pass, so no exchange hides behind that, only behind what is really computed. And on GPUs the clock
-of this page waits for the device when a reduction begins and when it ends. So its times are true,
-but computing stops meanwhile: the overlap that DDP brings is lost for as long as it is measured
-this way. Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", VLDB 2020.
+`worker` is PyTorch's own, DistributedDataParallel (DDP). It collects gradients in buckets, so there
+are few messages. As soon as the backward pass has filled a bucket, the bucket's all-reduce starts,
+while the backward pass goes on with the layers before: communication hides behind computing. That
+needs more than one bucket, and the first is not full before it holds 1 MiB of gradients: `digits`
+has one bucket, `wide` has two from about two million parameters on. DDP uses the all-reduce of
+gloo, or of NCCL between GPUs; with `all_reduce=` a schedule of ours takes its place.
+
+How the times in the trace are to be read: emulated device time (`device_ms`) is slept before the
+forward pass, so an exchange hides only behind what is really computed. On GPUs the recorder waits
+for the device when a reduction begins and when it ends; the times are true, but the overlap is lost
+while they are taken. Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+Parallel Training", VLDB 2020.
 """
 
-from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.devices import now, use
-from course_lib.strategies.torch.exchange import ScheduledAllReduce
-from course_lib.strategies.torch.training import Replica, Span, train
-from course_lib.workloads.torch import build
+from course_lib.strategies.torch.exchange import LossAmongGradients, averaging
+from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of
+from course_lib.workloads.torch import loss_of
 
-TIMEOUT = timedelta(seconds=60)
-"""For how long a worker waits for another that neither answers nor is known to be gone."""
+
+def naive(task: Task) -> dict[str, Any]:
+    """Train this worker's share of each batch; average the gradients one by one.
+
+    `start(naive, framework="torch", workers=2)` runs it.
+    """
+    join(task)
+    model, workers = model_of(task), task.spec.workers
+    step = TorchStep(task, model)
+    while step.begin():
+        images, labels = step.read(task.index, workers)
+        with step.computing():
+            loss = loss_of(model(images), labels)
+            loss.backward()
+        with step.reducing():
+            for tensor in [parameter.grad for parameter in model.parameters()] + [loss.data]:
+                dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
+                tensor /= workers
+        with step.applying():
+            descend(model, step.rate)
+        step.done(loss.item())
+    return step.result()
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Train this worker's share of each batch."""
-    device = use(task.device)
-    workload = workloads.load(task.spec)
-    # The workers meet at the address in MASTER_ADDR and MASTER_PORT, which worker 0 serves.
-    dist.init_process_group("nccl" if task.backend == "nccl" else "gloo", timeout=TIMEOUT)
-    replica = Replica(build(workload, task.spec.seed)).to(device)
-    # copies rank 0's parameters to all
-    averaged = DistributedDataParallel(replica, gradient_as_bucket_view=True)
-    reductions = ScheduledAllReduce(task, device) if task.schedule else TimedAllReduce(device)
-    averaged.register_comm_hook(None, reductions.start)
-    return train(task, workload, replica, averaged, reductions.take)
-
-
-class TimedAllReduce:
-    """What DDP does with a bucket anyway, its mean over all workers, with a note of when it began
-    and ended.
-    """
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-        self.workers = dist.get_world_size()
-        self._spans: list[Span] = []
-
-    def start(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Called by DDP when all gradients of a bucket are there: start its all-reduce and return
-        the future of the result.
-        """
-        begun = now(self.device)
-
-        def end(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-            self._spans.append((begun, now(self.device)))
-            return future.value()[0]
-
-        share = bucket.buffer().div_(self.workers)
-        return dist.all_reduce(share, async_op=True).get_future().then(end)
-
-    def take(self) -> list[Span]:
-        """(start, end) of each reduction of the step just done, in the order in which they began."""
-        spans, self._spans = sorted(self._spans), []
-        return spans
+    """Train this worker's share of each batch; DDP averages during the backward pass."""
+    join(task)
+    model = model_of(task)
+    replica = LossAmongGradients(model)
+    averaged = DistributedDataParallel(replica, gradient_as_bucket_view=True)  # what differs
+    step = TorchStep(task, model)
+    averaged.register_comm_hook(None, averaging(step))  # the same all-reduce, recorded
+    while step.begin():
+        images, labels = step.read(task.index, task.spec.workers)
+        with step.computing():
+            loss = averaged(images, labels)
+            loss.backward()  # when it returns, each gradient is the mean over all workers
+        with step.applying():
+            descend(model, step.rate)
+        step.done(replica.mean_loss())
+    return step.result()

@@ -1,20 +1,29 @@
-"""one_device: one process computes the gradients of the whole batch and applies them, the yardstick
-that every other strategy is held against.
+"""one_device: one process computes the gradients of the whole batch and applies them. Every other
+strategy is measured against it.
+
+It sends nothing and waits for nobody. It is also the limit that the others are to pass: one device
+does all the work of a step, and the model has to fit on it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.devices import use
-from course_lib.strategies.torch.training import Replica, train
-from course_lib.workloads.torch import build
+from course_lib.strategies.torch.steps import TorchStep, descend, model_of
+from course_lib.workloads.torch import loss_of
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Train the whole batch on this task's device."""
-    workload = workloads.load(task.spec)
-    replica = Replica(build(workload, task.spec.seed)).to(use(task.device))
-    return train(task, workload, replica, replica)
+    """Train on the whole of each batch."""
+    model = model_of(task)
+    step = TorchStep(task, model)
+    while step.begin():
+        images, labels = step.read()
+        with step.computing():
+            loss = loss_of(model(images), labels)
+            loss.backward()
+        with step.applying():
+            descend(model, step.rate)
+        step.done(loss.item())
+    return step.result()

@@ -1,50 +1,109 @@
-"""parameter_server: workers train at their own pace, and the parameter servers apply every gradient
-as soon as it comes (asynchronous SGD).
+"""parameter_server: workers train at their own pace, and the parameter servers (ps) apply every
+gradient as soon as it comes (asynchronous SGD).
+
+Each ps holds a piece of the parameters, its shard. A worker pulls all shards, computes the gradient
+of a piece of a batch, and pushes to each ps the part of the gradient that belongs to its shard:
+
+    pull       ps -> worker    the newest values of every shard, and their versions
+    compute    worker          the loss of a piece of a batch, and its gradient
+    push       worker -> ps    to each ps its part of the gradient
+    apply      ps              values -= rate * gradient: one more version of the shard
 
 Nobody waits for anybody, so a slow worker slows nobody. The price is staleness: between a worker's
 pull and its push the others push too, and its gradient is applied to parameters that it never saw.
 With w workers of equal speed that is close to w - 1 updates if computing is nearly all of a step,
 and less otherwise. A straggler's gradients are the most stale.
 
-This page has the order of things; what they are, pull, load, compute and push, is in `server.py`.
-When a ps is lost, its piece of the parameters is lost with it, and the run ends with an error that
-names it. Real systems go back to a checkpoint, or keep a second copy of each piece.
+When a ps is lost, its shard is lost with it, and the run ends with an error that names it. Real
+systems go back to a checkpoint, or keep a second copy of each shard.
 
 The data is cut as for synchronous training: a step is a global batch, cut into a piece for each
 worker. But here pieces are not bound to workers: whoever has pushed takes the next piece that
 nobody has, so a fast worker does more of them. A step is w updates here, each from 1/w of the batch
-with the full learning rate. Source: Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012
-(Downpour SGD).
+with the full learning rate. The calls from worker to ps, and the record of it all, are in
+`server.py`. Source: Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
 """
 
 from typing import Any
 
+import torch
+from torch.futures import Future
+
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.server import Answer, Gradient, Shard, Worker, serve
+from course_lib.strategies.torch.server import (
+    Gradient,
+    Reply,
+    Servers,
+    Shard,
+    Snapshot,
+    fill,
+    flat,
+    serve,
+)
+from course_lib.strategies.torch.steps import TorchStep, model_of
+from course_lib.workloads.torch import loss_of
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Pull, compute, push, until no piece is left."""
-    me, workers = Worker(task), task.spec.workers
-    pieces = task.spec.steps * workers
+    step = TorchStep(task, model_of(task))
+    servers, workers = Servers(step), task.spec.workers
     piece = task.index  # each begins with the piece of its own number
-    while piece < pieces:
-        step, share = divmod(piece, workers)
-        me.pull()
-        me.load(step, share)
-        me.compute(step)
-        answer, *_ = me.push(step, push)
+    while step.begin(piece // workers):
+        shards = pull(servers)
+        images, labels = step.read(piece % workers, workers)
+        with step.computing():
+            loss, gradient = compute(step.model, images, labels)
+        with step.reducing():
+            replies = push(servers, shards, loss, gradient, apply_at_once)
         # every push makes a version of its own, so versions can number the pieces too
-        piece = answer.version - 1 + workers
-    return me.result(updates=pieces)
+        piece = replies[0].version - 1 + workers
+        servers.done(replies)
+    return servers.result(updates=task.spec.steps * workers)
+
+
+def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
+    """On a worker: fetch the newest values of all shards, of version `at_least`, into its model."""
+    shards: list[Snapshot] = servers.ask("pull", newest, at_least)
+    fill(servers.step.model, [shard.values for shard in shards])
+    servers.step.evaluate_at = shards[0].evaluate_at or servers.step.evaluate_at
+    return shards
+
+
+def newest(shard: Shard, at_least: int) -> Future[Any]:
+    """On a ps: a copy of the values, as soon as they have version `at_least`."""
+    return shard.when(lambda: shard.version >= at_least, shard.snapshot)
+
+
+def compute(model: torch.nn.Module, images: Any, labels: Any) -> tuple[float, torch.Tensor]:
+    """On a worker: the mean loss of some examples, and its gradient, as one long vector."""
+    loss = loss_of(model(images), labels)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    return loss.item(), flat(gradients).cpu()
+
+
+def push(
+    servers: Servers, shards: list[Snapshot], loss: float, gradient: torch.Tensor, handle: Any
+) -> list[Reply]:
+    """On a worker: send every ps its part of the gradient, where `handle(shard, part)` decides what
+    becomes of it; the replies.
+    """
+    step, examples = servers.step, servers.examples
+    parts = [
+        # A clone, as with a view of half a tensor RPC would send the whole of it.
+        Gradient(step.task.index, step.number, shard.version, values.clone(), loss, examples)
+        for shard, values in zip(shards, gradient.tensor_split(len(shards)), strict=True)
+    ]
+    return servers.ask("push", handle, parts)
 
 
 def ps(task: Task) -> None:
-    """Hold a piece of the parameters."""
+    """Hold a shard of the parameters, and answer the workers."""
     serve(task)
 
 
-def push(shard: Shard, gradient: Gradient) -> Answer:
-    """On a ps: apply the gradient at once, whatever has happened since its worker pulled."""
-    shard.apply([gradient])
-    return shard.answer()
+def apply_at_once(shard: Shard, gradient: Gradient) -> Reply:
+    """On a ps: apply the gradient, whatever has happened since its worker pulled."""
+    with shard.updating([gradient]):
+        shard.values.sub_(gradient.values, alpha=shard.rate)
+    return shard.reply()

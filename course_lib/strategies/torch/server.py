@@ -1,20 +1,16 @@
-"""Parameter servers over torch.distributed.rpc: what the strategies with a ps have in common.
-
-    on a ps         Shard: its piece of the parameters, and its version: how many updates that piece has had
-    on a worker     pull():          values and version of every shard, for this worker's copy of the model
-                    load, compute:   the loss of a share of the batch, and its gradient
-                    push(function):  to every shard its piece of the gradient; there `function(shard, gradient)` decides what becomes of it
+"""Parameter servers (ps) over torch.distributed.rpc: what goes on between the workers and the ps,
+and the record of it. What each of them does with it is on the strategies' pages.
 
 With several ps the parameters are laid end to end as one long vector and cut into that many pieces
-of equal length, so every ps holds, sends and receives the same number of bytes, however unequal the
-layers are. A worker talks to all shards at once. Each shard counts its own versions, and nothing
-holds one shard back for another.
+of equal length. So every ps holds, sends and receives the same number of bytes, however unequal the
+layers are. A worker talks to all ps at once. Each shard counts its own versions, and none is held
+back for another.
 
 RPC (remote procedure call) means that a worker runs a function on a ps and gets its value back.
-PyTorch's documentation calls its RPC stable and in maintenance mode: expect nothing new of it. It
-is here because it shows the idea in few lines. Here all go through `call`, one at a time on a ps. A
-function that must wait for other workers returns a future; meanwhile the ps serves the others.
-Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
+PyTorch's documentation calls its RPC stable and in maintenance mode; it shows the idea in few
+lines. Here all calls go through `call`, one at a time on a ps. A function that must wait for other
+workers returns a future; meanwhile the ps serves the others. Source: Li et al., "Scaling
+Distributed Machine Learning with the Parameter Server", OSDI 2014.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -32,13 +28,24 @@ from torch.futures import Future
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.evaluation import evaluate
-from course_lib.strategies.torch.devices import now, use
-from course_lib.workloads.model import digest
-from course_lib.workloads.torch import accuracy, build, loss_of, weights_of
+from course_lib.strategies.steps import due, outcome
+from course_lib.strategies.torch.steps import TorchStep
+from course_lib.workloads.torch import build
 
 PATIENCE = 60.0
 """Seconds that a worker waits for an answer."""
+
+
+class Snapshot(NamedTuple):
+    """A copy of a shard: its `version` and `values`.
+
+    `evaluate_at`: the examples that the values have seen, if whoever gets them is to measure the
+    test accuracy; else 0.
+    """
+
+    version: int
+    values: torch.Tensor
+    evaluate_at: int
 
 
 class Gradient(NamedTuple):
@@ -54,8 +61,8 @@ class Gradient(NamedTuple):
     examples: int
 
 
-class Answer(NamedTuple):
-    """What a shard says to a push.
+class Reply(NamedTuple):
+    """What a shard replies to a push.
 
     Its `version` now; the mean `loss` of the last gradients, as many as make up a global batch; how
     many `examples` its updates have used so far; how many steps the `slowest` worker has done; and
@@ -73,61 +80,60 @@ class Answer(NamedTuple):
 
 
 class Shard:
-    """The piece of the parameters that a ps holds. `counted` gradients make up a global batch.
+    """The piece of the parameters that a ps holds: its `values`, and a `version` that counts their
+    updates. `counted` gradients make up a global batch; `kept` are gradients that came in but are
+    not applied yet.
 
-    Used by one call at a time.
+    One call at a time uses it.
     """
 
     def __init__(self, task: Task, counted: int) -> None:
         workload = workloads.load(task.spec)
-        pieces = torch.tensor_split(
-            flat(build(workload, task.spec.seed).parameters()), task.spec.ps
-        )
-        self.task, self.values = task, pieces[task.index].clone()
+        parameters = flat(build(workload, task.spec.seed).parameters())
+        self.task = task
+        self.values = torch.tensor_split(parameters, task.spec.ps)[task.index].clone()
         self.rate = task.spec.learning_rate or workload.learning_rate
         self.version = self.examples = 0
         self.steps_done = [0] * task.spec.workers
-        self.kept: list[Gradient] = []  # gradients that came in but are not applied yet
+        self.kept: list[Gradient] = []
         self.losses: deque[float] = deque(maxlen=counted)
         self.heard: dict[str, str] = {}  # the last call of each worker
         self.lock = threading.RLock()
         self._waiting: list[tuple[Callable[[], bool], Callable[[], Any], Future[Any]]] = []
         self._evaluations = 0
 
-    def apply(self, gradients: Sequence[Gradient]) -> None:
-        """values -= rate * mean of `gradients`: one update, which makes one new version."""
-        # the order of a float32 sum shows in its last bits
-        gradients = sorted(gradients, key=lambda g: g.worker)
-        step, start = gradients[0].step, clock()
-        mean = sum(g.values for g in gradients) / len(gradients)
-        self.values.sub_(mean, alpha=self.rate)
+    @contextlib.contextmanager
+    def updating(self, gradients: Sequence[Gradient]) -> Iterator[None]:
+        """The block applies these gradients to the values: one update, which makes one version."""
+        start = clock()
+        yield
+        gradients = sorted(gradients, key=lambda gradient: gradient.worker)
+        step, read = gradients[0].step, min(g.read for g in gradients)
         self.version += 1
         self.task.record("apply", step, start, clock())
-        where, read = str(self.values.device), min(g.read for g in gradients)
+        name, device = f"shard {self.task.index}", str(self.values.device)
         whose = " ".join(f"worker:{g.worker}" for g in gradients)
-        self.task.update(
-            step, f"shard {self.task.index}", where, read, self.version, len(gradients), whose
-        )
+        self.task.update(step, name, device, read, self.version, len(gradients), whose)
         for g in gradients:
             self.losses.append(g.loss)
             self.examples += g.examples
             self.steps_done[g.worker] = g.step + 1
         self._look()
 
-    def answer(self, used: bool = True) -> Answer:
-        """What to say to a push now."""
+    def reply(self, used: bool = True) -> Reply:
+        """What to reply to a push now."""
         loss = sum(self.losses) / len(self.losses) if self.losses else float("nan")
-        return Answer(self.version, loss, self.examples, min(self.steps_done), used)
+        return Reply(self.version, loss, self.examples, min(self.steps_done), used)
 
-    def evaluation(self) -> int:
-        """How many examples the values have seen, if whoever gets them now is to measure the test
-        accuracy; else 0. So one worker does.
+    def snapshot(self) -> Snapshot:
+        """A copy of the values: the next update may come before they are sent.
+
+        The first one to ask after each `evaluate_every` steps is to measure the test accuracy.
         """
-        every = self.task.spec.evaluate_every * self.task.spec.batch
-        if not every or self.examples // every <= self._evaluations:
-            return 0
-        self._evaluations = self.examples // every
-        return self.examples
+        every, examples = self.task.spec.evaluate_every * self.task.spec.batch, 0
+        if every and self.examples // every > self._evaluations:
+            self._evaluations, examples = self.examples // every, self.examples
+        return Snapshot(self.version, self.values.clone(), examples)
 
     def when(self, true: Callable[[], bool], answer: Callable[[], Any]) -> Future[Any]:
         """A future that gets `answer()` as soon as `true()`.
@@ -179,149 +185,47 @@ def call(who: str, what: str, function: Callable[..., Any], *arguments: Any) -> 
     return done
 
 
-def pull(shard: Shard, at_least: int) -> Future[Any]:
-    """Version and values of a shard, as soon as it has version `at_least`, and what
-    `Shard.evaluation` says of them.
-    """
-    # A copy: the next update may come before this one is sent.
-    return shard.when(
-        lambda: shard.version >= at_least,
-        lambda: (shard.version, shard.values.clone(), shard.evaluation()),
-    )
+def last_heard() -> str:
+    """On a ps: the last call of each worker, in words."""
+    return ", ".join(f"{what} by {who}" for who, what in sorted(_shard.heard.items()))
 
 
 def final(shard: Shard, updates: int) -> Future[Any]:
-    """The shard once it has had all its updates: values, loss, device."""
+    """On a ps: values, loss and device of the shard, once it has had all its updates."""
     return shard.when(
         lambda: shard.version >= updates,
-        lambda: (shard.values, shard.answer().loss, str(shard.values.device)),
+        lambda: (shard.values, shard.reply().loss, str(shard.values.device)),
     )
 
 
 # --- on a worker ---
 
 
-class Worker:
-    """A worker: its copy of the model, and its way to the ps. Each method is a part of a step and
-    writes it into the trace.
+class Servers:
+    """All parameter servers, as a worker in its `step` sees them.
 
-    A share of a batch is a `counted`-th of the global batch (default: one for each worker).
+    `counted` gradients make up a global batch (default: one from each worker); `examples`: how many
+    of them one gradient is from.
     """
 
-    def __init__(self, task: Task, counted: int | None = None) -> None:
-        self.task, self.device = task, use(task.device)
-        self.workload = workloads.load(task.spec)
-        self.model = build(self.workload, task.spec.seed).to(self.device)
-        self.servers = [f"ps:{k}" for k in range(task.spec.ps)]
-        self.share = task.spec.batch // (counted or task.spec.workers)
-        # seconds that recent steps computed; the least of them, as a busy machine only ever adds
-        self._busy = deque([0.0], maxlen=5)
-        join(task)
+    def __init__(self, step: TorchStep, counted: int | None = None) -> None:
+        self.step, self.task = step, step.task
+        self.examples = step.spec.batch // (counted or step.spec.workers)
+        self.names = [f"ps:{k}" for k in range(step.spec.ps)]
+        join(step.task)
 
-    def pull(self, at_least: int = 0) -> int:
-        """Fetch the newest parameters, of version `at_least` or later; the version of the oldest
-        shard.
+    def ask(self, what: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What `function(shard, *arguments)` returns on each ps, all asked at once.
+
+        An argument that is a list has an element for each ps. Raises RuntimeError, which names the
+        ps and `what` was asked for, if one does not answer.
         """
-        self._begun = clock()  # of reading, which ends when the examples are there too
-        answers = self._ask("pull", pull, [(at_least,)] * len(self.servers))
-        self.versions = [version for version, _, _ in answers]
-        self._set(values for _, values, _ in answers)
-        self._evaluate = answers[0][2]  # ps:0 says who measures the accuracy, and when
-        return min(self.versions)
-
-    def load(self, step: int, share: int | None = None) -> None:
-        """Fetch a share of a step's examples (default: the one of this worker's number)."""
-        spec, workers = self.task.spec, self.task.spec.workers
-        mine = self.task.index if share is None else share
-        indices = self.workload.batch(step, spec.seed, self.share * workers, mine, workers)
-        self.images = torch.from_numpy(self.workload.x_train[indices]).to(self.device)
-        self.labels = torch.from_numpy(self.workload.y_train[indices]).to(self.device)
-        self.task.record("read", step, self._begun, clock())
-        if self._evaluate:
-            last = self._evaluate // spec.batch - 1
-            self.task.metric(
-                "accuracy", accuracy(self.model, self.workload, self.device), last, self._evaluate
-            )
-
-    def compute(self, step: int) -> None:
-        """The mean loss over the share, and its gradient."""
-        start = clock()
-        self.task.pace(min(self._busy))
-        begin = clock()
-        loss = loss_of(self.model(self.images), self.labels)
-        self.gradient = flat(torch.autograd.grad(loss, list(self.model.parameters()))).cpu()
-        self.loss = loss.item()
-        end = now(self.device)
-        self._busy.append(end - begin)
-        self.task.record("compute", step, start, end)
-
-    def push(self, step: int, function: Callable[[Shard, Gradient], Any]) -> list[Answer]:
-        """Send each shard its piece of the gradient and wait for what `function(shard, gradient)`
-        says there.
-        """
-        start = clock()
-        pieces = zip(
-            self.versions, torch.tensor_split(self.gradient, len(self.servers)), strict=True
-        )
-        # A clone, as with a view of half a tensor RPC would send the whole of it.
-        sent = [
-            (Gradient(self.task.index, step, read, piece.clone(), self.loss, self.share),)
-            for read, piece in pieces
-        ]
-        answers: list[Answer] = self._ask(f"push of step {step}", function, sent)
-        self.task.record("reduce", step, start, clock())
-        for answer in answers:
-            if not answer.used:
-                self.task.dropped(step, answer.examples)
-        if answers[0].used:
-            self.task.metric("loss", answers[0].loss, step, answers[0].examples)
-        return answers
-
-    def wait(
-        self, step: int, what: str, function: Callable[..., Any], *arguments: Any
-    ) -> list[Any]:
-        """Wait before a step, for what `function(shard, *arguments)` says on every ps."""
-        with self.task.phase("wait", step):
-            return self._ask(f"{what} of step {step}", function, [arguments] * len(self.servers))
-
-    def result(self, updates: int) -> dict[str, Any]:
-        """The task's result, from the parameters that every shard has after `updates` updates."""
-        shards = self._ask("request for the end result", final, [(updates,)] * len(self.servers))
-        self._set(values for values, _, _ in shards)
-        result = {
-            "final_loss": shards[0][1],
-            "test_accuracy": accuracy(self.model, self.workload, self.device),
-            "digest": digest(weights_of(self.model)),
-            "parameters": self.workload.parameters,
-        }
-        # for the ps, which return nothing; and nobody pulls what the last step has made
-        if self.task.index == 0:
-            spec = self.task.spec
-            evaluate(
-                self.task, spec.steps - 1, spec.steps * spec.batch, lambda: result["test_accuracy"]
-            )
-            result["variables_on"] = {
-                f"ps:{k}/{where}": v.numel() * v.element_size()
-                for k, (v, _, where) in enumerate(shards)
-            }
-        return result
-
-    def _set(self, pieces: Iterable[torch.Tensor]) -> None:
-        torch.nn.utils.vector_to_parameters(
-            torch.cat(list(pieces)).to(self.device), self.model.parameters()
-        )
-
-    def _ask(
-        self, what: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
-        """What each ps answers to `function(shard, *its arguments)`, all asked at once.
-
-        Raises RuntimeError, which names the ps, if one does not.
-        """
-        calls = [
-            (ps, rpc.rpc_async(ps, call, (self.task.name, what, function, *its), timeout=PATIENCE))
-            for ps, its in zip(self.servers, arguments, strict=True)
-        ]
+        what = f"{what} of step {self.step.number}"
+        calls = []
+        for k, ps in enumerate(self.names):
+            its = [value[k] if isinstance(value, list) else value for value in arguments]
+            request = (self.task.name, what, function, *its)
+            calls.append((ps, rpc.rpc_async(ps, call, request, timeout=PATIENCE)))
         return [self._answer(ps, what, future) for ps, future in calls]
 
     def _answer(self, ps: str, what: str, future: Future[Any]) -> Any:
@@ -336,10 +240,31 @@ class Worker:
                 f"{ps} did not answer the {what} by {self.task.name}: {reason}.{heard}"
             ) from None
 
+    def done(self, replies: Sequence[Reply]) -> None:
+        """The step is over, with these replies to its push: record what became of the gradient."""
+        for reply in replies:
+            if not reply.used:
+                self.task.dropped(self.step.number, reply.examples)
+        if replies[0].used:
+            self.task.metric("loss", replies[0].loss, self.step.number, replies[0].examples)
+        self.task.at_step_end()
 
-def last_heard() -> str:
-    """On a ps: the last call of each worker, in words."""
-    return ", ".join(f"{what} by {who}" for who, what in sorted(_shard.heard.items()))
+    def result(self, updates: int) -> dict[str, Any]:
+        """What the strategy returns (see `outcome`), from the parameters that every shard has after
+        `updates` updates. Worker 0 speaks for the ps, which return nothing.
+        """
+        step = self.step
+        shards = self.ask("final pull", final, updates)
+        fill(step.model, [values for values, _, _ in shards])
+        held = {
+            f"ps:{k}/{where}": v.numel() * v.element_size()
+            for k, (v, _, where) in enumerate(shards)
+        }
+        if self.task.index:
+            held = {}
+        elif due(step.spec.evaluate_every, step.spec.steps):  # nobody pulls the last version
+            step.evaluate(step.spec.steps * step.spec.batch)
+        return outcome(step.workload, step.weights(), shards[0][1], step.accuracy(), held)
 
 
 # --- on both ---
@@ -350,8 +275,8 @@ def join(task: Task) -> None:
     # to meet the others; its own is 24 days
     rpc.constants.DEFAULT_PROCESS_GROUP_TIMEOUT = timedelta(seconds=PATIENCE)
     # Sockets only: the shared-memory transport polls without a pause, a fifth of a core in every
-    # task. Between hosts tensors go through them too, and do not find a way from memory to memory
-    # because both hosts are this machine.
+    # task. Between hosts tensors use sockets too; RPC would otherwise pass them from memory to
+    # memory, because both hosts are this machine.
     channels = ["basic"] if len(task.spec.all_hosts) > 1 else None
     options = rpc.TensorPipeRpcBackendOptions(
         rpc_timeout=PATIENCE, num_worker_threads=4, _transports=["uv"], _channels=channels
@@ -364,3 +289,9 @@ def join(task: Task) -> None:
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """All tensors laid end to end as one vector."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def fill(model: torch.nn.Module, pieces: Sequence[torch.Tensor]) -> None:
+    """Take the parameters of a model from the pieces that the shards hold, in order."""
+    device = next(model.parameters()).device
+    torch.nn.utils.vector_to_parameters(torch.cat(list(pieces)).to(device), model.parameters())

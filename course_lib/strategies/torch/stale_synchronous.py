@@ -1,13 +1,13 @@
 """stale_synchronous: asynchronous training on a leash: no worker begins a step while it is more
-than `staleness_bound` steps ahead (SSP).
+than `staleness_bound` steps ahead of the slowest (SSP).
 
 Every worker has its own share of each step and makes all steps. Gradients are applied as they come.
-A worker that has done up to `bound` steps more than the slowest goes on; only one that has done
-more than that waits, until the slowest has done another step. So short hiccups cost nothing, as in
-asynchronous training, and a worker that is slow all the time sets the pace of all, as in
-synchronous training. Pull, compute and push are in `server.py`.
+A worker that has done up to `bound` steps more than the slowest goes on; one that has done more
+waits until the slowest has done another step. So short hiccups cost nothing, as in asynchronous
+training, and a worker that is slow all the time sets the pace of all, as in synchronous training.
+Pull, compute, push and apply are those of `parameter_server.py`.
 
-From the bound s follows one for staleness. When a worker begins a step, each of the other w - 1 is
+The bound s on steps bounds staleness too. When a worker begins a step, each of the other w - 1 is
 at most s steps behind it, and while it computes each can get at most s steps ahead and push that
 step too. So at most 2s + 1 updates of each other worker come between its pull and its push, and
 staleness is at most (w - 1)(2s + 1). Bound 0 is lock-step: no step begins before all have done the
@@ -20,32 +20,37 @@ from typing import Any
 from torch.futures import Future
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.parameter_server import push
-from course_lib.strategies.torch.server import Shard, Worker, serve
+from course_lib.strategies.torch.parameter_server import apply_at_once, compute, pull, push
+from course_lib.strategies.torch.server import Servers, Shard, serve
+from course_lib.strategies.torch.steps import TorchStep, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Pull, compute, push, and wait before a step that would be too far ahead."""
-    me, spec = Worker(task), task.spec
+    """Wait before a step that would be too far ahead; then pull, compute, push."""
+    step, bound = TorchStep(task, model_of(task)), task.spec.staleness_bound
+    servers = Servers(step)
     # steps that the slowest worker has done, as far as this one has heard: it may have done more
     slowest = 0
-    for step in range(spec.steps):
-        if step - slowest > spec.staleness_bound:
-            slowest = min(me.wait(step, "start", near_enough, step - spec.staleness_bound))
-        me.pull()
-        me.load(step)
-        me.compute(step)
-        slowest = min(answer.slowest for answer in me.push(step, push))
-    return me.result(updates=spec.steps * spec.workers)
+    while step.begin():
+        if step.number - slowest > bound:
+            with step.waiting():
+                slowest = min(servers.ask("start", near_enough, step.number - bound))
+        shards = pull(servers)
+        images, labels = step.read(task.index, task.spec.workers)
+        with step.computing():
+            loss, gradient = compute(step.model, images, labels)
+        with step.reducing():
+            replies = push(servers, shards, loss, gradient, apply_at_once)
+        slowest = min(reply.slowest for reply in replies)
+        servers.done(replies)
+    return servers.result(updates=task.spec.steps * task.spec.workers)
 
 
 def ps(task: Task) -> None:
-    """Hold a piece of the parameters."""
+    """Hold a shard of the parameters."""
     serve(task)
 
 
 def near_enough(shard: Shard, steps: int) -> Future[Any]:
-    """On a ps: answered when every worker has done so many `steps`; how many the slowest has done
-    then.
-    """
+    """On a ps: the steps that the slowest worker has done, once they are so many `steps`."""
     return shard.when(lambda: min(shard.steps_done) >= steps, lambda: min(shard.steps_done))

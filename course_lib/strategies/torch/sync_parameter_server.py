@@ -4,41 +4,62 @@ then apply their mean, once.
 Every worker waits for the slowest in each step: its push is answered only when the update has been
 made. So all pull the same version, no gradient is stale, and the losses and weights are those of
 one device (but for the order of sums). It does what an all-reduce between the workers does, with
-all traffic going through the ps. Pull, load, compute and push are in `server.py`. Source: Chen et
-al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 2.
+all traffic going through the ps. Pull, compute and push are those of `parameter_server.py`. Source:
+Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 2.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.futures import Future
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.server import Gradient, Shard, Worker, serve
+from course_lib.strategies.torch.parameter_server import compute, pull, push
+from course_lib.strategies.torch.server import Gradient, Servers, Shard, serve
+from course_lib.strategies.torch.steps import TorchStep, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Pull, compute, push, and be held at the push until all have pushed."""
-    me = Worker(task)
-    for step in range(task.spec.steps):
-        me.pull()
-        me.load(step)
-        me.compute(step)
-        me.push(step, push)
-    return me.result(updates=task.spec.steps)
+    """Pull, compute, push, and wait at the push until all have pushed."""
+    step = TorchStep(task, model_of(task))
+    servers = Servers(step)
+    while step.begin():
+        shards = pull(servers)
+        images, labels = step.read(task.index, task.spec.workers)
+        with step.computing():
+            loss, gradient = compute(step.model, images, labels)
+        with step.reducing():
+            replies = push(servers, shards, loss, gradient, apply_with_the_last)
+        servers.done(replies)
+    return servers.result(updates=task.spec.steps)
 
 
 def ps(task: Task) -> None:
-    """Hold a piece of the parameters."""
+    """Hold a shard of the parameters."""
     serve(task)
 
 
-def push(shard: Shard, gradient: Gradient) -> Future[Any]:
+def apply_with_the_last(shard: Shard, gradient: Gradient) -> Future[Any]:
     """On a ps: keep the gradient; with the last one of the step, apply the mean of all.
 
-    The answer comes after the update.
+    The reply comes after the update.
     """
     shard.kept.append(gradient)
     if len(shard.kept) == shard.task.spec.workers:
-        gradients, shard.kept = shard.kept, []
-        shard.apply(gradients)
-    return shard.when(lambda: shard.version > gradient.read, shard.answer)
+        apply_mean(shard)
+    return shard.when(lambda: shard.version > gradient.read, shard.reply)
+
+
+def apply_mean(shard: Shard) -> None:
+    """On a ps: values -= rate * mean of the gradients that it has kept."""
+    gradients, shard.kept = shard.kept, []
+    with shard.updating(gradients):
+        shard.values.sub_(mean(gradients), alpha=shard.rate)
+
+
+def mean(gradients: Sequence[Gradient]) -> torch.Tensor:
+    """The mean, added up in the order of the workers: another order would change the last bits."""
+    values = [g.values for g in sorted(gradients, key=lambda g: g.worker)]
+    total: torch.Tensor = sum(values[1:], values[0])
+    return total / len(values)

@@ -1,0 +1,244 @@
+"""The recorder of a training step: clocks, emulated device time and events, so that a strategy's
+page need not show them.
+
+A page says what happens in a step, in the order in which it happens:
+
+    while step.begin():
+        images, labels = step.read(task.index, task.spec.workers)
+        with step.computing():
+            loss = loss_of(model(images), labels)
+            loss.backward()
+        with step.reducing():
+            average the gradients
+        with step.applying():
+            descend(model.parameters(), step.rate)
+        step.done(loss.item())
+    return step.result()
+
+Each line leaves its phase in the trace. What is particular to a framework (its tensors, how to wait
+for a GPU, stamps inside of a graph) is in `torch/steps.py` and `tensorflow/steps.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from course_lib import workloads
+from course_lib.cluster.task import Task, clock
+from course_lib.workloads.model import digest
+
+Span = tuple[float, float]
+"""When something began and ended, on the clock of the trace."""
+
+
+class TrainingStep(ABC):
+    """The step that a task is in: `begin` goes on to the next one, `done` ends it.
+
+    `number` counts steps from 0; `rate` is the learning rate; `loss` is that of the last step done.
+    With `evaluate_at`, `read` measures the test accuracy of the parameters that were fetched for
+    this step, which have seen so many examples. `holders` are the variables that this task updates
+    in each step, with the device of each: `[("all", "cpu")]`. A task that holds all variables
+    applies the gradients of all replicas; one that holds a shard or a stage shares the evaluation
+    with the others, as nobody has the whole model.
+    """
+
+    def __init__(self, task: Task, holders: Sequence[tuple[str, str]]) -> None:
+        self.task, self.spec, self.holders = task, task.spec, holders
+        self.workload = workloads.load(task.spec)
+        self.rate = task.spec.learning_rate or self.workload.learning_rate
+        self.number = -1
+        self.loss = float("nan")
+        self._whole = holders[0][0] == "all"
+        # The seconds that recent steps computed, for each part of a step that is computed at a
+        # time. The least of them counts, as a busy machine only ever adds to it.
+        self._busy: defaultdict[float, deque[float]] = defaultdict(lambda: deque([0.0], maxlen=5))
+        self.failure: Exception | None = None  # what went wrong in an exchange beside computing
+        self.evaluate_at = 0
+        self._beside: list[Span] = []
+        self._exchanged: float | None = None  # seconds, in the computing that goes on
+        self._computed: float | None = None  # when that ended, if the clock after it is too late
+        self._end = clock()  # of the last phase
+
+    # --- what differs between frameworks ---
+
+    @abstractmethod
+    def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
+        """Images and labels of these training examples, on the task's device."""
+
+    @abstractmethod
+    def accuracy(self) -> float:
+        """The share of test images that the model gets right; NaN on a task that cannot know it."""
+
+    def now(self) -> float:
+        """The time, once the device has done all that it was given."""
+        return clock()
+
+    # --- a step, from its beginning to its end ---
+
+    def begin(self, number: int | None = None) -> bool:
+        """Go on to step `number` (default: the next one); False if the run has no such step.
+
+        The phase `read` begins now.
+        """
+        self.number = self.number + 1 if number is None else number
+        if self.number >= self.spec.steps:
+            return False
+        self.task.step, self._end = self.number, clock()
+        return True
+
+    def read(self, share: int = 0, of: int = 1, batch: int | None = None) -> tuple[Any, Any]:
+        """Images and labels of the `share`-th of `of` equal slices of the step's global batch
+        (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
+        """
+        examples = self.tensors(self.share(share, of, batch))
+        self._record("read", self._end, clock())
+        if self.evaluate_at:
+            self.evaluate(self.evaluate_at)
+            self.evaluate_at = 0
+        return examples
+
+    def share(self, share: int, of: int, batch: int | None = None) -> np.ndarray:
+        """The indices of the examples in such a slice."""
+        size = batch or self.spec.batch
+        return self.workload.batch(self.number, self.spec.seed, size, share, of)
+
+    @contextlib.contextmanager
+    def computing(self, part: float = 1.0) -> Iterator[None]:
+        """The forward pass, the backward pass, or both; it begins with the emulated device time.
+
+        `part`: which part of a step's work this is, where a task does only a part of it at a time.
+        An exchange in the middle of it (`exchanging`) divides the phase in two. Where reductions
+        went on beside it (`reduced_beside`), it ends when the last of them begins: by then all
+        gradients were there.
+        """
+        self._end = clock()
+        self.task.pace(min(self._busy[part]), part)
+        begun, self._exchanged = clock(), 0.0
+        yield
+        if self.failure:
+            raise self.failure
+        end, self._computed = self._computed or self.now(), None
+        beside, self._beside = sorted(self._beside), []
+        if beside:
+            end = beside[-1][0]
+        self._busy[part].append(end - begun - self._exchanged)
+        self._exchanged = None
+        self._record("compute", self._end, end)
+        for span in beside:
+            self._record("reduce", *span)
+
+    @contextlib.contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """An exchange in the middle of the forward or backward pass, which waits for it.
+
+        It is recorded only during `computing`, and so not while the test accuracy is measured.
+        """
+        begun = self.now()
+        yield
+        if self._exchanged is not None:
+            ended = self.now()
+            self._record("compute", self._end, begun)
+            self._record("reduce", begun, ended)
+            self._exchanged += ended - begun
+
+    def reduced_beside(self, begun: float) -> None:
+        """Note a reduction that went on beside the backward pass, from `begun` until now.
+
+        It may be called by another thread than that of the pass.
+        """
+        self._beside.append((begun, self.now()))
+
+    @contextlib.contextmanager
+    def reducing(self) -> Iterator[None]:
+        """An exchange of gradients after the backward pass."""
+        begun = clock()
+        yield
+        self._record("reduce", begun, self.now())
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A time in which the task can only wait for others."""
+        begun = clock()
+        yield
+        self._record("wait", begun, clock())
+
+    def waited(self) -> None:
+        """Nothing happened here since the last phase: the task waited for others."""
+        self._record("wait", self._end, clock())
+
+    @contextlib.contextmanager
+    def applying(self) -> Iterator[None]:
+        """The update of the variables that this task holds: one more version of each of them."""
+        begun = clock()
+        yield
+        self._record("apply", begun, self.now())
+        self._updated()
+
+    def done(self, loss: float | None = None) -> None:
+        """The step is over. `loss`: the mean over its global batch, where this task knows it.
+
+        The test accuracy is measured here if the run asks for it now: after the last phase of this
+        step and before the first of the next one.
+        """
+        samples = (self.number + 1) * self.spec.batch
+        if loss is not None:
+            self.loss = loss
+            self.task.metric("loss", self.loss, self.number, samples)
+        if due(self.spec.evaluate_every, self.number + 1) and (
+            self.task.index == 0 or not self._whole
+        ):
+            self.evaluate(samples)
+        self.task.at_step_end()
+
+    def evaluate(self, samples: int) -> None:
+        """Record the test accuracy of the model, whose parameters have seen so many examples."""
+        right = self.accuracy()
+        if not math.isnan(right):
+            self.task.metric("accuracy", right, samples // self.spec.batch - 1, samples)
+
+    # --- what it leaves ---
+
+    def _record(self, what: str, start: float, end: float) -> None:
+        self.task.record(what, self.number, start, end)
+        self._end = end
+
+    def _updated(self) -> None:
+        """Record one update of everything that this task holds."""
+        gradients = self.spec.shares if self._whole else 1
+        for variables, device in self.holders:
+            self.task.update(
+                self.number, variables, device, self.number, self.number + 1, gradients
+            )
+
+
+def due(every: int, steps: int) -> bool:
+    """Whether `evaluate_every` asks for the test accuracy once so many steps are done."""
+    return every > 0 and steps % every == 0
+
+
+def outcome(
+    workload: workloads.Workload,
+    weights: Sequence[np.ndarray],
+    loss: float,
+    accuracy: float,
+    variables_on: dict[str, int],
+) -> dict[str, Any]:
+    """What a strategy returns.
+
+    final_loss (mean over the last global batch), test_accuracy, digest (of the weights that this
+    task ended with), parameters (of the whole model) and variables_on (bytes by device).
+    """
+    return {
+        "final_loss": loss,
+        "test_accuracy": accuracy,
+        "digest": digest(weights),
+        "parameters": workload.parameters,
+        "variables_on": variables_on,
+    }

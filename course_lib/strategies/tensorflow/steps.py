@@ -1,0 +1,132 @@
+"""What the strategies in TensorFlow share: the devices of a process, and times from inside a graph.
+
+A graph runs its operations as soon as their inputs are there, in any order. A time stamp means
+something only if it is tied to what it should come after, which is what control dependencies do:
+`after` stamps when all of some tensors are ready, and `hold` keeps the next operations from
+starting before the stamp. That costs microseconds; leaving the graph between phases would cost a
+dispatch for each.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.eager import context
+
+from course_lib.cluster.task import Task, clock
+
+SILENCE = 60
+"""Seconds after which a worker that says nothing is given up."""
+
+# --- times ---
+
+
+def after(values: Any) -> Any:
+    """The time at which all tensors and operations in `values` are ready: a float64 scalar, seconds
+    of wall-clock time, to the microsecond.
+    """
+    with tf.control_dependencies(tf.nest.flatten(values, expand_composites=True)):
+        return tf.timestamp()
+
+
+def hold(values: list[Any], stamp: Any) -> list[Any]:
+    """The same tensors, not before `stamp` was taken."""
+    with tf.control_dependencies([stamp]):
+        return [tf.identity(value) for value in values]
+
+
+class WallClock:
+    """Turns wall-clock stamps into the trace's monotonic clock, also while the wall clock is being
+    adjusted.
+    """
+
+    CLOSE = 20e-6  # seconds
+
+    def __init__(self) -> None:
+        self._offset, _ = min((self._measure() for _ in range(20)), key=lambda pair: pair[1])
+
+    def offset(self) -> float:
+        """Seconds to add to a stamp taken just now.
+
+        Measured anew, unless the process was held up in the middle of measuring.
+        """
+        offset, width = self._measure()
+        if width < self.CLOSE:
+            self._offset = offset
+        return self._offset
+
+    @staticmethod
+    def _measure() -> tuple[float, float]:
+        """The offset between the clocks, and within how many seconds both were read."""
+        before, wall, later = clock(), time.time(), clock()
+        return (before + later) / 2 - wall, later - before
+
+
+# --- devices: TensorFlow would take all memory of every GPU it sees, in each process ---
+
+
+def use(device: str) -> str:
+    """Show TensorFlow only `device` (`cpu`, `gpu:1`) and return its name for it.
+
+    To be called before the first operation.
+    """
+    _show(_gpus(device, 1))
+    return f"/{device.partition(':')[0]}:0"
+
+
+def use_several(device: str, count: int, host_apart: bool = False) -> list[str]:
+    """Devices for `count` replicas of this process, by TensorFlow's names. To be called before the
+    first operation.
+
+    They are the GPU `device` (`gpu:0`) and the ones after it, if there are enough. Otherwise they
+    are logical devices: TensorFlow treats the one CPU as several, each with variables of its own.
+    These share the cores and the memory of the CPU: unlike between GPUs, sending from one to the
+    other costs nothing, as nothing is copied. With `host_apart`, the first, `/cpu:0`, is left to
+    the host.
+    """
+    gpus = _gpus(device, count)
+    _show(gpus)
+    if gpus:
+        return [f"/gpu:{i}" for i in range(count)]
+    first = int(host_apart)
+    (cpu, *_) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * (first + count)
+    )
+    return [f"/cpu:{first + i}" for i in range(count)]
+
+
+def _gpus(device: str, count: int) -> list[Any]:
+    """`count` of the machine's GPUs from `device` on; none if it is the CPU, or if there are too
+    few.
+    """
+    kind, _, first = device.partition(":")
+    found = tf.config.list_physical_devices("GPU")[int(first) :][:count] if kind == "gpu" else []
+    return found if len(found) == count else []
+
+
+def _show(gpus: list[Any]) -> None:
+    """Let TensorFlow see these GPUs and no others, and take memory of them as it needs it."""
+    tf.config.set_visible_devices(gpus, "GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def be_patient(task: Task) -> None:
+    """Give up a silent worker only after `SILENCE`: by default TensorFlow does after ten seconds,
+    and a lesson may pause a worker for longer.
+
+    To be called before the strategy is made, which would ask for the default. A worker that died is
+    still noticed at once, by its broken connections. TensorFlow has this setting but no public name
+    for it.
+    """
+    workers = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=task.spec.workers)
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=SILENCE * 1000,
+        coordinated_jobs=[workers],
+    )
