@@ -1,62 +1,84 @@
-"""Curves of a run that goes on: the loss and the test accuracy over time and over the examples
-seen, kept up to date.
+"""Curves of a run: its loss and its test accuracy over time and over the examples seen, kept up to
+date while it goes on.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from course_lib.record.events import Metric
 
-# batches over which a loss is averaged: that of a single one goes up and down by chance
+# batches over which a loss is averaged: that of a single batch goes up and down by chance
 WINDOW = 10
 
 
 class Curve(NamedTuple):
     """Arrays of equal length, in order of time: `seconds` from the start of the clock, `examples`
-    seen by then, `values`, the `best` so far.
+    seen by then, `values` as recorded, their `means` over the last `WINDOW` batches' worth of
+    examples (of an accuracy the values themselves), and the `best` mean so far.
     """
 
     seconds: np.ndarray
     examples: np.ndarray
     values: np.ndarray
+    means: np.ndarray
     best: np.ndarray
 
     @property
     def last(self) -> float | None:
-        return float(self.values[-1]) if len(self.values) else None
+        """The last mean."""
+        return float(self.means[-1]) if len(self.means) else None
 
     @property
     def record(self) -> float | None:
-        """The best value of all; None while there is no finite one."""
+        """The best mean of all; None while there is no finite one."""
         return float(self.best[-1]) if len(self.best) and np.isfinite(self.best[-1]) else None
 
+    def rate(self, over: float = math.inf) -> float | None:
+        """Examples a second, from the start of the clock or in the last `over` seconds; None
+        without a reading in that time.
+        """
+        if not len(self.seconds):
+            return None
+        since = max(0.0, self.seconds[-1] - over)
+        before = int(np.searchsorted(self.seconds, since, side="right")) - 1
+        start, seen = (self.seconds[before], self.examples[before]) if before >= 0 else (0.0, 0)
+        seconds = self.seconds[-1] - start
+        return float((self.examples[-1] - seen) / seconds) if seconds > 0 else None
 
-EMPTY = Curve(*np.zeros((4, 0)))
+
+EMPTY = Curve(*np.zeros((5, 0)))
 
 
 class Goal(NamedTuple):
-    """What is raced for: a value of the `loss`, to be reached from above, or of the test
-    `accuracy`, from below.
+    """What is raced for: a mean `loss`, to be reached from above, or a test `accuracy`, to be
+    reached from below.
     """
 
     what: str
     value: float
 
+    @staticmethod
+    def of_all(what: str, curves: Iterable[Curve]) -> Goal | None:
+        """What all curves have reached: the best of the one whose best is worst. Curves without a
+        value do not count; None if there is no other.
+        """
+        best = [curve.record for curve in curves if curve.record is not None]
+        worst = min if what == "accuracy" else max
+        return Goal(what, worst(best)) if best else None
+
     def reached(self, curve: Curve) -> tuple[float, int] | None:
         """Seconds and examples until a curve was there first; None if it never was."""
         sign = 1 if self.what == "accuracy" else -1
         first = bisect_left(curve.best, True, key=lambda best: sign * best >= sign * self.value)
-        return (
-            (float(curve.seconds[first]), int(curve.examples[first]))
-            if first < len(curve.best)
-            else None
-        )
+        if first == len(curve.best):
+            return None
+        return float(curve.seconds[first]), int(curve.examples[first])
 
     def __str__(self) -> str:
         return f"{self.what} {self.value:.3g}"
@@ -70,8 +92,8 @@ class Readings:
     the first.
 
     `best`: `np.fmin` or `np.fmax`. `window`: over how many examples values are averaged; 0 leaves
-    them as they are. What a curve costs depends on how many readings are new, not on how many there
-    are: they are kept in order of time, and only the end is worked out anew.
+    them as they are. The cost of a curve depends on how many readings are new, not on how many
+    there are: readings are kept in order of time, and only the end is worked out again.
     """
 
     def __init__(self, best: np.ufunc, window: int = 0) -> None:
@@ -80,12 +102,11 @@ class Readings:
         self._new: dict[Key, None] = {}
         self._sorted: list[Key] = []
         self._clock: tuple[float, list[int]] = (math.inf, [])
-        self._columns = {
-            name: np.zeros(1024)
-            for name in ("at", "step", "examples", "sum", "value", "best", "seconds")
-        }
+        names = ("at", "step", "sum", *Curve._fields)
+        self._columns = {name: np.zeros(1024) for name in names}
 
     def add(self, m: Metric) -> None:
+        """Take in a value."""
         key = (m.step, m.samples, m.value)
         if m.at < self._at.get(key, math.inf):
             self._at[key] = m.at
@@ -111,10 +132,10 @@ class Readings:
         late = (after > 0) & ~np.isin(column["step"][begin:], early)
         late[:1] |= begin > 0 and column["seconds"][begin - 1] > 0
         column["seconds"][begin:] = after * np.logical_or.accumulate(late)
-        return Curve(column["seconds"], column["examples"], column["value"], column["best"])
+        return Curve(*(column[name] for name in Curve._fields))
 
     def _sort(self) -> int:
-        """Put what is new in its place; from where on anything is."""
+        """Put what is new in its place; returns from where on anything changed."""
         new, self._new = self._new, {}
         if not new:
             return len(self._sorted)
@@ -129,21 +150,20 @@ class Readings:
         """Fill the columns from `begin` on, but for the seconds."""
         tail = self._sorted[begin:]
         column["at"][begin:] = [self._at[key] for key in tail]
-        column["step"][begin:], examples, values = np.array(tail, float).T
+        fields = np.array(tail, float).T
+        for name, values in zip(("step", "examples", "values"), fields, strict=True):
+            column[name][begin:] = values
+        column["means"][begin:] = column["values"][begin:]
         before = max(0, begin - 1)
         if self._window:
-            column["examples"][begin:] = examples
             # workers that count together may write down their counts in another order
             counts = column["examples"]
             counts[before:] = np.maximum.accumulate(counts[before:])
-            column["sum"][begin:] = values
+            column["sum"][begin:] = column["values"][begin:]
             column["sum"][before:] = np.cumsum(column["sum"][before:])
             oldest = np.searchsorted(counts, counts[begin:] - self._window, side="right")
             gone = np.where(oldest > 0, column["sum"][oldest - 1], 0.0)
-            column["value"][begin:] = (column["sum"][begin:] - gone) / (
-                np.arange(begin + 1, len(counts) + 1) - oldest
-            )
-        else:
-            column["examples"][begin:], column["value"][begin:] = examples, values
-        column["best"][begin:] = column["value"][begin:]
+            number = np.arange(begin + 1, len(counts) + 1) - oldest
+            column["means"][begin:] = (column["sum"][begin:] - gone) / number
+        column["best"][begin:] = column["means"][begin:]
         column["best"][before:] = self._best.accumulate(column["best"][before:])

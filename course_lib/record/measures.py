@@ -1,14 +1,14 @@
-"""What a trace says: waiting, idle share, throughput. Everything here is computed from events, for
-live, saved and simulated runs alike.
+"""What a whole trace says: where the time went, step times, staleness, bytes on the wire. For live,
+saved and simulated runs alike.
 
-What counts as an update: one application of a gradient to the whole model, however many places that
-lies in. Those may be copies (one for each replica) or parts (one for each parameter server, stage
-or shard), and each of them writes an `Update` into the trace. What several places write of the same
-step is one update. What one place writes of the same step is several, as each asynchronous worker
-numbers its own steps. So 150 synchronous steps are 150 updates, on four replicas, two parameter
-servers or a central device alike, and with backup workers too; 150 steps of each of four
-asynchronous workers are 600. Parts count their versions themselves: the staleness of an update is
-that of its stalest part.
+An update is one application of a gradient to the whole model, in however many places that lies.
+Those may be copies (one for each replica) or parts (one for each parameter server, stage or shard),
+and each of them writes an `Update` into the trace. What several places write of one step is one
+update. What one place writes of one step is several, because asynchronous workers number their
+steps themselves. So 150 synchronous steps are 150 updates, on four replicas, two parameter servers
+or a central device alike, and with backup workers too; 150 steps of each of four asynchronous
+workers are 600. Parts count their versions themselves: the staleness of an update is that of its
+stalest part.
 """
 
 from __future__ import annotations
@@ -23,73 +23,10 @@ from typing import Any
 from course_lib import text
 from course_lib.record.events import Lifecycle, Metric, Phase, Traffic, Update, task_key
 from course_lib.record.trace import Trace
+from course_lib.record.waits import lanes
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
-
-
-def lanes(trace: Trace, since: float = 0.0) -> list[Phase]:
-    """All phases that end after `since`, with `reduce` split into `wait`, until the last worker has
-    arrived, and the exchange itself.
-
-    A worker in a synchronous reduction cannot tell the two apart; on one clock with all the others,
-    the trace can. The last to arrive is the last of those whose gradients make the worker's update:
-    where updates name them (see `Update.workers`), of these, else of all workers.
-    """
-    phases = [p for p in trace.all(Phase) if p.end > since]
-    numbers = _reductions(phases)
-    last_arrival = _last_arrivals(phases, numbers, [u for u in trace.all(Update) if u.workers])
-    split: list[Phase] = []
-    for p, number in zip(phases, numbers, strict=True):
-        ready = (
-            last_arrival.get((p.task, p.step, number), p.start) if p.what == "reduce" else p.start
-        )
-        # one that is over before the last has come did not wait for it
-        ready = p.start if ready > p.end else max(p.start, ready)
-        if ready > p.start:
-            split.append(p._replace(what="wait", end=ready))
-        split.append(p._replace(start=ready))
-    return split
-
-
-def _reductions(phases: list[Phase]) -> list[int]:
-    """For each phase, how many reductions its task has begun in its step before: in each of them
-    workers wait for each other anew.
-    """
-    seen: Counter[tuple[str, int]] = Counter()
-    numbers = []
-    for p in phases:
-        numbers.append(seen[p.task, p.step])
-        seen[p.task, p.step] += p.what == "reduce"
-    return numbers
-
-
-def _last_arrivals(
-    phases: list[Phase], numbers: list[int], updates: list[Update]
-) -> dict[tuple[str, int, int], float]:
-    """(Task, step, number of the reduction in it) -> when the last came of those for whom the task
-    waits in it, where all of them have come.
-
-    `updates`: those that name the workers whose gradients went into them. If there are any, no
-    reduction is a meeting of all.
-    """
-    begun: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
-    for p, number in zip(phases, numbers, strict=True):
-        if p.what == "reduce":
-            begun[p.step, number][p.task] = p.start
-    together: dict[int, set[tuple[str, ...]]] = defaultdict(set)
-    for update in updates:
-        together[update.step].add(tuple(update.workers.split()))
-    everyone = max((len(tasks) for tasks in begun.values()), default=0)
-    last: dict[tuple[str, int, int], float] = {}
-    for (step, number), tasks in begun.items():
-        for who in together[step] if updates else [tuple(tasks)] if len(tasks) == everyone else []:
-            if tasks.keys() >= set(who):
-                came = max(tasks[task] for task in who)
-                last |= {
-                    (task, step, number): max(came, last.get((task, step, number), came))
-                    for task in who
-                }
-    return last
+NAN = float("nan")
 
 
 def time_in(trace: Trace) -> dict[str, dict[str, float]]:
@@ -101,7 +38,7 @@ def time_in(trace: Trace) -> dict[str, dict[str, float]]:
 
 
 def table(trace: Trace) -> str:
-    """Where each task's time went, as text: seconds in each phase and its share of them all."""
+    """Where each task's time went, as text: seconds in each phase, and its share of all."""
     rows = [["", *SHOWN]]
     for task, spent in time_in(trace).items():
         whole = sum(spent.values()) or 1.0
@@ -110,41 +47,41 @@ def table(trace: Trace) -> str:
     return text.table(rows, right=True)
 
 
-def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
-    """Seconds a synchronous step should take: the longest compute of all tasks, then the exchange,
-    then the update (medians over the steps).
+class IdleTime:
+    """The share of its time that each task waited for others, taken in piece by piece."""
 
-    `slowest` is how many times slower the slowest task is to be thought. The first steps are left
-    out: they compile. NaN without phases.
-    """
-    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for p in lanes(trace):
-        if p.step > 5:
-            times[p.what][p.task].append(p.end - p.start)
-    longest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
-    return (
-        slowest * longest["compute"] + longest.get("reduce", 0.0) + longest["apply"]
-        if longest
-        else float("nan")
-    )
+    def __init__(self) -> None:
+        self.spans: dict[str, tuple[float, float]] = {}  # task -> first start, last end
+        self._waited: dict[str, float] = defaultdict(float)
+
+    def add(self, phases: Iterable[Phase], since: float = 0.0) -> None:
+        """Take in phases as `lanes` gives them, from the time `since` on."""
+        for p in phases:
+            if p.end > since:
+                start = max(p.start, since)
+                first, last = self.spans.get(p.task, (start, p.end))
+                self.spans[p.task] = min(first, start), max(last, p.end)
+                self._waited[p.task] += p.end - start if p.what == "wait" else 0.0
+
+    @property
+    def share(self) -> dict[str, float]:
+        """Task -> share of the time from its first phase to its last."""
+        return {
+            task: self._waited[task] / (last - first)
+            for task, (first, last) in sorted(self.spans.items(), key=lambda s: task_key(s[0]))
+            if last > first
+        }
 
 
 def idle_share(trace: Trace) -> dict[str, float]:
     """Task -> share of its time, from its first phase to its last, that it waited for others."""
-    spans: dict[str, tuple[float, float]] = {}
-    for p in trace.all(Phase):
-        start, end = spans.get(p.task, (p.start, p.end))
-        spans[p.task] = min(start, p.start), max(end, p.end)
-    waited = {task: phases.get("wait", 0.0) for task, phases in time_in(trace).items()}
-    return {
-        task: waited[task] / (end - start) if end > start else 0.0
-        for task, (start, end) in spans.items()
-    }
+    idle = IdleTime()
+    idle.add(lanes(trace))
+    return idle.share
 
 
 class Updates:
-    """The updates of a run, counted as the top of this file says, taken in as their places write
-    them: piece by piece, or all at once.
+    """The updates of a run, counted as the top of this file says, taken in piece by piece.
 
     The order in which places are read does not matter.
     """
@@ -154,6 +91,7 @@ class Updates:
         # place and step -> how many so far
         self._made: Counter[tuple[str, str, str, int]] = Counter()
         self._stalest: dict[tuple[int, int], int] = {}  # step, and number in it -> staleness
+        self._of: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # worker -> sum, count
         self.add(written)
 
     def add(self, written: Iterable[Update]) -> None:
@@ -168,11 +106,30 @@ class Updates:
                 self._seen[u.staleness] += 1
                 if known is not None:
                     self._seen[known] -= 1
+            for worker in u.workers.split():
+                self._of[worker][0] += u.staleness
+                self._of[worker][1] += 1
 
     @property
     def staleness(self) -> Counter[int]:
-        """How many updates had which staleness."""
+        """How many updates had each staleness."""
         return +self._seen
+
+    @property
+    def mean(self) -> float:
+        """The mean staleness; 0 without updates."""
+        count = self._seen.total()
+        return sum(stale * n for stale, n in self._seen.items()) / count if count else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """See `staleness`."""
+        seen, workers = self.staleness, sorted(self._of, key=task_key)
+        return {
+            "mean": round(self.mean, 4),
+            "max": max(seen, default=0),
+            "updates": {str(stale): seen[stale] for stale in sorted(seen)},
+            "by_worker": {w: round(self._of[w][0] / self._of[w][1], 4) for w in workers},
+        }
 
 
 def staleness(trace: Trace) -> dict[str, Any]:
@@ -180,29 +137,23 @@ def staleness(trace: Trace) -> dict[str, Any]:
 
     `mean` and `max`; `updates`: how many had which staleness; `by_worker`: the mean of each
     worker's gradients, over all places that they were applied in, {} where a trace does not tell
-    whose they are.
+    whose they were.
     """
-    written = trace.all(Update)
-    seen, of = Updates(written).staleness, defaultdict[str, list[int]](list)
-    for update in written:
-        for worker in update.workers.split():
-            of[worker].append(update.staleness)
-    return {
-        "mean": round(statistics.fmean(seen.elements()), 4) if seen else 0.0,
-        "max": max(seen, default=0),
-        "updates": {str(stale): seen[stale] for stale in sorted(seen)},
-        "by_worker": {
-            worker: round(statistics.fmean(of[worker]), 4) for worker in sorted(of, key=task_key)
-        },
-    }
+    return Updates(trace.all(Update)).as_dict()
+
+
+def step_spans(trace: Trace) -> dict[int, tuple[float, float]]:
+    """Step -> when the first and when the last worker had applied its update, in order of step."""
+    spans: dict[int, tuple[float, float]] = {}
+    for p in trace.all(Phase, what="apply"):
+        first, last = spans.get(p.step, (p.end, p.end))
+        spans[p.step] = min(first, p.end), max(last, p.end)
+    return dict(sorted(spans.items()))
 
 
 def step_ends(trace: Trace) -> list[float]:
     """When each step was over, in order: a step ends when its last worker has applied the update."""
-    ends: dict[int, float] = {}
-    for p in trace.all(Phase, what="apply"):
-        ends[p.step] = max(p.end, ends.get(p.step, 0.0))
-    return [ends[step] for step in sorted(ends)]
+    return [last for _, last in step_spans(trace).values()]
 
 
 def step_seconds(trace: Trace) -> list[float]:
@@ -210,18 +161,26 @@ def step_seconds(trace: Trace) -> list[float]:
     return [b - a for a, b in itertools.pairwise(step_ends(trace))]
 
 
-def examples_per_second(trace: Trace, batch: int) -> float:
-    """Throughput over all workers after the first step, which traces and compiles; NaN for fewer
-    than two steps.
-    """
-    seconds = step_seconds(trace)
-    return batch * len(seconds) / sum(seconds) if seconds and sum(seconds) > 0 else float("nan")
-
-
 def median_step(trace: Trace) -> float:
     """Median seconds of a step; NaN for fewer than two steps."""
-    seconds = step_seconds(trace)
-    return statistics.median(seconds) if seconds else float("nan")
+    return statistics.median(step_seconds(trace) or [NAN])
+
+
+def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
+    """Seconds a synchronous step should take: the longest compute of all tasks, then the exchange,
+    then the update (medians over the steps).
+
+    `slowest`: how many times slower the slowest task is to be imagined. The first steps are left
+    out: they compile. NaN without phases.
+    """
+    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for p in lanes(trace):
+        if p.step > 5:
+            times[p.what][p.task].append(p.end - p.start)
+    longest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
+    if not longest:
+        return NAN
+    return slowest * longest["compute"] + longest.get("reduce", 0.0) + longest["apply"]
 
 
 def seconds_to(trace: Trace) -> dict[str, float]:
@@ -231,8 +190,8 @@ def seconds_to(trace: Trace) -> dict[str, float]:
     running = [e.at for e in trace.all(Lifecycle, state="running")]
     first = [p.end for p in trace.all(Phase, what="apply", step=0)]
     return {
-        "start": max(running, default=float("nan")),
-        "first_step": max(first, default=float("nan")),
+        "start": max(running, default=NAN),
+        "first_step": max(first, default=NAN),
         "total": trace.seconds,
     }
 
@@ -256,8 +215,8 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
     nothing went over a wire, or for two steps or less.
 
     What is sent to meet the others, in the first step and after the last does not count. Counters
-    are read at moments of their own: of a step that goes on just then, as much counts as is over of
-    its exchange.
+    are read at moments of their own: a step that goes on just then counts as far as its exchange is
+    over.
     """
     ends = sorted(step_ends(trace))
     if len(ends) < 2:
@@ -278,8 +237,8 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
 
 
 def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
-    """A function of time: how many steps are over, of the step that goes on the part of its
-    exchange, or of its time where it has none.
+    """A function of time: how many steps are over. Of the step that goes on, the part of its
+    exchange counts, or of its time where it has none.
     """
     exchanges: dict[int, list[Phase]] = defaultdict(list)
     for p in lanes(trace):

@@ -1,0 +1,164 @@
+"""Waits: who waited for whom in a reduction, and what ended each wait.
+
+A worker in a synchronous reduction cannot tell waiting for the others from the exchange itself. On
+one clock with all the others, a trace can.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from course_lib.record.events import Phase, Update
+from course_lib.record.trace import Trace
+
+BUSY = ("compute", "apply", "checkpoint")  # phases whose end can let another task go on
+SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
+
+
+def lanes(trace: Trace) -> list[Phase]:
+    """All phases of a trace, each `reduce` split into `wait`, until the last worker has come, and
+    the exchange.
+    """
+    phases, named = trace.all(Phase), [u for u in trace.all(Update) if u.workers]
+    return split(phases, named or None) if named or in_lockstep(phases) else phases
+
+
+def in_lockstep(phases: Iterable[Phase]) -> bool:
+    """Whether reductions are collectives: nobody leaves that of a step before everybody has come."""
+    begun: dict[int, dict[str, float]] = defaultdict(dict)
+    done: dict[int, dict[str, float]] = defaultdict(dict)
+    for p in phases:
+        if p.what == "reduce":
+            begun[p.step][p.task] = min(p.start, begun[p.step].get(p.task, p.start))
+            done[p.step][p.task] = max(p.end, done[p.step].get(p.task, p.end))
+    everyone = max(map(len, begun.values()), default=0)
+    return all(
+        min(done[step].values()) >= max(tasks.values()) - SLACK
+        for step, tasks in begun.items()
+        if len(tasks) == everyone
+    )
+
+
+def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase]:
+    """The phases, with the waits told apart from the exchanges.
+
+    `named`: the updates that name the workers whose gradients went into them (`Update.workers`):
+    these wait for each other, and for nobody else. None if the updates of the run name nobody: then
+    all workers wait for each other.
+    """
+    numbers: list[int] = []  # of the reduction in its step: in each, workers wait anew
+    seen: Counter[tuple[str, int]] = Counter()
+    for p in phases:
+        numbers.append(seen[p.task, p.step])
+        seen[p.task, p.step] += p.what == "reduce"
+    last = _last_arrivals(phases, numbers, named)
+    found: list[Phase] = []
+    for p, number in zip(phases, numbers, strict=True):
+        came = last.get((p.task, p.step, number), p.start) if p.what == "reduce" else p.start
+        # who left before the last came did not wait for it
+        ready = came if p.start < came <= p.end else p.start
+        if ready > p.start:
+            found.append(p._replace(what="wait", end=ready))
+        found.append(p._replace(start=ready))
+    return found
+
+
+def _last_arrivals(
+    phases: Sequence[Phase], numbers: Sequence[int], named: Iterable[Update] | None
+) -> dict[tuple[str, int, int], float]:
+    """(Task, step, number of the reduction in it) -> when the last of those came for whom the task
+    waits there; only where all of them came.
+    """
+    begun: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    for p, number in zip(phases, numbers, strict=True):
+        if p.what == "reduce":
+            begun[p.step, number][p.task] = p.start
+    groups: dict[int, set[tuple[str, ...]]] = defaultdict(set)
+    for update in named or ():
+        groups[update.step].add(tuple(update.workers.split()))
+    everyone = max(map(len, begun.values()), default=0)
+    last: dict[tuple[str, int, int], float] = {}
+    for (step, number), tasks in begun.items():
+        if named is None:
+            groups[step] = {tuple(tasks)} if len(tasks) == everyone else set()
+        for who in groups[step]:
+            if tasks.keys() >= set(who):
+                came = max(tasks[task] for task in who)
+                for task in who:
+                    last[task, step, number] = max(came, last.get((task, step, number), came))
+    return last
+
+
+class Wait(NamedTuple):
+    """A wait, the phase that `released` it (None: the trace does not tell), and whether its task
+    waited in a reduction for the `last` to come.
+
+    For the last worker of a reduction the trace is proof. For any other wait, `released` is what
+    ended last before it: true as a fact, and nearly always the cause. A wait that is over before
+    anybody has done anything waited for the wire.
+    """
+
+    phase: Phase
+    released: Phase | None
+    last: bool
+
+
+def waits(phases: Sequence[Phase]) -> list[Wait]:
+    """All waits among the phases that `lanes` gives, in their order."""
+    ends = _Ends(phases)
+    # (step, when the last came) -> who reduced from then on, and who had waited until then
+    meetings: dict[tuple[int, float], set[str]] = defaultdict(set)
+    waited: dict[tuple[int, float], set[str]] = defaultdict(set)
+    for p in phases:
+        if p.what == "reduce":
+            meetings[p.step, p.start].add(p.task)
+        elif p.what == "wait":
+            waited[p.step, p.end].add(p.task)
+    found = []
+    for p in phases:
+        if p.what == "wait":
+            met = meetings.get((p.step, p.end), set())
+            came_last = met - waited[p.step, p.end] if p.task in met else set()
+            released = ends.of(min(came_last), p.end) if came_last else ends.within(p)
+            found.append(Wait(p, released, bool(came_last)))
+    return found
+
+
+class _Ends:
+    """Phases by when they ended."""
+
+    def __init__(self, phases: Sequence[Phase]) -> None:
+        self._busy = sorted((p for p in phases if p.what in BUSY), key=attrgetter("end"))
+        self._of_task: dict[str, list[Phase]] = defaultdict(list)
+        self._pushes: dict[int, list[Phase]] = defaultdict(list)
+        for p in self._busy:
+            self._of_task[p.task].append(p)
+        for p in phases:
+            if p.what == "reduce":
+                self._pushes[p.step].append(p)
+
+    def of(self, task: str, at: float) -> Phase | None:
+        """What a task had finished last at a time."""
+        i = bisect_right(self._of_task[task], at, key=attrgetter("end"))
+        return self._of_task[task][i - 1] if i else None
+
+    def within(self, wait: Phase) -> Phase | None:
+        """What ended last, elsewhere, during a wait; for an update by a parameter server, the
+        computing whose gradient it applied.
+        """
+        first = bisect_right(self._busy, wait.start, key=attrgetter("end"))
+        last = bisect_right(self._busy, wait.end, key=attrgetter("end"))
+        others = [p for p in reversed(self._busy[first:last]) if p.task != wait.task]
+        update = next((p for p in others if p.what == "apply" and p.task.startswith("ps:")), None)
+        if update is None:
+            return next((p for p in others if p.step == wait.step), None)
+        pushing = [
+            p
+            for p in self._pushes[update.step]
+            if p.task != wait.task and p.start <= update.start and update.end <= p.end
+        ]
+        return self.of(pushing[0].task, update.start) if len(pushing) == 1 else update
