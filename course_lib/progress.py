@@ -9,8 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from course_lib.cluster.run import Run
 from course_lib.errors import Stalled
-from course_lib.record import measures
-from course_lib.record.events import Metric, Phase
+from course_lib.record.digest import Digest
 
 
 def follow(run: Run, timeout: float) -> None:
@@ -29,7 +28,7 @@ def follow(run: Run, timeout: float) -> None:
         TextColumn("{task.fields[figures]}"),
         TimeElapsedColumn(),
     )
-    deadline = time.monotonic() + timeout
+    deadline, digest = time.monotonic() + timeout, Digest(run.spec)
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task(
             f"{run.spec.strategy} ({run.spec.framework})", total=run.spec.steps, figures="starting"
@@ -41,25 +40,16 @@ def follow(run: Run, timeout: float) -> None:
             except Stalled as stalled:
                 if time.monotonic() >= deadline:
                     raise Stalled(stalled.waiting_for, timeout) from None
-                progress.update(bar, completed=steps_done(run), figures=figures(run))
+                digest.look(run.trace)
+                progress.update(
+                    bar, completed=digest.steps_done, figures=figures(digest) or run.state
+                )
 
 
-def steps_done(run: Run) -> int:
-    """Steps that the slowest worker has applied."""
-    applied = run.trace.all(Phase, what="apply")
-    return min(
-        (
-            max((p.step + 1 for p in applied if p.task == task), default=0)
-            for task in run.tasks
-            if task.startswith("worker")
-        ),
-        default=0,
-    )
-
-
-def figures(run: Run) -> str:
+def figures(digest: Digest) -> str:
     """The last loss and the throughput so far, in words."""
-    losses = run.trace.all(Metric, name="loss")
-    if not losses:
-        return run.state
-    return f"loss {losses[-1].value:.3f}, {measures.examples_per_second(run.trace, run.spec.batch):.0f} examples/s"
+    losses = digest.losses
+    if losses.last is None:
+        return ""
+    rate = losses.rate()
+    return f"loss {losses.last:.3f}{f', {rate:,.0f} examples/s' if rate else ''}"

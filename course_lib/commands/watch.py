@@ -17,7 +17,7 @@ from rich.text import Text
 
 from course_lib.errors import SpecError
 from course_lib.widgets.board import html as pages
-from course_lib.widgets.board import words
+from course_lib.widgets.board import sentences
 from course_lib.widgets.board.lanes import NAMES, runs
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
@@ -88,7 +88,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
             at = last
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
     about = f"{side.spec.framework}, {side.state}, {side.reality.word}"
-    head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {words.summary(side)}")
+    head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {sentences.summary(side)}")
     zero = 0.0 if math.isinf(side.digest.zero) else side.digest.zero
     foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
     return Group(head, *filter(None, [side.failure]), grid, foot)

@@ -26,7 +26,7 @@ from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness
 from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
-from course_lib.racing.fairness import Meter, Sample, Verdict
+from course_lib.racing.fairness import Fairness, LoadMeter, Sample
 from course_lib.racing.line import StartingLine, draw
 from course_lib.record.events import Lifecycle
 
@@ -229,23 +229,12 @@ class Race:
         found = []
         for label, run in self.runs.items():
             result = run.result if run.state == "finished" else None
-            at_end = result["test_accuracy"] if result else None
+            accuracy = result["test_accuracy"] if result else None
             opened = self._line.opened if label in self._line.started else None
             zero = None if opened is None else opened - self._origin
-            found.append(
-                comparison.figures(
-                    label,
-                    run.spec,
-                    run.trace,
-                    run.state,
-                    run.reality.word,
-                    at_end,
-                    zero,
-                )
-            )
-        entrants, loss = comparison.with_target(found, self.target_loss)
-        entrants, accuracy = comparison.with_accuracy(entrants, self.target_accuracy)
-        return Comparison(entrants, loss, self._verdict(found), tuple(self.notes), accuracy)
+            found.append(comparison.figures(label, run.spec, run.trace, run.state, accuracy, zero))
+        targets = self.target_loss, self.target_accuracy
+        return comparison.compare(found, self._fairness(found), self.notes, *targets)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as plain values, with the state and the run directories, for JSON."""
@@ -265,7 +254,7 @@ class Race:
     # --- the thread that watches ---
 
     def _watch(self) -> None:
-        meter, due = Meter(self._cores), 0.0
+        meter, due = LoadMeter(self._cores), 0.0
         try:
             going = True
             while going:
@@ -292,11 +281,9 @@ class Race:
             for task, what in run.waiting_for(f"race.runs[{label!r}]").items()
         }
 
-    def _verdict(self, found: Sequence[Figures]) -> Verdict:
+    def _fairness(self, found: Sequence[Figures]) -> Fairness:
         specs = [run.spec for run in self.runs.values()]
-        machine = fairness.load(
-            list(self._samples), {f.label: comparison.clock_of(f) for f in found}, self._cores
-        )
+        machine = fairness.load(list(self._samples), {f.label: f.clock for f in found}, self._cores)
         steps = {
             f.label: self.runs[f.label].spec.batch / f.examples_per_second * 1000
             for f in found

@@ -8,8 +8,10 @@ core, a race measures the queue.
 The rule. How much of its time an entrant lost in that queue is bounded from above in two ways, and
 the lower bound counts:
 
-    waited      what the system counted for the threads of its workers (mean over workers) as ready to run and without a core
-    overhead    what is left of its time without emulated device time and without waiting for others, see `comparison.overhead`
+- what the system counted for the threads of its workers (mean over workers) as ready to run and
+  without a core;
+- the overhead: what is left of its time without emulated device time and without waiting for
+  others, see `Digest.overhead`.
 
 The race was fair if no entrant lost more than `LOST` of its time. Where neither is known (a system
 that does not count, and no emulated device), it was fair if no more than `BUSY` of the usable
@@ -23,9 +25,9 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -68,7 +70,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Fairness:
     """`fair`: None where it cannot be told. `why` and `advice` (may be empty) are sentences for a
     learner.
 
@@ -84,15 +86,12 @@ class Verdict:
     busy: float | None = None
     ours: float | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def load(
     samples: Sequence[Sample], spans: Mapping[str, tuple[float, float]], cores: int
 ) -> Load | None:
-    """The machine while entrants ran, each from when to when in `spans` (in order); samples are
-    interpolated. None if they never ran together.
+    """The machine while entrants ran, each from when to when in `spans` (in the order of the
+    samples' `waited`); samples are interpolated. None if the entrants never ran together.
     """
     since, until = max(a for a, _ in spans.values()), min(b for _, b in spans.values())
     if len(samples) < 2 or until <= since:
@@ -109,54 +108,51 @@ def load(
         label: grown([s.waited[i] for s in samples], *span)
         for i, (label, span) in enumerate(spans.items())
     }
-    return Load(
-        until - since,
-        cores,
-        min(1.0, ours if math.isnan(busy) else max(ours, busy)),
-        min(1.0, ours),
-        waited,
-    )
+    busy = ours if math.isnan(busy) else max(ours, busy)
+    return Load(until - since, cores, min(1.0, busy), min(1.0, ours), waited)
 
 
 def judge(
-    found: Load | None,
+    machine: Load | None,
     overhead: Mapping[str, float | None],
     step_ms: Mapping[str, float],
     device_ms: float,
     workers: int,
-) -> Verdict:
-    """The rule at the top of this file, applied.
+) -> Fairness:
+    """Apply the rule at the top of this file.
 
     `overhead`: for each entrant, None where it is not known; `step_ms`: what a step took;
     `workers`: of all entrants together.
     """
-    if found is None or found.seconds < SHORTEST:
-        ran = (
-            f"all entrants ran together for only {found.seconds:.2g} s"
-            if found
-            else "there was no time at which all entrants ran"
-        )
-        return Verdict(None, f"Whether it was fair cannot be told: {ran}.", "Take more steps.")
-    lost = {label: _least(waited, overhead.get(label)) for label, waited in found.waited.items()}
+    if machine is None:
+        why = "there was no time at which all entrants ran"
+        return Fairness(None, f"Whether it was fair cannot be told: {why}.", "Take more steps.")
+    if machine.seconds < SHORTEST:
+        why = f"all entrants ran together for only {machine.seconds:.2g} s"
+        return Fairness(None, f"Whether it was fair cannot be told: {why}.", "Take more steps.")
+    lost = {label: _least(waited, overhead.get(label)) for label, waited in machine.waited.items()}
     known = {label: share for label, share in lost.items() if share is not None}
     if len(known) == len(lost):
         worst = max(known, key=lambda label: known[label])
         share, limit, step = known[worst], LOST, step_ms.get(worst, device_ms)
-        why = f"{worst}, which lost most by waiting for a core, lost up to {share:.0%} of its time (up to {limit:.0%} is called fair)"
+        why = (
+            f"{worst}, which lost most by waiting for a core, lost up to {share:.0%} of its time "
+            f"(up to {limit:.0%} is called fair)"
+        )
     else:
-        share, limit, step = found.busy, BUSY, min(step_ms.values(), default=device_ms)
-        why = f"the {found.cores} cores were busy {share:.0%} of the time (up to {limit:.0%} is called fair)"
+        share, limit, step = machine.busy, BUSY, min(step_ms.values(), default=device_ms)
+        why = (
+            f"the {machine.cores} cores were busy {share:.0%} of the time "
+            f"(up to {limit:.0%} is called fair)"
+        )
     if share <= limit:
-        return Verdict(True, f"Fair: {why}.", "", lost, found.busy, found.ours)
-    why = f"NOT FAIR: the machine was saturated, so these times are those of its {found.cores} cores more than of the strategies: {why}."
-    return Verdict(
-        False,
-        why,
-        _advice(found, share, limit, device_ms, step, workers),
-        lost,
-        found.busy,
-        found.ours,
+        return Fairness(True, f"Fair: {why}.", "", lost, machine.busy, machine.ours)
+    why = (
+        "NOT FAIR: the machine was saturated, so these times are those of its "
+        f"{machine.cores} cores more than of the strategies: {why}."
     )
+    advice = _advice(machine, share / limit, share, device_ms, step, workers)
+    return Fairness(False, why, advice, lost, machine.busy, machine.ours)
 
 
 def _least(*bounds: float | None) -> float | None:
@@ -165,34 +161,28 @@ def _least(*bounds: float | None) -> float | None:
 
 
 def _advice(
-    found: Load, share: float, limit: float, device_ms: float, step_ms: float, workers: int
+    machine: Load, excess: float, share: float, device_ms: float, step_ms: float, workers: int
 ) -> str:
-    """What would make the race fair.
+    """What would make the race fair; `excess`: how many times too large the lost `share` was.
 
     With longer steps, what is not device time stays as it is, and so becomes a smaller share.
     """
-    longer = step_ms * (1.3 * share / limit - 1)  # by so much a step is to grow, with some room
-    enough = _round_up(
-        device_ms
-        + (
-            min(longer, longer * device_ms / (step_ms * (1 - share)))
-            if device_ms and share < 1
-            else longer
-        )
-    )
+    longer = step_ms * (1.3 * excess - 1)  # by so much a step is to grow, with some room
+    if device_ms and share < 1:
+        longer = min(longer, longer * device_ms / (step_ms * (1 - share)))
+    enough = _round_up(device_ms + longer)
     advice = [
         f"Raise device_ms from {device_ms:g} to about {enough:g}."
         if device_ms
         else f"Emulate devices: device_ms={enough:g} or so."
     ]
-    if workers > found.cores:
-        advice.append(f"Or take fewer workers: {workers} share {found.cores} cores.")
-    others = found.busy - found.ours
+    if workers > machine.cores:
+        advice.append(f"Or take fewer workers: {workers} share {machine.cores} cores.")
+    others = machine.busy - machine.ours
     if others > OTHERS:
-        advice.insert(
-            0 if others > found.ours else 2,
-            f"Close other programs: they kept {others * found.cores:.1f} of {found.cores} cores busy.",
-        )
+        used = f"{others * machine.cores:.1f} of {machine.cores} cores"
+        first = others > machine.ours
+        advice.insert(0 if first else 2, f"Close other programs: they kept {used} busy.")
     return " ".join(advice)
 
 
@@ -204,10 +194,8 @@ def _round_up(value: float) -> float:
     )
 
 
-class Meter:
-    """Reads the counters. `tasks`: for each entrant the pids of its tasks by name, as they are
-    known at the time.
-    """
+class LoadMeter:
+    """Reads the counters of the machine and of the entrants' tasks."""
 
     def __init__(self, cores: int) -> None:
         # Where only some of the cores are ours, the others' load is not ours to judge: then only
@@ -217,47 +205,43 @@ class Meter:
         self._waited: dict[int, float] = {}
 
     def read(self, at: float, tasks: Sequence[Mapping[str, int]]) -> Sample:
+        """A sample. `tasks`: for each entrant the pids of its tasks by name, as far as known."""
         for pids in tasks:
             for name, pid in pids.items():
                 with contextlib.suppress(psutil.Error):
                     times = psutil.Process(pid).cpu_times()
                     self._used[pid] = times.user + times.system
                 if name.startswith("worker:"):
-                    self._waited[pid] = max(self._waited.get(pid, 0.0), _waited(pid))
+                    seconds = sum(_nanoseconds_waited(pid)) / 1e9  # 0 if it is gone
+                    self._waited[pid] = max(self._waited.get(pid, 0.0), seconds)
         mine = os.times()
         ours = sum(self._used.values()) + mine.user + mine.system
         workers = [
             [self._waited[pid] for name, pid in pids.items() if name.startswith("worker:")]
             for pids in tasks
         ]
-        waited = tuple(sum(each) / len(each) if each else 0.0 for each in workers)
+        counted = Path("/proc/self/schedstat").exists()
+        waited = (sum(each) / len(each) if each else 0.0 for each in workers)
         return Sample(
             at,
             _busy() if self._whole else NAN,
             ours,
-            waited if _counts_waiting() else (NAN,) * len(tasks),
+            tuple(waited) if counted else (NAN,) * len(tasks),
         )
 
 
 def _busy() -> float:
     """Seconds that all cores together were busy since the machine started."""
     times = psutil.cpu_times()
-    return sum(
-        getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")
-    )
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal")
+    return sum(getattr(times, kind, 0.0) for kind in kinds)
 
 
-def _counts_waiting() -> bool:
-    return Path("/proc/self/schedstat").exists()
+def _nanoseconds_waited(pid: int) -> Iterator[int]:
+    """Of each thread of a process, the time ready to run and without a core.
 
-
-def _waited(pid: int) -> float:
-    """Seconds that the threads of a process were ready to run and without a core; 0 if it is gone."""
-    return sum(_nanoseconds(pid)) / 1e9
-
-
-def _nanoseconds(pid: int) -> Iterator[int]:
-    """Called often, over many threads: a `Path` for each would cost more than the reading."""
+    Called often, over many threads: a `Path` for each would cost more than the reading.
+    """
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             with contextlib.suppress(OSError, IndexError):

@@ -39,6 +39,13 @@ class Curve(NamedTuple):
         """The best mean of all; None while there is no finite one."""
         return float(self.best[-1]) if len(self.best) and np.isfinite(self.best[-1]) else None
 
+    def thinned(self, most: int) -> Curve:
+        """At most so many points, evenly chosen; the first and the last are among them."""
+        if len(self.seconds) <= most:
+            return self
+        chosen = np.linspace(0, len(self.seconds) - 1, most).round().astype(int)
+        return Curve(*(column[chosen] for column in self))
+
     def rate(self, over: float = math.inf) -> float | None:
         """Examples a second, from the start of the clock or in the last `over` seconds; None
         without a reading in that time.

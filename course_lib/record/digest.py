@@ -147,7 +147,7 @@ class Digest:
         )
         for p in known_phases:
             if p.what == "compute" and p.end > self.zero and p.task.startswith("worker:"):
-                most = self._factor(p.task, p.start) * self.spec.device_ms / 1000
+                most = self.factor_at(p.task, p.start) * self.spec.device_ms / 1000
                 self._device[p.task] += min(p.end - max(p.start, self.zero), most)
 
     @property
@@ -171,7 +171,7 @@ class Digest:
         """The phases; where workers meet, with the waits told apart from the exchanges."""
         return split(phases, named if self._named else None) if self._meet else phases
 
-    def _factor(self, task: str, at: float) -> float:
+    def factor_at(self, task: str, at: float) -> float:
         """How many times slower a task was at a time."""
         ordered = [e.factor for e in self.life.get(task, ()) if e.state == "slowed" and e.at <= at]
         return ordered[-1] if ordered else self.spec.slow.get(task, 1.0)

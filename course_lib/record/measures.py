@@ -23,7 +23,7 @@ from typing import Any
 from course_lib import text
 from course_lib.record.events import Lifecycle, Metric, Phase, Traffic, Update, task_key
 from course_lib.record.trace import Trace
-from course_lib.record.waits import lanes
+from course_lib.record.waits import with_waits
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
 NAN = float("nan")
@@ -32,7 +32,7 @@ NAN = float("nan")
 def time_in(trace: Trace) -> dict[str, dict[str, float]]:
     """Task -> phase -> seconds spent in it, waits told apart from exchanges."""
     total: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for p in lanes(trace):
+    for p in with_waits(trace):
         total[p.task][p.what] += p.end - p.start
     return {task: dict(total[task]) for task in sorted(total, key=task_key)}
 
@@ -55,7 +55,7 @@ class IdleTime:
         self._waited: dict[str, float] = defaultdict(float)
 
     def add(self, phases: Iterable[Phase], since: float = 0.0) -> None:
-        """Take in phases as `lanes` gives them, from the time `since` on."""
+        """Take in phases as `with_waits` gives them, from the time `since` on."""
         for p in phases:
             if p.end > since:
                 start = max(p.start, since)
@@ -76,7 +76,7 @@ class IdleTime:
 def idle_share(trace: Trace) -> dict[str, float]:
     """Task -> share of its time, from its first phase to its last, that it waited for others."""
     idle = IdleTime()
-    idle.add(lanes(trace))
+    idle.add(with_waits(trace))
     return idle.share
 
 
@@ -174,7 +174,7 @@ def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
     out: they compile. NaN without phases.
     """
     times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for p in lanes(trace):
+    for p in with_waits(trace):
         if p.step > 5:
             times[p.what][p.task].append(p.end - p.start)
     longest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
@@ -241,7 +241,7 @@ def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
     exchange counts, or of its time where it has none.
     """
     exchanges: dict[int, list[Phase]] = defaultdict(list)
-    for p in lanes(trace):
+    for p in with_waits(trace):
         if p.what == "reduce":
             exchanges[p.step].append(p)
 

@@ -19,7 +19,7 @@ BUSY = ("compute", "apply", "checkpoint")  # phases whose end can let another ta
 SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
 
 
-def lanes(trace: Trace) -> list[Phase]:
+def with_waits(trace: Trace) -> list[Phase]:
     """All phases of a trace, each `reduce` split into `wait`, until the last worker has come, and
     the exchange.
     """
@@ -108,7 +108,7 @@ class Wait(NamedTuple):
 
 
 def waits(phases: Sequence[Phase]) -> list[Wait]:
-    """All waits among the phases that `lanes` gives, in their order."""
+    """All waits among the phases that `with_waits` gives, in their order."""
     ends = _Ends(phases)
     # (step, when the last came) -> who reduced from then on, and who had waited until then
     meetings: dict[tuple[int, float], set[str]] = defaultdict(set)

@@ -8,7 +8,8 @@ from typing import Any
 
 from course_lib.cluster.run import Run
 from course_lib.record import measures
-from course_lib.record.events import Metric, Update, task_key
+from course_lib.record.digest import Digest
+from course_lib.record.events import Update, task_key
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def summarize(run: Run) -> dict[str, Any]:
     could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
     """
     spec, trace, values = run.spec, run.trace, run.values
+    digest = Digest.of(spec, trace)
     reasons = {reason.what: reason for reason in run.plan.reasons}
     reported = next(
         value
@@ -53,13 +55,13 @@ def summarize(run: Run) -> dict[str, Any]:
             for task, value in values.items()
             for d, n in (value or {}).get("variables_on", {}).items()
         },
-        "staleness": measures.staleness(trace),
-        "dropped_gradients": len(trace.all(Metric, name="dropped")),
+        "staleness": digest.updates.as_dict(),
+        "dropped_gradients": digest.dropped,
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "seconds": {
             name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()
         },
-        "examples_per_second": round(measures.examples_per_second(trace, spec.batch), 1),
+        "examples_per_second": round(digest.losses.rate() or float("nan"), 1),
         "device_ms": spec.device_ms,
         "reality": run.reality.word,
         "network": run.plan.network,

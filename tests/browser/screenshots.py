@@ -74,7 +74,7 @@ shown = StrategyTable(catalog.rows(hardware.probe()))
 shown""",
     "predict": """
 from course_lib import start
-from course_lib.record.measures import examples_per_second
+from course_lib.record.digest import Digest
 from course_lib.widgets import Predict
 shown = Predict("How many examples a second do four workers train, all equal, and with one four times slower?",
                 numbers={"all equal": (0, 8000, "examples/s"), "one slow": (0, 8000, "examples/s")})
@@ -83,7 +83,7 @@ shown.lock()
 speed = {}
 for name, slow in {"all equal": {}, "one slow": {"worker:3": 4}}.items():
     run = start("multi_worker_mirrored", framework="torch", workers=4, steps=40, device_ms=20, slow=slow).wait()
-    speed[name] = examples_per_second(run.trace, run.spec.batch)
+    speed[name] = Digest.of(run.spec, run.trace).losses.rate()
 shown.reveal(speed, "The slow one sets the pace of all.")
 shown""",
 }

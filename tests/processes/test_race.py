@@ -91,7 +91,7 @@ def test_a_race_says_who_goes_without_what_how_the_machine_is_divided_and_whethe
     ):
         assert part in words
     assert "to itself" in words or "share" in words
-    verdict = found.comparison.verdict
+    verdict = found.comparison.fairness
     assert verdict.fair is (max(verdict.lost.values()) <= 0.2)  # type: ignore[type-var]  # with emulated devices it can be told on every system
     assert verdict.why in words
     assert bool(verdict.advice) is not verdict.fair
@@ -149,10 +149,11 @@ def test_synchronous_entrants_reach_a_target_accuracy_after_the_same_examples_ea
     assert alone.seconds_to_accuracy < min(slowed.seconds_to_accuracy, servers.seconds_to_accuracy)  # type: ignore[type-var, operator]
     assert shown.first_to_accuracy == "alone"
     for f in shown.entrants.values():
-        reached = next(p for p in f.accuracy_curve if p.accuracy >= 0.6)
+        curve = f.accuracy_curve
+        first = int(np.argmax(curve.values >= 0.6))
         assert (f.seconds_to_accuracy, f.examples_to_accuracy) == (
-            reached.seconds,
-            reached.examples,
+            curve.seconds[first],
+            curve.examples[first],
         )
     assert "seconds to accuracy 0.600" in str(shown)
 
@@ -236,7 +237,7 @@ def test_workers_that_wait_for_nobody_are_compared_by_examples_and_show_their_st
         == {"0": 16, "1": 8}
         == {str(n): len([u for u in trace.all(Update) if u.staleness == n]) for n in (0, 1)}
     )
-    assert len(shown.curve) == 24
+    assert len(shown.curve.values) == 24
     assert shown.examples == 30 * 64
     assert shown.idle_share == {"worker:0": 0.0, "worker:1": 0.0}
 
@@ -279,7 +280,7 @@ def test_nobody_waits_at_the_line_for_an_entrant_that_failed_on_the_way_to_it(ou
         found.wait(30)  # less than the line's patience
     assert found.comparison.entrants["one_device"].examples == 5 * 128
     assert found.comparison.entrants["broken"].began is None
-    assert found.comparison.verdict.fair is None
+    assert found.comparison.fairness.fair is None
 
 
 def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:

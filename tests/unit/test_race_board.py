@@ -7,6 +7,7 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from rich.console import Console
 
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.racing import comparison, curves
+from course_lib.racing import comparison
+from course_lib.racing.fairness import Fairness
 from course_lib.record.curves import EMPTY, Goal, Readings
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
@@ -72,7 +74,7 @@ def race_of(
 ) -> Any:
     """A race of such runs that has not noted when its line opened."""
     entrants = {label: SimpleNamespace(began=None) for label in runs}
-    shown = SimpleNamespace(entrants=entrants, verdict=SimpleNamespace(why=why, advice=""))
+    shown = SimpleNamespace(entrants=entrants, fairness=SimpleNamespace(why=why, advice=""))
     goals = {"target_loss": None, "target_accuracy": None} | targets
     return SimpleNamespace(runs=runs, comparison=shown, stop=lambda: None, **goals)
 
@@ -118,32 +120,36 @@ FOUR = RunSpec(workers=4, global_batch=BATCH)
 
 
 @pytest.mark.parametrize(
-    "spec, trace",
-    [(SPEC, lockstep(40)), (SPEC, asynchronous()), (FOUR, with_a_backup())],
+    ("spec", "trace", "idle", "updates"),
+    [
+        (SPEC, lockstep(40), {"worker:0": 0.3 / 0.46, "worker:1": 0}, {0: 40}),
+        (SPEC, asynchronous(), {"ps:0": 0, "worker:0": 0, "worker:1": 0}, None),
+        (FOUR, with_a_backup(), {"worker:0": 0.05 / 0.17, "worker:3": 0}, {0: 30}),
+    ],
     ids=["lockstep", "asynchronous", "backup"],
 )
 @pytest.mark.parametrize("pieces", [1, 7, 100])
-def test_a_digest_read_in_pieces_says_what_the_comparison_of_a_race_says(
-    spec: RunSpec, trace: Trace, pieces: int
+def test_a_digest_read_in_pieces_says_what_one_read_at_once_says(
+    spec: RunSpec,
+    trace: Trace,
+    idle: dict[str, float],
+    updates: dict[int, int] | None,
+    pieces: int,
 ) -> None:
     events = list(trace)
-    growing, digest = Trace(), Digest(spec)
+    growing, digest, whole = Trace(), Digest(spec), Digest.of(spec, trace)
     for piece in np.array_split(np.arange(len(events)), pieces):
         growing._add(events[i] for i in piece)
         digest.look(growing)
     digest.look(growing, over=True)
-    figures = comparison.figures("it", spec, trace, "finished", "emulated")
-    losses = digest.losses()
-    assert digest.zero == figures.began
-    assert losses.values == pytest.approx([p.mean for p in figures.curve])
-    assert losses.seconds == pytest.approx([p.seconds for p in figures.curve])
-    assert losses.examples.tolist() == [p.examples for p in figures.curve]
-    assert {task: share for task, share in digest.idle.items() if share} == pytest.approx(
-        {task: share for task, share in figures.idle_share.items() if share}
-    )
-    assert {str(n): count for n, count in sorted(digest.staleness.items())} == figures.staleness[
-        "updates"
-    ]
+    assert digest.zero == whole.zero
+    for found, expected in zip(digest.losses, whole.losses, strict=True):
+        assert found == pytest.approx(expected)
+    assert digest.idle == pytest.approx(whole.idle)
+    assert {task: digest.idle[task] for task in idle} == pytest.approx(idle, abs=0.03)
+    stale = Counter(u.staleness for u in trace.all(Update)) if updates is None else updates
+    assert digest.updates.staleness == whole.updates.staleness == stale
+    assert (digest.lockstep, digest.overhead) == (whole.lockstep, pytest.approx(whole.overhead))
 
 
 def test_lanes_of_backup_workers_show_who_waits_for_whom_and_that_nobody_waits_for_the_straggler() -> (
@@ -152,7 +158,7 @@ def test_lanes_of_backup_workers_show_who_waits_for_whom_and_that_nobody_waits_f
     digest, trace = Digest(FOUR), with_a_backup()
     digest.look(trace, over=True)
     first, second, _, straggler = lanes(digest, TimeWindow(3.0, 6.0))
-    idle = comparison.figures("it", FOUR, trace, "finished", "emulated").idle_share
+    idle = digest.idle
     assert (
         first.waited
         == pytest.approx(idle["worker:0"], abs=0.03)
@@ -170,38 +176,47 @@ def test_readings_taken_in_pieces_and_out_of_order_make_the_curve_of_them_all() 
         )
         for n in range(5000)
     ]
-    trace = Trace([Phase("worker:0", n, "compute", n - 1, n) for n in range(9)] + metrics)
-    expected = curves.loss_curve(trace, BATCH, zero=20.0)
+    reports: dict[tuple[int, int, float], float] = {}  # the earliest of each
+    for m in metrics:
+        key = m.step, m.samples, m.value
+        reports[key] = min(m.at, reports.get(key, m.at))
+    ordered = sorted((at, *key) for key, at in reports.items())
+    counts = np.maximum.accumulate([samples for _, _, samples, _ in ordered])
+    means = [
+        np.mean([ordered[k][3] for k in range(n + 1) if counts[k] > counts[n] - 10 * BATCH])
+        for n in range(len(ordered))
+    ]
+    late = np.logical_or.accumulate([at > 20 and step >= 9 for at, step, *_ in ordered])
+    seconds = [max(0.0, at - 20) * begun for (at, *_), begun in zip(ordered, late, strict=True)]
     readings = Readings(np.fmin, 10 * BATCH)
     for piece in np.array_split(np.arange(len(metrics)), 200):
         for n in piece:
             readings.add(metrics[n])
         curve = readings.curve(20.0, list(range(9)))
-    assert np.allclose(np.array(curve[:3]).T, [(p.seconds, p.examples, p.mean) for p in expected])
-    assert curve.record == min(p.mean for p in expected)
-    goal = Goal("loss", 12.0)
-    assert goal.reached(curve) == next((p.seconds, p.examples) for p in expected if p.mean <= 12.0)
+    assert np.allclose([curve.seconds, curve.examples, curve.means], [seconds, counts, means])
+    assert curve.record == pytest.approx(min(means))
+    first = next(n for n, mean in enumerate(means) if mean <= 1200.0)
+    assert Goal("loss", 1200.0).reached(curve) == pytest.approx((seconds[first], counts[first]))
 
 
 def test_nothing_new_is_no_news_and_no_event_is_read_twice() -> None:
     trace, digest = lockstep(), Digest(SPEC)
     assert digest.look(trace)
-    seen = digest.losses().values.tolist(), dict(digest.staleness)
+    seen = digest.losses.values.tolist(), dict(digest.updates.staleness)
     assert not digest.look(trace)
-    assert (digest.losses().values.tolist(), dict(digest.staleness)) == seen
+    assert (digest.losses.values.tolist(), dict(digest.updates.staleness)) == seen
 
 
-def test_the_accuracy_on_the_way_is_what_the_comparison_has() -> None:
+def test_the_accuracy_on_the_way_is_a_curve_of_what_was_measured() -> None:
     trace = lockstep(20)
     trace._add(
         Metric("worker:0", "accuracy", n / 20, n, n * BATCH, 7.5 + n) for n in range(0, 20, 5)
     )
-    digest = Digest(SPEC)
-    digest.look(trace, over=True)
-    figures = comparison.figures("it", SPEC, trace, "finished", "emulated")
-    assert [tuple(p) for p in figures.accuracy_curve] == [
-        tuple(p) for p in zip(*map(np.ndarray.tolist, digest.accuracies()[:3]), strict=True)
-    ]
+    digest = Digest.of(SPEC, trace)
+    found = digest.accuracies
+    assert found.values.tolist() == found.means.tolist() == [0, 0.25, 0.5, 0.75]
+    assert found.examples.tolist() == [n * BATCH for n in range(0, 20, 5)]
+    assert found.seconds == pytest.approx([7.5 + n - digest.zero for n in range(0, 20, 5)])
 
 
 # --- lanes ---
@@ -269,10 +284,10 @@ def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
 
 def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_fair() -> None:
     view = view_of(SomeRun(lockstep()), SomeRun(asynchronous()))
-    found, target = comparison.with_target(
-        [comparison.figures(side.label, SPEC, side.run.trace, "", "") for side in view.sides]
-    )
-    seconds = {label: f.seconds_to_target for label, f in found.items()}
+    found = [comparison.figures(s.label, SPEC, s.run.trace, "finished") for s in view.sides]
+    shown = comparison.compare(found, Fairness(True, ""))
+    target = shown.target_loss
+    seconds = {label: f.seconds_to_target for label, f in shown.entrants.items()}
     fast, slow = sorted(seconds, key=lambda label: seconds[label] or 0)
     assert view.goal == ("loss", pytest.approx(target))
     ratio = f"{(seconds[slow] or 0) / (seconds[fast] or 1):.1f} times sooner than **{slow}**"

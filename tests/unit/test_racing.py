@@ -17,29 +17,36 @@ from hypothesis import strategies as st
 
 from course_lib import RunSpec, hardware
 from course_lib.errors import SpecError
-from course_lib.racing import comparison, curves, fairness
+from course_lib.racing import fairness
 from course_lib.racing.call import divide, race
-from course_lib.racing.comparison import Comparison, Figures, figures, with_accuracy, with_target
+from course_lib.racing.comparison import POINTS, Comparison, Figures, compare, figures
 from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.racing.fairness import (
     BUSY,
     LOST,
     NAN,
     SHORTEST,
+    Fairness,
     Load,
-    Meter,
+    LoadMeter,
     Sample,
-    Verdict,
     judge,
 )
 from course_lib.racing.line import StartingLine, draw
+from course_lib.record.curves import WINDOW
+from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.trace import Trace
+from course_lib.record.waits import in_lockstep
 from tests.made_up import BATCH, SPEC, asynchronous, lockstep
 
 
 def of(trace: Trace, spec: RunSpec = SPEC, label: str = "it", **more: Any) -> Figures:
-    return figures(label, spec, trace, "finished", "emulated", **more)
+    return figures(label, spec, trace, "finished", **more)
+
+
+def comparing(*found: Figures, **targets: float) -> Comparison:
+    return compare(found, Fairness(True, "Fair: nobody waited."), ["a note"], **targets)
 
 
 # --- what a trace says ---
@@ -54,7 +61,8 @@ def test_a_synchronous_run_is_timed_from_its_second_step() -> None:
 
 
 def test_workers_that_report_one_loss_give_one_point_a_step() -> None:
-    assert [(p.examples, p.loss) for p in of(lockstep()).curve] == [
+    curve = of(lockstep()).curve
+    assert list(zip(curve.examples, curve.values, strict=True)) == [
         ((n + 1) * BATCH, 1 / (n + 1)) for n in range(10)
     ]
 
@@ -84,7 +92,7 @@ def test_an_asynchronous_run_has_one_point_for_every_gradient_and_its_updates_by
     trace = asynchronous()
     found = of(trace)
     updates = trace.all(Update)
-    assert len(found.curve) == len(updates) > 30
+    assert len(found.curve.values) == len(updates) > 30
     assert sum(found.staleness["updates"].values()) == len(updates)
     # the slow worker's: the fast one pushed meanwhile
     assert found.staleness["max"] == max(u.staleness for u in updates) >= 3
@@ -92,8 +100,8 @@ def test_an_asynchronous_run_has_one_point_for_every_gradient_and_its_updates_by
 
 
 def test_nobody_idles_in_an_asynchronous_run_however_unequal_its_workers_are() -> None:
-    assert not comparison.in_lockstep(asynchronous())
-    assert comparison.in_lockstep(lockstep())
+    assert not in_lockstep(asynchronous().all(Phase))
+    assert in_lockstep(lockstep().all(Phase))
     assert of(asynchronous()).idle_share == {"ps:0": 0.0, "worker:0": 0.0, "worker:1": 0.0}
 
 
@@ -105,7 +113,7 @@ def test_waits_that_a_strategy_records_itself_are_idle_time() -> None:
         Phase("worker:0", 90, "wait", last, last + 1.0),
         Phase("worker:0", 90, "compute", last + 1.0, last + 1.1),
     ]
-    spent = last + 1.1 - comparison.start_of_clock(Trace(events))
+    spent = last + 1.1 - Digest.of(SPEC, Trace(events)).zero
     assert of(Trace(events)).idle_share["worker:0"] == pytest.approx(1.0 / spent)
 
 
@@ -124,10 +132,10 @@ def test_the_clock_starts_with_the_second_step_of_the_last_worker_and_forgets_th
     None
 ):
     trace = asynchronous((0.1, 0.4))
-    assert comparison.start_of_clock(trace) == pytest.approx(2.0 + 1.0 + 0.4 + 0.02)
+    assert Digest.of(SPEC, trace).zero == pytest.approx(2.0 + 1.0 + 0.4 + 0.02)
     killed = Trace([*trace, Phase("worker:2", 0, "compute", 2.0, 5.0)])
-    assert comparison.start_of_clock(killed) == comparison.start_of_clock(trace)
-    assert comparison.start_of_clock(Trace()) == math.inf
+    assert Digest.of(SPEC, killed).zero == Digest.of(SPEC, trace).zero
+    assert Digest.of(SPEC, Trace()).zero == math.inf
 
 
 def test_what_was_computed_before_the_clock_started_is_not_counted_in_its_time_even_if_recorded_later() -> (
@@ -141,7 +149,7 @@ def test_what_was_computed_before_the_clock_started_is_not_counted_in_its_time_e
         for n in range(7)
     ]
     found = of(Trace([*before, *after, *losses]), zero=10.0)  # type: ignore[list-item]
-    assert [p.seconds for p in found.curve] == [0, 0, 0, 1, 2, 3, 4]
+    assert found.curve.seconds.tolist() == [0, 0, 0, 1, 2, 3, 4]
     assert found.examples_per_second == pytest.approx(BATCH)
 
 
@@ -153,9 +161,9 @@ def test_a_run_without_events_has_figures_that_are_not_known() -> None:
         None,
         None,
     )
-    both, target = with_target([found, of(lockstep(), label="other")])
-    assert target == both["other"].loss
-    json.dumps(Comparison(both, target, Verdict(None, ""), ()).as_dict(), allow_nan=False)
+    shown = comparing(found, of(lockstep(), label="other"))
+    assert shown.target_loss == shown.entrants["other"].loss
+    json.dumps(shown.as_dict(), allow_nan=False)
 
 
 def test_dropped_gradients_are_counted() -> None:
@@ -232,18 +240,16 @@ def noisy(losses: list[float], parts: int = 1) -> Trace:
 
 def test_one_lucky_batch_does_not_reach_the_target() -> None:
     losses = [1.0] * 30 + [0.1] + [1.0] * 29 + [0.1] * 20
-    both, _ = with_target([of(noisy(losses))], 0.5)
-    reached = both["it"]
-    assert 60 < reached.examples_to_target / BATCH <= 60 + curves.WINDOW  # type: ignore[operator]
+    reached = comparing(of(noisy(losses)), target_loss=0.5).entrants["it"]
+    assert 60 < reached.examples_to_target / BATCH <= 60 + WINDOW  # type: ignore[operator]
     assert reached.seconds_to_target == reached.examples_to_target / BATCH - 1  # type: ignore[operator]  # a step a second, the first left out
 
 
 def test_the_mean_is_over_as_many_examples_whatever_a_gradient_is_made_of() -> None:
     whole = of(noisy([1.0] * 20 + [0.0] * 20)).curve
     halves = of(noisy([1.0] * 40 + [0.0] * 40, parts=2)).curve
-    assert {p.examples: p.mean for p in whole}.items() <= {
-        p.examples: p.mean for p in halves
-    }.items()
+    in_parts = dict(zip(halves.examples, halves.means, strict=True))
+    assert dict(zip(whole.examples, whole.means, strict=True)).items() <= in_parts.items()
 
 
 def test_without_a_target_they_race_for_the_lowest_loss_that_all_have_reached() -> None:
@@ -251,17 +257,18 @@ def test_without_a_target_they_race_for_the_lowest_loss_that_all_have_reached() 
         of(noisy([1.0] * 10 + [0.2] * 30), label="good"),
         of(noisy([1.0] * 10 + [0.6] * 30), label="bad"),
     )
-    both, target = with_target([good, bad])
-    assert target == pytest.approx(0.6)
-    assert all(f.seconds_to_target is not None for f in both.values())
-    assert both["good"].seconds_to_target < both["bad"].seconds_to_target  # type: ignore[operator]
-    assert Comparison(both, target, Verdict(True, ""), ()).first == "good"
+    shown = comparing(good, bad)
+    assert shown.target_loss == pytest.approx(0.6)
+    assert all(f.seconds_to_target is not None for f in shown.entrants.values())
+    fast, slow = shown.entrants["good"], shown.entrants["bad"]
+    assert fast.seconds_to_target < slow.seconds_to_target  # type: ignore[operator]
+    assert shown.first == "good"
 
 
 def test_a_target_that_nobody_reaches_is_reached_by_nobody() -> None:
-    both, target = with_target([of(lockstep())], 1e-6)
-    assert (both["it"].seconds_to_target, both["it"].examples_to_target) == (None, None)
-    assert Comparison(both, target, Verdict(True, ""), ()).first is None
+    shown = comparing(of(lockstep()), target_loss=1e-6)
+    found = shown.entrants["it"]
+    assert (found.seconds_to_target, found.examples_to_target, shown.first) == (None, None, None)
 
 
 def reading(accuracies: list[float], tasks: int = 1, late: float = 0.0) -> Trace:
@@ -292,15 +299,12 @@ def test_the_target_accuracy_is_reached_when_it_is_first_measured_however_many_t
     None
 ):
     for tasks in (1, 3):
-        both, target = with_accuracy(
-            {"it": of(reading([0.2, 0.6, 0.85, 0.8, 0.9], tasks, late=3.0))}, 0.8
-        )
-        assert (both["it"].seconds_to_accuracy, both["it"].examples_to_accuracy, target) == (
-            5.0,
-            6 * BATCH,
-            0.8,
-        )
-        assert [point.accuracy for point in both["it"].accuracy_curve] == [0.2, 0.6, 0.85, 0.8, 0.9]
+        measured = of(reading([0.2, 0.6, 0.85, 0.8, 0.9], tasks, late=3.0))
+        shown = comparing(measured, target_accuracy=0.8)
+        found = shown.entrants["it"]
+        assert (found.seconds_to_accuracy, found.examples_to_accuracy) == (5.0, 6 * BATCH)
+        assert shown.target_accuracy == 0.8
+        assert found.accuracy_curve.values.tolist() == [0.2, 0.6, 0.85, 0.8, 0.9]
 
 
 def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reached() -> None:
@@ -308,9 +312,8 @@ def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reach
         of(reading([0.5, 0.9, 0.95]), label="good"),
         of(reading([0.4, 0.6, 0.7]), label="bad"),
     )
-    both, target = with_accuracy({"good": good, "bad": bad})
-    assert target == 0.7
-    shown = Comparison(both, None, Verdict(True, ""), (), target)
+    shown = comparing(good, bad)
+    assert shown.target_accuracy == 0.7
     assert shown.first_to_accuracy == "good"
     rows = {row[0]: row[1:] for row in shown.rows()}
     assert rows["seconds to accuracy 0.700"] == ["3.00", "5.00"]
@@ -320,9 +323,9 @@ def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reach
 def test_where_no_accuracy_was_measured_on_the_way_there_is_no_target_and_no_line_in_the_table() -> (
     None
 ):
-    both, target = with_accuracy({"it": of(lockstep())})
-    shown = Comparison(both, None, Verdict(True, ""), (), target)
-    assert (target, shown.first_to_accuracy, both["it"].accuracy_curve) == (None, None, ())
+    shown = comparing(of(lockstep()))
+    assert (shown.target_accuracy, shown.first_to_accuracy) == (None, None)
+    assert not len(shown.entrants["it"].accuracy_curve.values)
     assert not any(" to accuracy" in row[0] for row in shown.rows())
 
 
@@ -343,22 +346,16 @@ def test_figures_of_any_asynchronous_run_hang_together(
 ) -> None:
     found = of(asynchronous(tuple(seconds), until=8.0))
     assert all(0 <= share <= 1 for share in found.idle_share.values())
-    assert [p.examples for p in found.curve] == sorted(p.examples for p in found.curve)
-    assert [p.seconds for p in found.curve] == sorted(p.seconds for p in found.curve)
+    assert found.curve.examples.tolist() == sorted(found.curve.examples)
+    assert found.curve.seconds.tolist() == sorted(found.curve.seconds)
     easy, hard = (
-        with_target([found], target)[0]["it"].seconds_to_target
+        comparing(found, target_loss=target).entrants["it"].seconds_to_target
         for target in sorted(targets, reverse=True)
     )
     assert hard is None or (easy is not None and easy <= hard)
 
 
 # --- how it is shown ---
-
-
-def comparing(*found: Figures, verdict: Verdict | None = None) -> Comparison:
-    return Comparison(
-        *with_target(found), verdict or Verdict(True, "Fair: nobody waited."), ("a note",)
-    )
 
 
 def test_the_table_has_a_column_for_each_entrant_and_says_what_to_know() -> None:
@@ -374,7 +371,7 @@ def test_a_comparison_is_plain_json_and_a_long_curve_is_thinned_with_its_last_po
     long = of(noisy([1.0 / (n + 1) for n in range(3000)]))
     found = json.loads(json.dumps(comparing(long).as_dict(), allow_nan=False))
     curve = found["entrants"]["it"]["curve"]
-    assert {len(values) for values in curve.values()} == {curves.POINTS}
+    assert {len(values) for values in curve.values()} == {POINTS}
     assert curve["examples"][-1] == long.examples
     assert curve["seconds"] == sorted(curve["seconds"])
 
@@ -391,7 +388,7 @@ def verdict(
     device_ms: float = 20.0,
     overhead: dict[str, float | None] | None = None,
     workers: int = 5,
-) -> Verdict:
+) -> Fairness:
     return judge(
         found,
         overhead or {},
@@ -505,7 +502,7 @@ def test_where_the_system_does_not_tell_the_load_is_that_of_our_own_tasks() -> N
 
 
 def test_the_meter_counts_on_and_keeps_what_a_process_that_is_gone_has_used() -> None:
-    meter = Meter(cores=1)
+    meter = LoadMeter(cores=1)
     me = [{"worker:0": os.getpid()}]
     first = meter.read(0.0, me)
     sum(i * i for i in range(300_000))
@@ -518,21 +515,17 @@ def test_the_meter_counts_on_and_keeps_what_a_process_that_is_gone_has_used() ->
 
 def test_overhead_in_lockstep_is_all_that_the_slowest_devices_do_not_explain() -> None:
     spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
-    assert comparison.overhead(
-        lockstep(), spec, comparison.start_of_clock(lockstep())
-    ) == pytest.approx(0.06 / 0.46)
+    assert Digest.of(spec, lockstep()).overhead == pytest.approx(0.06 / 0.46)
     late = lockstep(compute=(0.1, 0.6))  # worker 1 should take 0.4 s and takes 0.6
-    assert comparison.overhead(late, spec, comparison.start_of_clock(late)) == pytest.approx(
-        0.26 / 0.66
-    )
-    assert comparison.overhead(lockstep(), spec.model_copy(update={"device_ms": 0.0}), 7.46) is None
+    assert Digest.of(spec, late).overhead == pytest.approx(0.26 / 0.66)
+    undelayed = spec.model_copy(update={"device_ms": 0.0})
+    assert Digest.of(undelayed, lockstep()).overhead is None
 
 
 def test_overhead_in_an_asynchronous_run_is_that_of_the_worker_with_the_most() -> None:
     spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
-    assert comparison.overhead(asynchronous(until=60.0), spec, 3.42) == pytest.approx(
-        0.02 / 0.12, rel=0.01
-    )
+    found = Digest.of(spec, asynchronous(until=60.0)).overhead
+    assert found == pytest.approx(0.02 / 0.12, rel=0.01)
 
 
 def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_on() -> None:
@@ -543,7 +536,7 @@ def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_o
         ]
     )
     spec = SPEC.model_copy(update={"slow": {"worker:0": 2.0}})
-    factor = comparison.slow_factors(trace, spec)
+    factor = Digest.of(spec, trace).factor_at
     assert [factor("worker:0", at) for at in (4.0, 6.0, 9.0)] == [2.0, 3.0, 1.0]
     assert factor("worker:1", 6.0) == 1.0
 

@@ -13,7 +13,6 @@ import pytest
 
 from course_lib.collectives import build, simulate
 from course_lib.errors import SpecError
-from course_lib.record import measures
 from course_lib.record.events import (
     PHASES,
     Event,
@@ -25,12 +24,12 @@ from course_lib.record.events import (
     to_line,
 )
 from course_lib.record.trace import Trace
+from course_lib.record.waits import waits, with_waits
 from course_lib.spec import RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.source import source
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
-from course_lib.widgets.timeline.waits import waits
 from tests.made_up import EVENTS, training
 
 
@@ -79,7 +78,7 @@ def test_every_phase_and_message_arrives_at_its_time() -> None:
         )
     )
     assert got == sorted(
-        (p.task, p.what, p.start, p.end - p.start) for p in measures.lanes(Trace(EVENTS))
+        (p.task, p.what, p.start, p.end - p.start) for p in with_waits(Trace(EVENTS))
     )
     message = [columns[name].tolist() for name in ("src", "dst", "bytes", "round", "chunk")]
     assert message == [[0], [1], [1024], [0], [1]]
@@ -112,7 +111,7 @@ def test_a_widget_of_an_ordinary_run_costs_less_than_100_kb_to_create() -> None:
 def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() -> None:
     trace = Trace(training(workers=8, steps=3000))
     described, data = scene(trace)
-    assert described["first"][-1] == len(measures.lanes(trace)) > 90_000
+    assert described["first"][-1] == len(with_waits(trace)) > 90_000
     assert len(data) < 10 * described["first"][-1] and described["leftOut"] == 0
 
 
@@ -134,7 +133,7 @@ def test_an_empty_trace_is_an_empty_timeline() -> None:
 
 def test_a_wait_in_a_reduction_names_the_last_to_come_and_what_it_did() -> None:
     trace = Trace(training(workers=3, steps=6))
-    found = waits(measures.lanes(trace))
+    found = waits(with_waits(trace))
     assert len(found) == 2 * 6
     for wait in found:
         last = f"worker:{wait.phase.step % 3}"

@@ -9,8 +9,10 @@ import pytest
 
 from course_lib.record import measures
 from course_lib.record.chrome import save_chrome
+from course_lib.record.digest import Digest
 from course_lib.record.events import (
     Event,
+    Metric,
     Phase,
     Recorder,
     Update,
@@ -18,6 +20,8 @@ from course_lib.record.events import (
     to_line,
 )
 from course_lib.record.trace import Trace
+from course_lib.record.waits import with_waits
+from course_lib.spec import RunSpec
 from tests.made_up import EVENTS
 
 
@@ -96,7 +100,7 @@ def test_staleness_counts_the_updates_between_read_and_write() -> None:
 
 
 def test_a_worker_that_arrives_first_waits_for_the_last() -> None:
-    lanes = measures.lanes(Trace(EVENTS))
+    lanes = with_waits(Trace(EVENTS))
     assert Phase("worker:0", 0, "wait", 2.0, 4.0) in lanes
     assert Phase("worker:0", 0, "reduce", 4.0, 5.0) in lanes
     assert Phase("worker:1", 0, "reduce", 4.0, 5.0) in lanes
@@ -113,15 +117,15 @@ def test_who_an_update_does_not_name_is_not_waited_for() -> None:
     ]
     backup = Update("ps:0", 0, "shard 0", "cpu", 0, 1, 3.05, 2, "worker:0 worker:1")
     alone = [Update("ps:0", 0, "shard 0", "cpu", 0, k + 1, 3.1, 1, f"worker:{k}") for k in range(3)]
-    assert [p for p in measures.lanes(Trace([*phases, backup])) if p.what == "wait"] == [
+    assert [p for p in with_waits(Trace([*phases, backup])) if p.what == "wait"] == [
         Phase("worker:0", 0, "wait", 1.0, 3.0)
     ]
-    assert measures.lanes(Trace([*phases, *alone])) == phases
+    assert with_waits(Trace([*phases, *alone])) == phases
     # another server, which has another pair
     of_two = Update("ps:1", 0, "shard 1", "cpu", 0, 1, 3.15, 2, "worker:0 worker:2")
-    assert [
-        p.end for p in measures.lanes(Trace([*phases, backup, of_two])) if p.what == "wait"
-    ] == [3.05]
+    assert [p.end for p in with_waits(Trace([*phases, backup, of_two])) if p.what == "wait"] == [
+        3.05
+    ]
 
 
 def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> None:
@@ -156,10 +160,14 @@ def test_idle_share_is_the_share_of_waiting() -> None:
 
 
 def test_throughput_leaves_out_the_first_step() -> None:
-    steps = [
-        Phase("worker:0", i, "apply", end - 0.1, end) for i, end in enumerate([10.0, 11.0, 12.0])
-    ]
-    assert measures.examples_per_second(Trace(steps), batch=64) == 64.0
+    steps: list[Event] = []
+    for n, (begin, end) in enumerate([(0.0, 10.0), (10.0, 11.0), (11.0, 12.0)]):
+        steps += [
+            Phase("worker:0", n, "compute", begin, end),
+            Metric("worker:0", "loss", 1.0, n, 64 * (n + 1), end),
+        ]
+    digest = Digest.of(RunSpec(workers=1, global_batch=64), Trace(steps))
+    assert digest.losses.rate() == 64.0
 
 
 def test_last_says_what_a_task_was_doing() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from course_lib.record import measures
 from course_lib.record.digest import Digest
-from course_lib.widgets.board import words
+from course_lib.widgets.board import sentences
 from course_lib.widgets.board.lanes import COLUMNS, Lane, TimeWindow
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.still import CHART, bars, chart
@@ -109,7 +109,7 @@ def _side(view: View, number: int, prefix: str) -> Markup:
     return element(
         "section",
         element("header", line, element("b", side.label), element("span", about)),
-        element("p", words.summary(side), class_="lk-figures"),
+        element("p", sentences.summary(side), class_="lk-figures"),
         element("p", side.failure, class_="lk-fail") if side.failure else None,
         [_row(lane, prefix) for lane in lanes],
         _axis(side, window),
@@ -155,14 +155,14 @@ def _axis(side: Side, window: TimeWindow) -> Markup:
 
 def _staleness(digest: Digest, number: int) -> Inside:
     """The shares of updates by staleness, as bars with numbers."""
-    total = sum(digest.staleness.values())
+    total = sum(digest.updates.staleness.values())
     if not total:
         return None
-    last = min(max(digest.staleness), BINS - 1)
+    last = min(max(digest.updates.staleness), BINS - 1)
     counts = np.zeros(last + 1, int)
-    for stale, count in digest.staleness.items():
+    for stale, count in digest.updates.staleness.items():
         counts[min(stale, last)] += count
-    beyond = "+" if max(digest.staleness) > last else ""
+    beyond = "+" if max(digest.updates.staleness) > last else ""
     items = [
         element(
             "li",
@@ -176,6 +176,6 @@ def _staleness(digest: Digest, number: int) -> Inside:
         "div",
         element("span", term("staleness", STALENESS)),
         element("ol", items),
-        element("span", f"mean {digest.stale:.1f}"),
+        element("span", f"mean {digest.updates.mean:.1f}"),
         class_="lk-stale",
     )

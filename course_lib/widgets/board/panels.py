@@ -1,6 +1,5 @@
-"""Panels: the charts of a board as plain data.
-
-`charts` makes one live plotly figure of them, `charts_svg` pictures.
+"""Panels: the charts of a board as plain data. `charts` makes one live plotly figure of them,
+`still` and `html` pictures.
 """
 
 from __future__ import annotations
@@ -32,42 +31,24 @@ class Panel:
     marks: Sequence[tuple[float, float] | None] = ()
 
 
-def over_seconds(what: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
-    """The curves of all entrants over time."""
-    lines = [(thin(c.seconds), thin(c.values)) for c in curves]
-    return Panel(f"{what} over seconds", "seconds", what, lines, *_goal(what, curves, goal, 0))
-
-
-def over_examples(what: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
-    """The curves of all entrants over the examples that they have seen."""
-    lines = [(thin(c.examples), thin(c.values)) for c in curves]
-    return Panel(f"{what} over examples", "examples", what, lines, *_goal(what, curves, goal, 1))
+def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
+    """The curves of all entrants, `what` is the loss or the accuracy, over `seconds` or `examples`,
+    with the goal if it is about them.
+    """
+    lines = [(getattr(c, over), c.means) for c in (curve.thinned(POINTS) for curve in curves)]
+    if goal is None or goal.what != what:
+        return Panel(f"{what} over {over}", over, what, lines)
+    axis = ("seconds", "examples").index(over)
+    marks = [(r[axis], goal.value) if (r := goal.reached(c)) else None for c in curves]
+    return Panel(f"{what} over {over}", over, what, lines, goal.value, marks)
 
 
 def throughput(curves: Sequence[Curve]) -> Panel:
     """The rates of all entrants over time."""
-    return Panel("examples a second", "seconds", "examples/s", [rate(c) for c in curves])
+    return Panel("examples a second", "seconds", "examples/s", [_rates(c) for c in curves])
 
 
-def _goal(
-    what: str, curves: Sequence[Curve], goal: Goal | None, axis: int
-) -> tuple[float | None, list[tuple[float, float] | None]]:
-    """The target of a panel, and where each curve reached it."""
-    if goal is None or goal.what != what:
-        return None, []
-    return goal.value, [(r[axis], goal.value) if (r := goal.reached(c)) else None for c in curves]
-
-
-def thin(values: np.ndarray) -> np.ndarray:
-    """At most `POINTS` of them, evenly; the first and the last are among them."""
-    return (
-        values
-        if len(values) <= POINTS
-        else values[np.linspace(0, len(values) - 1, POINTS).astype(int)]
-    )
-
-
-def rate(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Throughput over time: (seconds, examples a second), each a mean over the time since the one
     before.
     """
@@ -75,20 +56,9 @@ def rate(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     seconds, examples = curve.seconds[first:], curve.examples[first:]
     if len(seconds) < 3:
         return np.zeros(0), np.zeros(0)
-    width = max(BIN, 4 * (seconds[-1] - seconds[0]) / len(seconds), (seconds[-1] - seconds[0]) / 60)
+    whole = seconds[-1] - seconds[0]
+    width = max(BIN, 4 * whole / len(seconds), whole / 60)
     edges = np.arange(seconds[0], seconds[-1], width)
     if len(edges) < 2:
         return np.zeros(0), np.zeros(0)
     return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
-
-
-def latest(curve: Curve, over: float = 2.0) -> float | None:
-    """Examples a second in the last few seconds; None while there is too little to tell."""
-    if len(curve.seconds) < 3 or curve.seconds[-1] <= 0:
-        return None
-    since = max(0.0, curve.seconds[-1] - over)
-    first = int(np.searchsorted(curve.seconds, since, side="right")) - 1
-    seconds = curve.seconds[-1] - curve.seconds[max(first, 0)]
-    return (
-        float(curve.examples[-1] - curve.examples[max(first, 0)]) / seconds if seconds > 0 else None
-    )

@@ -28,16 +28,15 @@ class Watched(Protocol):
 
 
 class Side:
-    """One run in a view: the run, the digest of its trace, its `state`, its `reality` and the
+    """One run in a view: the run, the digest of its trace, and its `state`, its `reality` and the
     curves of its `loss` and `accuracy` as they were at the last look.
     """
 
     def __init__(self, label: str, run: Watched) -> None:
-        self.label, self.run = label, run
-        self.spec = run.spec
+        self.label, self.run, self.spec = label, run, run.spec
         self.digest = Digest(run.spec)
-        self.state, self.loss, self.accuracy = run.state, EMPTY, EMPTY
-        self.reality = reality(run.spec)
+        self.state, self.reality = run.state, reality(run.spec)
+        self.loss, self.accuracy = EMPTY, EMPTY
 
     def look(self) -> bool:
         """Take in what is new; whether anything was."""
@@ -46,18 +45,18 @@ class Side:
         news = self.digest.look(trace, over=state not in ACTIVE)
         if news or state != self.state:
             self.state, self.reality = state, reality(self.spec, trace)
-            self.trace_curves()
+            self.loss, self.accuracy = self.digest.losses, self.digest.accuracies
             return True
         return False
 
-    def trace_curves(self) -> None:
-        """Make the curves anew, from where the clock starts."""
-        self.loss, self.accuracy = self.digest.losses(), self.digest.accuracies()
+    def begin_at(self, zero: float) -> None:
+        """Count all figures of a run that is over from this time on."""
+        self.digest = Digest.of(self.spec, self.run.trace, zero)
+        self.loss, self.accuracy = self.digest.losses, self.digest.accuracies
 
     def order(self, what: str, *values: Any) -> None:
-        """Have the run do something: a live one has a method for it.
-
-        A saved one has not, but is over, so nobody orders anything.
+        """Have a live run do something: it has a method for it. A saved run has none, but is over,
+        so nobody orders anything.
         """
         getattr(self.run, what)(*values)
 
@@ -80,13 +79,10 @@ class Side:
             return str(error).splitlines()[0]
 
     @property
-    def done(self) -> float:
-        """The share of all examples that has been used."""
-        whole = self.spec.steps * self.spec.batch
-        return min(1.0, float(self.loss.examples[-1]) / whole) if len(self.loss.examples) else 0.0
-
-    @property
-    def idle(self) -> float:
-        """The share of their time that workers waited for others, a mean over the workers."""
-        shares = [share for task, share in self.digest.idle.items() if task.startswith("worker:")]
-        return sum(shares) / len(shares) if shares else 0.0
+    def idle(self) -> float | None:
+        """The share of their time that workers waited for others, a mean over the workers; None
+        while it is not known.
+        """
+        idle = self.digest.idle
+        shares = [share for task, share in idle.items() if task.startswith("worker:")]
+        return sum(shares) / len(shares) if shares else 0.0 if idle else None

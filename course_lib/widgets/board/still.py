@@ -11,7 +11,7 @@ import textwrap
 import numpy as np
 
 from course_lib.record import measures
-from course_lib.widgets.board import words
+from course_lib.widgets.board import sentences
 from course_lib.widgets.board.lanes import COLUMNS, NAMES, runs
 from course_lib.widgets.board.panels import Panel
 from course_lib.widgets.board.view import View
@@ -100,7 +100,7 @@ def _side(
         entrant_line(number, x, y + 12),
         text(x + 50, y + 17, side.label, class_="ink", font_size=15, font_weight=600),
         text(x + width, y + 17, state, class_="muted", text_anchor="end"),
-        text(x, y + 38, words.summary(side), class_="muted"),
+        text(x, y + 38, sentences.summary(side), class_="muted"),
     ]
     top = y + 50
     for lane in lanes:

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 from course_lib.record import measures
 from course_lib.record.curves import Goal
-from course_lib.widgets.board import words
+from course_lib.widgets.board import sentences
 from course_lib.widgets.board.lanes import Lane, TimeWindow, lanes, span_for
-from course_lib.widgets.board.panels import Panel, over_examples, over_seconds, throughput
+from course_lib.widgets.board.panels import Panel, progress, throughput
 from course_lib.widgets.board.side import Side, Watched
 
 
 class Raced(Protocol):
     """What is needed of a race: its runs by label, what they race for, and what they have shown,
-    with a verdict on whether it was fair.
+    and whether it was fair.
     """
 
     target_loss: float | None
@@ -48,26 +48,20 @@ class View:
     def look(self) -> bool:
         """Take in what is new; whether anything was.
 
-        Once a race is over, it is asked whether it was fair.
+        Once a race is over, it is asked when its starting line opened and whether it was fair.
         """
         news = any([side.look() for side in self.sides])
         if news and self.over and self.race is not None:
             comparison = self.race.comparison
-            for side in self.sides:  # the race knows when its starting line opened
+            for side in self.sides:
                 began = comparison.entrants[side.label].began
-                side.digest.zero = side.digest.zero if began is None else began
-                side.trace_curves()
-            ended = all(side.state != "failed" for side in self.sides)
-            self.fairness = (
-                " ".join(filter(None, (comparison.verdict.why, comparison.verdict.advice)))
-                if ended
-                else ""
-            )
-        self._span = span_for(
-            [side.digest for side in self.sides if side.active]
-            or [side.digest for side in self.sides],
-            self._span,
-        )
+                if began not in (None, side.digest.zero):
+                    side.begin_at(began)
+            if all(side.state != "failed" for side in self.sides):
+                fairness = comparison.fairness
+                self.fairness = " ".join(filter(None, (fairness.why, fairness.advice)))
+        active = [side.digest for side in self.sides if side.active]
+        self._span = span_for(active or [side.digest for side in self.sides], self._span)
         return news
 
     @property
@@ -78,20 +72,19 @@ class View:
     def goal(self) -> Goal | None:
         """What is raced for: what the race says, else the lowest loss that all have reached.
 
-        None for a single run, and before that.
+        None for a single run, and while one of them has no loss.
         """
         if self.given is not None:
             return self.given
-        return words.common(self.sides) if len(self.sides) > 1 else None
+        return sentences.common(self.sides) if len(self.sides) > 1 else None
 
     def panels(self) -> list[Panel]:
         """The charts; with one of the test accuracy if that is measured on the way."""
         losses = [side.loss for side in self.sides]
-        found = [over_seconds("loss", losses, self.goal), over_examples("loss", losses, self.goal)]
+        found = [progress("loss", over, losses, self.goal) for over in ("seconds", "examples")]
         if any(side.spec.evaluate_every for side in self.sides):
-            found.append(
-                over_seconds("accuracy", [side.accuracy for side in self.sides], self.goal)
-            )
+            accuracies = [side.accuracy for side in self.sides]
+            found.append(progress("accuracy", "seconds", accuracies, self.goal))
         return [*found, throughput(losses)]
 
     def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
@@ -103,12 +96,9 @@ class View:
     def headline(self) -> str:
         """Who is ahead, or how far a single run is, in one sentence; names stand between ** and **."""
         if len(self.sides) == 1:
-            return words.progress(self.sides[0])
-        return (
-            words.verdict(self.sides, self.goal)
-            if self.over
-            else words.ahead(self.sides, self.goal)
-        )
+            return sentences.progress(self.sides[0])
+        told = sentences.verdict if self.over else sentences.ahead
+        return told(self.sides, self.goal)
 
     def detail(self) -> str:
         """What to know beside the headline of a race: what it is for, and in the end whether it was
@@ -118,7 +108,7 @@ class View:
             return self.fairness
         if any(side.state == "failed" for side in self.sides):
             return ""
-        return words.aim(self.goal, given=self.given is not None)
+        return sentences.aim(self.goal, given=self.given is not None)
 
     def table(self) -> str:
         """The same as text: the sentence, what to know of it, and for each run its figures and
@@ -126,5 +116,5 @@ class View:
         """
         parts = [self.headline().replace("**", ""), self.detail()]
         for side in self.sides:
-            parts += ["", words.figures(side), measures.table(side.run.trace)]
+            parts += ["", sentences.figures(side), measures.table(side.run.trace)]
         return "\n".join(parts).strip()

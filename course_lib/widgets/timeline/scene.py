@@ -17,8 +17,8 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.events import PHASES, Lifecycle, Message, Phase, Update, end_of
 from course_lib.record.trace import Trace
+from course_lib.record.waits import waits, with_waits
 from course_lib.widgets.kit.palette import PHASE
-from course_lib.widgets.timeline.waits import waits
 
 MOST = 500_000  # phases, and messages: of more the last are shown
 OPENING = 10  # steps in view at first
@@ -44,7 +44,7 @@ def scene(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str,
     )
     place = {task: i for i, task in enumerate(lanes)}
     all_phases, all_messages = (
-        sorted(measures.lanes(trace), key=end_of),
+        sorted(with_waits(trace), key=end_of),
         sorted(trace.all(Message), key=lambda m: m.start),
     )
     phases, messages = all_phases[-MOST:], all_messages[-MOST:]
@@ -177,14 +177,10 @@ def _step_ends(trace: Trace) -> list[tuple[int, float]]:
     """Steps and when they were over; none if one was applied before another was over, as without
     synchrony: then no line divides them.
     """
-    spans: dict[int, tuple[float, float]] = {}
-    for p in trace.all(Phase, what="apply"):
-        first, last = spans.get(p.step, (p.end, p.end))
-        spans[p.step] = min(first, p.end), max(last, p.end)
-    steps = sorted(spans)
-    if any(spans[b][0] < spans[a][1] for a, b in itertools.pairwise(steps)):
+    spans = measures.step_spans(trace)
+    if any(b[0] < a[1] for a, b in itertools.pairwise(spans.values())):
         return []
-    return [(step, spans[step][1]) for step in steps]
+    return [(step, last) for step, (_, last) in spans.items()]
 
 
 def _faults(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Message, task_key
 from course_lib.record.trace import Trace
+from course_lib.record.waits import with_waits
 from course_lib.widgets.kit.markup import (
     Inside,
     Markup,
@@ -38,7 +38,7 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
 
     Raises ValueError if the trace has no phase in those steps.
     """
-    phases = [p for p in measures.lanes(trace) if first <= p.step < first + steps]
+    phases = [p for p in with_waits(trace) if first <= p.step < first + steps]
     if not phases:
         raise ValueError(f"the trace has no phases in steps {first} to {first + steps - 1}")
     tasks = sorted({p.task for p in phases}, key=task_key)

@@ -17,12 +17,12 @@ from course_lib import text
 from course_lib.record import measures
 from course_lib.record.chrome import save_chrome
 from course_lib.record.events import Message, Phase, task_key
+from course_lib.record.waits import waits, with_waits
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.markup import badge
 from course_lib.widgets.source import Given, is_over, source
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
-from course_lib.widgets.timeline.waits import waits
 
 
 class Timeline(anywidget.AnyWidget):
@@ -95,7 +95,7 @@ class Timeline(anywidget.AnyWidget):
     def _waits(self) -> str:
         waited: dict[str, float] = defaultdict(float)
         for_whom: dict[str, Counter[str]] = defaultdict(Counter)
-        for wait in waits(measures.lanes(self.source.trace)):
+        for wait in waits(with_waits(self.source.trace)):
             waited[wait.phase.task] += wait.phase.end - wait.phase.start
             who = wait.released.task if wait.released else "network or core"
             for_whom[wait.phase.task][who] += 1

@@ -1,6 +1,5 @@
-"""What a board says in words, computed from what it shows.
-
-Names of runs stand between ** and **.
+"""What a board says in sentences, computed from what it shows. Names of runs stand between ** and
+**.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ import math
 from collections.abc import Sequence
 
 from course_lib.record.curves import Goal
-from course_lib.widgets.board.panels import latest
 from course_lib.widgets.board.side import Side
 
 LEVEL = 1.03  # times as long that count as equally fast
@@ -20,7 +18,7 @@ def progress(side: Side) -> str:
     state = f"**{side.label}** {'has' if side.state == 'failed' else 'is'} {side.state}"
     if side.loss.last is None:
         return state + ("; no step is done yet" if side.active else "")
-    step = math.ceil(side.loss.examples[-1] / side.spec.batch)
+    step = side.digest.steps_done
     return f"{state}: step {step:,} of {side.spec.steps:,}, loss {side.loss.last:.3g}"
 
 
@@ -28,19 +26,22 @@ def ahead(sides: Sequence[Side], goal: Goal | None) -> str:
     """Who is ahead in a race that goes on."""
     if failed := _failures(sides):
         return failed
-    if goal is None or common(sides) is None:
-        return f"At the start: no loss yet from {_names([side.label for side in sides if side.loss.record is None])}"
+    shared = common(sides)
+    if goal is None or shared is None:
+        late = _names([side.label for side in sides if side.loss.record is None])
+        return f"At the start: no loss yet from {late}"
     times = _times(sides, goal)
     if not times:  # a target that nobody has reached
-        return ahead(sides, common(sides))
+        return ahead(sides, shared)
     (first, seconds), *others = times
+    so_far = f"{goal} after {_seconds(seconds)}"
     behind = [side.label for side in sides if side.label not in dict(times)]
     if behind:
-        return f"**{first}** has reached {goal} after {_seconds(seconds)}; {_names(behind)} not yet"
+        return f"**{first}** has reached {so_far}; {_names(behind)} not yet"
     if others[0][1] <= LEVEL * seconds:
-        return f"**{first}** and **{others[0][0]}** are level: {goal} after {_seconds(seconds)}"
+        return f"**{first}** and **{others[0][0]}** are level: {so_far}"
     later = ", ".join(f"**{label}** after {_seconds(then)}" for label, then in others)
-    return f"**{first}** is ahead: {goal} after {_seconds(seconds)}, {later}"
+    return f"**{first}** is ahead: {so_far}, {later}"
 
 
 def verdict(sides: Sequence[Side], goal: Goal | None) -> str:
@@ -48,20 +49,23 @@ def verdict(sides: Sequence[Side], goal: Goal | None) -> str:
     if failed := _failures(sides):
         return failed
     stopped = "Stopped early. So far: " if any(side.state == "stopped" for side in sides) else ""
-    times = _times(sides, goal) if goal is not None else []
-    if goal is None or not times:
-        return stopped + (
-            "there is no loss to compare" if goal is None else f"nobody reached {goal}"
-        )
+    if goal is None:
+        return f"{stopped}there is no loss to compare"
+    times = _times(sides, goal)
+    if not times:
+        return f"{stopped}nobody reached {goal}"
     (first, fast), *others = times
-    missed = [side.label for side in sides if side.label not in dict(times)]
+    missed = _names([side.label for side in sides if side.label not in dict(times)])
     if not others:
-        return f"{stopped}only **{first}** reached {goal}, after {_seconds(fast)}; {_names(missed)} did not"
+        after = f"after {_seconds(fast)}; {missed} did not"
+        return f"{stopped}only **{first}** reached {goal}, {after}"
     second, slow = others[0]
     if slow <= LEVEL * fast:
-        return f"{stopped}**{first}** and **{second}** reached {goal} equally fast, after {_seconds(fast)}"
+        both = f"**{first}** and **{second}**"
+        return f"{stopped}{both} reached {goal} equally fast, after {_seconds(fast)}"
     gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
-    return f"{stopped}**{first}** reached {goal} in {_seconds(fast)}, {gap} **{second}** ({_seconds(slow)})"
+    won = f"**{first}** reached {goal} in {_seconds(fast)}"
+    return f"{stopped}{won}, {gap} **{second}** ({_seconds(slow)})"
 
 
 def aim(goal: Goal | None, given: bool) -> str:
@@ -75,33 +79,28 @@ def summary(side: Side) -> str:
     """The figures of a run so far, in one line: those of its whole time, but for the throughput of
     one that goes on.
     """
-    speed = latest(side.loss, over=2.0 if side.active else math.inf)
-    known = bool(side.digest.idle)
+    speed = side.loss.rate(over=2.0 if side.active else math.inf)
+    done = min(1.0, side.digest.steps_done / side.spec.steps)
     parts = [
         f"{speed:,.0f} examples/s" if speed else "",
         f"loss {side.loss.last:.3g}" if side.loss.last is not None else "",
         f"accuracy {side.accuracy.last:.3g}" if side.accuracy.last is not None else "",
-        f"workers waited {side.idle:.0%}" if known else "",
-        f"{side.done:.0%} done" if side.active and side.loss.last is not None else "",
+        f"workers waited {side.idle:.0%}" if side.idle is not None else "",
+        f"{done:.0%} done" if side.active and side.loss.last is not None else "",
     ]
     return " · ".join(filter(None, parts))
 
 
 def figures(side: Side) -> str:
     """The same and more, in lines."""
+    idle, stale = side.digest.idle, side.digest.updates.staleness
+    waiting = ", ".join(f"{task} {share:.0%}" for task, share in idle.items())
+    updates = ", ".join(f"{n:,} of staleness {s}" for s, n in sorted(stale.items()))
     parts = [
         f"{side.label}: {side.state}",
         summary(side),
-        "waiting "
-        + (
-            ", ".join(f"{task} {share:.0%}" for task, share in side.digest.idle.items())
-            or "not known"
-        ),
-        "updates: "
-        + (
-            ", ".join(f"{n:,} of staleness {s}" for s, n in sorted(side.digest.staleness.items()))
-            or "none"
-        ),
+        f"waiting {waiting or 'not known'}",
+        f"updates: {updates or 'none'}",
         f"{side.reality.word}: {side.reality.why}",
         side.failure,
     ]
@@ -110,8 +109,8 @@ def figures(side: Side) -> str:
 
 def common(sides: Sequence[Side]) -> Goal | None:
     """The lowest loss that all have reached; None while one of them has none."""
-    lowest = [side.loss.record for side in sides if side.loss.record is not None]
-    return Goal("loss", max(lowest)) if len(lowest) == len(sides) else None
+    curves = [side.loss for side in sides]
+    return Goal.of_all("loss", curves) if all(c.record is not None for c in curves) else None
 
 
 def _failures(sides: Sequence[Side]) -> str:
@@ -121,7 +120,7 @@ def _failures(sides: Sequence[Side]) -> str:
 
 
 def _times(sides: Sequence[Side], goal: Goal) -> list[tuple[str, float]]:
-    """(Label, seconds to the target) of those that reached it, the first first."""
+    """(Label, seconds to the goal) of those that reached it, the first first."""
     reached = [(side.label, side.reached(goal)) for side in sides]
     return sorted(((label, r[0]) for label, r in reached if r), key=lambda pair: pair[1])
 
