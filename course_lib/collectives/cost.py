@@ -4,17 +4,14 @@ alpha-beta-gamma model.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.collectives.messages import Messages, messages
-from course_lib.collectives.model import AlphaBeta, Terms, Topology
-from course_lib.collectives.schedule import Kind, Schedule
+from course_lib.collectives.model import Terms, Topology
+from course_lib.collectives.schedule import Kind, Round, Schedule
 from course_lib.collectives.turns import take_turns
-
-__all__ = ["AlphaBeta", "Cost", "Terms", "Topology", "bus_bandwidth", "cost"]
 
 
 @dataclass(frozen=True)
@@ -76,53 +73,52 @@ def cost(
     whole elements of `itemsize` bytes.
 
     The time is the sum over rounds, as if each began when the last was over. In a round a rank
-    sends its messages one after another, and receives at the same time, also one after another; the
-    bytes that cross between hosts share the uplink and the downlink of the host; the messages are
-    under way for the longest delay among them, together; then what came is added. The slowest rank
-    or link makes the round. Where ranks share `cores` there are no such rounds, and the time is
-    that of `turns`. May raise SpecError.
+    sends its messages one after another, and at the same time receives one after another; bytes
+    that cross between hosts share the uplink and the downlink of their host; the longest delay of
+    the messages is paid once; then what came is added. The slowest rank or link makes the round.
+    Where ranks share `cores` there are no such rounds, and the time is that of `turns`. May raise
+    SpecError.
     """
     place = topology.place(schedule)
-    total = _Share.none(schedule.ranks, int(place.max()) + 1)
-    last, share = None, total
+    by_rank, by_host = np.zeros((3, schedule.ranks)), np.zeros((2, int(place.max()) + 1))
+    times, count = np.zeros(len(Terms._fields)), 0
+    last, share = None, (by_rank, by_host, times)
     for m in messages(schedule, bytes, itemsize):
-        if last is None or any(
-            new is not old
-            for new, old in zip((m.src, m.dst, m.bytes, m.reduced), last, strict=True)
-        ):
-            share = _share(m, place, topology)
-            last = (m.src, m.dst, m.bytes, m.reduced)
-        for sum_, part in zip(total, share, strict=True):
-            sum_ += part
-    ranks = {
-        name: tuple(getattr(total, name).astype(np.int64).tolist())
-        for name in ("sent", "received", "reduced", "up", "down")
-    }
-    terms = (
-        take_turns(schedule, bytes, topology, itemsize).terms
-        if topology.cores
-        else Terms(*total.terms.tolist())
+        if m is not last:
+            last, share = m, _share(m, place, topology)
+        for total, part in zip((by_rank, by_host, times), share, strict=True):
+            total += part
+        count += len(m.src)
+    terms = Terms(*times.tolist())
+    if topology.cores:
+        terms = take_turns(schedule, bytes, topology, itemsize).terms
+    sent, received, reduced, up, down = (
+        tuple(row.astype(np.int64).tolist()) for row in (*by_rank, *by_host)
     )
     return Cost(
         schedule,
         bytes,
         len(schedule.rounds),
-        int(total.messages[0]),
-        **ranks,
-        terms=terms,
-        seconds=terms.seconds(topology),
+        count,
+        sent,
+        received,
+        reduced,
+        up,
+        down,
+        terms,
+        terms.seconds(topology),
     )
 
 
 def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_reduce") -> float:
-    """Bytes a second that each worker's link must have carried, if all have links alike
+    """Bytes a second that each worker's link must have carried, if all have equal links
     (nccl-tests, doc/PERFORMANCE.md).
 
     For P workers and S bytes in t seconds: S/t times 2(P-1)/P for an all-reduce, (P-1)/P for a
     reduce-scatter or an all-gather (S is the whole buffer), and 1 for a reduction or a broadcast.
     So algorithms, and numbers of workers, can be compared with the hardware. Where hosts have slow
-    links it can be more than these carry: who adds up inside the hosts first sends less over them
-    than the factor says.
+    links it can be more than these carry: an algorithm that adds up inside the hosts first sends
+    less over them than the factor says.
     """
     factor = {"all_reduce": 2 * (workers - 1) / workers, "reduce": 1.0, "broadcast": 1.0}.get(
         kind, (workers - 1) / workers
@@ -130,63 +126,109 @@ def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_re
     return factor * bytes / seconds if seconds else 0.0
 
 
-class _Share(NamedTuple):
-    """What one round adds to the price: bytes by rank, bytes by host, the terms of its time, and
-    how many messages it has.
+@dataclass(frozen=True)
+class Messages:
+    """The messages of a round, as arrays with one row for each, in the order in which the round
+    first names them: all that goes from `src` to `dst` in a round is one message.
+
+    `bytes` are sent, and `reduced` of them are added. An empty chunk is still a message.
     """
 
-    sent: np.ndarray
-    received: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    bytes: np.ndarray
     reduced: np.ndarray
-    up: np.ndarray
-    down: np.ndarray
-    terms: np.ndarray
-    messages: np.ndarray
-
-    @classmethod
-    def none(cls, ranks: int, hosts: int) -> _Share:
-        return cls(
-            *(np.zeros(n) for n in (ranks, ranks, ranks, hosts, hosts, len(Terms._fields), 1))
-        )
 
 
-def _share(m: Messages, place: np.ndarray, topology: Topology) -> _Share:
-    """The share of one round; of its time those terms count that belong to its slowest port or
-    link.
+def messages(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Messages]:
+    """The messages of each round of a schedule that `verify` accepts.
+
+    What is the same as in the round before is the very same array, or the very same `Messages`, so
+    that work on it can be kept. Raises SpecError where `nbytes` is no whole number of elements.
+    """
+    ends = schedule.byte_ends(nbytes, itemsize)
+    sizes = np.diff(ends)
+    even = bool((sizes == sizes[0]).all())
+    last, found = None, None
+    for r in schedule.rounds:
+        if last is None or r.src is not last.src or r.dst is not last.dst:
+            src, dst, of_row = _pairs(r, schedule.ranks)
+            alike, nothing = np.full(len(r.src), sizes[0]), np.zeros(len(r.src), dtype=np.int64)
+        last = r
+        amount = alike if even else sizes[r.chunk]
+        if r.span is not None:
+            amount = ends[r.chunk + r.span] - ends[r.chunk]
+        reduced = nothing if not r.reduce.any() else amount if r.reduce.all() else amount * r.reduce
+        if of_row is not None:
+            amount, reduced = (
+                np.bincount(of_row, column, len(src)).astype(np.int64)
+                for column in (amount, reduced)
+            )
+        now = (src, dst, amount, reduced)
+        if found is None or any(
+            new is not old
+            for new, old in zip(
+                now, (found.src, found.dst, found.bytes, found.reduced), strict=True
+            )
+        ):
+            found = Messages(*now)
+        yield found
+
+
+def _pairs(r: Round, ranks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The pairs of ranks that talk in a round, in the order in which it first names them, and the
+    pair of each row (None: row i is pair i).
+    """
+    pair = r.src.astype(np.int64) * ranks + r.dst
+    unique, first, of_row = np.unique(pair, return_index=True, return_inverse=True)
+    if len(unique) == len(pair):
+        return r.src, r.dst, None
+    order = np.argsort(first)
+    rank_of = np.empty_like(order)
+    rank_of[order] = np.arange(len(order))
+    return r.src[first[order]], r.dst[first[order]], rank_of[of_row]
+
+
+def _share(
+    m: Messages, place: np.ndarray, topology: Topology
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a round adds to the price: bytes sent, received and added by rank, shape (3, ranks);
+    bytes up and down by host, (2, hosts); and the terms of its slowest port or link, (8,).
     """
     ranks, hosts = len(place), int(place.max()) + 1
-    if not len(m.src):
-        return _Share.none(ranks, hosts)
+    by_rank = [(m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)]
+    sent, received, reduced = (np.bincount(who, n, ranks) for who, n in by_rank)
     across = place[m.src] != place[m.dst]
-    sent, received, reduced = (
-        np.bincount(*by, ranks) for by in ((m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced))
-    )
-    up, down = (np.bincount(place[end[across]], m.bytes[across], hosts) for end in (m.src, m.dst))
-    candidates = [_load(who, m.bytes, across, ranks) for who in (m.src, m.dst)]
+    links = [np.bincount(place[end[across]], m.bytes[across], hosts) for end in (m.src, m.dst)]
+    loads = [_load(who, m.bytes, across, ranks) for who in (m.src, m.dst)]
     # On a shared link the delays overlap, the bytes do not.
-    candidates += [np.stack([0 * n, 0 * n, n > 0, n, 0 * n, n > 0], axis=1) for n in (up, down)]
-    rows = np.concatenate(candidates)
-    slowest = rows[np.argmax(rows @ np.delete(topology.parameters, (4, 7)))]
-    return _Share(
-        sent,
-        received,
-        reduced,
-        up,
-        down,
-        np.append(np.insert(slowest, 4, reduced.max()), 0),
-        np.array([len(m.src)]),
-    )
+    loads += [
+        _rows(hosts, messages_across=n > 0, bytes_across=n, delays_across=n > 0) for n in links
+    ]
+    rows = np.concatenate(loads)
+    slowest = rows[np.argmax(rows @ topology.parameters)].copy()
+    slowest[Terms._fields.index("reduced")] = reduced.max()
+    return np.array([sent, received, reduced]), np.array(links), slowest
 
 
 def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, ranks: int) -> np.ndarray:
-    """For each rank: messages and bytes inside hosts, the same across, and whether there is a delay
-    inside or across.
-    """
-    load = np.zeros((ranks, 6))
-    for column, chosen in ((0, ~across), (2, across)):
-        if chosen.any():
-            load[:, column] = np.bincount(who[chosen], None, ranks)
-            load[:, column + 1] = np.bincount(who[chosen], nbytes[chosen], ranks)
-    load[:, 5] = load[:, 2] > 0
-    load[:, 4] = (load[:, 0] > 0) * (load[:, 5] == 0)
-    return load
+    """The terms of what each rank sends (or receives), one row for each rank."""
+    inside, n_inside = np.bincount(who[~across], None, ranks), nbytes[~across]
+    outside, n_outside = np.bincount(who[across], None, ranks), nbytes[across]
+    return _rows(
+        ranks,
+        messages=inside,
+        bytes=np.bincount(who[~across], n_inside, ranks),
+        messages_across=outside,
+        bytes_across=np.bincount(who[across], n_outside, ranks),
+        delays=(inside > 0) & (outside == 0),
+        delays_across=outside > 0,
+    )
+
+
+def _rows(count: int, **columns: np.ndarray) -> np.ndarray:
+    """`Terms` as an array, one row for each of `count`, from some of its columns."""
+    rows = np.zeros((count, len(Terms._fields)))
+    for name, column in columns.items():
+        rows[:, Terms._fields.index(name)] = column
+    return rows

@@ -101,6 +101,15 @@ class Schedule:
         """
         return bounds(length, self.chunks)
 
+    def byte_ends(self, nbytes: int, itemsize: int = 1) -> np.ndarray:
+        """The same in bytes, for a buffer of `nbytes` bytes whose elements have `itemsize` bytes.
+
+        Raises SpecError where that is no whole number of elements.
+        """
+        if nbytes < 0 or itemsize < 1 or nbytes % itemsize:
+            raise SpecError("bytes", nbytes, f"a whole number of elements of {itemsize} bytes")
+        return self.bounds(nbytes // itemsize) * itemsize
+
     def placed(self, hosts: int | Sequence[int]) -> Schedule:
         """The same schedule on hosts: so many with equal blocks of workers, or the host of each
         worker or of each rank.

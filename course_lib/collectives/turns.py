@@ -1,10 +1,16 @@
 """Ranks that take turns on a few cores, as on a laptop: the time of a schedule where one machine
 plays all ranks.
 
-The model. Rank r works on core r modulo `Topology.cores`. It goes through its `steps` and keeps the
-core until it has to wait; then the rank goes on that has been ready for longest. There is no
-barrier. What crosses between hosts costs the cores' time as well; where `Topology.wire` says so, it
-then stands in line for the uplink of its host and the downlink of the other, as in `network.wires`.
+Rank r works on core r modulo `Topology.cores`. It goes through its program, the very list of
+operations that `exchange` carries out, and keeps the core until it has to wait; then the rank that
+has been ready for longest goes on. There is no barrier.
+
+A rank works α to offer a piece to a rank of its host, which works α + nβ to read its n bytes, and
+nγ more if it adds them. Between hosts both work α + nβ with the α and β of that path, and what came
+is then added as if it had come from the same host; where `Topology.wire` says so, the bytes also
+stand in line for the uplink of one host and the downlink of the other, as in `network.wires`. All
+other work is counted in α and β as well, so that α and β alone, found on one algorithm, say how
+long any other takes.
 """
 
 from __future__ import annotations
@@ -12,21 +18,38 @@ from __future__ import annotations
 import heapq
 import operator
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from course_lib.collectives.model import Terms, Topology
+from course_lib.collectives.program import (
+    Await,
+    Begin,
+    Offer,
+    Operation,
+    Plan,
+    Store,
+    Take,
+    UntilRead,
+)
 from course_lib.collectives.schedule import Schedule
-from course_lib.collectives.steps import Step, Word, steps
 
-# a core turns to a rank that has waited; found together with the numbers in `steps`
-TURN = Terms(messages=2)
+# Found once, by measuring nine algorithms on 2, 3, 4 and 8 ranks; with half or twice as much of any
+# one, most predicted times come out a few per cent worse.
+CALL = Terms(messages=7)  # a rank begins and ends a call
+HEARD = Terms(messages=2)  # a rank sees that what it will write over has been read
+SWAP = 1.5  # β: a sum that has to wait is written to a spare array, and copied from there
+TURN = Terms(messages=2)  # a core turns to a rank that has waited
+
 Times = dict[tuple[int, int, int], tuple[float, float]]
-"""By round, sender and receiver of a message: when it was handed over, and when all of it had been
-taken.
+"""By round, sender and receiver of a message: when it was offered, and when all of it was read."""
+
+Word = tuple[str, int, int]
+"""What ranks tell each other: ("sent", a, b) is a piece from a to b, ("read", a, b) that b has read
+one of a's.
 """
 
 Moment = tuple[float, int]
@@ -37,8 +60,8 @@ _SOON = 1e-12  # seconds: what differs by less happens at the same time, but for
 
 @dataclass(frozen=True)
 class Turns:
-    """When each rank was done (`finish`, in seconds), what the last one's time is made of
-    (`terms`), and when each message went.
+    """When each rank was done (`finish`, in seconds, shape (ranks,)), what the time of the last one
+    is made of (`terms`), and when each message went (`times`).
     """
 
     finish: np.ndarray
@@ -55,45 +78,90 @@ def take_turns(
     slow: Sequence[float] | None = None,
 ) -> Turns:
     """Carry out a schedule that `verify` accepts, in simulated time, on `topology.cores` cores
-    (None: one for each rank).
+    (None: one for each rank), with the callers' numbers in shared memory.
 
-    By rank: `late` is by how many seconds it begins late, `slow` how many times longer all takes
-    that it does (`terms` show neither). May raise SpecError.
+    By rank: `late` is by how many seconds it begins late, `slow` how many times longer all that it
+    does takes (`terms` show neither). May raise SpecError.
     """
+    length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
     place = topology.place(schedule).tolist()
-    cores = _Cores(
-        steps(schedule, nbytes, place, itemsize), place, topology, slow or [1.0] * schedule.ranks
-    )
+    plan = Plan(schedule, place, private=False)
+    programs = [
+        _looking_ahead(plan.program(rank, length, itemsize)) for rank in range(schedule.ranks)
+    ]
+    cores = _Cores(programs, place, topology, itemsize, slow or [1.0] * schedule.ranks)
     return cores.run(late or [0.0] * schedule.ranks)
+
+
+def work(op: Operation, near: bool, itemsize: int = 1) -> Terms:
+    """What an operation costs the core of its rank; `near`: its peer is on the same host."""
+    match op:
+        case Begin():
+            return CALL
+        case Offer() if near:
+            return Terms(messages=1)
+        case Offer():
+            return Terms(messages_across=1, bytes_across=itemsize * _sum(s for _, s in op.parts))
+        case UntilRead() if near:
+            return HEARD
+        case Take():
+            whole = itemsize * _sum(part.span for part in op.parts)
+            added = itemsize * _sum(part.span for part in op.parts if part.source is not None)
+            if near:
+                return Terms(messages=1, bytes=whole, reduced=added)
+            return Terms(bytes=added, messages_across=1, bytes_across=whole, reduced=added)
+        case Store():
+            return Terms(bytes=SWAP * itemsize * _sum([op.span]))
+    return Terms()  # to wait costs nothing, and far readers are waited for by the system
+
+
+def _looking_ahead(program: list[Operation]) -> list[Operation]:
+    """The program with what follows an `Await` at once, to look whether our own pieces have been
+    read, moved before it: as the rank sees that while it waits, it takes no time of its own then.
+    """
+    found: list[Operation] = []
+    for op in program:
+        early = isinstance(op, UntilRead) and isinstance(found[-1], Await)
+        found.insert(len(found) - early, op)
+    return found
+
+
+def _sum(spans: Iterable[slice]) -> int:
+    return sum(span.stop - span.start for span in spans)
 
 
 class _Cores:
     """The cores, the ranks in line for them, and what ranks have been told.
 
-    All that happens is noted with the one thing that it came after: that leads back from the end to
-    the beginning, and says what the time went into.
+    Each event is kept with the one event that it followed and the work in between: that leads back
+    from the end to the beginning, and says what the time went into.
     """
 
     def __init__(
         self,
-        programs: list[list[Step]],
+        programs: list[list[Operation]],
         place: list[int],
         topology: Topology,
+        itemsize: int,
         slow: Sequence[float],
     ) -> None:
-        self.programs, self.place, self.topology, self.slow = programs, place, topology, slow
+        self.programs, self.place, self.topology = programs, place, topology
+        self.itemsize, self.slow = itemsize, slow
         self.parameters = topology.parameters.tolist()
         self.cores = topology.cores or len(programs)
         self.line: list[deque[int]] = [deque() for _ in range(self.cores)]
         self.busy = [False] * self.cores
-        self.next = [0] * len(programs)  # the step of each rank
+        self.next = [0] * len(programs)  # the operation of each rank
+        self.awaited: Counter[tuple[int, int]] = Counter()  # pieces, by receiver and sender
         self.told: Counter[Word] = Counter()
         # how often it must have been told, and to which rank
         self.waiting: dict[Word, tuple[int, int]] = {}
-        self.past: list[tuple[int, Terms]] = []  # what each event came after, and the work between
-        # when, the event, what it does, and with what
+        self.past: list[
+            tuple[int, Terms]
+        ] = []  # the event that each followed, and the work between
+        # time, event, what it does, and with what
         self.coming: list[tuple[float, int, Callable[..., None], Any]] = []
-        # when each host's uplink and downlink are free
+        # when the uplink and the downlink of each host are free
         self.free: dict[tuple[str, int], Moment] = defaultdict(lambda: (0.0, -1))
         self.finish = [0.0] * len(programs)
         self.times: Times = {}
@@ -108,13 +176,12 @@ class _Cores:
         return Turns(np.array(self.finish), self._way_to(event), self.times)
 
     def _after(
-        self, event: int, work: Terms, time: float, do: Callable[..., None], what: Any
-    ) -> None:
-        """Let something happen at a time, as the consequence of an event and the work that follows
-        it.
-        """
-        self.past.append((event, work))
+        self, event: int, done: Terms, time: float, do: Callable[..., None], what: Any
+    ) -> int:
+        """Let something happen at `time`, as the consequence of an event and the work after it."""
+        self.past.append((event, done))
         heapq.heappush(self.coming, (time, len(self.past) - 1, do, what))
+        return len(self.past) - 1
 
     def _ready(self, rank: int, now: float, event: int) -> None:
         core = rank % self.cores
@@ -128,57 +195,75 @@ class _Cores:
         self._after(event, TURN, now + self._seconds(TURN), self._go_on, rank)
 
     def _go_on(self, rank: int, now: float, event: int) -> None:
-        """The next step of a rank, or the next rank if it has to wait."""
-        if self.next[rank] == len(self.programs[rank]):
+        """The next operation of a rank; the next rank if this one has to wait or is done."""
+        while self.next[rank] < len(self.programs[rank]):
+            op = self.programs[rank][self.next[rank]]
+            if self._has_to_wait(rank, op):
+                break
+            self.next[rank] += 1
+            if isinstance(op, Await):
+                self.awaited[rank, op.peer] += 1
+            else:
+                self._do(rank, op, now, event)
+                return
+        else:
             self.finish[rank] = now
-            self._leave(rank, now, event)
-            return
-        step = self.programs[rank][self.next[rank]]
-        if step.waits and self.told[step.waits] < step.number:
-            self.waiting[step.waits] = step.number, rank
-            self._leave(rank, now, event)
-            return
-        self.next[rank] += 1
-        end = now + self._seconds(step.work) * self.slow[rank]
-        self._after(event, step.work, end, self._go_on, rank)
-        if step.tells and self.topology.wire and self._way(step.tells).delays_across:
-            self._after(
-                len(self.past) - 1, Terms(), end, self._cross, (step.tells, step.work.bytes_across)
-            )
-        elif step.tells:
-            self._under_way(step.tells, end, len(self.past) - 1)
-        if step.message:
-            sent = step.message[1] == rank
-            begin, _ = self.times.get(step.message, (end, end))
-            self.times[step.message] = (begin, begin if sent else end)
-
-    def _leave(self, rank: int, now: float, event: int) -> None:
         core = rank % self.cores
         self.busy[core] = False
         if self.line[core]:
             self._turn(self.line[core].popleft(), now, event)
 
-    def _cross(self, what: tuple[Word, float], now: float, event: int) -> None:
-        """A message between hosts comes to its uplink: it is over when that and the downlink have
-        carried its bytes, after all before it.
+    def _has_to_wait(self, rank: int, op: Operation) -> bool:
+        if isinstance(op, Await):
+            word, number = ("sent", op.peer, rank), self.awaited[rank, op.peer] + 1
+        elif isinstance(op, UntilRead) and self.place[rank] == self.place[op.peer]:
+            word, number = ("read", rank, op.peer), op.pieces
+        else:
+            return False
+        if self.told[word] >= number:
+            return False
+        self.waiting[word] = number, rank
+        return True
+
+    def _do(self, rank: int, op: Operation, now: float, event: int) -> None:
+        peer = op.peer if isinstance(op, (Offer, Take, UntilRead)) else rank
+        near = self.place[rank] == self.place[peer]
+        done = work(op, near, self.itemsize)
+        end = now + self._seconds(done) * self.slow[rank]
+        event = self._after(event, done, end, self._go_on, rank)
+        if isinstance(op, Offer):
+            self.times.setdefault((op.round, rank, peer), (end, end))
+            if self.topology.wire and not near:
+                self._after(event, Terms(), end, self._cross, (rank, peer, done.bytes_across))
+            else:
+                self._under_way(rank, peer, end, event)
+        elif isinstance(op, Take):
+            begin, _ = self.times[op.round, peer, rank]
+            self.times[op.round, peer, rank] = begin, end
+            self._after(event, Terms(), end - _SOON, self._tell, ("read", peer, rank))
+
+    def _cross(self, what: tuple[int, int, float], now: float, event: int) -> None:
+        """A piece between hosts comes to its uplink. It is over when the uplink and the downlink
+        have carried its bytes, after all that came before it.
         """
-        word, size = what
-        _, src, dst = word
+        src, dst, size = what
         up, down = ("up", self.place[src]), ("down", self.place[dst])
         begin = max((now, event), self.free[up])
         self.free[up] = self._carried(begin, size)
         self.free[down] = self._carried(max(begin, self.free[down]), size)
-        self._under_way(word, *max(self.free[up], self.free[down]))
+        self._under_way(src, dst, *max(self.free[up], self.free[down]))
 
     def _carried(self, begin: Moment, size: float) -> Moment:
         """When a link is free again that carries so many bytes from then on."""
-        work = Terms(wired=size)
-        self.past.append((begin[1], work))
-        return begin[0] + self._seconds(work), len(self.past) - 1
+        carried = Terms(wired=size)
+        self.past.append((begin[1], carried))
+        return begin[0] + self._seconds(carried), len(self.past) - 1
 
-    def _under_way(self, word: Word, now: float, event: int) -> None:
-        way = self._way(word)
-        self._after(event, way, now + self._seconds(way) - _SOON, self._tell, word)
+    def _under_way(self, src: int, dst: int, now: float, event: int) -> None:
+        """A piece is under way for the delay of its path."""
+        near = self.place[src] == self.place[dst]
+        way = Terms(delays=1) if near else Terms(delays_across=1)
+        self._after(event, way, now + self._seconds(way) - _SOON, self._tell, ("sent", src, dst))
 
     def _tell(self, word: Word, now: float, event: int) -> None:
         self.told[word] += 1
@@ -187,22 +272,13 @@ class _Cores:
             del self.waiting[word]
             self._ready(rank, now + _SOON, event)
 
-    def _way(self, word: Word) -> Terms:
-        """A message is under way for the delay of its link; what has been read stands in shared
-        memory.
-        """
-        what, src, dst = word
-        if what == "read":
-            return Terms()
-        return Terms(delays=1) if self.place[src] == self.place[dst] else Terms(delays_across=1)
-
-    def _seconds(self, work: Terms) -> float:
-        return sum(map(operator.mul, work, self.parameters))
+    def _seconds(self, done: Terms) -> float:
+        return sum(map(operator.mul, done, self.parameters))
 
     def _way_to(self, event: int) -> Terms:
         """All work on the way from the beginning to an event."""
         total = np.zeros(len(self.parameters))
         while event >= 0:
-            event, work = self.past[event]
-            total += work
+            event, done = self.past[event]
+            total += done
         return Terms(*total.tolist())

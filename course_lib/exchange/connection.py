@@ -1,8 +1,8 @@
-"""A connection to one peer: it carries the bytes to another host, and between ranks of one host
-only the word that they lie ready in shared memory.
+"""A connection to one peer: between hosts it carries the bytes of a piece, between ranks of one
+host only the word that the piece lies ready in shared memory.
 
-All that is said is a row of records, each a header and, for some, a payload. A data record to a
-peer on this host has no payload.
+What is sent is a sequence of records: a header, and for some kinds a payload. A piece for a peer on
+this host ("near") has none.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from course_lib.exchange.board import Board, PeersBoard
-from course_lib.exchange.segment import Segment, Window
+from course_lib.exchange.memory import Board, Segment
 
-# kind, 1 if a descriptor comes along, number, time, and when it is due at the other end
+# kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
 HEADER = struct.Struct("<BxxxIqdd")
-# what a rank is about; a piece of a message; where it counts what it has read; still here
+# what a rank's call is about; a piece of a message; the rank's board; a sign of life
 CALL, DATA, BOARD, PULSE = range(4)
 _MOST_BUFFERS = 64  # handed to the system at once
 _ROOM = 1 << 16
@@ -46,9 +45,7 @@ def _header(kind: int, attached: int = 0, number: int = 0) -> bytes:
 
 
 class Waiting(NamedTuple):
-    """Bytes that wait to be sent, a descriptor that goes with them, and whether they are the last
-    of a piece.
-    """
+    """Bytes that wait to be sent, whether they end a piece, and a descriptor that goes with them."""
 
     view: memoryview
     ends_piece: bool = False
@@ -56,15 +53,15 @@ class Waiting(NamedTuple):
 
 
 class Connection:
-    """Our end of the connection to `peer`; `near` if it is on the same host, and then with the
-    `board` on which we count what we have read of it.
+    """Our end of the connection to `peer`. A peer on this host is `near`: `board` is then where we
+    count the pieces that we have read.
 
-    Of the pieces that went out, `offered` were handed over and `cleared` are no longer needed in
-    our buffer: the peer has read them (near), or the system has taken them (far). `stamps` holds
-    when each piece that can be taken was handed over by the peer. Nothing here waits for long.
+    Of the pieces that were sent, `offered` were handed over and `cleared` are no longer needed in
+    our buffer: a near peer has read them, or the system has taken those for a far peer. `stamps`
+    holds, for each piece that can be taken, when the peer offered it. No method waits for long.
 
-    `due(size)` says when a far piece that is handed over now will have arrived, where only we
-    ourselves keep to the speed of a link.
+    `due(size)` says when a far piece that is offered now will have arrived, where links are imposed
+    by this exchange alone.
     """
 
     def __init__(
@@ -80,24 +77,23 @@ class Connection:
         self.offered = self.taken = 0
         self._sent = 0  # pieces that the system has taken
         self._board = board
-        self._peers_board: PeersBoard | None = None
+        self._peers_board: Board | None = None
         self.stamps: deque[float] = deque()
         self._due = due
         # stamp of a far piece that is here before it is due, and when it is
         self._early: tuple[float, float] | None = None
-        self.text = b""  # what the peer said last that it is about
-        self.theirs = np.empty(0)  # the peer's buffer, as its call reads it
-        self.window: Window | None = None
+        self.text = b""  # what the peer's last call is about
+        self.window: Segment | None = None  # the shared buffer of a near peer
+        self.theirs = np.empty(0)  # the same as an array, for this call
         self.heard = clock()
         self.gone = False
-        # what we said last, and where what we send lies
+        # what the peer knows of our call, and the segment in which our pieces lie
         self._said: tuple[bytes, Segment | None] = (b"", None)
         self._out: deque[Waiting] = deque()
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
-        # a far link reads no further than to a payload, until somebody takes that
-        self._held = False
-        self._payload = 0  # bytes
+        self._held = False  # the payload of a far piece has to be taken before more is read
+        self._payload = 0  # its bytes that are still to come
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
         if board:
@@ -109,15 +105,15 @@ class Connection:
     def cleared(self) -> int:
         if not self.near:
             return self._sent
-        return self._peers_board.pieces if self._peers_board else 0
+        return self._peers_board[self.rank] if self._peers_board else 0
 
     @property
     def sending(self) -> bool:
         return bool(self._out)
 
     def offer(self, parts: Sequence[memoryview]) -> None:
-        """Hand over a piece of a message, to be sent as soon as there is room; to a near peer only
-        the word that it is there.
+        """Offer a piece of a message: to be sent as soon as there is room, or to a near peer only the
+        word that it is there (no parts).
         """
         self.offered += 1
         size, now = sum(map(len, parts)), clock()
@@ -131,17 +127,17 @@ class Connection:
         self.push()
 
     def confirm(self) -> None:
-        """Let a near peer see how many of its pieces have been read."""
+        """Show a near peer how many of its pieces have been read."""
         assert self._board
-        self._board.confirm(self.peer, self.taken)
+        self._board[self.peer] = self.taken
 
     def pulse(self) -> None:
         if not self._out:
             self._tell(_header(PULSE))
 
     def say(self, text: bytes, segment: Segment) -> None:
-        """Say what the pieces that follow belong to, and hand over the segment that they lie in, if
-        anything has changed.
+        """Tell the peer what the pieces that follow belong to, and pass on the segment in which they
+        lie, if either has changed.
         """
         if self._said == (text, segment):
             return
@@ -151,7 +147,7 @@ class Connection:
         self._queue(record, segment.fd if attach else NO_DESCRIPTOR)
 
     def push(self) -> None:
-        """Send what there is room for. Marks the link as gone when the peer is."""
+        """Send as much as there is room for. Sets `gone` when the peer is."""
         try:
             while self._out:
                 if self._out[0].fd != NO_DESCRIPTOR:
@@ -170,7 +166,7 @@ class Connection:
             self.gone = True
 
     def _leave_out(self, sent: int) -> None:
-        """Of what was to be sent, the first `sent` bytes are."""
+        """Drop the first `sent` bytes of those that wait, as they have been sent."""
         while self._out and sent >= len(self._out[0].view) and self._out[0].fd == NO_DESCRIPTOR:
             done = self._out.popleft()
             sent -= len(done.view)
@@ -183,7 +179,7 @@ class Connection:
         self.push()
 
     def _tell(self, record: bytes) -> None:
-        """Send a record that stands alone, at once if nothing waits before it."""
+        """Send a record without a payload, at once if nothing waits before it."""
         if not self._out:
             try:
                 sent = self.sock.send(record)
@@ -201,7 +197,7 @@ class Connection:
     def wait(self, seconds: float) -> bool:
         """Wait until there is something to hear.
 
-        At first stay awake, and let others have the core: to be woken takes longer than most waits.
+        It stays awake for a while, yielding the core: to be woken takes longer than most waits.
         """
         awake = clock() + min(AWAKE, seconds)
         while not self._ready.poll(0):
@@ -211,10 +207,7 @@ class Connection:
         return True
 
     def hear(self) -> None:
-        """Take in what has come, up to the payload of a piece.
-
-        Marks the link as gone when nothing more will come.
-        """
+        """Read what has come, up to the payload of a far piece. Sets `gone` at the end of the stream."""
         try:
             while not self._held:
                 wanted = _ROOM
@@ -240,11 +233,11 @@ class Connection:
 
     @property
     def early(self) -> bool:
-        """Whether a piece is here that cannot be taken yet: see `arrive`."""
+        """Whether a piece is here before it is due, so that it cannot be taken yet."""
         return self._early is not None
 
     def arrive(self) -> float:
-        """How many seconds are left until the early piece is due; 0 if it can be taken from now on."""
+        """The seconds until the early piece is due; 0 if it can be taken from now on."""
         assert self._early
         stamp, due = self._early
         left = due - clock()
@@ -254,8 +247,9 @@ class Connection:
         return max(0.0, left)
 
     def take(self, views: list[memoryview]) -> bool:
-        """Read the payload of a far piece into `views`, as far as it has come; true when all of it
-        has. What is filled leaves the list.
+        """Read the payload of a far piece into `views`, as far as it has come; whether it is complete.
+
+        Views that are full are removed from the list.
         """
         try:
             while self._payload:
@@ -279,7 +273,7 @@ class Connection:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the peer is about, in plain values."""
+        """What the peer's last call is about, as plain values."""
         found: dict[str, Any] = json.loads(self.text or b"{}")
         return found
 
@@ -289,8 +283,8 @@ class Connection:
             self.sock.shutdown(socket.SHUT_WR)
 
     def close(self, deadline: float) -> None:
-        """Close, once the peer has left as well or time is up: closed before it has read all, a far
-        link would lose the rest.
+        """Close, once the peer has left as well or time is up: a far connection that is closed before
+        the peer has read everything loses the rest.
         """
         with contextlib.suppress(OSError):
             while (
@@ -302,12 +296,10 @@ class Connection:
         self._said, self._peers_board = (b"", None), None
 
     def _lacking(self) -> int:
-        """How many bytes are missing to the next whole record: more would be of a payload that
-        belongs elsewhere.
-        """
+        """How many bytes of the next record are missing: to read more would take bytes of a payload."""
         if len(self._in) < HEADER.size:
             return HEADER.size - len(self._in)
-        # only a call has more than its header here
+        # of the records that are read here, only a call is longer than its header
         return HEADER.size + int(HEADER.unpack_from(self._in)[2]) - len(self._in)
 
     def _read_records(self) -> None:
@@ -324,10 +316,10 @@ class Connection:
                 else:
                     self.stamps.append(stamp)
             elif kind == BOARD:
-                self._peers_board = PeersBoard(self._descriptors.popleft(), number, self.rank)
+                self._peers_board = Board(number, self._descriptors.popleft())
             elif kind == CALL:
                 self.text = bytes(self._in[at : at + number])
                 at += number
                 if attached:
-                    self.window = Window(self._descriptors.popleft())
+                    self.window = Segment(fd=self._descriptors.popleft())
         del self._in[:at]

@@ -1,204 +1,203 @@
-"""One call of one rank: its rounds, piece by piece."""
+"""Carries out the program of one rank: each operation with bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from course_lib.exchange.call import Call, Coming, Moves
+from course_lib.collectives.program import (
+    MINE,
+    SHARED,
+    SPARE,
+    Await,
+    Begin,
+    Offer,
+    Operation,
+    Part,
+    Store,
+    Take,
+    UntilRead,
+)
+from course_lib.collectives.schedule import Schedule
 from course_lib.exchange.connection import Connection, clock
 from course_lib.exchange.group import Group
-from course_lib.exchange.program import Received
+from course_lib.exchange.memory import Segment
 from course_lib.record.events import Message
 
-Staged = dict[int, tuple[Received, slice, np.ndarray]]
+
+class Call(NamedTuple):
+    """A schedule with a length and a dtype, and this rank's program for it.
+
+    All ranks must agree on what it is `about`; `text` is how they tell each other.
+    """
+
+    schedule: Schedule
+    program: list[Operation]
+    length: int
+    dtype: np.dtype
+    about: dict[str, Any]
+    text: bytes
+
+
+class Spares:
+    """Memory that is kept for the pieces of all calls: new memory costs more than the work in it."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def array(self, number: int, length: int, dtype: np.dtype) -> np.ndarray:
+        """The `number`-th spare array, shape (length,)."""
+        size = length * dtype.itemsize
+        if number not in self._arrays or len(self._arrays[number]) < size:
+            self._arrays[number] = np.empty(size, np.uint8)
+        return self._arrays[number][:size].view(dtype)
 
 
 class Execution:
-    """Carries out `call` on `mine`, the caller's array, with the help of `shared`, the buffer that
-    ranks of this host read (it may be the same).
+    """Carries out `call` on `mine`, the caller's array, and on the `segment` that ranks of this host
+    read (`mine` may lie there).
 
-    `record` takes a `Message` for each transfer that came; `spare(i, n)` gives the i-th of some
-    arrays of n elements, for numbers that have to wait.
+    `record` is given a `Message` for each transfer that was received.
     """
 
     def __init__(
         self,
         call: Call,
-        mine: np.ndarray,
-        shared: np.ndarray,
+        mine: np.ndarray | None,
+        segment: Segment,
         group: Group,
         record: Callable[[Message], None] | None,
-        spare: Callable[[int, int], np.ndarray],
+        spares: Spares,
     ) -> None:
-        self.call, self.group, self.links, self.record, self.spare = (
-            call,
-            group,
-            group.links,
-            record,
-            spare,
-        )
-        self.buffers = (mine, shared)  # at index False and True of `shared`, `source` and `target`
-        # shared or not, chunk, piece -> when each reader has it
-        self.unread: dict[tuple[bool, int, int], list[tuple[Connection, int]]] = {}
-        self.known: set[int] = set()  # peers that are about the same
-        self.begun: dict[int, float] = {}  # peer -> when its message of this round was handed over
+        self.call, self.segment, self.group, self.record = call, segment, group, record
+        self.connections, self.spares = group.connections, spares
+        shared = segment.array(call.length, call.dtype)
+        self.buffers = (shared if mine is None else mine, shared)  # at index MINE and SHARED
+        self.known: set[int] = set()  # peers whose call is the same
+        self.begun: dict[int, float] = {}  # peer -> when its message of this round was offered
+        self.before: dict[int, int] = {}  # peer -> pieces offered before this call
 
     def run(self) -> None:
-        """Returns when this rank has its result, and the system has all that goes to other hosts.
-
-        Ranks of this host may still read.
+        """Returns when this rank has its result, and the system has taken all that goes to other
+        hosts. Ranks of this host may still read from the shared buffer.
         """
-        rounds = self.call.rounds
-        for k in range(len(rounds[0].sends) if rounds else 0):
-            self._offer(rounds[0], k)
-        for number, moves in enumerate(rounds):
-            self.group.round = number
-            following = rounds[number + 1] if number + 1 < len(rounds) else Moves([], [])
-            received, sent = len(moves.receives), len(following.sends)
-            for k in range(max(received, sent)):
-                if k < received:
-                    self._receive(moves, k)
-                if k < sent:  # this piece is as it should be at the start of the next round
-                    self._offer(following, k)
-        for peer in self.call.program.sent_to:
-            link = self.links[peer]
-            while link.sending:
-                self.group.wait(link, room=True)
+        do: dict[type, Callable[[Any], None]] = {
+            Begin: self._begin,
+            Offer: self._offer,
+            Await: self._await,
+            UntilRead: self._until_read,
+            Take: self._take,
+            Store: self._store,
+        }
+        for op in self.call.program:
+            do[type(op)](op)
+        for peer in self.before:
+            while self.connections[peer].sending:
+                self.group.wait(self.connections[peer], room=True)
 
-    def _offer(self, moves: Moves, k: int) -> None:
-        """Hand over piece k of all messages of a round."""
+    def _begin(self, op: Begin) -> None:
+        self.group.begin(self.call.about, op.peers)
+        for peer in op.sent_to:
+            self.connections[peer].say(self.call.text, self.segment)
+            self.before[peer] = self.connections[peer].offered
+
+    def _offer(self, op: Offer) -> None:
         mine, shared = self.buffers
-        for peer, parts, guards in moves.sends[k]:
-            link = self.links[peer]
-            for part, span in parts:
-                if part.enters:
-                    np.copyto(shared[span], mine[span])
-            link.offer(
-                []
-                if link.near
-                else [_bytes(self.buffers[part.shared][span]) for part, span in parts]
-            )
-            for where, chunk in guards:
-                self.unread.setdefault((where, chunk, k), []).append((link, link.offered))
-
-    def _receive(self, moves: Moves, k: int) -> None:
-        """Take piece k of all messages of a round.
-
-        What is staged is written when all have been read, so that ranks never wait in a circle.
-        """
-        staged: Staged = {}
-        for coming in moves.receives[k]:
-            link = self.links[coming.peer]
-            while not link.stamps:
-                self.group.wait(link)
-            if coming.peer not in self.known:
-                self._check(link)
-            stamp = link.stamps.popleft()
-            if coming.first:
-                self.begun[coming.peer] = stamp
-            if link.near:
-                theirs = link.theirs
-                for part, span, chunks in coming.parts:
-                    self._apply(part, span, chunks, k, theirs[span], staged)
-            else:
-                self._read(link, coming, k, staged)
-            link.taken += 1
-            if link.near and coming.confirm:
-                link.confirm()
-            if self.record and coming.last:
-                self._note(coming)
-        for part, span, value in staged.values():
-            self._until_read(part, (part.chunk,), k)
-            self._write(part, span, value)
-
-    def _check(self, link: Connection) -> None:
-        """Before anything of a peer is read: is it about the same?"""
-        if link.text != self.call.text:
-            raise self.group.disagree(link.peer, link.about)
-        if link.window:
-            link.theirs = link.window.array(self.call.length, self.call.dtype)
-        self.known.add(link.peer)
-
-    def _read(self, link: Connection, coming: Coming, k: int, staged: Staged) -> None:
-        """Read what comes over the network: what is to be added into a spare array, the rest
-        straight to its place.
-        """
-        room = self.spare(
-            0, sum([span.stop - span.start for part, span, _ in coming.parts if part.reduce])
+        for span in op.enters:
+            np.copyto(shared[span], mine[span])
+        connection = self.connections[op.peer]
+        connection.offer(
+            []
+            if connection.near
+            else [_bytes(self.buffers[place][span]) for place, span in op.parts]
         )
+
+    def _await(self, op: Await) -> None:
+        connection = self.connections[op.peer]
+        self.group.round = op.round
+        while not connection.stamps:
+            self.group.wait(connection)
+        if op.peer not in self.known:
+            self._check(connection)
+        stamp = connection.stamps.popleft()
+        if op.first:
+            self.begun[op.peer] = stamp
+
+    def _check(self, connection: Connection) -> None:
+        """Before anything of a peer is read: is its call the same?"""
+        if connection.text != self.call.text:
+            raise self.group.disagree(connection.peer, connection.about)
+        if connection.window:
+            connection.theirs = connection.window.array(self.call.length, self.call.dtype)
+        self.known.add(connection.peer)
+
+    def _until_read(self, op: UntilRead) -> None:
+        self.group.wait_until_clear(self.connections[op.peer], self.before[op.peer] + op.pieces)
+
+    def _take(self, op: Take) -> None:
+        connection = self.connections[op.peer]
+        if connection.near:
+            theirs = connection.theirs
+            for part in op.parts:
+                self._apply(part, theirs[part.span])
+        else:
+            self._read(connection, op)
+        connection.taken += 1
+        if op.confirm and connection.near:
+            connection.confirm()
+        if self.record and op.chunks:
+            self._note(op, self.record)
+
+    def _apply(self, part: Part, came: np.ndarray) -> None:
+        target = self._at(part.target, part.span)
+        if part.source is None:
+            np.copyto(target, came)
+        else:
+            np.add(self._at(part.source, part.span), came, out=target)
+        if part.leaves:
+            np.copyto(self.buffers[MINE][part.span], target)
+
+    def _read(self, connection: Connection, op: Take) -> None:
+        """Read a piece from the network: what is to be added into a spare array, the rest straight
+        to its place.
+        """
+        added = sum([p.span.stop - p.span.start for p in op.parts if p.source is not None])
+        room = self.spares.array(0, added, self.call.dtype)
         came = []
-        for part, span, chunks in coming.parts:
-            if part.reduce:
-                came.append(room[: span.stop - span.start])
-                room = room[span.stop - span.start :]
+        for part in op.parts:
+            if part.source is None:
+                came.append(self._at(part.target, part.span))
             else:
-                self._until_read(part, chunks, k)
-                came.append(self.buffers[part.target][span])
+                length = part.span.stop - part.span.start
+                came.append(room[:length])
+                room = room[length:]
         views = [_bytes(target) for target in came if target.size]
-        while not link.take(views):
-            self.group.wait(link)
-        for (part, span, chunks), value in zip(coming.parts, came, strict=True):
-            if part.reduce:
-                self._apply(part, span, chunks, k, value, staged)
+        while not connection.take(views):
+            self.group.wait(connection)
+        for part, value in zip(op.parts, came, strict=True):
+            if part.source is not None:
+                self._apply(part, value)
             elif part.leaves:
-                np.copyto(self.buffers[False][span], value)
+                np.copyto(self.buffers[MINE][part.span], value)
 
-    def _apply(
-        self,
-        part: Received,
-        span: slice,
-        chunks: tuple[int, ...],
-        k: int,
-        came: np.ndarray,
-        staged: Staged,
-    ) -> None:
-        """Do with a piece that came what its transfer says."""
-        if part.staged:
-            if part.chunk in staged:
-                there = value = staged[part.chunk][2]
-            else:
-                there, value = (
-                    self.buffers[part.source][span],
-                    self.spare(1 + len(staged), span.stop - span.start),
-                )
-            staged[part.chunk] = part, span, np.add(there, came, out=value)
-            return
-        if self.unread:
-            self._until_read(part, chunks, k)
-        if not part.reduce:
-            self._write(part, span, came)
-            return
-        target = self.buffers[part.target][span]
-        np.add(self.buffers[part.source][span], came, out=target)
-        if part.leaves:
-            np.copyto(self.buffers[False][span], target)
+    def _store(self, op: Store) -> None:
+        value = self._at(op.source, op.span)
+        np.copyto(self.buffers[op.target][op.span], value)
+        if op.leaves:
+            np.copyto(self.buffers[MINE][op.span], value)
 
-    def _write(self, part: Received, span: slice, value: np.ndarray) -> None:
-        """Put a piece where it belongs."""
-        np.copyto(self.buffers[part.target][span], value)
-        if part.leaves:
-            np.copyto(self.buffers[False][span], value)
+    def _at(self, place: int, span: slice) -> np.ndarray:
+        if place <= SHARED:
+            return self.buffers[place][span]
+        return self.spares.array(1 + place - SPARE, span.stop - span.start, self.call.dtype)
 
-    def _until_read(self, part: Received, chunks: tuple[int, ...], k: int) -> None:
-        """Wait until nobody needs what was where the result of a transfer goes."""
-        for shared in {part.target, part.target and not part.leaves}:
-            for chunk in chunks:
-                for link, number in self.unread.pop((shared, chunk, k), ()):
-                    self.group.wait_until_clear(link, number)
-
-    def _note(self, coming: Coming) -> None:
-        assert self.record
-        task = self.call.schedule.task
-        src, dst, start, end = (
-            task(coming.peer),
-            task(self.group.rank),
-            self.begun[coming.peer],
-            clock(),
-        )
-        for chunk, size in coming.transfers:
-            self.record(Message(dst, src, dst, size, self.group.round, chunk, start, end))
+    def _note(self, op: Take, record: Callable[[Message], None]) -> None:
+        task, itemsize, end = self.call.schedule.task, self.call.dtype.itemsize, clock()
+        src, dst, start = task(op.peer), task(self.group.rank), self.begun[op.peer]
+        for chunk, length in op.chunks:
+            record(Message(dst, src, dst, length * itemsize, op.round, chunk, start, end))
 
 
 def _bytes(part: np.ndarray) -> memoryview:

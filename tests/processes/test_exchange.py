@@ -32,6 +32,7 @@ from course_lib.collectives import (
     closed_form,
     cost,
     place,
+    program,
     ring,
     tree,
     tree_broadcast,
@@ -40,7 +41,7 @@ from course_lib.collectives import (
 from course_lib.collectives.contributions import goal
 from course_lib.collectives.contributions import start as contributed
 from course_lib.errors import LockstepError, Mismatch, RankLost, SpecError
-from course_lib.exchange import Communicator, call
+from course_lib.exchange import Communicator
 from course_lib.exchange.connection import Connection as ToPeer
 from course_lib.record.events import Message
 
@@ -212,7 +213,7 @@ def check(values: list[dict[Any, Found]], listed: list[Variant], hosts: tuple[in
 
 
 def everything(
-    hosts: tuple[int, ...], cases: Sequence[tuple[int, str]], piece: int = call.PIECE
+    hosts: tuple[int, ...], cases: Sequence[tuple[int, str]], piece: int = program.PIECE
 ) -> None:
     """One run in which all algorithms are carried out for all lengths and dtypes, with pieces of so
     many bytes.
@@ -220,7 +221,7 @@ def everything(
     listed = list(variants(len(hosts), hosts))
 
     def work(task: Any) -> dict[Any, Found]:
-        call.PIECE = piece
+        program.PIECE = piece
         return carry_out(task.rank, task.run_dir / "meeting", listed, cases)
 
     run = start(work, framework="python", workers=max(v.schedule.ranks for v in listed)).wait(120)
@@ -400,7 +401,7 @@ def test_many_calls_of_changing_lengths_and_algorithms_stay_right(hosts: tuple[i
 def test_the_buffer_itself_is_exact_for_every_algorithm(hosts: tuple[int, ...]) -> None:
     def work(task: Any) -> list[str]:
         wrong = []
-        call.PIECE = 256
+        program.PIECE = 256
         with group_of(task, hosts) as group:
             for name, length in itertools.product(NAMES, [0, 3, 1001]):
                 schedule = build(
@@ -468,7 +469,9 @@ def slow_link(group: Communicator, peer: int, rate: int) -> None:
     system can do that.
     """
     if sys.platform == "linux":
-        group._group.links[peer].sock.setsockopt(socket.SOL_SOCKET, 47, rate)  # SO_MAX_PACING_RATE
+        group._group.connections[peer].sock.setsockopt(
+            socket.SOL_SOCKET, 47, rate
+        )  # SO_MAX_PACING_RATE
 
 
 def test_what_is_still_on_its_way_to_another_host_is_not_written_over() -> None:
@@ -488,7 +491,7 @@ def test_what_is_still_on_its_way_to_another_host_is_not_written_over() -> None:
 
 def test_thousands_of_pieces_that_nobody_has_asked_after_stop_nothing() -> None:
     def work(task: Any) -> bool:
-        call.PIECE = 64
+        program.PIECE = 64
         # takes its time, so that rank 1 has read each piece before the next one is there
         if task.rank == 0:
             offer = ToPeer.offer
@@ -745,7 +748,7 @@ def test_a_rank_that_receives_for_longer_than_patience_is_not_taken_for_dead(
     patience = 1.5
 
     def work(rank: int) -> bool:
-        call.PIECE = 1 << 30
+        program.PIECE = 1 << 30
         # Closed in the end: who just exits may take along what a peer has not read yet.
         with contextlib.closing(
             Communicator(rank, (0, 1, 2), tmp_path / "meeting", patience=patience)

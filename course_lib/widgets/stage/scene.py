@@ -28,7 +28,6 @@ from course_lib.collectives import (
     verify,
 )
 from course_lib.collectives.contributions import goal, sound, whole
-from course_lib.collectives.messages import chunk_ends
 from course_lib.errors import SpecError
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
@@ -132,7 +131,7 @@ def panel(
         "chunks": schedule.chunks,
         "hosts": list(schedule.hosts),
         "length": shown.length,
-        "sizes": np.diff(chunk_ends(schedule, nbytes, ITEMSIZE)).tolist(),
+        "sizes": np.diff(schedule.byte_ends(nbytes, ITEMSIZE)).tolist(),
         "offsets": np.searchsorted(rounds, np.arange(len(schedule.rounds) + 1)).tolist(),
         "src": src.astype(np.uint8).tobytes(),
         "dst": dst.astype(np.uint8).tobytes(),
@@ -199,7 +198,7 @@ def totals(shown: Shown, nbytes: int) -> tuple[int, str, int]:
     """Bytes sent by the rank that sends most; the busiest link between hosts ("" if there is none)
     and the bytes on it.
     """
-    size = np.diff(chunk_ends(shown.schedule, nbytes, ITEMSIZE)).tolist()
+    size = np.diff(shown.schedule.byte_ends(nbytes, ITEMSIZE)).tolist()
     sent: dict[int, int] = defaultdict(int)
     links: dict[str, int] = defaultdict(int)
     host = shown.schedule.hosts

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from course_lib.collectives import Schedule, State, Transfer
 from course_lib.collectives.contributions import goal, members
-from course_lib.collectives.messages import chunk_ends
 from course_lib.text import amount
 from course_lib.widgets.kit.markup import (
     Markup,
@@ -151,7 +150,7 @@ class _Panel:
 
     def _links(self, nbytes: int) -> dict[int, list[int]]:
         """Host -> bytes out and in so far."""
-        ends = chunk_ends(self.schedule, nbytes, ITEMSIZE)
+        ends = self.schedule.byte_ends(nbytes, ITEMSIZE)
         carried: dict[int, list[int]] = {host: [0, 0] for host in self.racks}
         for transfers in self.schedule.rounds[: self.after]:
             for t in transfers:

@@ -18,7 +18,7 @@ from course_lib.collectives import (
     ring_reduce_scatter,
     simulate,
 )
-from course_lib.collectives.serve import serve
+from course_lib.collectives.simulate import serve
 from course_lib.errors import SpecError
 from course_lib.record.events import Message
 

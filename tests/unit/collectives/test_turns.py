@@ -4,7 +4,6 @@ the time is what stands on its longest way.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any, cast
 
@@ -25,11 +24,9 @@ from course_lib.collectives import (
     tree,
     verify,
 )
-from course_lib.collectives.steps import CALL, HEARD, PIECE, SWAP, Step, steps
-from course_lib.collectives.turns import TURN, take_turns
+from course_lib.collectives.program import Await, Operation, Plan, Take
+from course_lib.collectives.turns import CALL, HEARD, SWAP, TURN, take_turns, work
 from course_lib.errors import SpecError
-from course_lib.exchange import call
-from course_lib.exchange.program import program
 from course_lib.record.events import Message
 
 MIB = 1 << 20
@@ -44,42 +41,17 @@ GRID = [
 ]
 
 
-def work(schedule: Schedule, nbytes: int) -> list[Step]:
-    return [step for rank in steps(schedule, nbytes, schedule.hosts) for step in rank]
+def done(schedule: Schedule, nbytes: int) -> list[tuple[Operation, Terms]]:
+    """All operations of all ranks, each with its work."""
+    plan = Plan(schedule, schedule.hosts, private=False)
+    return [
+        (op, work(op, schedule.hosts[getattr(op, "peer", rank)] == schedule.hosts[rank]))
+        for rank in range(schedule.ranks)
+        for op in plan.program(rank, nbytes, 1)
+    ]
 
 
 # --- what is done -------------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
-@pytest.mark.parametrize("nbytes", [0, 24, 3 * MIB + 8])
-def test_ranks_send_take_and_look_for_readers_as_often_as_the_exchange_does(
-    name: str, workers: int, hosts: int, nbytes: int
-) -> None:
-    schedule = build(name, workers, hosts)
-    ours = steps(schedule, nbytes, schedule.hosts, itemsize=8)
-    for rank, found in enumerate(ours):
-        part = program(schedule, rank, schedule.hosts, private=False)
-        rounds = call.Call.of(schedule, part, nbytes // 8, np.dtype("float64")).rounds
-        going = [piece for moves in rounds for pieces in moves.sends for piece in pieces]
-        assert [s.tells for s in found if s.tells and s.tells[0] == "sent"] == [
-            ("sent", rank, piece.peer) for piece in going
-        ]
-        coming = [piece.peer for moves in rounds for pieces in moves.receives for piece in pieces]
-        assert [s.waits for s in found if s.waits and s.waits[0] == "sent"] == [
-            ("sent", peer, rank) for peer in coming
-        ]
-        guarded = Counter(
-            piece.peer
-            for piece in going
-            for _ in piece.guards
-            if schedule.hosts[piece.peer] == schedule.hosts[rank]
-        )
-        assert Counter(s.waits[2] for s in found if s.waits and s.waits[0] == "read") == guarded
-
-
-def test_pieces_are_as_long_as_those_of_the_exchange() -> None:
-    assert PIECE == call.PIECE
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
@@ -89,26 +61,25 @@ def test_what_is_read_and_added_are_the_bytes_of_the_price(
     schedule = build(name, workers, hosts)
     price, size = cost(schedule, 4 * MIB), 4 * MIB
     across = sum(price.up)
-    total = [
-        sum(column) for column in zip(*(step.work for step in work(schedule, size)), strict=True)
-    ]
-    assert total[3] == 2 * across  # both ends work
-    assert total[4] == sum(price.reduced)
+    works = done(schedule, size)
+    total = Terms(*(sum(column) for column in zip(*(terms for _, terms in works), strict=True)))
+    assert total.bytes_across == 2 * across  # both ends work
+    assert total.reduced == sum(price.reduced)
     if name != "recursive_doubling":  # whose sums have to wait
-        added_from_across = sum(
-            s.work.bytes for s in work(schedule, size) if s.work.messages_across
+        from_across = sum(
+            terms.bytes for op, terms in works if isinstance(op, Take) and terms.messages_across
         )
-        assert total[1] == sum(price.sent) - across + added_from_across
+        assert total.bytes == sum(price.sent) - across + from_across
 
 
 def test_a_sum_that_replaces_what_is_being_read_waits_in_a_third_array() -> None:
     swap, n = build("recursive_doubling", 2), 1000
-    first = steps(swap, n, (0, 0))[0]
-    assert [s.work for s in first] == [
-        Terms(messages=CALL),
+    ours = done(swap, n)[: len(done(swap, n)) // 2]
+    assert [terms for op, terms in ours if not isinstance(op, Await)] == [
+        CALL,
         Terms(messages=1),
         Terms(messages=1, bytes=n, reduced=n),
-        Terms(messages=HEARD),
+        HEARD,
         Terms(bytes=SWAP * n),
     ]
 
@@ -118,10 +89,10 @@ def test_a_sum_that_replaces_what_is_being_read_waits_in_a_third_array() -> None
 
 def test_the_time_of_two_ranks_is_the_sum_along_the_way_of_the_message() -> None:
     turn, n = TURN.messages, 1000
-    handed = turn + CALL + 1
+    handed = turn + CALL.messages + 1
     read = handed + turn + 1  # rank 0 has waited
     # rank 1 has waited until its own was read; meanwhile rank 0 has handed back
-    over = read + turn + HEARD + 1
+    over = read + turn + HEARD.messages + 1
     assert take_turns(tree(2), n, LAPTOP).terms == Terms(
         messages=over, bytes=2 * n, reduced=n, delays=1
     )
@@ -143,7 +114,7 @@ def test_the_terms_times_the_parameters_are_the_time_of_the_last_rank(
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_core_does_all_the_work_of_all_ranks_without_a_pause(name: str) -> None:
     schedule = build(name, 5)
-    total = sum(step.work.bytes for step in work(schedule, 60_000))
+    total = sum(terms.bytes for _, terms in done(schedule, 60_000))
     assert take_turns(schedule, 60_000, replace(BYTES_ONLY, cores=1)).finish.max() == pytest.approx(
         total
     )
@@ -152,7 +123,7 @@ def test_one_core_does_all_the_work_of_all_ranks_without_a_pause(name: str) -> N
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
 def test_cores_cannot_do_more_than_they_can(name: str, workers: int, hosts: int) -> None:
     schedule = build(name, workers, hosts)
-    seconds = [np.dot(step.work, LAPTOP.parameters) for step in work(schedule, 60_000)]
+    seconds = [np.dot(terms, LAPTOP.parameters) for _, terms in done(schedule, 60_000)]
     assert take_turns(schedule, 60_000, LAPTOP).finish.max() > sum(seconds) / 2
 
 

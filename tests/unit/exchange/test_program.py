@@ -2,6 +2,7 @@
 ranks get to run: no processes, no bytes.
 """
 
+import itertools
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +14,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.collectives import Schedule, Transfer, build, place, verify
+from course_lib.collectives import program as programs
 from course_lib.collectives.contributions import goal, members, start
-from course_lib.collectives.schedule import Op
-from course_lib.exchange.program import Incoming, Program, Received, Step, program
+from course_lib.collectives.program import (
+    MINE,
+    SHARED,
+    SPARE,
+    Begin,
+    Offer,
+    Operation,
+    Part,
+    Plan,
+    Store,
+    Take,
+    UntilRead,
+)
 
 from ..collectives.cases import NAMES, mine, schedules
 
 POISON = 1 << 400  # stands wherever nothing has been put: whatever it gets into is wrong
-MINE, SHARED = False, True
 
 Wait = Callable[[], bool]
-Spot = tuple[int, bool, int]  # rank, in its shared buffer or in its own array, chunk
+Spot = tuple[int, int, int]  # rank, place, element
 
 
 def number(bits: int) -> int:
@@ -35,7 +47,7 @@ def number(bits: int) -> int:
 
 @dataclass
 class Posted:
-    """A message on its way: what it says lies in these spots until somebody reads it there."""
+    """A piece on its way: what it says lies in these spots until somebody reads it there."""
 
     spots: list[Spot]
     count: int
@@ -53,7 +65,8 @@ class World:
     schedule: Schedule
     place: Sequence[int]
     private: bool
-    programs: list[Program]
+    programs: list[list[Operation]]
+    length: int
     turn: Callable[[list[int]], int]
     memory: dict[Spot, int] = field(default_factory=lambda: defaultdict(lambda: POISON))
     # messages that still have to be read there
@@ -67,8 +80,8 @@ class World:
     def run(self) -> None:
         s = self.schedule
         for rank in range(s.ranks):
-            for chunk in range(s.chunks):
-                self.memory[rank, not self.private, chunk] = number(start(s, rank, chunk))
+            for chunk, element in self.elements():
+                self.memory[rank, self.home, element] = number(start(s, rank, chunk))
         ranks = {rank: _Rank(self, rank, self.programs[rank]).run() for rank in range(s.ranks)}
         waits: dict[int, Wait] = {rank: lambda: True for rank in ranks}
         while ranks:
@@ -80,12 +93,23 @@ class World:
             except StopIteration:
                 del ranks[rank]
 
+    @property
+    def home(self) -> int:
+        """Where the numbers of the callers are, before and after."""
+        return MINE if self.private else SHARED
+
+    def elements(self) -> Iterator[tuple[int, int]]:
+        """All elements, each with its chunk."""
+        ends = self.schedule.bounds(self.length).tolist()
+        for chunk, (begin, end) in enumerate(itertools.pairwise(ends)):
+            yield from ((chunk, element) for element in range(begin, end))
+
     def near(self, one: int, other: int) -> bool:
         return self.place[one] == self.place[other]
 
     def write(self, spot: Spot, value: int) -> None:
         assert not self.readers[spot], (
-            f"rank, shared, chunk {spot} is written again before it was read"
+            f"rank, place, element {spot} is written again before it was read"
         )
         self.memory[spot] = value
 
@@ -95,10 +119,10 @@ class World:
         """
         s = self.schedule
         for rank in range(s.ranks):
-            for chunk in range(s.chunks):
+            for chunk, element in self.elements():
                 want = goal(s, rank, chunk)
                 if want is not None:
-                    assert self.memory[rank, not self.private, chunk] == number(want), (rank, chunk)
+                    assert self.memory[rank, self.home, element] == number(want), (rank, chunk)
         assert not any(self.queue.values())
         assert {link: n for link, n in self.cleared.items() if n} == {
             link: n for link, n in self.offered.items() if n
@@ -110,105 +134,84 @@ class _Rank:
     yields what it waits for.
     """
 
-    def __init__(self, world: World, rank: int, program: Program) -> None:
+    def __init__(self, world: World, rank: int, program: list[Operation]) -> None:
         self.world, self.rank, self.program = world, rank, program
-        self.unread: dict[tuple[bool, int], list[tuple[int, int]]] = defaultdict(list)
 
     def run(self) -> Iterator[Wait]:
-        steps = self.program.steps
-        yield from self._offer(steps[0] if steps else Step((), ()))
-        for n, step in enumerate(steps):
-            yield from self._receive(step)
-            yield from self._offer(steps[n + 1] if n + 1 < len(steps) else Step((), ()))
-
-    def _offer(self, step: Step) -> Iterator[Wait]:
         w, me = self.world, self.rank
-        for peer, parts in step.sends:
-            yield lambda: True
-            spots = []
-            for part in parts:
-                if part.enters:
-                    w.write((me, SHARED, part.chunk), w.memory[me, MINE, part.chunk])
-                assert part.shared or not w.near(me, peer), (
-                    "what a rank of this host is to read lies in the shared buffer"
-                )
-                spots.append((me, part.shared, part.chunk))
-                w.readers[spots[-1]] += 1
-            w.offered[me, peer] += 1
-            w.queue[me, peer].append(Posted(spots, w.offered[me, peer]))
-            for part in parts:
-                if part.guarded:
-                    self.unread[part.shared, part.chunk].append((peer, w.offered[me, peer]))
+        for op in self.program:
+            match op:
+                case Begin():
+                    continue
+                case Offer():
+                    yield lambda: True
+                    self._offer(op)
+                case Take():
+                    self._take(op, w.queue[op.peer, me].popleft())
+                case UntilRead():
+                    yield partial(self._has_read, op.peer, op.pieces)
+                case Store():
+                    for e in elements(op.span):
+                        self._put(op.target, op.leaves, e, w.memory.pop((me, op.source, e)))
+                case _:
+                    yield partial(bool, w.queue[op.peer, me])
 
-    def _receive(self, step: Step) -> Iterator[Wait]:
-        staged: dict[int, tuple[Received, int]] = {}
-        for message in step.receives:
-            queue = self.world.queue[message.peer, self.rank]
-            yield partial(bool, queue)
-            take = self._look if self.world.near(self.rank, message.peer) else self._read
-            yield from take(message, queue.popleft(), staged)
-        for part, value in staged.values():
-            yield from self._until_read(part)
-            self._put(part, value)
+    def _offer(self, op: Offer) -> None:
+        w, me = self.world, self.rank
+        for e in [e for span in op.enters for e in elements(span)]:
+            w.write((me, SHARED, e), w.memory[me, MINE, e])
+        for where, _ in op.parts:
+            assert where == SHARED or not w.near(me, op.peer), (
+                "what a rank of this host is to read lies in the shared buffer"
+            )
+        spots = [(me, place, e) for place, span in op.parts for e in elements(span)]
+        for spot in spots:
+            w.readers[spot] += 1
+        w.offered[me, op.peer] += 1
+        w.queue[me, op.peer].append(Posted(spots, w.offered[me, op.peer]))
 
-    def _look(
-        self, message: Incoming, posted: Posted, staged: dict[int, tuple[Received, int]]
-    ) -> Iterator[Wait]:
-        """A message of this host is read where it lies, part by part."""
-        for part, spot in zip(message.parts, posted.spots, strict=True):
-            yield from self._apply(part, spot, None, staged)
-        self._done(message, posted)
-
-    def _read(
-        self, message: Incoming, posted: Posted, staged: dict[int, tuple[Received, int]]
-    ) -> Iterator[Wait]:
-        """A message of another host comes at a stroke, when there is room for all that goes
-        straight to its place.
+    def _take(self, op: Take, posted: Posted) -> None:
+        """A piece of this host is read where it lies, one of another host comes at a stroke, when
+        there is room for all that goes straight to its place.
         """
-        for part in message.parts:
-            if not part.reduce:
-                yield from self._until_read(part)
-        came = [self.world.memory[spot] for spot in posted.spots]
-        self._done(message, posted)
-        for part, spot, value in zip(message.parts, posted.spots, came, strict=True):
-            yield from self._apply(part, spot, value, staged)
+        w, near = self.world, self.world.near(op.peer, self.rank)
+        came = [w.memory[spot] for spot in posted.spots]
+        if not near:
+            self._done(op, posted)
+        parts = [(part, e) for part in op.parts for e in elements(part.span)]
+        for (part, e), spot, value in zip(parts, posted.spots, came, strict=True):
+            assert spot[2] == e
+            self._apply(part, e, w.memory[spot] if near else value)
+        if near:
+            self._done(op, posted)
 
-    def _done(self, message: Incoming, posted: Posted) -> None:
-        w, link = self.world, (message.peer, self.rank)
+    def _done(self, op: Take, posted: Posted) -> None:
+        w, link = self.world, (op.peer, self.rank)
         for spot in posted.spots:
             w.readers[spot] -= 1
         w.taken[link] += 1
         assert w.taken[link] == posted.count
-        if message.confirm or not w.near(*link):
+        if op.confirm or not w.near(*link):
             w.cleared[link] = w.taken[link]
 
-    def _apply(
-        self, part: Received, spot: Spot, value: int | None, staged: dict[int, tuple[Received, int]]
-    ) -> Iterator[Wait]:
-        """`value`: what came, or None where it still has to be read at `spot`."""
-        w, chunk = self.world, part.chunk
-        assert spot[2] == chunk
-        if part.staged:
-            assert part.reduce, "a copy lands on nothing that leaves in the same round"
-            there = staged[chunk][1] if chunk in staged else w.memory[self.rank, part.source, chunk]
-            staged[chunk] = part, there + (w.memory[spot] if value is None else value)
-            return
-        yield from self._until_read(part)
-        came = w.memory[spot] if value is None else value
-        self._put(part, came + (w.memory[self.rank, part.source, chunk] if part.reduce else 0))
+    def _apply(self, part: Part, e: int, came: int) -> None:
+        if part.source is not None:
+            came += self.world.memory[self.rank, part.source, e]
+        else:
+            assert part.target < SPARE, "a copy lands on nothing that leaves in the same round"
+        self._put(part.target, part.leaves, e, came)
 
-    def _put(self, part: Received, value: int) -> None:
-        self.world.write((self.rank, part.target, part.chunk), value)
-        if part.leaves:
-            self.world.write((self.rank, MINE, part.chunk), value)
+    def _put(self, place: int, leaves: bool, e: int, value: int) -> None:
+        self.world.write((self.rank, place, e), value)
+        if leaves:
+            self.world.write((self.rank, MINE, e), value)
 
     def _has_read(self, peer: int, count: int) -> bool:
         return self.world.cleared[self.rank, peer] >= count
 
-    def _until_read(self, part: Received) -> Iterator[Wait]:
-        for written in {part.target, part.target and not part.leaves}:
-            for peer, count in self.unread.pop((written, part.chunk), ()):
-                yield partial(self._has_read, peer, count)
+
+def elements(span: slice) -> range:
+    return range(span.start, span.stop)
 
 
 TURNS: dict[str, Callable[[list[int]], int]] = {
@@ -218,12 +221,16 @@ TURNS: dict[str, Callable[[list[int]], int]] = {
 }
 
 
-def check(schedule: Schedule, hosts: Sequence[int]) -> None:
-    """A schedule on these hosts, with an array of the caller's own in all orders, and without one."""
+def check(schedule: Schedule, hosts: Sequence[int], each: int = 1) -> None:
+    """A schedule on these hosts, with an array of the caller's own in all orders, and without one;
+    a piece holds one element, and a chunk `each`.
+    """
+    length = each * schedule.chunks
     for private, turns in ((True, TURNS.values()), (False, [TURNS["by chance"]])):
-        programs = [program(schedule, rank, hosts, private) for rank in range(schedule.ranks)]
+        plan = Plan(schedule, hosts, private)
+        compiled = [plan.program(rank, length, programs.PIECE) for rank in range(schedule.ranks)]
         for turn in turns:
-            world = World(schedule, hosts, private, programs, turn)
+            world = World(schedule, hosts, private, compiled, length, turn)
             world.run()
             world.judge()
 
@@ -275,7 +282,7 @@ def composed(draw: st.DrawFn) -> tuple[Schedule, tuple[int, ...]]:
 
 def _ring(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Transfer]]:
     """Once around to add up, and once more to tell."""
-    ops: list[Op] = ["reduce", "copy"]
+    ops: list[Operation] = ["reduce", "copy"]
     for i in range(2 * (len(seats) - 1)):
         yield [
             Transfer(
@@ -336,6 +343,7 @@ def test_any_schedule_that_verify_accepts_is_right(made: tuple[Schedule, tuple[i
     schedule, hosts = made
     assert verify(schedule).ok, schedule
     check(schedule, hosts)
+    check(schedule, hosts, each=3)
 
 
 def test_a_chunk_is_shared_before_the_first_message_that_has_it_leaves() -> None:
@@ -372,29 +380,38 @@ def test_a_chunk_stays_in_the_own_array_until_it_has_left_for_another_host() -> 
 def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
     for name in NAMES:
         schedule = build(name, 5)
-        for rank in range(schedule.ranks):
-            for step in program(schedule, rank, range(schedule.ranks)).steps:
-                assert not any(part.enters or part.shared for m in step.sends for part in m.parts)
-                assert not any(
-                    part.source or part.target or part.leaves
-                    for m in step.receives
-                    for part in m.parts
-                )
+        plan = Plan(schedule, range(schedule.ranks))
+        for op in [op for rank in range(schedule.ranks) for op in plan.program(rank, 100, 8)]:
+            if isinstance(op, Offer):
+                assert not op.enters
+                assert {place for place, _ in op.parts} == {MINE}
+            elif isinstance(op, Take):
+                assert SHARED not in {p for part in op.parts for p in (part.source, part.target)}
+                assert not any(part.leaves for part in op.parts)
 
 
 def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
     for name in NAMES:
         schedule = build(name, 5)
-        for rank in range(schedule.ranks):
-            for step in program(schedule, rank, place(schedule.ranks, 2), private=False).steps:
-                assert not any(part.enters for m in step.sends for part in m.parts)
-                assert not any(part.leaves for m in step.receives for part in m.parts)
+        plan = Plan(schedule, place(schedule.ranks, 2), private=False)
+        for op in [op for rank in range(schedule.ranks) for op in plan.program(rank, 100, 8)]:
+            if isinstance(op, Offer):
+                assert not op.enters
+            elif isinstance(op, Take):
+                assert not any(part.leaves for part in op.parts)
 
 
-def test_a_part_names_its_peers_and_those_it_sends_to() -> None:
+def test_a_program_names_its_peers_and_those_it_sends_to() -> None:
     up, down = (
-        program(build("tree_reduce", 4), 0, (0,) * 4),
-        program(build("tree_broadcast", 4), 0, (0,) * 4),
+        Plan(build(name, 4), (0,) * 4).program(0, 1, 8)[0]
+        for name in ("tree_reduce", "tree_broadcast")
     )
-    assert (up.peers, up.sent_to) == ((1, 2), ())
-    assert (down.peers, down.sent_to) == ((1, 2), (1, 2))
+    assert up == Begin(peers=(1, 2), sent_to=())
+    assert down == Begin(peers=(1, 2), sent_to=(1, 2))
+
+
+def test_neighbouring_chunks_of_a_message_are_one_part() -> None:
+    halves = Plan(build("halving_doubling", 8), (0,) * 8).program(0, 800, 8)
+    assert [
+        [(p.stop - p.start) for _, p in op.parts] for op in halves if isinstance(op, Offer)
+    ] == [[n] for n in (400, 200, 100, 100, 200, 400)]

@@ -1,0 +1,350 @@
+"""What each rank does when a schedule is carried out between processes: a plain list of operations,
+one after another. Pure data: no processes, no bytes, no clock.
+
+`exchange.execution` interprets the list with bytes, `turns` interprets the same list with time.
+
+A rank has two buffers: the caller's own array, and a buffer in shared memory that ranks of the same
+host read. A chunk is copied from one to the other only where it must be: into the shared buffer
+before another rank first reads it, out of it after it is last written. Between hosts messages go
+straight from buffer to buffer.
+
+Long chunks travel in pieces: piece k of a message holds the k-th part of each of its chunks. As
+soon as a piece has been received it goes on in the next round, while those behind it are still
+under way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from course_lib.collectives.schedule import Schedule, Transfer
+
+# bytes in a piece: few enough to be still in a core's cache when the next rank reads them, and
+# enough to be worth waking up for
+PIECE = 1 << 20
+
+# Places: the caller's array, the shared buffer, and from SPARE on arrays for sums that have to wait
+# because what they replace is still being read.
+MINE, SHARED, SPARE = 0, 1, 2
+
+
+class Begin(NamedTuple):
+    """Begin a call: connect to the `peers`, and tell those in `sent_to` what the call is about."""
+
+    peers: tuple[int, ...]
+    sent_to: tuple[int, ...]
+
+
+class Offer(NamedTuple):
+    """Hand a piece of a message over to `peer`: first copy the spans in `enters` from the own array
+    to the shared buffer; then the peer may read the `parts`, each a place and a span.
+    """
+
+    round: int
+    peer: int
+    enters: tuple[slice, ...]
+    parts: tuple[tuple[int, slice], ...]
+
+
+class Await(NamedTuple):
+    """Wait until the next piece from `peer` is there; `first`: it is the first of a message."""
+
+    round: int
+    peer: int
+    first: bool
+
+
+class UntilRead(NamedTuple):
+    """Wait until `peer` has read the first `pieces` pieces that were offered to it in this call."""
+
+    peer: int
+    pieces: int
+
+
+class Part(NamedTuple):
+    """A span of a piece that came: add it to what lies at the place `source` (None: only copy it)
+    and put the result at the place `target`; `leaves`: and in the own array as well.
+    """
+
+    source: int | None
+    target: int
+    leaves: bool
+    span: slice
+
+
+class Take(NamedTuple):
+    """Read the piece from `peer` that is there. `confirm`: then show the peer that it has been read.
+
+    `chunks`: where this is the last piece of a message, its chunks and their elements, else empty.
+    """
+
+    round: int
+    peer: int
+    parts: tuple[Part, ...]
+    confirm: bool
+    chunks: tuple[tuple[int, int], ...]
+
+
+class Store(NamedTuple):
+    """Copy a sum that had to wait from the place `source` to `target`; `leaves`: and to the own
+    array.
+    """
+
+    source: int
+    target: int
+    leaves: bool
+    span: slice
+
+
+Operation = Begin | Offer | Await | UntilRead | Take | Store
+
+
+class Plan:
+    """A schedule that `verify` accepts, with the host of each rank, ready to be turned into the
+    program of any rank for any length.
+
+    Without `private` arrays the callers' numbers are in the shared buffers from the beginning, and
+    stay there.
+    """
+
+    def __init__(self, schedule: Schedule, place: Sequence[int], private: bool = True) -> None:
+        self.schedule, self.place, self.private = schedule, tuple(place), private
+        self._layouts: dict[int, list[_Messages]] = {}
+        # by rank and round: the transfers from or to the rank
+        self._transfers: list[list[list[Transfer]]] = [
+            [[] for _ in schedule.rounds] for _ in range(schedule.ranks)
+        ]
+        self.last: dict[tuple[int, int], int] = {}  # the round of the last message of each pair
+        for number, transfers in enumerate(schedule.rounds):
+            for t in transfers:
+                self._transfers[t.src][number].append(t)
+                self._transfers[t.dst][number].append(t)
+                self.last[t.src, t.dst] = number
+
+    def program(self, rank: int, length: int, itemsize: int) -> list[Operation]:
+        """The operations of `rank`, for buffers of `length` elements of `itemsize` bytes."""
+        return _Compiler(self, rank, length, itemsize).program()
+
+    def messages(self, rank: int) -> list[_Messages]:
+        """What a rank sends and receives in each round, before it is cut into pieces."""
+        if rank not in self._layouts:
+            self._layouts[rank] = _Layout(self, rank, self._transfers[rank]).rounds
+        return self._layouts[rank]
+
+
+class _Sent(NamedTuple):
+    """A chunk that is sent from a place. `enters`: it is copied into the shared buffer first.
+    `guarded`: what lies there will be written over, once the peer has read it.
+    """
+
+    chunk: int
+    place: int
+    enters: bool
+    guarded: bool
+
+
+class _Received(NamedTuple):
+    """A chunk that is received: see `Part`. `staged`: the result has to wait in a spare array until
+    the rank's own messages of the round have been read.
+    """
+
+    chunk: int
+    source: int | None
+    target: int
+    leaves: bool
+    staged: bool
+
+
+class _Messages(NamedTuple):
+    """What a rank sends and receives in a round, by peer, in the order in which the round first
+    names the peers.
+    """
+
+    sends: dict[int, list[_Sent]]
+    receives: dict[int, list[_Received]]
+
+
+class _Layout:
+    """Follows where each chunk of a rank lies, round by round."""
+
+    def __init__(self, plan: Plan, rank: int, transfers: list[list[Transfer]]) -> None:
+        self.rank, self.private = rank, plan.private
+        self.near = [host == plan.place[rank] for host in plan.place]
+        # chunk -> rounds in which ranks of this host read it, and in which it is written
+        self.reads: dict[int, list[int]] = defaultdict(list)
+        self.writes: dict[int, list[int]] = defaultdict(list)
+        for number, listed in enumerate(transfers):
+            for t in listed:
+                if t.dst == rank:
+                    self.writes[t.chunk].append(number)
+                elif self.near[t.dst]:
+                    self.reads[t.chunk].append(number)
+        self.lies: dict[int, int] = defaultdict(lambda: MINE if plan.private else SHARED)
+        self.entered: set[int] = set()
+        self.rounds = [self._round(number, listed) for number, listed in enumerate(transfers)]
+
+    def _round(self, number: int, transfers: list[Transfer]) -> _Messages:
+        out, into = defaultdict(list), defaultdict(list)
+        for t in transfers:
+            if t.src == self.rank:
+                out[t.dst].append(t)
+            else:
+                into[t.src].append(t)
+        sends = {peer: [self._sent(t, number) for t in listed] for peer, listed in out.items()}
+        leaving: dict[int, set[int]] = defaultdict(set)  # chunk -> places from which it is sent
+        for part in [part for parts in sends.values() for part in parts]:
+            leaving[part.chunk].add(part.place)
+        writes_left = Counter(t.chunk for listed in into.values() for t in listed)
+        receives: dict[int, list[_Received]] = {}
+        for peer, listed in into.items():
+            receives[peer] = []
+            for t in listed:
+                writes_left[t.chunk] -= 1
+                last = not writes_left[t.chunk] and number == self.writes[t.chunk][-1]
+                receives[peer].append(self._received(t, number, last, leaving[t.chunk]))
+        return _Messages(sends, receives)
+
+    def _sent(self, t: Transfer, number: int) -> _Sent:
+        here, near = self.lies[t.chunk], self.near[t.dst]
+        enters = near and here == MINE and t.chunk not in self.entered
+        if enters:
+            self.entered.add(t.chunk)
+        place = SHARED if near else here
+        last = max(self.writes[t.chunk], default=-1)
+        guarded = any(
+            w >= number and (self._target(t.chunk, w) == place or (w == last and place == MINE))
+            for w in self.writes[t.chunk]
+        )
+        return _Sent(t.chunk, place, enters, guarded)
+
+    def _received(self, t: Transfer, number: int, last: bool, leaving: set[int]) -> _Received:
+        """`last`: no other transfer writes the chunk after this one."""
+        source, target = self.lies[t.chunk], self._target(t.chunk, number)
+        self.lies[t.chunk] = target
+        leaves = self.private and target == SHARED and last
+        staged = target in leaving or (leaves and MINE in leaving)
+        return _Received(t.chunk, source if t.op == "reduce" else None, target, leaves, staged)
+
+    def _target(self, chunk: int, number: int) -> int:
+        """The shared buffer, if what is written in a round is read by ranks of this host before it
+        is written again; else the own array.
+        """
+        until = min((w for w in self.writes[chunk] if w > number), default=math.inf)
+        is_read = any(number < r <= until for r in self.reads[chunk])
+        return SHARED if is_read or not self.private else MINE
+
+
+class _Compiler:
+    """Cuts the messages of a rank into pieces, and lists what is to be done with each."""
+
+    def __init__(self, plan: Plan, rank: int, length: int, itemsize: int) -> None:
+        self.plan, self.rank, self.rounds = plan, rank, plan.messages(rank)
+        self.ends = plan.schedule.bounds(length).tolist()
+        self.piece = max(1, PIECE // itemsize)  # elements
+        self.offered: Counter[int] = Counter()  # pieces, by peer
+        # place, chunk, piece -> the peers that read it, and how many pieces they have read then
+        self.unread: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+        self.ops: list[Operation] = []
+
+    def program(self) -> list[Operation]:
+        sent_to = {peer for messages in self.rounds for peer in messages.sends}
+        peers = sent_to | {peer for messages in self.rounds for peer in messages.receives}
+        self.ops.append(Begin(tuple(sorted(peers)), tuple(sorted(sent_to))))
+        for number in range(-1, len(self.rounds)):
+            receives = self.rounds[number].receives if number >= 0 else {}
+            sends = self.rounds[number + 1].sends if number + 1 < len(self.rounds) else {}
+            messages: list[Any] = [*receives.values(), *sends.values()]
+            for k in range(max(map(self._pieces, messages), default=0)):
+                self._receive(number, receives, k)
+                self._offer(number + 1, sends, k)
+        return self.ops
+
+    def _offer(self, number: int, sends: dict[int, list[_Sent]], k: int) -> None:
+        for peer, parts in sends.items():
+            if k >= self._pieces(parts):
+                continue
+            self.offered[peer] += 1
+            spans = [self._span(part.chunk, k) for part in parts]
+            listed = list(zip(parts, spans, strict=True))
+            enters = _joined([(span,) for part, span in listed if part.enters])
+            places = _joined([(part.place, span) for part, span in listed])
+            self.ops.append(Offer(number, peer, tuple(span for (span,) in enters), tuple(places)))
+            for part in parts:
+                if part.guarded:
+                    guard = peer, self.offered[peer]
+                    self.unread[part.place, part.chunk, k].append(guard)
+
+    def _receive(self, number: int, receives: dict[int, list[_Received]], k: int) -> None:
+        """What is staged is stored when all pieces have been read, so that ranks never wait for one
+        another in a circle.
+        """
+        staged: dict[
+            int, tuple[_Received, int]
+        ] = {}  # chunk -> its last part, and where the sum is
+        for peer, received in receives.items():
+            pieces = self._pieces(received)
+            if k >= pieces:
+                continue
+            self.ops.append(Await(number, peer, first=k == 0))
+            parts = []
+            for part in received:
+                source, target, leaves = part.source, part.target, part.leaves
+                if part.staged:
+                    _, target = staged.get(part.chunk, (part, SPARE + len(staged)))
+                    source, leaves = target if part.chunk in staged else source, False
+                    staged[part.chunk] = part, target
+                else:
+                    self._until_read(part, k)
+                parts.append(Part(source, target, leaves, self._span(part.chunk, k)))
+            chunks = tuple((p.chunk, self._length(p.chunk)) for p in received)
+            self.ops.append(
+                Take(
+                    number,
+                    peer,
+                    tuple(Part(*part) for part in _joined(parts)),
+                    confirm=self._confirms(number, peer),
+                    chunks=chunks if k == pieces - 1 else (),
+                )
+            )
+        for part, place in staged.values():
+            self._until_read(part, k)
+            self.ops.append(Store(place, part.target, part.leaves, self._span(part.chunk, k)))
+
+    def _confirms(self, number: int, peer: int) -> bool:
+        """Whether `peer` waits for us to have read what it sends in a round: before it writes there
+        again, or before the call after this one.
+        """
+        if self.plan.last[peer, self.rank] == number:
+            return True
+        return any(part.guarded for part in self.plan.messages(peer)[number].sends[self.rank])
+
+    def _until_read(self, part: _Received, k: int) -> None:
+        """Wait for the readers of what the result of a transfer replaces."""
+        for place in {part.target, MINE} if part.leaves else {part.target}:
+            readers = self.unread.pop((place, part.chunk, k), ())
+            self.ops += [UntilRead(peer, pieces) for peer, pieces in readers]
+
+    def _pieces(self, parts: Iterable[_Sent] | Iterable[_Received]) -> int:
+        """In how many pieces a message travels; one where all its chunks are empty."""
+        return max(1, -(-max(self._length(part.chunk) for part in parts) // self.piece))
+
+    def _length(self, chunk: int) -> int:
+        return int(self.ends[chunk + 1] - self.ends[chunk])
+
+    def _span(self, chunk: int, k: int) -> slice:
+        end = self.ends[chunk + 1]
+        start = min(self.ends[chunk] + k * self.piece, end)
+        return slice(start, min(start + self.piece, end))
+
+
+def _joined(parts: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The same parts, with neighbours that are treated alike made one: each ends in its span."""
+    found: list[tuple[Any, ...]] = []
+    for *treatment, span in parts:
+        if found and [*found[-1][:-1]] == treatment and found[-1][-1].stop == span.start:
+            span = slice(found.pop()[-1].start, span.stop)
+        found.append((*treatment, span))
+    return found
