@@ -12,16 +12,12 @@ from typing import NoReturn
 
 import typer
 
-from course_lib.commands.allreduce import allreduce
+from course_lib.commands.allreduce import allreduce, stage
 from course_lib.commands.check import check
-from course_lib.commands.doctor import doctor
 from course_lib.commands.exercises import exercises
-from course_lib.commands.lab import lab
+from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.picture import picture
-from course_lib.commands.race import race
-from course_lib.commands.run import run
-from course_lib.commands.stage import stage
-from course_lib.commands.strategies import strategies
+from course_lib.commands.training import race, run
 from course_lib.commands.watch import watch
 from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 

@@ -1,1 +1,1 @@
-"""The commands of `lockstep`, a file each: thin shells over the functions that notebooks call."""
+"""The commands of `lockstep`, by subject: thin shells over the functions that notebooks call."""

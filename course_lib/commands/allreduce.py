@@ -1,20 +1,25 @@
-"""`lockstep allreduce`."""
+"""`lockstep allreduce` and `lockstep stage`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 
-from course_lib.collectives import ALGORITHMS
+from course_lib.collectives import ALGORITHMS, FOILS
 from course_lib.commands import options
 from course_lib.commands.options import Json
-from course_lib.commands.tables import show, table
+from course_lib.commands.tables import show, text
 from course_lib.errors import SpecError
 from course_lib.reduction.call import compare
+from course_lib.spec import ONE_HOST
+from course_lib.widgets.stage.scene import Reduced
+
+HEADERS = ["algorithm", "rounds", "sends", "link", "ms", "model ms", "bus GB/s", "exact"]
 
 
 def allreduce(
@@ -45,32 +50,19 @@ def allreduce(
     if everything and algorithms:
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
-    found = [
-        result.as_dict()
-        for result in compare(
-            size,
-            names,
-            workers,
-            hosts,
-            dtype,
-            simulated=simulated,
-            link=options.link(mbit, delay_ms),
-        )
-    ]
+    link = options.link(mbit, delay_ms)
+    results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link)
+    found = [result.as_dict() for result in results]
     if as_json:
         print(json.dumps(found if len(found) > 1 else found[0]))
     elif len(found) > 1:
         print(
-            f"{workers} workers on {hosts} host{'s' * (hosts > 1)}, {size} each, {found[0]['reality']}; most that a worker sends, most on a link"
+            f"{workers} workers on {hosts} host{'s' * (hosts > 1)}, {size} each, "
+            f"{found[0]['reality']}; most that a worker sends, most on a link"
         )
-        Console().print(table(HEADERS, [figures(row) for row in found]))
+        show(HEADERS, [figures(row) for row in found])
     else:
-        Console().print(
-            table(["result", ""], [[name, show(value)] for name, value in found[0].items()])
-        )
-
-
-HEADERS = ["algorithm", "rounds", "sends", "link", "ms", "model ms", "bus GB/s", "exact"]
+        show(["result", ""], [[name, text(value)] for name, value in found[0].items()])
 
 
 def figures(row: dict[str, Any]) -> list[str]:
@@ -90,3 +82,57 @@ def figures(row: dict[str, Any]) -> list[str]:
         f"{row['bus_bandwidth'] / 1e9:.2g}",
         "yes" if row["exact"] else "NO",
     ]
+
+
+def stage(
+    algorithms: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names, see `allreduce --all`; ring and hierarchical if none is given."
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write: a page that plays (.html), or a still picture (.svg)."
+        ),
+    ] = Path("stage.html"),
+    workers: Annotated[int, typer.Option(help="How many workers, from 2 to 32.")] = 8,
+    hosts: Annotated[int, typer.Option(help="How many hosts they are on.")] = 2,
+    size: Annotated[
+        str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")
+    ] = "4MiB",
+    mbit: options.Mbit = None,
+    real: Annotated[
+        bool, typer.Option("--real", help="Carry it out in real processes, and show their moments.")
+    ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--round", min=0, help="The rounds that are over in a still picture."),
+    ] = None,
+) -> None:
+    """Show all-reduce algorithms side by side on one clock, as a page that needs no kernel and no
+    network.
+    """
+    # widgets take long to import: only where they are needed
+    from course_lib.reduction.stage import stage as show_stage
+
+    names = algorithms or ["ring", "hierarchical"]
+    for name in names:
+        if name not in ALGORITHMS | FOILS:
+            raise SpecError.unknown("algorithm", name, ALGORITHMS | FOILS)
+    if out.suffix not in (".html", ".svg"):
+        raise SpecError("out", str(out), "a file that ends in .html or .svg")
+    if rounds is not None and out.suffix == ".html":
+        raise SpecError("round", rounds, "is for a still picture: take an --out that ends in .svg")
+    link = options.link(mbit, None)
+    if link and hosts == 1:
+        raise SpecError("link", str(link), ONE_HOST)
+    shown: Sequence[str | Reduced] = (
+        compare(size, names, workers, hosts, link=link) if real else names
+    )
+    widget = show_stage(*shown, workers=workers, hosts=hosts, bytes=size, link=link)
+    try:
+        print(widget.still(out, rounds) if out.suffix == ".svg" else widget.to_html(out))
+    except OSError as error:
+        raise SpecError("out", str(out), f"cannot be written: {error}") from None

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import RenderableType
 from rich.text import Text
 
 from course_lib.commands.options import Json
-from course_lib.commands.tables import table
+from course_lib.commands.tables import show
 
 
 def check(
@@ -34,11 +34,9 @@ def check(
         tasks = [asdict(verdict) for verdict in verdicts]
         print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": tasks}))
     else:
-        rows = [
+        rows: list[list[RenderableType]] = [
             [v.task, v.state, Text("\n".join(filter(None, [v.text, v.hint])))] for v in verdicts
         ]  # as it is: [r] is no markup
-        shown = table(["task", "", "what was found"], rows)
-        shown.show_lines = True  # the texts have lines of their own
-        Console().print(shown)
+        show(["task", "", "what was found"], rows, lines=True)  # the texts have lines
         print(f"{passed} of {len(verdicts)} passed")
     return 0 if passed == len(verdicts) else 1

@@ -28,7 +28,7 @@ from course_lib.collectives import (
     simulate,
     verify,
 )
-from course_lib.commands.stage import stage as command
+from course_lib.commands.allreduce import stage as command
 from course_lib.errors import SpecError
 from course_lib.record.trace import Trace
 from course_lib.widgets.kit import page

@@ -1,0 +1,89 @@
+"""`lockstep doctor`, `lockstep strategies` and `lockstep lab`: what there is here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from course_lib import hardware
+from course_lib.commands.options import Json
+from course_lib.commands.tables import show
+from course_lib.errors import SpecError, Unavailable
+from course_lib.spec import RunSpec
+from course_lib.strategies import catalog
+
+NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+# JupyterLab would ask whether it may fetch news, and look for a newer version of itself: the course
+# stays on this machine.
+QUIET = (
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Show what this machine offers, what is not available, and why."""
+    machine = hardware.probe()
+    try:
+        planned = [(r.what, r.choice, r.why) for r in hardware.plan(RunSpec(), machine).reasons]
+    except SpecError as too_small:
+        planned = [("memory", "too little", str(too_small))]
+    if as_json:
+        reasons = [{"what": what, "choice": choice, "why": why} for what, choice, why in planned]
+        found = {"machine": machine.as_dict(), "versions": hardware.versions(), "plan": reasons}
+        print(json.dumps(found))
+        return
+    show(["this machine", "", "what it means"], hardware.machine_rows(machine))
+    show(["four workers here", "", "why"], planned)
+    show(["package", "version"], hardware.versions().items())
+
+
+def strategies(
+    name: Annotated[
+        str | None, typer.Argument(help="Only this one, with all that there is to know.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the strategies, and which of them run here."""
+    rows = catalog.rows(hardware.probe())
+    if name is not None:
+        rows = [row for row in rows if row["strategy"] == catalog.find(name).name]
+    if as_json:
+        print(json.dumps(rows))
+    elif name is not None:
+        frameworks = [NAMES[row["framework"]] for row in rows]
+        show(["", *frameworks], [[fact, *(row[fact] for row in rows)] for fact in rows[0]])
+    else:
+        show(["strategy", *NAMES.values(), "who updates", "who waits"], overview(rows))
+        for row in rows:
+            if row["reality"] == "unavailable":
+                print(f"{row['strategy']}, {NAMES[row['framework']]}: {row['why']}. {row['cure']}")
+
+
+def overview(rows: list[dict[str, str]]) -> list[list[str]]:
+    """A line for each strategy; a dash for a framework in which it is not built."""
+    mine: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for row in rows:
+        mine[row["strategy"]][row["framework"]] = row
+    lines = []
+    for name, built in mine.items():
+        first = next(iter(built.values()))
+        here = [built[framework]["reality"] if framework in built else "-" for framework in NAMES]
+        lines.append([name, *here, first["update"], first["waits"]])
+    return lines
+
+
+def lab(context: typer.Context) -> NoReturn:
+    """Open the course in JupyterLab; further arguments go to `jupyter lab`."""
+    notebooks = Path(__file__).parents[2] / "notebooks"
+    if not notebooks.is_dir():
+        why = "the notebooks are not beside this package"
+        raise Unavailable("the course", why, "Clone the repository and use `make lab` there.")
+    command = [sys.executable, "-m", "jupyterlab", f"--notebook-dir={notebooks.parent}", *QUIET]
+    os.execv(sys.executable, [*command, *context.args])

@@ -1,0 +1,106 @@
+"""`lockstep run` and `lockstep race`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from course_lib.commands import options
+from course_lib.commands.options import with_fields
+from course_lib.commands.tables import show, text
+from course_lib.errors import SpecError
+from course_lib.launch import start
+from course_lib.progress import follow
+from course_lib.racing import call as racing
+from course_lib.racing.entrants import parse_entrant
+from course_lib.record import measures
+from course_lib.record.trace import Trace
+from course_lib.strategies import catalog
+
+
+@with_fields
+def run(
+    strategy: Annotated[
+        str, typer.Argument(help="The name of a strategy, see `lockstep strategies`.")
+    ] = "multi_worker_mirrored",
+    *,
+    fields: dict[str, Any],
+    timeout: options.Timeout = 600.0,
+    as_json: options.Json = False,
+) -> None:
+    """Train with a strategy, in real processes on this machine."""
+    known = catalog.STRATEGIES.get(strategy)
+    # so that one command goes through all strategies
+    if known and fields.get("workers", 1) > known.max_workers == 1:
+        workers = fields.pop("workers")
+        print(f"{strategy} has one worker: --workers {workers} is left out", file=sys.stderr)
+    with start(strategy, **fields) as started:
+        if not as_json:
+            stderr = Console(stderr=True, highlight=False)
+            for reason in started.plan.reasons:
+                stderr.print(f"[bold]{reason.what}[/bold] {reason.choice}: {reason.why}")
+        follow(started, timeout)
+        result = started.result
+    if as_json:
+        print(json.dumps(result))
+    else:
+        report(result, started.trace)
+
+
+def report(result: dict[str, Any], trace: Trace) -> None:
+    """Print a finished run as tables."""
+    values = [[name, text(value)] for name, value in result.items() if name != "run_dir"]
+    show(["result", "seconds are counted from the call"], values)
+    compiles = ", which TensorFlow compiles in" if result["framework"] == "tensorflow" else ""
+    print(f"Where each task's time went, the first step included{compiles}:")
+    print(measures.table(trace))
+    print(f"The record of this run: {result['run_dir']}")
+
+
+@with_fields
+def race(
+    entrants: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two strategies or more. Fields of its own follow a comma: "
+            "one_device,device_ms=80."
+        ),
+    ],
+    *,
+    fields: dict[str, Any],
+    target_loss: Annotated[
+        float | None,
+        typer.Option(help="The loss they race for; if not given, the lowest that all reach."),
+    ] = None,
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(
+            help="The test accuracy they race for, such as 0.9, measured every 10 steps or as "
+            "--evaluate-every says."
+        ),
+    ] = None,
+    timeout: options.Timeout = 600.0,
+    as_json: options.Json = False,
+) -> None:
+    """Run strategies at the same time, each in its own processes with an equal share of this
+    machine, and compare them.
+    """
+    if len(entrants) < 2:
+        raise SpecError(
+            "race",
+            entrants[0],
+            "two strategies or more, such as: lockstep race one_device multi_worker_mirrored",
+        )
+    targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
+    with racing.race(*map(parse_entrant, entrants), **targets, **fields) as started:
+        started.wait(timeout)
+    if as_json:
+        print(json.dumps(started.as_dict()))
+    else:
+        shown = started.comparison
+        show(shown.headers(), shown.rows())
+        print("\n".join(shown.words()))
