@@ -1,0 +1,474 @@
+"""The checks of exercise 04: wrong answers that people give, and whether each is told by its
+name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from course_lib.collectives import (
+    Schedule,
+    Transfer,
+    direct,
+    halving_doubling,
+    reduce_to_one,
+    ring,
+    tree,
+)
+from course_lib.course import check
+from course_lib.course.sets import sets
+
+T = Transfer
+Answer = Callable[..., Any]
+TASKS = [task.name for task in sets()["04_allreduce_from_scratch"]]
+WRONG: list[tuple[str, Answer, str]] = []
+
+
+def wrong(task: str, says: str) -> Callable[[Answer], Answer]:
+    """A wrong answer to a task, with what its verdict must say; its name is what somebody did."""
+
+    def add(answer: Answer) -> Answer:
+        WRONG.append((task, answer, says))
+        return answer
+
+    return add
+
+
+def star(workers: int, up: Any, down: Any, **fields: Any) -> Schedule:
+    return Schedule("mine", workers, **{"chunks": 1, "rounds": [up, down], **fields})
+
+
+def gather(workers: int) -> list[Transfer]:
+    return [T(r, 0, 0, "reduce") for r in range(1, workers)]
+
+
+def spread(workers: int) -> list[Transfer]:
+    return [T(0, r, 0, "copy") for r in range(1, workers)]
+
+
+# --- reduce_to_one ---
+
+
+@wrong(
+    "reduce_to_one",
+    "The answer is never sent back. After 1 round the sums are complete (chunk 0 on rank 0)",
+)
+def one_way(workers: int) -> Schedule:
+    return star(workers, gather(workers), [])
+
+
+@wrong("reduce_to_one", "Round 1 adds where it should copy: rank 0 sends rank 1 a finished sum")
+def adds_back(workers: int) -> Schedule:
+    return star(workers, gather(workers), [t._replace(op="reduce") for t in spread(workers)])
+
+
+@wrong(
+    "reduce_to_one",
+    "Round 0 copies where it should add: what rank 1 sends takes the place of rank 0's own"
+    " gradient",
+)
+def copies_first(workers: int) -> Schedule:
+    return star(workers, [t._replace(op="copy") for t in gather(workers)], spread(workers))
+
+
+@wrong("reduce_to_one", "A rank sends to itself")
+def with_rank_0(workers: int) -> Schedule:
+    return star(
+        workers,
+        [T(r, 0, 0, "reduce") for r in range(workers)],
+        [T(0, r, 0, "copy") for r in range(workers)],
+    )
+
+
+@wrong("reduce_to_one", "Adding and copying stand in one round")
+def one_round(workers: int) -> Schedule:
+    return Schedule("mine", workers, 1, [gather(workers) + spread(workers)])
+
+
+@wrong(
+    "reduce_to_one",
+    "It works for 4 workers and for no others: is a 4 (or 3) written where `workers` should stand?",
+)
+def four_only(workers: int) -> Schedule:
+    return star(workers, gather(4), spread(4))
+
+
+@wrong("reduce_to_one", "It works for 4 workers and for no others")
+def always_four(workers: int) -> Schedule:
+    return star(4, gather(4), spread(4))
+
+
+@wrong(
+    "reduce_to_one",
+    "For 3 workers rank 2 takes part in no transfer. range(1, workers) ends with workers - 1",
+)
+def without_the_last(workers: int) -> Schedule:
+    return star(workers, gather(workers - 1), spread(workers - 1))
+
+
+@wrong("reduce_to_one", "Sender and receiver are exchanged on the way back")
+def back_to_front(workers: int) -> Schedule:
+    return star(workers, gather(workers), [T(r, 0, 0, "copy") for r in range(1, workers)])
+
+
+@wrong("reduce_to_one", "is `return` missing?")
+def no_return(workers: int) -> None:
+    star(workers, gather(workers), spread(workers))
+
+
+@wrong("reduce_to_one", "These are the rounds alone. Wrap them")
+def rounds_only(workers: int) -> Any:
+    return [gather(workers), spread(workers)]
+
+
+@wrong("reduce_to_one", "It takes 8 rounds where 2 are enough")
+def chain(workers: int) -> Schedule:
+    up = [[T(r, r - 1, 0, "reduce")] for r in reversed(range(1, workers))]
+    return Schedule("mine", workers, 1, up + [[T(r, r + 1, 0, "copy")] for r in range(workers - 1)])
+
+
+@wrong("reduce_to_one", "It takes 40 messages where 8 are enough")
+def everyone_to_everyone(workers: int) -> Schedule:
+    return direct(workers)
+
+
+# --- ring ---
+
+
+def around(
+    p: int,
+    first: Any,
+    second: Any,
+    hops: tuple[int, int] | None = None,
+    ops: Any = ("reduce", "copy"),
+    n: int | None = None,
+) -> Any:
+    """A ring to the right: `first(r, i)` and `second(r, i)` are the chunks of its halves, before %
+    P.
+    """
+    before, after = hops or (p - 1, p - 1)
+    n = n or p
+    half = [[T(r, (r + 1) % n, first(r, i) % n, ops[0]) for r in range(n)] for i in range(before)]
+    return half + [
+        [T(r, (r + 1) % n, second(r, i) % n, ops[1]) for r in range(n)] for i in range(after)
+    ]
+
+
+def falls(r: int, i: int) -> int:
+    return r - i
+
+
+def falls_later(r: int, i: int) -> int:
+    return r + 1 - i
+
+
+@wrong(
+    "ring",
+    "Whole buffers are passed: a rank sends all S bytes in a round instead of S/P (here S/3)",
+)
+def whole_buffers(workers: int) -> Schedule:
+    return Schedule("mine", workers, 1, around(workers, lambda r, i: 0, lambda r, i: 0))
+
+
+@wrong("ring", "Whole buffers are passed")
+def chain_there_and_around(workers: int) -> Schedule:
+    """Right sums, but one rank at a time with everything."""
+    up = [[T(r, r + 1, 0, "reduce")] for r in range(workers - 1)]
+    return Schedule(
+        "mine", workers, 1, up + [[T((r - 1) % workers, r, 0, "copy")] for r in range(workers - 1)]
+    )
+
+
+@wrong("ring", "The all-gather is missing: 1 round of 2")
+def half_a_ring(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, around(workers, falls, falls, (workers - 1, 0)))
+
+
+@wrong("ring", "Round 1 adds where it should copy")
+def adds_all_the_way(workers: int) -> Schedule:
+    return Schedule(
+        "mine", workers, workers, around(workers, falls, falls_later, ops=("reduce", "reduce"))
+    )
+
+
+@wrong("ring", "Round 0 copies where it should add")
+def copies_all_the_way(workers: int) -> Schedule:
+    return Schedule(
+        "mine", workers, workers, around(workers, falls, falls_later, ops=("copy", "copy"))
+    )
+
+
+@wrong(
+    "ring",
+    "The second half begins with the wrong chunk (off by one): in round 1 rank 0 sends chunk 0,"
+    " which it has not finished",
+)
+def off_by_one(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, around(workers, falls, falls))
+
+
+@wrong(
+    "ring",
+    "The chunks go the wrong way round: in round 1 rank 0 sends chunk 1, but what it received in"
+    " round 0 is chunk 2",
+)
+def wrong_way_round(workers: int) -> Schedule:
+    return Schedule(
+        "mine", workers, workers, around(workers, lambda r, i: r + i, lambda r, i: r + 1 + i)
+    )
+
+
+@wrong("ring", "A number runs over the end")
+def without_modulo(workers: int) -> Schedule:
+    rounds = [
+        [T(r, r + 1, (r - i) % workers, "reduce") for r in range(workers)]
+        for i in range(workers - 1)
+    ]
+    rounds += [
+        [T(r, r + 1, (r + 1 - i) % workers, "copy") for r in range(workers)]
+        for i in range(workers - 1)
+    ]
+    return Schedule("mine", workers, workers, rounds)
+
+
+@wrong("ring", "It works for 4 workers and for no others")
+def ring_of_four(workers: int) -> Schedule:
+    return Schedule("mine", workers, max(4, workers), around(4, falls, falls_later))
+
+
+@wrong("ring", "The half that adds has 2 rounds for 2 workers; it takes P-1 = 1")
+def one_hop_too_many(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, around(workers, falls, falls, (workers, workers - 1)))
+
+
+@wrong("ring", "The half that copies has 1 round for 3 workers; it takes P-1 = 2")
+def one_hop_too_few(workers: int) -> Schedule:
+    return Schedule(
+        "mine",
+        workers,
+        workers,
+        around(workers, falls, falls_later, (workers - 1, min(1, workers - 1))),
+    )
+
+
+@wrong("ring", "set chunks=workers")
+def one_chunk_declared(workers: int) -> Schedule:
+    return Schedule("mine", workers, 1, around(workers, falls, falls_later))
+
+
+@wrong("ring", "It takes 40 rounds, with one transfer each; 8 are enough")
+def one_transfer_a_round(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, [[t] for t in itertools.chain(*ring(workers).rounds)])
+
+
+@wrong("ring", "This is no ring: a rank talks to 4 others")
+def all_to_all(workers: int) -> Schedule:
+    return direct(workers)
+
+
+@wrong("ring", "This is no ring: a rank talks to")
+def another_that_sends_as_little(workers: int) -> Schedule:
+    return halving_doubling(workers)
+
+
+@wrong(
+    "ring",
+    "never_ends(2) had not come back after 5 seconds of computing. Does a loop in it never end?",
+)
+def never_ends(workers: int) -> Schedule:
+    while workers > 1:
+        pass
+    return ring(workers)
+
+
+@wrong(
+    "ring",
+    "another schedule when it is called a second time. Is there a list that outlives the call?",
+)
+def grows(workers: int, rounds: list[Any] = []) -> Schedule:  # noqa: B006  # the mistake
+    rounds += around(workers, falls, falls_later)
+    return Schedule("mine", workers, workers, rounds)
+
+
+@wrong("ring", "wants_hosts_too must take the number of workers and nothing else")
+def wants_hosts_too(workers: int, hosts: Any) -> Schedule:
+    return ring(workers)
+
+
+@wrong("ring", "it raises ZeroDivisionError: integer modulo by zero (line")
+def divides_by_one_less(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, [[T(0, 1 % (workers - 1), 0, "reduce")]])
+
+
+@wrong("ring", "a whole number (divide with //, not /)")
+def halves_with_a_slash(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, [[T(0, workers / 2, 0, "reduce")]])  # type: ignore[arg-type]
+
+
+# --- tree ---
+
+
+def binomial(
+    workers: int, up: Any, down: Any, op: Any = "copy", count: int | None = None
+) -> Schedule:
+    """The tree of the exercise; `up` and `down` put the gaps in order."""
+    gaps = [2**k for k in range((workers - 1).bit_length() if count is None else count)]
+    rounds = [
+        [T(r, r - gap, 0, "reduce") for r in range(gap, workers, 2 * gap)] for gap in up(gaps)
+    ]
+    rounds += [[T(r - gap, r, 0, op) for r in range(gap, workers, 2 * gap)] for gap in down(gaps)]
+    return Schedule("mine", workers, 1, rounds)
+
+
+def back(gaps: list[int]) -> list[int]:
+    return gaps[::-1]
+
+
+@wrong("tree", "The way down runs in the same order as the way up")
+def unchanged(workers: int) -> Schedule:
+    return binomial(workers, list, list)
+
+
+@wrong("tree", "Both ways run in the wrong order")
+def turned_the_way_up(workers: int) -> Schedule:
+    return binomial(workers, back, list)
+
+
+@wrong("tree", "The way up runs in the wrong order")
+def turned_both(workers: int) -> Schedule:
+    return binomial(workers, back, back)
+
+
+@wrong("tree", "The answer is never sent back")
+def no_way_down(workers: int) -> Schedule:
+    return binomial(workers, list, lambda gaps: [])
+
+
+@wrong("tree", "Round 1 adds where it should copy")
+def adds_on_the_way_down(workers: int) -> Schedule:
+    return binomial(workers, list, back, op="reduce")
+
+
+@wrong("tree", "Only powers of two come out right")
+def powers_of_two_only(workers: int) -> Schedule:
+    return binomial(workers, list, back, count=workers.bit_length() - 1)
+
+
+@wrong("tree", "In one round a rank has 4 messages")
+def star_down(workers: int) -> Schedule:
+    up = binomial(workers, list, lambda gaps: []).rounds
+    return Schedule("mine", workers, 1, [*up, spread(workers)])  # type: ignore[list-item]
+
+
+@wrong("tree", "It is right for 1, 2, 3, 4, 5, 6, 7 workers")
+def down_twice(workers: int) -> Schedule:
+    """The same way down once more: that helps up to seven workers."""
+    return binomial(workers, list, lambda gaps: gaps * 2)
+
+
+@wrong("tree", "It takes 12 rounds; the tree takes 2⌈lg P⌉ = 6")
+def down_until_it_is_right(workers: int) -> Schedule:
+    return binomial(workers, list, lambda gaps: gaps * 3)
+
+
+@wrong("tree", "it is not complete yet")
+def two_farthest_first(workers: int) -> Schedule:
+    """Turns the way down by its first and last round only, which does for up to eight workers."""
+    return binomial(
+        workers, list, lambda gaps: [gaps[-1], *gaps[1:-1], gaps[0]] if len(gaps) > 1 else gaps
+    )
+
+
+@wrong("tree", "In one round a rank has 2 messages")
+def another_all_reduce(workers: int) -> Schedule:
+    return ring(workers)
+
+
+@wrong("tree", "It takes 7 rounds; the tree takes 2⌈lg P⌉ = 6")
+def one_after_the_other_down(workers: int) -> Schedule:
+    up = binomial(workers, list, lambda gaps: []).rounds
+    return Schedule("mine", workers, 1, [*up, *([t] for t in spread(workers))])  # type: ignore[list-item]
+
+
+# --- what is said ---
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "says"),
+    WRONG,
+    ids=[f"{task}-{answer.__name__}" for task, answer, _ in WRONG],
+)
+def test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake(
+    task: str, answer: Answer, says: str
+) -> None:
+    verdict = check(task, answer)
+    assert (verdict.state, bool(verdict)) == ("not yet", False)
+    assert says in repr(verdict), repr(verdict)
+
+
+@pytest.mark.parametrize("task", [name for name in TASKS if name != "train"])
+def test_each_task_has_at_least_six_different_wrong_answers_here_that_are_told_apart(
+    task: str,
+) -> None:
+    assert len({says for name, _, says in WRONG if name == task}) >= 6
+
+
+def test_a_wrong_answer_is_shown_in_the_smallest_case_that_fails_with_its_rounds() -> None:
+    text = check("tree", unchanged).text
+    assert text.startswith(
+        "unchanged is wrong for 4 workers:\nrank 3 receives chunk 0 for the last time in round 2,"
+        " from rank 2"
+    )
+    assert "It is right for 1, 2, 3 workers." in text
+    assert text.endswith(
+        "(+ adds, = replaces):\n  0: 1→0 +c0, 3→2 +c0\n  1: 2→0 +c0\n  2: 0→1 =c0, 2→3 =c0\n  3:"
+        " 0→2 =c0"
+    )
+
+
+def broken_once(
+    algorithm: Answer, workers: int, number: int, index: int, instead: list[Transfer]
+) -> Answer:
+    """An algorithm in which, for one number of workers, one transfer is replaced by others."""
+
+    def broken(n: int) -> Schedule:
+        schedule: Schedule = algorithm(n)
+        rounds = [list(r) for r in schedule.rounds]
+        if n == workers:
+            rounds[number][index : index + 1] = instead
+        return Schedule("broken", n, schedule.chunks, rounds)  # type: ignore[arg-type]
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("task", "algorithm"), [("reduce_to_one", reduce_to_one), ("ring", ring), ("tree", tree)]
+)
+def test_one_wrong_transfer_for_one_number_of_workers_is_always_found_and_told(
+    task: str, algorithm: Answer
+) -> None:
+    """Dropped, doubled, with the other op, to a rank or with a chunk that is not there: every
+    fourth transfer for six workers.
+    """
+    listed = [
+        (number, index, t)
+        for number, r in enumerate(algorithm(6).rounds)
+        for index, t in enumerate(r)
+    ][::4]
+    for number, index, t in listed:
+        flipped = t._replace(op="copy" if t.op == "reduce" else "reduce")
+        for instead in (
+            [],
+            [t, t],
+            [flipped],
+            [t._replace(dst=6)],
+            [t._replace(chunk=6)],
+            [t._replace(dst=-1)],
+        ):
+            verdict = check(task, broken_once(algorithm, 6, number, index, instead))
+            assert verdict.state == "not yet"
+            assert verdict.text.startswith("broken is wrong for 6 workers:"), (t, instead)
