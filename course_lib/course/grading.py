@@ -56,7 +56,7 @@ def grade(path: Path, bounds: Bounds = Bounds()) -> list[Verdict]:
     return verdicts
 
 
-class _Ended(Exception):
+class Ended(Exception):
     """The examiner has ended, or was ended, before it had said all."""
 
 
@@ -71,16 +71,18 @@ def _verdicts(path: Path, names: Sequence[str], bounds: Bounds) -> list[Verdict]
         with start(work, framework="python", workers=1, trace=False, run_dir=run_dir) as examiner:
             try:
                 for number, what in enumerate(doing):
-                    reports.append(_report(examiner, said, number, what, bounds))
-            except _Ended as problem:
+                    reports.append(next_report(examiner, said, number, what, bounds))
+            except Ended as problem:
                 costs = names[len(reports) - 1 : len(reports)] if reports else names
                 lost = [Verdict(name, "not yet", str(problem)) for name in costs]
     return [Verdict(**report) for report in reports[1:]] + lost
 
 
-def _report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) -> dict[str, Any]:
+def next_report(
+    examiner: Run, said: Path, number: int, doing: str, bounds: Bounds
+) -> dict[str, Any]:
     """Wait for the report of that number in the file `said`; `doing` is what the examiner does
-    meanwhile. Raises _Ended, with the reason, when it goes beyond its bounds or is gone.
+    meanwhile. Raises Ended, with the reason, when it goes beyond its bounds or is gone.
     """
     begun, (computed, _) = time.monotonic(), _usage(examiner)
     while True:
@@ -89,7 +91,7 @@ def _report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) 
         if written.count("\n") > number:
             return dict(json.loads(written.splitlines()[number]))
         if over:
-            raise _Ended(f"{doing} ended its process. {_last_words(examiner)}".rstrip())
+            raise Ended(f"{doing} ended its process. {_last_words(examiner)}".rstrip())
         computing, memory = _usage(examiner)
         if computing - computed > bounds.computing:
             what, why = f"computed for more than {bounds.computing:g} seconds", ENDLESS
@@ -100,7 +102,7 @@ def _report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) 
         else:
             time.sleep(0.05)
             continue
-        raise _Ended(f"{doing} {what}, and was stopped. {why}")
+        raise Ended(f"{doing} {what}, and was stopped. {why}")
 
 
 def _last_words(examiner: Run) -> str:

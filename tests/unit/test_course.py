@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -14,10 +18,13 @@ import pytest
 from course_lib.collectives import ring
 from course_lib.course import check, hint
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
+from course_lib.course.grading import Bounds, Ended, next_report
 from course_lib.course.limits import TookTooLong, bounded
 from course_lib.course.notebook import read
 from course_lib.course.sets import sets
 from course_lib.errors import SpecError, Unavailable
+from course_lib.record.events import Lifecycle
+from course_lib.record.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = sets()
@@ -145,6 +152,28 @@ def test_a_bound_that_is_swallowed_is_raised_again() -> None:
         with contextlib.suppress(TookTooLong):
             compute(5)
         compute(5)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        (Bounds(patience=0.1), "Checking ring was not done after 0.1 seconds, and was stopped."),
+        (Bounds(computing=0.1), "Checking ring computed for more than 0.1 seconds"),
+        (Bounds(memory=1), "Checking ring took more than 0.0 GB of memory, and was stopped."),
+    ],
+    ids=["patience", "computing", "memory"],
+)
+def test_an_examiner_that_goes_beyond_a_bound_is_given_up_in_words(
+    tmp_path: Path, bounds: Bounds, says: str
+) -> None:
+    """The examiner here is this very process, which computes meanwhile and reports nothing."""
+    process = Lifecycle("worker:0", "starting", "", 0.0, pid=os.getpid())
+    examiner: Any = SimpleNamespace(state="running", trace=Trace([process]))
+    busy = threading.Thread(target=compute, args=(0.5,), daemon=True)
+    busy.start()
+    with pytest.raises(Ended, match=re.escape(says)):
+        next_report(examiner, tmp_path / "said", 1, "Checking ring", bounds)
+    busy.join()
 
 
 # --- exercises from solutions ---
