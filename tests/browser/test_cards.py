@@ -241,7 +241,7 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
         assert page.locator(".jp-Notebook .jp-Cell").count() == cells
         assert page.locator(".jp-Notebook .jp-MarkdownCell").count() == 0
         page.get_by_role("button", name="save for Perfetto").click()
-        expect(page.get_by_text("Open it at ui.perfetto.dev, by yourself")).to_be_visible()
+        expect(page.get_by_text("Open it at ui.perfetto.dev yourself")).to_be_visible()
         assert (tmp_path / "ring-4-ranks.perfetto.json").exists()
 
         page.get_by_label("compare").select_option("update")
