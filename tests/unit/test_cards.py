@@ -11,8 +11,8 @@ from course_lib import hardware
 from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard, StrategyTable
 from course_lib.widgets.cards.strategy_table import QUESTIONS
-from course_lib.widgets.kit.card import Card
 from course_lib.widgets.kit.glossary import TERMS, explained, glossary
+from course_lib.widgets.kit.page import Card
 
 
 @pytest.fixture(scope="module")

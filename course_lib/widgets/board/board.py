@@ -21,8 +21,8 @@ from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.side import Watched
 from course_lib.widgets.board.still import still
 from course_lib.widgets.board.view import Raced, View
-from course_lib.widgets.kit import page
-from course_lib.widgets.kit.markup import element, unique_prefix
+from course_lib.widgets.kit import page, svg
+from course_lib.widgets.kit.html import element
 
 PERIOD = 0.2  # seconds between pictures
 # times as long as a picture took, at least, until the next: a board takes no more than a quarter of
@@ -42,7 +42,7 @@ class Board(w.VBox):
         self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None
     ) -> None:
         self.view = View(runs, race)
-        self._prefix, self._stop_runs = unique_prefix(), stop
+        self._prefix, self._stop_runs = svg.unique_prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.head, self.lanes, self.message, legend = (
             w.HTML(),

@@ -14,7 +14,7 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import Phase
-from course_lib.widgets.kit.markup import round_up
+from course_lib.widgets.kit import svg
 from course_lib.widgets.kit.palette import FATE
 
 COLUMNS = 600
@@ -65,7 +65,7 @@ def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
     One that is shown `now` stays while it fits.
     """
     need = max(0.05, STEPS * max((d.step_seconds() for d in digests), default=0.0))
-    return now if now / 3 < need <= now else round_up(min(need, 60.0))
+    return now if now / 3 < need <= now else svg.round_up(min(need, 60.0))
 
 
 def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[Lane]:

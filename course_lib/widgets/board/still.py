@@ -15,23 +15,8 @@ from course_lib.widgets.board import sentences
 from course_lib.widgets.board.lanes import COLUMNS, NAMES, runs
 from course_lib.widgets.board.panels import Panel
 from course_lib.widgets.board.view import View
-from course_lib.widgets.kit import page
-from course_lib.widgets.kit.markup import (
-    Inside,
-    Markup,
-    element,
-    entrant_line,
-    entrant_mark,
-    join,
-    legend,
-    path,
-    patterns,
-    picture,
-    rect,
-    text,
-    ticks,
-    unique_prefix,
-)
+from course_lib.widgets.kit import page, svg
+from course_lib.widgets.kit.html import Inside, Markup, element, join
 from course_lib.widgets.kit.palette import FATE, entrant
 
 WIDTH, GAP, LANE = 1200, 32, 26
@@ -43,17 +28,17 @@ def still(view: View) -> str:
     """An SVG picture, 1200 wide: the headline, the charts, and the lanes of the runs, two runs in a
     row.
     """
-    prefix = unique_prefix()
+    prefix = svg.unique_prefix()
     headline = textwrap.wrap(view.headline().replace("**", ""), 104)
     parts: list[Inside] = [
-        text(0, 22 + 27 * i, line, class_="ink", font_size=20, font_weight=600)
+        svg.text(0, 22 + 27 * i, line, class_="ink", font_size=20, font_weight=600)
         for i, line in enumerate(headline)
     ]
     y = 27.0 * len(headline) + 4
     notes = [f"{side.label} {side.reality.word}: {side.reality.why}" for side in view.sides]
     for note in filter(None, [*_once(notes), view.detail()]):
         for line in textwrap.wrap(note, 160):
-            parts.append(text(0, y + 14, line, class_="muted"))
+            parts.append(svg.text(0, y + 14, line, class_="muted"))
             y += 20
     y += 12
     panels = view.panels()
@@ -69,15 +54,15 @@ def still(view: View) -> str:
         side, end = _side(view, number, number % in_a_row * (width + GAP), y, width, prefix)
         parts.append(side)
         bottom = max(bottom, end)
-    parts.append(legend((*measures.SHOWN, *FATE), (112, bottom + 16), prefix, columns=9))
+    parts.append(svg.legend((*measures.SHOWN, *FATE), (112, bottom + 16), prefix, columns=9))
     width, height = WIDTH + 48, bottom + 58
-    return picture(
+    return svg.picture(
         width,
         height,
         headline[0],
         element("style", Markup(page.asset("kit/still.css"))),
-        patterns(prefix),
-        rect(0, 0, width, height, class_="paper"),
+        svg.patterns(prefix),
+        svg.rect(0, 0, width, height, class_="paper"),
         element("g", parts, transform="translate(24 16)"),
     )
 
@@ -97,25 +82,25 @@ def _side(
     left, across = x + 112, width - 112 - 84
     state = f"{side.spec.framework} · {side.state}"
     parts: list[Inside] = [
-        entrant_line(number, x, y + 12),
-        text(x + 50, y + 17, side.label, class_="ink", font_size=15, font_weight=600),
-        text(x + width, y + 17, state, class_="muted", text_anchor="end"),
-        text(x, y + 38, sentences.summary(side), class_="muted"),
+        svg.entrant_line(number, x, y + 12),
+        svg.text(x + 50, y + 17, side.label, class_="ink", font_size=15, font_weight=600),
+        svg.text(x + width, y + 17, state, class_="muted", text_anchor="end"),
+        svg.text(x, y + 38, sentences.summary(side), class_="muted"),
     ]
     top = y + 50
     for lane in lanes:
         parts += [
-            text(left - 8, top + 16, lane.name, class_="ink", text_anchor="end"),
-            rect(left, top, across, LANE - 4, class_="lane"),
+            svg.text(left - 8, top + 16, lane.name, class_="ink", text_anchor="end"),
+            svg.rect(left, top, across, LANE - 4, class_="lane"),
             bars(lane.cells, (left, top, across, LANE - 4), prefix),
-            text(left + across + 8, top + 16, lane.note, class_="muted"),
+            svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         top += LANE
     zero = side.digest.zero if side.digest.zero < window.end else 0.0
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
-    for tick in ticks(window.begin - zero, window.end - zero, 4):
+    for tick in svg.ticks(window.begin - zero, window.end - zero, 4):
         place = left + (tick - window.begin + zero) / window.span * across
-        parts.append(text(place, top + 14, f"{tick:.4g} s", **axis))
+        parts.append(svg.text(place, top + 14, f"{tick:.4g} s", **axis))
     return join(parts), top + 34
 
 
@@ -128,7 +113,7 @@ def bars(cells: np.ndarray, box: tuple[float, float, float, float], prefix: str)
         across = f"{(last - first) * unit:.4g}"
         box_path = f"M{x + first * unit:.5g} {y:g}h{across}v{height:g}h-{across}z"
         boxes.setdefault(what, []).append(box_path)
-    return [path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
+    return [svg.path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
 
 
 def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Markup:
@@ -142,26 +127,26 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     def at(px: float, py: float) -> tuple[float, float]:
         return left + px / wide * across, top + down - py / high * down
 
-    parts = [text(x, y + 16, panel.title, class_="ink", font_size=15, font_weight=600)]
-    for tick in ticks(0, high, 4):
+    parts = [svg.text(x, y + 16, panel.title, class_="ink", font_size=15, font_weight=600)]
+    for tick in svg.ticks(0, high, 4):
         _, level = at(0, tick)
-        parts.append(path("M", left, level, "h", across, class_="grid"))
-        parts.append(text(left - 6, level + 4, _short(tick), class_="muted", text_anchor="end"))
-    for tick in ticks(0, wide, 4):
+        parts.append(svg.path("M", left, level, "h", across, class_="grid"))
+        parts.append(svg.text(left - 6, level + 4, _short(tick), class_="muted", text_anchor="end"))
+    for tick in svg.ticks(0, wide, 4):
         place, _ = at(tick, 0)
         label = {"class_": "muted", "text_anchor": "middle"}
-        parts.append(text(place, top + down + 17, _short(tick), **label))
+        parts.append(svg.text(place, top + down + 17, _short(tick), **label))
     if panel.target is not None:
         _, level = at(0, panel.target)
-        parts.append(path("M", left, level, "h", across, class_="target"))
+        parts.append(svg.path("M", left, level, "h", across, class_="target"))
     for i, (xs, ys) in enumerate(panel.lines):
         known = np.isfinite(ys)
         points = np.column_stack(at(xs[known], ys[known])).round(1)
         if len(points):
             color, _, dash, _ = entrant(i)
-            line = path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
+            line = svg.path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
             parts.append(element("g", line, fill="none", stroke_width=2.5))
-    parts += [entrant_mark(i, *at(*place)) for i, place in enumerate(panel.marks) if place]
+    parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.marks) if place]
     return join(parts)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import ipywidgets as w
 
-from course_lib.widgets.kit.card import Card
-from course_lib.widgets.kit.markup import Inside, Markup, element, join, path, rect, text
+from course_lib.widgets.kit import page, svg
+from course_lib.widgets.kit.html import Markup, element, join
 
 Range = tuple[float, float, str]
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
-GUESS, MEASURED = "#CC79A7", "#0072B2"
+GUESS, MEASURED, STRIPES = "#CC79A7", "#0072B2", "url(#ls-guess)"
 
 
 class Predict(w.VBox):
@@ -48,16 +48,14 @@ class Predict(w.VBox):
         radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
         self.inputs = {name: self._slider(name) for name in self.ranges} or {"": radio}
         self.input = next(iter(self.inputs.values()))
-        self.button = w.Button(
-            description="Lock my guess", icon="lock", tooltip="After this the guess stays as it is"
-        )
+        tip = "After this the guess stays as it is"
+        self.button = w.Button(description="Lock my guess", icon="lock", tooltip=tip)
         self.button.on_click(lambda _: self.lock())
         self.hint, self.answer = w.HTML(), w.HTML()
         row = w.HBox([self.button, self.hint], layout=w.Layout(align_items="center"))
-        super().__init__([w.HTML(_question(question)), *self.inputs.values(), row, self.answer])
-        self.layout.border_left = "4px solid #0072B2"
-        self.layout.padding = "4px 14px"
-        self.layout.margin = "6px 0"
+        look = w.Layout(border_left=f"4px solid {MEASURED}", padding="4px 14px", margin="6px 0")
+        parts = [w.HTML(_question(question)), *self.inputs.values(), row, self.answer]
+        super().__init__(parts, layout=look)
 
     def lock(self) -> None:
         """Keep what is chosen now as the guess; without a choice the card says what is missing."""
@@ -91,15 +89,17 @@ class Predict(w.VBox):
         """Question, guess and measurement as text."""
         guess = "no guess" if self.guess is None else self._show(self.guess)
         measured = "not measured yet" if self.measured is None else self._show(self.measured)
-        return f"{self.question}\nguess: {guess}\nmeasured: {measured}" + (
-            f"\n{self.note}" if self.note else ""
-        )
+        lines = [self.question, f"guess: {guess}", f"measured: {measured}", self.note]
+        return "\n".join(filter(None, lines))
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the question, the guess and what was measured, which needs no kernel
         and no network.
         """
-        return _Sheet(self).to_html(path)
+        choices = element("ul", [element("li", choice) for choice in self.choices])
+        answer = Markup(self.answer.value) or element("p", self.table().splitlines()[1])
+        body = join((_question(self.question), choices if self.choices else None, answer))
+        return page.save(path, page.document("Predict", page.card(body), page.NARROW))
 
     def __repr__(self) -> str:
         return f"Predict({self.question!r})"
@@ -135,61 +135,38 @@ class Predict(w.VBox):
         values = [v for v in (guess, measured) if v is not None and math.isfinite(v)]
         # bars that begin at zero can be compared by their length
         low, high = min(0.0, low, *values), max(high, *values)
-        bars: list[Inside] = []
-        looks = (
-            ("guess", guess, GUESS, "url(#ls-guess)"),
-            ("measured", measured, *2 * (MEASURED,)),
-        )
-        for label, value, color, fill in looks:
+        bars: list[Markup] = []
+        for label, value, fill in (("guess", guess, STRIPES), ("measured", measured, MEASURED)):
             if value is not None:
-                width = 1 + 300 * (value - low) / ((high - low) or 1)
                 y = 4 + 26 * (len(bars) // 4)
+                width = 1 + 300 * (value - low) / ((high - low) or 1)
+                edge = GUESS if label == "guess" else MEASURED
                 bars += [
-                    text(72, y + 15, label, text_anchor="end"),
-                    rect(80, y, 300, 20, opacity=0.12),
-                    rect(80, y, width, 20, fill=fill, stroke=color),
-                    text(388, y + 15, self._number(value, name)),
+                    svg.text(72, y + 15, label, text_anchor="end"),
+                    svg.rect(80, y, 300, 20, opacity=0.12),
+                    svg.rect(80, y, width, 20, fill=fill, stroke=edge),
+                    svg.text(388, y + 15, self._number(value, name)),
                 ]
-        tile = {"width": 8, "height": 8, "patternUnits": "userSpaceOnUse"}
-        line = path("M", 0, 8, "L", 8, 0, stroke="white", stroke_width=2)
-        stripes = element("pattern", rect(0, 0, 8, 8, fill=GUESS), line, id="ls-guess", **tile)
-        drawn = element(
-            "svg",
-            stripes,
-            bars,
-            viewBox=f"0 0 640 {8 + 26 * (len(bars) // 4)}",
-            style="width:640px;max-width:100%;display:block",
-            font_size=14,
-            fill="currentColor",
-            font_family="inherit",
-            role="img",
-            aria_label="guess and measurement",
-        )
+        line = svg.path("M", 0, 8, "L", 8, 0, stroke="white", stroke_width=2)
+        parts = [svg.pattern("ls-guess", GUESS, line), bars]
+        look = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
+        height, said = 8 + 26 * (len(bars) // 4), "guess and measurement"
+        drawn = svg.drawing(640, height, parts, aria_label=said, **look)
         return element("div", element("b", name), drawn, style="margin-top:8px")
 
     # --- controls ---
 
     def _slider(self, name: str) -> w.Widget:
         low, high, unit = self.ranges[name]
-        slider = w.FloatSlider(
-            value=low,
-            min=low,
-            max=high,
-            step=(high - low) / 100,
-            description=f"{name} ({unit})" if name and unit else name or unit,
-            readout_format=",.3r",
-            layout=w.Layout(width="34em"),
-            style={"description_width": "initial"},
-        )
+        scale = {"value": low, "min": low, "max": high, "step": (high - low) / 100}
+        label = f"{name} ({unit})" if name and unit else name or unit
+        look = {"layout": w.Layout(width="34em"), "style": {"description_width": "initial"}}
+        slider = w.FloatSlider(description=label, readout_format=",.3r", **scale, **look)
         slider.observe(lambda change: self._slide(name, change["owner"]), "value")
         return slider
 
     def _slide(self, name: str, slider: w.Widget) -> None:
-        """A slider was moved.
-
-        What a browser sends late, after the lock, does not count, and the slider goes back to the
-        guess.
-        """
+        """A slider was moved. After the lock, as when a browser is late, it goes back to the guess."""
         if self.guess is None:
             self._moved.add(name)
         else:
@@ -199,25 +176,6 @@ class Predict(w.VBox):
         for one in self.inputs.values():
             one.disabled = True
         self.button.disabled, self.button.description = True, said
-
-
-class _Sheet(Card):
-    """The card without its controls."""
-
-    title = "Predict"
-
-    def __init__(self, predict: Predict) -> None:
-        self.predict = predict
-
-    def body(self) -> str:
-        guess = self.table().splitlines()[1]
-        listed = [element("li", choice) for choice in self.predict.choices]
-        choices = element("ul", listed) if listed else ""
-        answer = self.predict.answer.value or element("p", guess)
-        return _question(self.predict.question) + choices + answer
-
-    def table(self) -> str:
-        return self.predict.table()
 
 
 def _question(question: str) -> Markup:

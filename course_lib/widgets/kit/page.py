@@ -1,18 +1,20 @@
-"""Pages: one HTML file each, which needs no kernel and no network."""
+"""Pages and cards: HTML that needs no kernel and no network."""
 
 from __future__ import annotations
 
 import base64
 import json
+from abc import ABC, abstractmethod
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import anywidget
 
-from course_lib.widgets.kit.markup import Markup, element
+from course_lib.widgets.kit.html import Markup, element
 
 WIDGETS = Path(__file__).parents[1]
+NARROW = "body { max-width: 1240px; }"
 
 
 def asset(*names: str) -> str:
@@ -43,6 +45,44 @@ def same_as_text(text: str) -> Markup:
     return element(
         "details", element("summary", "The same as text"), element("pre", text), class_="same"
     )
+
+
+class Card(ABC):
+    """A picture in plain HTML without a script, which folds, filters and prints. It shows itself in
+    a notebook, on a page of its own, and as text.
+
+    Every public class in a file of `widgets/cards/` is offered by `course_lib.widgets`.
+    """
+
+    title: str
+
+    @abstractmethod
+    def body(self) -> str:
+        """The card's HTML, without its styles."""
+
+    @abstractmethod
+    def table(self) -> str:
+        """The same facts as text."""
+
+    def style(self) -> str:
+        """Styles of this card only, besides those in `card.css`."""
+        return ""
+
+    def _repr_html_(self) -> str:
+        body = self.body()
+        for tag in ("summary", "select"):  # keep their keys: in JupyterLab, "b" would add a cell
+            body = body.replace(f"<{tag}", f'<{tag} data-lm-suppress-shortcuts="true"')
+        return card(body, self.style())
+
+    def to_html(self, path: Path | str) -> Path:
+        """Write a page with the same card, which needs no kernel and no network."""
+        return save(path, document(self.title, self._repr_html_(), NARROW))
+
+
+def card(body: str, style: str = "") -> str:
+    """A body with the styles of cards and a `style` of its own."""
+    styles = asset("kit/theme.css", "kit/card.css") + style
+    return f'<style>{styles}</style><div class="ls ls-card">{body}</div>'
 
 
 def html(widget: anywidget.AnyWidget, title: str, text: str) -> str:

@@ -10,16 +10,8 @@ from collections.abc import Iterator, Sequence
 from course_lib.collectives import Schedule, State, Transfer
 from course_lib.collectives.contributions import goal, members
 from course_lib.text import amount
-from course_lib.widgets.kit.markup import (
-    Markup,
-    element,
-    join,
-    path,
-    picture,
-    rect,
-    text,
-    title,
-)
+from course_lib.widgets.kit import svg
+from course_lib.widgets.kit.html import Markup, element, join
 from course_lib.widgets.kit.palette import INK
 from course_lib.widgets.stage.act import Act, Setting
 from course_lib.widgets.stage.scene import ITEMSIZE
@@ -41,18 +33,16 @@ def still_svg(
         rounds = max(1, min(len(schedule.rounds) for _, schedule in drawn) // 2)
     panels = [_Panel(act, schedule, rounds, palette) for act, schedule in drawn]
     height = max(panel.height for panel in panels) + 34
-    head = {"viewBox": "0 0 8 8", "refX": 7, "refY": 4, "markerWidth": 7, "markerHeight": 7}
-    tip = path("M", 0, 0, "L", 8, 4, "L", 0, 8, "z", fill=INK)
-    return picture(
+    return svg.picture(
         PANEL * len(panels),
         height,
         f"{' beside '.join(panel.act.label for panel in panels)}, after {rounds} rounds",
-        element("defs", element("marker", tip, id="head", orient="auto", **head)),
+        svg.arrow_head("head", INK, 7),
         [
             element("g", panel.draw(setting), transform=f"translate({i * PANEL} 0)")
             for i, panel in enumerate(panels)
         ],
-        text(12, height - 12, setting.words("simulated")["about"]),
+        svg.text(12, height - 12, setting.words("simulated")["about"]),
     )
 
 
@@ -95,18 +85,18 @@ class _Panel:
         times = ", ".join(f"{c['seconds'] * 1e3:.3g} ms {c['reality']}" for c in clocks)
         length = self.act.shown.length if self.act.shown else 0
         said = f"after {self.after} of {length} rounds; in all {times}"
-        yield text(12, 28, self.act.label, font_size=20, font_weight=600)
-        yield text(PANEL - 12, 28, said, text_anchor="end")
+        yield svg.text(12, 28, self.act.label, font_size=20, font_weight=600)
+        yield svg.text(PANEL - 12, 28, said, text_anchor="end")
         links = self._links(setting.bytes)
         shade = {"fill": INK, "fill_opacity": 0.06, "stroke": INK, "stroke_opacity": 0.4}
         for host, ranks in self.racks.items():
             x = self.left(host)
-            yield rect(x, 44, self.rack, self.bottom - 44, rx=10, **shade)
-            yield text(x + 10, 66, f"host {host}", font_weight=600)
+            yield svg.rect(x, 44, self.rack, self.bottom - 44, rx=10, **shade)
+            yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
             if len(self.racks) > 1:
                 up, down = links[host]
                 carried = f"↑ {amount(up)}   ↓ {amount(down)}"
-                yield text(x + self.rack / 2, self.bottom + 22, carried, text_anchor="middle")
+                yield svg.text(x + self.rack / 2, self.bottom + 22, carried, text_anchor="middle")
             for rank in ranks:
                 yield from self._row(rank)
         if self.after < len(self.schedule.rounds):
@@ -117,9 +107,9 @@ class _Panel:
         name = str(rank)
         if rank >= self.schedule.workers:
             name = f"s{rank - self.schedule.workers}"
-        yield rect(x - LABEL, y + 9, 24, 24, rx=5, fill=self.color(rank), fill_opacity=0.9)
+        yield svg.rect(x - LABEL, y + 9, 24, 24, rx=5, fill=self.color(rank), fill_opacity=0.9)
         look = {"text_anchor": "middle", "font_weight": 600, "fill": "#111"}
-        yield text(x - LABEL + 12, y + 26, name, **look)
+        yield svg.text(x - LABEL + 12, y + 26, name, **look)
         for chunk in range(self.schedule.chunks):
             yield self._cell(rank, chunk)
 
@@ -130,11 +120,13 @@ class _Panel:
         once, twice = self.state.once[rank][chunk], self.state.twice[rank][chunk]
         whole = once == goal(self.schedule, rank, chunk) and not twice
         held = ", ".join(map(str, self.state.ranks(rank, chunk))) or "none"
-        words = title(f"rank {rank}, chunk {chunk}: ranks {held}")
+        words = svg.title(f"rank {rank}, chunk {chunk}: ranks {held}")
         edge = {"stroke": INK, "stroke_width": 1.5} if whole else {}
-        ground = rect(x, y, width, height, words, fill=INK, fill_opacity=0.15, **edge)
+        ground = svg.rect(x, y, width, height, words, fill=INK, fill_opacity=0.15, **edge)
         thick = max(layer - 0.6, 0.6)
-        layers = [rect(x, y + r * layer, width, thick, fill=self.color(r)) for r in members(once)]
+        layers = [
+            svg.rect(x, y + r * layer, width, thick, fill=self.color(r)) for r in members(once)
+        ]
         return join((ground, layers))
 
     def _arrow(self, t: Transfer) -> Markup:
@@ -146,7 +138,7 @@ class _Panel:
         bow = 18 if by > ay else -18
         middle = (ax + bx) / 2 + bow, (ay + by) / 2 + (abs(bow) if ay == by else 0)
         look = {"fill": "none", "stroke": INK, "stroke_width": 1.3, "marker_end": "url(#head)"}
-        return path("M", ax, ay, "Q", *middle, bx, by, inside=title(str(t)), **look)
+        return svg.path("M", ax, ay, "Q", *middle, bx, by, inside=svg.title(str(t)), **look)
 
     def _links(self, nbytes: int) -> dict[int, list[int]]:
         """Host -> bytes out and in so far."""

@@ -12,22 +12,12 @@ from collections.abc import Sequence
 from course_lib.record.events import Lifecycle, Message, task_key
 from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
-from course_lib.widgets.kit.markup import (
-    Inside,
-    Markup,
-    element,
-    legend,
-    path,
-    patterns,
-    picture,
-    rect,
-    text,
-    ticks,
-    title,
-)
+from course_lib.widgets.kit import svg
+from course_lib.widgets.kit.html import Inside, Markup
 from course_lib.widgets.kit.palette import ALARM, INK, PHASE
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 90, 940, 34, 52
+BLUE = PHASE["compute"].color
 MOST = 2000  # arrows that can be told apart, or nearly
 MARKED = ("slowed", "paused", "resumed", "killed", "failed")
 
@@ -46,21 +36,21 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
     bottom = TOP + LANE * len(tasks)
     start, end = min(p.start for p in phases), max(p.end for p in phases)
     scale = (RIGHT - LEFT) / (end - start)
-    parts: list[Inside] = [patterns("ls-"), _names(tasks, LANE)]
+    parts: list[Inside] = [svg.patterns("ls-"), _names(tasks, LANE)]
     for p in phases:
         words = f"{p.task}, step {p.step}: {p.what} {1000 * (p.end - p.start):.1f} ms"
         x, width = LEFT + (p.start - start) * scale, max((p.end - p.start) * scale, 0.8)
         fill = f"url(#ls-{p.what})"
-        parts.append(rect(x, top[p.task] + 3, width, LANE - 6, title(words), fill=fill))
+        parts.append(svg.rect(x, top[p.task] + 3, width, LANE - 6, svg.title(words), fill=fill))
     for e in trace.all(Lifecycle):
         if e.state in MARKED and start <= e.at <= end and e.task in tasks:
             x, y = LEFT + (e.at - start) * scale, top[e.task]
-            parts.append(path("M", x, y, "v", LANE, stroke=ALARM, stroke_width=3))
-            parts.append(text(x + 6, y + 22, e.words, fill=ALARM, font_weight=600))
+            parts.append(svg.path("M", x, y, "v", LANE, stroke=ALARM, stroke_width=3))
+            parts.append(svg.text(x + 6, y + 22, e.words, fill=ALARM, font_weight=600))
     present = [what for what in PHASE if any(p.what == what for p in phases)]
     parts += [
         _axis(bottom, end - start, scale),
-        legend(present, (LEFT, bottom + 46), "ls-", columns=2, full=True),
+        svg.legend(present, (LEFT, bottom + 46), "ls-", columns=2, full=True),
     ]
     return _picture(name, bottom + 46 + 22 * ((len(present) + 1) // 2), parts)
 
@@ -82,35 +72,28 @@ def messages_svg(trace: Trace, name: str) -> str:
     pitch = 46
     bottom = TOP + pitch * len(tasks)
     middle = {task: TOP + pitch * (i + 0.5) for i, task in enumerate(tasks)}
-    lines = [path("M", LEFT, y, "H", RIGHT, stroke=INK, opacity=0.4) for y in middle.values()]
+    lines = [svg.path("M", LEFT, y, "H", RIGHT, stroke=INK, opacity=0.4) for y in middle.values()]
     arrows = []
     for m in messages[::each]:
         what = f"{m.src} to {m.dst}, round {m.round}, chunk {m.chunk}"
         words = f"{what}: {m.bytes} bytes in {1000 * (m.end - m.start):.3g} ms"
         sent, came = (LEFT + (at - start) * scale for at in (m.start, m.end))
-        look = {"stroke": PHASE["compute"].color, "fill": "none", "marker_end": "url(#ls-tip)"}
+        look = {"stroke": BLUE, "fill": "none", "marker_end": "url(#ls-tip)"}
         ends = ("M", sent, middle[m.src], "L", came, middle[m.dst])
-        arrows.append(path(*ends, inside=title(words), **look))
+        arrows.append(svg.path(*ends, inside=svg.title(words), **look))
     shown = f"{name} (one message in {each})" if each > 1 else name
-    axis = _axis(bottom, end - start, scale)
-    return _picture(shown, bottom + 34, [_tip(), _names(tasks, pitch), lines, arrows, axis])
+    axis, tip = _axis(bottom, end - start, scale), svg.arrow_head("ls-tip", BLUE, 8)
+    return _picture(shown, bottom + 34, [tip, _names(tasks, pitch), lines, arrows, axis])
 
 
 def _picture(name: str, height: float, parts: Inside) -> str:
-    heading = text(LEFT, 26, name, font_size=17, font_weight=600)
-    return picture(WIDTH, height, name, heading, parts)
-
-
-def _tip() -> Markup:
-    """The head of an arrow."""
-    head = path("M", 0, 0, "L", 8, 4, "L", 0, 8, fill=PHASE["compute"].color)
-    look = {"viewBox": "0 0 8 8", "refX": 8, "refY": 4, "markerWidth": 7, "markerHeight": 7}
-    return element("defs", element("marker", head, id="ls-tip", orient="auto", **look))
+    heading = svg.text(LEFT, 26, name, font_size=17, font_weight=600)
+    return svg.picture(WIDTH, height, name, heading, parts)
 
 
 def _names(tasks: Sequence[str], pitch: float) -> list[Markup]:
     return [
-        text(LEFT - 10, TOP + (row + 0.5) * pitch + 5, task, text_anchor="end")
+        svg.text(LEFT - 10, TOP + (row + 0.5) * pitch + 5, task, text_anchor="end")
         for row, task in enumerate(tasks)
     ]
 
@@ -118,9 +101,9 @@ def _names(tasks: Sequence[str], pitch: float) -> list[Markup]:
 def _axis(y: float, seconds: float, scale: float) -> list[Markup]:
     """Time since the first moment shown, in the unit that suits it."""
     factor, unit = (1, "s") if seconds >= 10 else (1e3, "ms") if seconds >= 0.01 else (1e6, "µs")
-    marks = [round(tick) for tick in ticks(0, seconds * factor, 10)]
+    marks = [round(tick) for tick in svg.ticks(0, seconds * factor, 10)]
     return [
-        text(
+        svg.text(
             LEFT + t / factor * scale,
             y + 18,
             f"{t} {unit}" if t == marks[-1] else str(t),

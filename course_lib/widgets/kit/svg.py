@@ -1,0 +1,125 @@
+"""What all SVG pictures are made of: shapes, patterns, legends, marks and axes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from course_lib.widgets.kit.html import Inside, Markup, attribute, element, join
+from course_lib.widgets.kit.palette import INK, SHADE, TILES, entrant
+
+_number = itertools.count()
+
+
+def text(x: float, y: float, *words: Inside, **look: Any) -> Markup:
+    return element("text", *words, x=x, y=y, **look)
+
+
+def title(words: str) -> Markup:
+    """What a browser shows while the pointer rests on the element around it."""
+    return element("title", words)
+
+
+def rect(x: float, y: float, width: float, height: float, *inside: Inside, **look: Any) -> Markup:
+    return element("rect", *inside, x=x, y=y, width=width, height=height, **look)
+
+
+def path(*steps: str | float, inside: Inside = None, **look: Any) -> Markup:
+    """`path("M", 0, 0, "h", 40)`: a path of commands and coordinates."""
+    return element("path", inside, d=" ".join(map(attribute, steps)), **look)
+
+
+def drawing(width: float, height: float, *inside: Inside, **look: Any) -> Markup:
+    """An SVG picture on a page."""
+    box = f"0 0 {width:.0f} {height:.0f}"
+    return element("svg", *inside, viewBox=box, font_size=14, role="img", **look)
+
+
+def picture(width: float, height: float, words: str, *inside: Inside) -> str:
+    """An SVG file, whose title is `words`."""
+    name, font = "http://www.w3.org/2000/svg", "system-ui, sans-serif"
+    parts = (title(words), *inside)
+    return drawing(width, height, *parts, xmlns=name, font_family=font, fill=INK) + "\n"
+
+
+def pattern(name: str, color: str, *lines: Inside) -> Markup:
+    """A pattern of lines on a tile of 8 x 8, to fill shapes with."""
+    tile = {"width": 8, "height": 8, "patternUnits": "userSpaceOnUse"}
+    return element("pattern", rect(0, 0, 8, 8, fill=color), *lines, id=name, **tile)
+
+
+def arrow_head(name: str, color: str, at: float) -> Markup:
+    """The head of an arrow, for `marker_end`; `at`: which part of 8 lies on the end of the line."""
+    tip = path("M", 0, 0, "L", 8, 4, "L", 0, 8, "z", fill=color)
+    size = {"viewBox": "0 0 8 8", "refX": at, "refY": 4, "markerWidth": 7, "markerHeight": 7}
+    return element("defs", element("marker", tip, id=name, orient="auto", **size))
+
+
+def unique_prefix() -> str:
+    """A prefix for names of patterns that no other picture on the same page has."""
+    return f"lk{next(_number)}-"
+
+
+def patterns(prefix: str) -> Markup:
+    """SVG patterns, called `prefix` + name, that fill a shape with the `Shade` of that name."""
+    tiles = [
+        pattern(prefix + name, shade.color, Markup(TILES[shade.pattern]))
+        for name, shade in SHADE.items()
+    ]
+    return element("defs", tiles)
+
+
+def swatch(x: float, y: float, name: str, prefix: str) -> Markup:
+    """A small box filled as phase or fate `name` is."""
+    return rect(x, y, 22, 14, fill=f"url(#{prefix}{name})")
+
+
+def legend(
+    names: Sequence[str], at: tuple[float, float], prefix: str, columns: int, full: bool = False
+) -> list[Markup]:
+    """Swatches of phases and fates with their names (`full`: and what they are), in SVG, so many
+    `columns` in a row.
+    """
+    (x, y), pitch = at, 400 if full else 120
+    parts = []
+    for i, name in enumerate(names):
+        left, top = x + pitch * (i % columns), y + 22 * (i // columns)
+        words = f"{name}: {SHADE[name].meaning}" if full else name
+        parts += [swatch(left, top - 12, name, prefix), text(left + 30, top, words, class_="muted")]
+    return parts
+
+
+def entrant_mark(number: int, x: float, y: float, size: float = 6.0) -> Markup:
+    """The mark of a race's entrant, in its colour and shape, around a point."""
+    color, _, _, symbol = entrant(number)
+    look: dict[str, Any] = {"fill": color, "stroke": "white", "stroke_width": 1.5}
+    wide, tall = 1.3 * size, 2.2 * size
+    if symbol == "circle":
+        return element("circle", cx=x, cy=y, r=size, **look)
+    if symbol == "square":
+        return rect(x - size, y - size, 2 * size, 2 * size, **look)
+    if symbol == "diamond":
+        return path("M", x, y - wide, "l", wide, wide, -wide, wide, -wide, -wide, "z", **look)
+    return path("M", x, y - tall / 2, "l", wide, tall, "h", -2 * wide, "z", **look)
+
+
+def entrant_line(number: int, x: float, y: float) -> Markup:
+    """A short piece of an entrant's line with its mark, as in the legend of a chart."""
+    color, _, dash, _ = entrant(number)
+    line = path("M", x, y, "h", 38, stroke=color, stroke_width=3, stroke_dasharray=dash)
+    return join((line, entrant_mark(number, x + 19, y, 4.5)))
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10 and so on."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers from `low` to `high`, about `most` of them."""
+    step = round_up(max((high - low) / most, 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [n * step for n in range(first, last + 1)]
