@@ -137,17 +137,6 @@ def _log(framework: str) -> IO[bytes]:
     return tempfile.TemporaryFile("ab+", buffering=0)
 
 
-def home() -> Path:
-    """Where runs and logs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory.
-
-    Made, for this user alone, if it is not there.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    path = Path(os.environ.get("LOCKSTEP_HOME") or Path(base, "lockstep")).expanduser()
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
-
-
 def _popen(module: str, arguments: list[str | int], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the
     descriptors among its arguments.

@@ -7,68 +7,57 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import inspect
-import json
 import os
-import pickle
 import signal
 import socket
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-import cloudpickle
 
 from course_lib.cluster import frameworks
 from course_lib.cluster.channel import Channel
 from course_lib.cluster.task import Task, clock
 from course_lib.record.events import Recorder
-from course_lib.spec import NATIVE, RunSpec
+from course_lib.record.rundir import RunDir, TaskError
 
 _TRACEBACK_CHARS = 6000
 
 
-def task_dir(run_dir: Path, name: str) -> Path:
-    """Where a task leaves its events, logs, value or error."""
-    return run_dir / "tasks" / name.replace(":", "-")
-
-
-def temporary_dir(run_dir: Path, name: str) -> Path:
-    """Where a task puts temporary files: the supervisor removes them with it."""
-    return task_dir(run_dir, name) / "tmp"
-
-
 def begin(_held: int | None, run_dir: str, name: str, control: str) -> NoReturn:
     """Start as a fresh interpreter."""
-    main(Path(run_dir), name, socket.socket(fileno=int(control)))
+    main(RunDir(run_dir), name, socket.socket(fileno=int(control)))
 
 
-def main(run_dir: Path, name: str, control: socket.socket) -> NoReturn:
-    """Be the task `name` of the run in `run_dir`.
+def main(files: RunDir, name: str, control: socket.socket) -> NoReturn:
+    """Be the task `name` of a run.
 
     `control` leads to the supervisor, which also holds our lifeline. Never returns.
     """
     # an interrupted cell stops waiting; the tasks go on
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    here = task_dir(run_dir, name)
-    _redirect_output(here)
+    _redirect_output(files.logs(name))
     # TensorFlow leaves its generated code there
-    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary_dir(run_dir, name))
+    tempfile.tempdir = os.environ["TMPDIR"] = str(files.temporary(name))
     channel = Channel(control)
+    task = None
     done = False
     try:
-        task, program = _set_up(run_dir, name)
-        threading.Thread(
-            target=_obey, args=(channel, task), name="lockstep-control", daemon=True
-        ).start()
+        task, program = _set_up(files, name)
+        obeys = threading.Thread(target=_obey, args=(channel, task), daemon=True)
+        obeys.start()
         channel.send(state="running")
-        done = _run(task, program, here)
+        value = program(task) if inspect.signature(program).parameters else program()
+        _leave_value(task, value)
+        done = True
         task.recorder.flush()
+    # SystemExit too: a task that leaves early is a failure its learner should see
     except BaseException as error:
-        _leave_error(here, name, None, error, clock())
+        done = False
+        _leave_error(files, name, task.step if task else None, error)
     channel.send(state="done" if done else "failed")
     # peers may still need us for their last collective: the supervisor says when to leave, or the
     # lifeline ends us
@@ -77,85 +66,62 @@ def main(run_dir: Path, name: str, control: socket.socket) -> NoReturn:
     _exit(1)
 
 
-def _set_up(run_dir: Path, name: str) -> tuple[Task, Callable[..., Any]]:
+def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:
     """The task and its role function, from what the run directory says."""
-    run = json.loads((run_dir / "run.json").read_text())
-    spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
-    addresses = json.loads((run_dir / "addresses.json").read_text())
-    recorder = Recorder(task_dir(run_dir, name) / "events.jsonl" if spec.trace else None)
+    spec, facts = files.spec, files.facts
     task = Task(
         name,
         spec,
-        addresses,
-        run_dir,
-        recorder,
-        backend=run["backend"],
+        files.addresses,
+        files,
+        Recorder(files.events(name) if spec.trace else None),
+        threads=facts.threads,
+        device=facts.devices[name],
+        backend=facts.backend,
         slow_factor=spec.slow.get(name, 1.0),
-        **run["tasks"][name],
+        schedule=files.schedule(),
     )
-    if spec.all_reduce != NATIVE:
-        task.schedule = pickle.loads((run_dir / "schedule.pickle").read_bytes())
-    sys.path[:] = run["sys_path"]
-    if Path(run["cwd"]).is_dir():
-        os.chdir(run["cwd"])
+    sys.path[:] = facts.sys_path
+    if Path(facts.cwd).is_dir():
+        os.chdir(facts.cwd)
     frameworks.prepare(task)
-    return task, _program(run_dir, run["programs"], task.job)
+    program = files.programs()[task.job]
+    if isinstance(program, str):
+        module, _, function = program.partition(":")
+        program = getattr(importlib.import_module(module), function)
+    assert callable(program)
+    return task, program
 
 
-def _program(run_dir: Path, programs: dict[str, str] | None, job: str) -> Callable[..., Any]:
-    """The role function of a job: named as `module:function`, or pickled by value when a learner
-    wrote it.
-    """
-    if programs is None:
-        function: Callable[..., Any] = cloudpickle.loads(
-            (run_dir / "programs.pickle").read_bytes()
-        )[job]
-        return function
-    module, _, function_name = programs[job].partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function_name)
-    return found
-
-
-def _run(task: Task, program: Callable[..., Any], here: Path) -> bool:
-    """Call the role function and store what it returns, or its error; True if all went well."""
+def _leave_value(task: Task, value: object) -> None:
     try:
-        value = program(task) if inspect.signature(program).parameters else program()
-    # SystemExit too: a task that leaves early is a failure its learner should see
-    except BaseException as error:
-        _leave_error(here, task.name, task.step, error, clock())
-        return False
-    try:
-        # it appears whole or not at all: a parameter server may be told to leave while it writes
-        draft = here / "value.draft"
-        draft.write_bytes(cloudpickle.dumps(value))
-        draft.rename(here / "value.pickle")
+        task.files.leave_value(task.name, value)
     except Exception as error:
-        text = f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); return numbers, strings, lists or arrays"
-        _leave_error(here, task.name, task.step, TypeError(text), clock())
-        return False
-    return True
+        raise TypeError(
+            f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); "
+            "return numbers, strings, lists or arrays"
+        ) from None
 
 
-def _leave_error(here: Path, name: str, step: int | None, error: BaseException, at: float) -> None:
-    """Write `error.json`, with the time of the failure, so that the first one can be told from
-    those that it caused.
+def _leave_error(files: RunDir, name: str, step: int | None, error: BaseException) -> None:
+    """Leave the error, with its time, so that the first one can be told from those that it caused.
+    Its traceback begins in the role function.
     """
+    at = clock()
     if isinstance(error, SystemExit):
-        reason = f"it called sys.exit({error.code if error.code is not None else ''}); return from the function instead"
+        code = "" if error.code is None else error.code
+        reason = f"it called sys.exit({code}); return from the function instead"
     else:
         reason = f"{type(error).__name__}: {error}".strip(": ")
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) != Path(__file__)
-    ]
-    text = (
-        "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error))
-        if frames
-        else ""
-    )
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if Path(frame.filename) != Path(__file__)]
+    text = ""
+    if theirs:
+        text = "".join([*traceback.format_list(theirs), *traceback.format_exception_only(error)])
     if len(text) > _TRACEBACK_CHARS:
-        text = f"{text[: _TRACEBACK_CHARS // 3]}\n  [... cut ...]\n{text[-_TRACEBACK_CHARS * 2 // 3 :]}"
-    record = {"task": name, "step": step, "reason": reason[:2000], "traceback": text, "at": at}
-    (here / "error.json").write_text(json.dumps(record))
+        head, tail = text[: _TRACEBACK_CHARS // 3], text[-_TRACEBACK_CHARS * 2 // 3 :]
+        text = f"{head}\n  [... cut ...]\n{tail}"
+    files.leave_error(TaskError(task=name, step=step, reason=reason[:2000], traceback=text, at=at))
 
 
 def _obey(channel: Channel, task: Task) -> None:
@@ -172,10 +138,10 @@ def _obey(channel: Channel, task: Task) -> None:
     os._exit(1)
 
 
-def _redirect_output(here: Path) -> None:
-    """Give the process its own log files, also for what C++ code writes."""
-    for fd, name in ((1, "stdout.log"), (2, "stderr.log")):
-        log = os.open(here / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def _redirect_output(logs: Sequence[Path]) -> None:
+    """Give the process its own log files (stdout, stderr), also for what C++ code writes."""
+    for fd, path in enumerate(logs, 1):
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, fd)
         os.close(log)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -24,8 +24,6 @@ class Roster:
         self.alive = set(self.states)
         self.services = tuple(services)
         self.outcome: str | None = None
-        # task -> (when, why), for processes that left no word
-        self.deaths: dict[str, tuple[float, str]] = {}
 
     def said(self, task: str, state: str) -> None:
         """A task reports `running`, `done` or `failed`."""
@@ -36,7 +34,7 @@ class Roster:
         """The run is to end now, whatever its tasks are doing."""
         self.outcome = self.outcome or "stopped"
 
-    def gone(self, task: str, status: int, at: float, asked: bool = False) -> str | None:
+    def gone(self, task: str, status: int, asked: bool = False) -> str | None:
         """The process of a task ended with `status` (negative: the signal that killed it). Returns
         the failure in words, or None.
 
@@ -52,7 +50,6 @@ class Roster:
         if self.outcome == "finished" and task.startswith(self.services):
             return None
         why = "it was killed by kill()" if asked else death(status)
-        self.deaths[task] = (at, why)
         self.said(task, "failed")
         return why
 

@@ -5,28 +5,27 @@ listens to the supervisor.
 from __future__ import annotations
 
 import contextlib
-import json
+import sys
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
-
-import cloudpickle
 
 from course_lib.cluster import nursery, waiting
 from course_lib.cluster.channel import Channel
-from course_lib.cluster.failure import first_failure, log_tail
 from course_lib.cluster.interrupt import saying
-from course_lib.cluster.process import task_dir
-from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
 from course_lib.hardware import Machine, Plan
 from course_lib.record.events import task_key
 from course_lib.record.reality import Reality, reality
+from course_lib.record.rundir import Facts, RunDir
+from course_lib.record.saved import first_failure
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec, check_factor
 
@@ -44,19 +43,12 @@ class Run:
     that could not be carried out, with the reason; the next call to the run warns of them.
     """
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        plan: Plan,
-        directory: RunDir,
-        origin: float,
-        summarize: Callable[[Run], Any] | None = None,
-    ) -> None:
-        self.spec, self.plan, self.run_dir = spec, plan, directory.path
-        self.tasks: dict[str, str] = dict.fromkeys(spec.tasks, "starting")
-        self._trace = Trace(run_dir=directory.path, origin=origin)
-        self._summarize = summarize
-        self._origin = origin
+    def __init__(self, ready: Prepared, files: RunDir) -> None:
+        self.spec, self.plan, self.files, self.run_dir = ready.spec, ready.plan, files, files.path
+        self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
+        self._trace = Trace(files=files)
+        self._summarize = ready.summarize
+        self._origin = files.facts.origin
         self._state = "starting"
         self._error: LockstepError | None = None
         self._result: Any = None
@@ -71,7 +63,7 @@ class Run:
         self._held = False  # by a `with` block, which stops it
         _going.append(self)
         self._thread = threading.Thread(
-            target=self._listen, name=f"lockstep-{directory.path.name}", daemon=True
+            target=self._listen, name=f"lockstep-{files.path.name}", daemon=True
         )
         self._thread.start()
 
@@ -204,15 +196,7 @@ class Run:
     @property
     def values(self) -> dict[str, Any]:
         """What each task's function returned, for the tasks that are done."""
-        paths = {
-            task: task_dir(self.run_dir, task) / "value.pickle"
-            for task in sorted(self.tasks, key=task_key)
-        }
-        return {
-            task: cloudpickle.loads(path.read_bytes())
-            for task, path in paths.items()
-            if path.exists()
-        }
+        return self.files.values(sorted(self.tasks, key=task_key))
 
     @property
     def result(self) -> Any:
@@ -230,7 +214,7 @@ class Run:
 
     def log(self, task: str, lines: int = 40) -> str:
         """The end of what a task printed: stdout, then stderr."""
-        return log_tail(self.run_dir, self.spec.check_task(task), lines)
+        return self.files.log_tail(self.spec.check_task(task), lines)
 
     def __enter__(self) -> Run:
         self._held = True
@@ -254,8 +238,7 @@ class Run:
             if outcome == "finished":
                 self._state = outcome
                 self._result = self._summarize(self) if self._summarize else self.values
-                with contextlib.suppress(TypeError):  # a learner's own values need not be JSON
-                    (self.run_dir / "result.json").write_text(json.dumps(self._result))
+                self.files.leave_result(self._result)
         except LockstepError as problem:
             outcome, error = "failed", problem
         except Exception as problem:
@@ -298,12 +281,8 @@ class Run:
             for message in messages:
                 if "over" in message:
                     if message["over"] == "failed":
-                        raise first_failure(
-                            self.run_dir,
-                            message["deaths"],
-                            self.trace,
-                            waiting.paused(self.trace, self.tasks),
-                        )
+                        trace = self.trace
+                        raise first_failure(self.files, trace, waiting.paused(trace, self.tasks))
                     return str(message["over"])
                 if "unavailable" in message:
                     raise Unavailable(*message["unavailable"])
@@ -378,10 +357,18 @@ class Prepared:
     summarize: Callable[[Run], Any] | None = None
 
 
-def launch(ready: Prepared, origin: float, directory: RunDir | None = None) -> Run:
+def launch(ready: Prepared, origin: float, files: RunDir | None = None) -> Run:
     """Start a run. `origin`: when it was called, on the machine's clock."""
-    directory = directory or RunDir(ready.spec)
-    directory.describe(
-        ready.spec, ready.plan, ready.machine, origin, ready.programs, ready.schedule
+    files = files or RunDir.create(ready.spec)
+    facts = Facts(
+        **asdict(ready.plan),
+        origin=origin,
+        started=time.time(),
+        # under a chief, which hands out the work, workers serve as well
+        services=("ps", "worker") if ready.spec.chief else ("ps",),
+        sys_path=sys.path,
+        cwd=str(Path.cwd()),
     )
-    return Run(ready.spec, ready.plan, directory, origin, ready.summarize)
+    machine = ready.machine.as_dict()
+    files.describe(ready.spec, facts, machine, ready.programs, ready.schedule)
+    return Run(ready, files)

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import select
 import selectors
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
@@ -27,14 +24,15 @@ import psutil
 from course_lib.cluster import lifeline, process
 from course_lib.cluster.channel import Channel, pair
 from course_lib.cluster.roster import Roster
-from course_lib.cluster.task import clock, meetings
+from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import LockstepError, Unavailable
 from course_lib.network.layout import host_name
 from course_lib.record.events import Lifecycle, to_line
+from course_lib.record.rundir import RunDir
 from course_lib.spec import Link
 
-Launch = Callable[[Path, str, socket.socket, int, list[int]], int]
+Launch = Callable[[RunDir, str, socket.socket, int, list[int]], int]
 """Start the process of a task and return its pid: (run directory, task, its socket, reading end of
 its lifeline, descriptors it must not keep).
 """
@@ -70,23 +68,21 @@ def main(kernel: socket.socket, launch: Launch) -> NoReturn:
     orders = channel.receive()
     if orders:
         first, *more = orders
-        Supervisor(channel, Path(first["start"]), launch).supervise(more)
+        Supervisor(channel, RunDir(first["start"]), launch).supervise(more)
     os._exit(0)
 
 
 class Supervisor:
     """One run: its roster, the processes behind it, and the channels to them."""
 
-    def __init__(self, kernel: Channel, run_dir: Path, launch: Launch) -> None:
-        self.kernel, self.run_dir, self.launch = kernel, run_dir, launch
-        run = json.loads((run_dir / "run.json").read_text())
-        self.roster = Roster(run["tasks"], run["services"])
-        self.plan = run
+    def __init__(self, kernel: Channel, files: RunDir, launch: Launch) -> None:
+        self.kernel, self.files, self.launch = kernel, files, launch
+        self.roster = Roster(files.spec.tasks, files.facts.services)
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
         self.killed: set[str] = set()
         self.selector = selectors.DefaultSelector()
-        self.lifecycle = (run_dir / "lifecycle.jsonl").open("ab", buffering=0)
+        self.lifecycle = files.lifecycle.open("ab", buffering=0)
         self.ending: list[tuple[str, float]] | None = None
         self.deadline: float | None = None
 
@@ -101,7 +97,7 @@ class Supervisor:
         self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
         self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
         try:
-            self.wiring = Wiring(self.run_dir, self.plan, self.roster.states, self._write)
+            self.wiring = Wiring(self.files, self._write)
             self._start_tasks()
             for order in orders:
                 self._obey(**order)
@@ -125,11 +121,8 @@ class Supervisor:
             os._exit(1)
         finally:
             self._kill_everything()
-            for name in self.pids:
-                shutil.rmtree(process.temporary_dir(self.run_dir, name), ignore_errors=True)
-            shutil.rmtree(meetings(self.run_dir), ignore_errors=True)
-        deaths = {task: {"at": at, "why": why} for task, (at, why) in self.roster.deaths.items()}
-        self.kernel.send(over=self.roster.outcome, deaths=deaths)
+            self.files.clear()
+        self.kernel.send(over=self.roster.outcome)
 
     def _start_tasks(self) -> None:
         holder, self._lifeline = os.pipe()
@@ -143,7 +136,7 @@ class Supervisor:
             ]
             private += self.wiring.descriptors
             with self.wiring.inside(name):
-                self.pids[name] = self.launch(self.run_dir, name, theirs, holder, private)
+                self.pids[name] = self.launch(self.files, name, theirs, holder, private)
             theirs.close()
             self.channels[name] = ours
             self.selector.register(
@@ -232,7 +225,7 @@ class Supervisor:
                 and self._hear_task(name)
             ):
                 pass
-            why = self.roster.gone(name, status[1], clock(), asked=name in self.killed)
+            why = self.roster.gone(name, status[1], asked=name in self.killed)
             if why:
                 self._note(name, "killed" if name in self.killed else "failed", why)
 
@@ -289,7 +282,7 @@ def _next_death() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def fork(run_dir: Path, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
+def fork(files: RunDir, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
     """Start a task as a copy of this process, which has the framework loaded already."""
     pid = os.fork()
     if pid:
@@ -300,12 +293,12 @@ def fork(run_dir: Path, name: str, sock: socket.socket, holder: int, private: li
         for fd in private:
             os.close(fd)
         lifeline.hold(holder)
-        process.main(run_dir, name, sock)
+        process.main(files, name, sock)
     finally:
         os._exit(70)
 
 
-def spawn(run_dir: Path, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
+def spawn(files: RunDir, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
     """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same
     everywhere.
     """
@@ -317,7 +310,7 @@ def spawn(run_dir: Path, name: str, sock: socket.socket, holder: int, private: l
         "course_lib.cluster.entry",
         "process",
         str(holder),
-        str(run_dir),
+        str(files.path),
         name,
         str(sock.fileno()),
     ]

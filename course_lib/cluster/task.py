@@ -19,22 +19,11 @@ from course_lib.exchange import PATIENCE, Communicator
 from course_lib.network.layout import interface
 from course_lib.network.wires import Wires
 from course_lib.record.events import Metric, Phase, Recorder, Update
+from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 
 clock = time.monotonic
 """The clock of all events: one for every process of a machine."""
-
-
-def meetings(run_dir: Path) -> Path:
-    """Where the ranks of a run meet; it goes when the run is over."""
-    return run_dir / "meetings"
-
-
-def wires(run_dir: Path) -> Path:
-    """The links between hosts that the exchange keeps to, if the kernel does not impose them: see
-    `network.wires`.
-    """
-    return meetings(run_dir) / "wires"
 
 
 @dataclass
@@ -50,7 +39,7 @@ class Task:
     name: str
     spec: RunSpec
     addresses: dict[str, list[str]]
-    run_dir: Path
+    files: RunDir
     recorder: Recorder
     threads: int = 1
     device: str = "cpu"
@@ -63,6 +52,11 @@ class Task:
     )
     """Strategies call it whenever a step is over; the starting line of a race holds the task in it."""
     _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory of the run; `files` knows what lies where in it."""
+        return self.files.path
 
     @property
     def job(self) -> str:
@@ -113,8 +107,8 @@ class Task:
             )
         record = self.recorder.add if self.spec.trace else None
         self._groups[name] += 1
-        directory = meetings(self.run_dir) / f"{name}-{self._groups[name]}"
-        imposed = Wires(wires(self.run_dir)) if wires(self.run_dir).exists() else None
+        directory = self.files.meetings / f"{name}-{self._groups[name]}"
+        imposed = Wires(self.files.wires) if self.files.wires.exists() else None
         return Communicator(
             members.index(self.name), hosts, directory, record, patience, self.address, imposed
         )

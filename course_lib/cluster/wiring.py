@@ -5,56 +5,41 @@ links that change while it goes on.
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
 
 from course_lib.cluster import ports
 from course_lib.cluster.meter import Meter
-from course_lib.cluster.task import clock, wires
+from course_lib.cluster.task import clock
 from course_lib.network.build import build
-from course_lib.network.hosts import Hosts
 from course_lib.network.layout import PORT, by_job, host_name
 from course_lib.network.wires import Wires, lay
 from course_lib.record.events import Lifecycle
-from course_lib.spec import Link, RunSpec
+from course_lib.record.rundir import RunDir
+from course_lib.spec import Link
 
 
 class Wiring:
-    """Joins this process to the network that `plan` (of the run directory: network, rate, delay)
-    says, and finds an address for each task.
+    """Joins this process to the network that was planned for the run, and finds an address for each
+    task.
 
     `note` takes what happens to hosts. Raises `Unavailable` where the network cannot be had.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        plan: dict[str, Any],
-        tasks: Iterable[str],
-        note: Callable[[Lifecycle], None],
-    ) -> None:
-        spec = RunSpec.model_validate_json((run_dir / "spec.json").read_text())
-        self.plan, self._note, self._wires = plan, note, wires(run_dir)
-        self.hosts: Hosts | None = build(plan["network"], spec, plan["rate"], plan["delay"])
-        if "exchange" in (plan["rate"], plan["delay"]):
+    def __init__(self, files: RunDir, note: Callable[[Lifecycle], None]) -> None:
+        spec, self.facts = files.spec, files.facts
+        self._note, self._wires = note, files.wires
+        self.hosts = build(spec, self.facts)
+        if "exchange" in (self.facts.rate, self.facts.delay):
             self._wires.parent.mkdir(mode=0o700)
             lay(self._wires, {host: self._imposed(spec.link_of(host)) for host in spec.all_hosts})
         if self.hosts:
-            addresses = {task: f"{self.hosts.seats[task].address}:{PORT}" for task in tasks}
+            found = {task: f"{seat.address}:{PORT}" for task, seat in self.hosts.seats.items()}
         else:
-            self._reserved = {
-                task: sock for task, sock in zip(tasks, ports.reserve(len(spec.tasks)), strict=True)
-            }  # for as long as the run
-            addresses = {task: ports.address(sock) for task, sock in self._reserved.items()}
-        (run_dir / "addresses.json").write_text(json.dumps(by_job(addresses)))
-        self.meter = (
-            Meter(self.hosts.traffic, run_dir / "traffic.jsonl")
-            if self.hosts and spec.trace
-            else None
-        )
+            self._reserved = ports.reserve(len(spec.tasks))  # for as long as the run
+            found = dict(zip(spec.tasks, map(ports.address, self._reserved), strict=True))
+        files.addresses = by_job(found)
+        self.meter = Meter(self.hosts.traffic, files.traffic) if self.hosts and spec.trace else None
 
     def inside(self, task: str) -> AbstractContextManager[None]:
         """Be where a task is to be, for as long as it takes to start it."""
@@ -99,7 +84,5 @@ class Wiring:
         """What our exchange is to keep to: a delay that the kernel does not make, and then the rate
         too, since messages queue up before that.
         """
-        by_kernel = self.plan["rate"] == "kernel" and (
-            self.plan["delay"] == "kernel" or not link.delay
-        )
+        by_kernel = self.facts.rate == "kernel" and (self.facts.delay == "kernel" or not link.delay)
         return Link() if by_kernel else link

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.errors import SpecError
+from course_lib.record.saved import saved_runs
 from course_lib.widgets.board import html as pages
 from course_lib.widgets.board import sentences
 from course_lib.widgets.board.lanes import NAMES, runs
@@ -23,7 +24,6 @@ from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
-from course_lib.widgets.saved import saved_runs
 
 PERIOD = 0.25  # seconds between pictures
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from course_lib.errors import Unavailable
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
-from course_lib.network.kinds import Imposer, Kind
+from course_lib.record.rundir import Facts
 from course_lib.spec import RunSpec
 
 
-def build(kind: Kind, spec: RunSpec, rate: Imposer | None, delay: Imposer | None) -> Hosts | None:
-    """Move this process into the network of a run; the hosts, if it has some.
+def build(spec: RunSpec, facts: Facts) -> Hosts | None:
+    """Move this process into the network that was planned for a run; the hosts, if it has some.
 
     Raises `Unavailable` where the system refuses now what it allowed before.
     """
-    if kind == "loopback":
+    if facts.network == "loopback":
         return None
     try:
         namespaces.make_private()
-        if kind == "private":
+        if facts.network == "private":
             return None
         links = {host: spec.link_of(host) for host in spec.all_hosts}
-        return Hosts(spec.places, links, rate == "kernel", delay == "kernel")
+        return Hosts(spec.places, links, facts.rate == "kernel", facts.delay == "kernel")
     except Exception as error:  # pyroute2 has errors of its own besides OSError
         cure = "Set LOCKSTEP_NETWORK=loopback to do without, or run fewer clusters at a time."
         raise Unavailable(

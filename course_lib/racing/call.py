@@ -18,7 +18,6 @@ from course_lib import hardware
 from course_lib.cluster import nursery
 from course_lib.cluster.interrupt import saying
 from course_lib.cluster.run import WAIT, Prepared, Run, launch
-from course_lib.cluster.rundir import RunDir
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine
@@ -29,6 +28,7 @@ from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Fairness, LoadMeter, Sample
 from course_lib.racing.line import StartingLine, draw
 from course_lib.record.events import Lifecycle
+from course_lib.record.rundir import RunDir
 
 EVALUATE_EVERY = 10  # steps between two looks at the test accuracy, where a race is for one
 LOOK = 0.02  # seconds between looks at the starting line
@@ -76,7 +76,7 @@ def race(
         notes.append(
             "All entrants compute on the same GPUs, and how busy those are is not measured."
         )
-    directories = [RunDir(each.spec) for each in ready]
+    directories = [RunDir.create(each.spec) for each in ready]
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
         for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):

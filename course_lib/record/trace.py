@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from course_lib.record.events import (
     task_key,
     to_line,
 )
+from course_lib.record.rundir import RunDir
 
 
 class Trace:
@@ -27,21 +27,19 @@ class Trace:
     where `refresh` reads what came since: a live trace and a saved one are the same thing.
     """
 
-    def __init__(
-        self, events: Iterable[Event] = (), run_dir: Path | None = None, origin: float = 0.0
-    ) -> None:
+    def __init__(self, events: Iterable[Event] = (), files: RunDir | None = None) -> None:
         self._events: dict[type[Event], list[Event]] = defaultdict(list)
         self._lock = threading.Lock()
-        self.run_dir, self._origin = run_dir, origin
+        self.files = files
+        self._origin = files.facts.origin if files else 0.0
         self._offsets: dict[Path, int] = {}
         self._add(events)
 
     @classmethod
-    def of_run(cls, run_dir: Path | str) -> Trace:
+    def of_run(cls, run_dir: RunDir | Path | str) -> Trace:
         """The trace of a run directory, as far as it has got."""
-        run_dir = Path(run_dir)
-        origin = json.loads((run_dir / "run.json").read_text())["origin"]
-        return cls(run_dir=run_dir, origin=origin).refresh()
+        files = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
+        return cls(files=files).refresh()
 
     @classmethod
     def load(cls, path: Path | str) -> Trace:
@@ -60,12 +58,9 @@ class Trace:
 
     def refresh(self) -> Trace:
         """Read what the tasks have written since the last call; returns the trace itself."""
-        if self.run_dir:
+        if self.files:
             with self._lock:
-                for path in (
-                    *sorted(self.run_dir.glob("*.jsonl")),
-                    *sorted(self.run_dir.glob("tasks/*/events.jsonl")),
-                ):
+                for path in self.files.event_files():
                     self._add(self._read_on(path))
         return self
 

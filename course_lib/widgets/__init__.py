@@ -11,7 +11,7 @@ _place, _names = lazy.names(
     {
         "AllReduceStage": "course_lib.widgets.stage.all_reduce_stage:AllReduceStage",
         "RaceBoard": "course_lib.widgets.board.board:RaceBoard",
-        "SavedRun": "course_lib.widgets.saved:SavedRun",
+        "SavedRun": "course_lib.record.saved:SavedRun",
         "Timeline": "course_lib.widgets.timeline.timeline:Timeline",
         "TrainingBoard": "course_lib.widgets.board.board:TrainingBoard",
     },

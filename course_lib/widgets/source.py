@@ -52,7 +52,7 @@ def source(given: Given) -> Source:
         return Source(trace, title, *SIMULATED, {})
     if not isinstance(trace, Trace):
         raise SpecError("trace", given, "a run, the directory of one, a simulation, or a Trace")
-    if spec := getattr(given, "spec", None) or _spec(trace.run_dir):
+    if spec := getattr(given, "spec", None) or _spec(trace):
         title = (
             f"{spec.strategy} · {spec.framework} · "
             f"{spec.shares} {'replicas' if spec.replicas > 1 else 'workers'}"
@@ -76,8 +76,6 @@ def _saved(path: Path) -> Trace:
         raise SpecError("trace", str(path), allowed) from None
 
 
-def _spec(directory: Path | None) -> RunSpec | None:
-    """The spec that a run directory holds, if the trace is from one."""
-    if directory is None or not (directory / "spec.json").exists():
-        return None
-    return RunSpec.model_validate_json((directory / "spec.json").read_text())
+def _spec(trace: Trace) -> RunSpec | None:
+    """The spec of the run that a trace is of, if it is from a run directory."""
+    return trace.files.spec if trace.files and trace.files.holds_run else None

@@ -9,10 +9,10 @@ from course_lib.cluster.run import Run
 from course_lib.commands.picture import picture
 from course_lib.commands.watch import watch
 from course_lib.record.events import Lifecycle
+from course_lib.record.saved import SavedRun
 from course_lib.record.trace import Trace
 from course_lib.spec import Link
 from course_lib.widgets import Timeline, TrainingBoard
-from course_lib.widgets.saved import SavedRun
 from tests.helpers import until
 
 

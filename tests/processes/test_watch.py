@@ -9,7 +9,7 @@ import pytest
 from course_lib import start
 from course_lib.cluster.task import Task
 from course_lib.commands.watch import watch
-from course_lib.widgets.saved import SavedRun
+from course_lib.record.saved import SavedRun
 from tests.helpers import until
 
 

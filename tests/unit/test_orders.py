@@ -37,7 +37,7 @@ def test_orders_are_answered_in_turn_and_a_refusal_is_warned_of_at_the_next_call
     run.pause("worker:0")
     supervisor.send(answer=None)
     supervisor.send(answer="its process has ended")
-    supervisor.send(over="stopped", deaths={})
+    supervisor.send(over="stopped")
     with pytest.warns(
         UserWarning, match=r"pause\('worker:0'\) was not carried out: its process has ended"
     ):
@@ -50,7 +50,7 @@ def test_an_order_that_a_supervisor_at_its_end_no_longer_reads_came_too_late(
 ) -> None:
     run, supervisor = acted
     run.kill("worker:0")
-    supervisor.send(over="finished", deaths={})
+    supervisor.send(over="finished")
     with pytest.warns(UserWarning, match=r"kill\('worker:0'\) came too late: the run was finished"):
         run.wait(30)
 
@@ -58,7 +58,7 @@ def test_an_order_that_a_supervisor_at_its_end_no_longer_reads_came_too_late(
 def test_an_order_to_a_process_that_has_ended_is_refused_and_changes_nothing() -> None:
     it, kernel = Supervisor.__new__(Supervisor), pair()
     it.kernel, it.roster, it.lifecycle = kernel[0], Roster(["worker:0", "worker:1"]), io.BytesIO()
-    it.roster.gone("worker:1", 0, at=1.0)
+    it.roster.gone("worker:1", 0)
     it._obey(do="pause", task="worker:1")
     assert Channel(kernel[1]).receive() == [{"answer": "its process has ended"}]
     assert json.loads(it.lifecycle.getvalue())[1:3] == ["worker:1", "refused"]

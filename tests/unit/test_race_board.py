@@ -24,6 +24,7 @@ from course_lib.racing.fairness import Fairness
 from course_lib.record.curves import EMPTY, Goal, Readings
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
+from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
 from course_lib.widgets.board import charts
@@ -32,7 +33,6 @@ from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, TimeWindow, lanes, runs
 from course_lib.widgets.board.panels import Panel, throughput
 from course_lib.widgets.board.view import View
-from course_lib.widgets.saved import SavedRun, saved_runs
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.helpers import until

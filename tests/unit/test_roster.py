@@ -29,7 +29,7 @@ def test_where_workers_serve_the_run_is_finished_when_the_chief_is_done() -> Non
         roster.said(task, "running")
     roster.said("chief:0", "done")
     assert roster.outcome == "finished"
-    assert roster.gone("worker:0", 0, at=1.0) is None
+    assert roster.gone("worker:0", 0) is None
 
 
 def test_one_failure_is_the_failure_of_the_run() -> None:
@@ -38,22 +38,19 @@ def test_one_failure_is_the_failure_of_the_run() -> None:
 
 def test_a_process_that_goes_before_it_is_done_has_failed() -> None:
     it = roster(("worker:0", "running"))
-    assert it.gone("worker:0", -signal.SIGSEGV, at=3.0) == "its process was killed by SIGSEGV"
+    assert it.gone("worker:0", -signal.SIGSEGV) == "its process was killed by SIGSEGV"
     assert it.outcome == "failed"
-    assert it.deaths == {"worker:0": (3.0, "its process was killed by SIGSEGV")}
 
 
 def test_a_kill_that_was_asked_for_is_called_so() -> None:
-    assert (
-        roster().gone("worker:0", -signal.SIGKILL, at=1.0, asked=True) == "it was killed by kill()"
-    )
+    assert roster().gone("worker:0", -signal.SIGKILL, asked=True) == "it was killed by kill()"
 
 
 def test_going_after_the_end_is_no_failure() -> None:
     it = roster(("worker:0", "done"), ("worker:1", "done"))
-    assert it.gone("worker:0", 0, at=1.0) is None
+    assert it.gone("worker:0", 0) is None
     assert not it.over
-    assert it.gone("worker:1", 0, at=1.0) is None
+    assert it.gone("worker:1", 0) is None
     assert it.over
     assert it.outcome == "finished"
 
@@ -61,7 +58,7 @@ def test_going_after_the_end_is_no_failure() -> None:
 def test_what_is_killed_at_a_stop_is_no_failure() -> None:
     it = roster(("worker:0", "running"))
     it.stop()
-    assert it.gone("worker:0", -signal.SIGKILL, at=1.0) is None
+    assert it.gone("worker:0", -signal.SIGKILL) is None
     assert it.outcome == "stopped"
 
 
@@ -73,8 +70,7 @@ def test_a_stop_after_the_end_changes_nothing() -> None:
 
 def test_those_killed_because_of_the_first_failure_are_not_failures() -> None:
     it = roster(("worker:0", "failed"), ("worker:1", "running"))
-    assert it.gone("worker:1", -signal.SIGKILL, at=2.0) is None
-    assert it.deaths == {}
+    assert it.gone("worker:1", -signal.SIGKILL) is None
 
 
 def test_an_exit_code_is_told_in_words() -> None:

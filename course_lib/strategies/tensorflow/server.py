@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, clock, meetings
+from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import outcome
 from course_lib.strategies.tensorflow.steps import after, use
 from course_lib.workloads.tensorflow import accuracy, build, variables_of
@@ -52,14 +52,14 @@ def serve(task: Task) -> None:
 
 
 def _over(task: Task) -> Path:
-    return meetings(task.run_dir) / "over"
+    return task.files.meetings / "over"
 
 
 def serving(task: Task, name: str) -> Path:
     """The file that says that a server is up. It holds the task's slow factor: a call of `slow`
     reaches the process, but a graph can only read files.
     """
-    return meetings(task.run_dir) / f"serving-{name.replace(':', '-')}"
+    return task.files.meetings / f"serving-{name.replace(':', '-')}"
 
 
 def factor_of(task: Task, name: str) -> float:

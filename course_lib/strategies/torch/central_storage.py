@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, meetings
+from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
 from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, model_of, use
 from course_lib.workloads.model import digest
@@ -79,7 +79,7 @@ def common(task: Task) -> tuple[Any, torch.Tensor]:
     meet("all workers to map the shared memory")
     if task.index == 0:  # all have mapped the files, and need their names no longer
         for name in ("parameters", "slots"):
-            (meetings(task.run_dir) / name).unlink()
+            (task.files.meetings / name).unlink()
     return central, slots.view(task.spec.workers, -1)
 
 
@@ -87,7 +87,7 @@ def shared(task: Task, name: str, length: int) -> torch.Tensor:
     """A float32 tensor of shape (length,) in memory that all tasks of this run share: each of them
     maps the same file.
     """
-    folder = meetings(task.run_dir)
+    folder = task.files.meetings
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return torch.from_file(str(folder / name), shared=True, size=length)
 

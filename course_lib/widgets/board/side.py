@@ -17,8 +17,8 @@ ACTIVE = ("starting", "running")
 class Watched(Protocol):
     """What is needed of a run to look at it. A live run has it, and so has a saved one."""
 
-    spec: RunSpec
-
+    @property
+    def spec(self) -> RunSpec: ...
     @property
     def state(self) -> str: ...
     @property

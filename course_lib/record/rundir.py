@@ -1,0 +1,283 @@
+"""The run directory: all that a run leaves, and where. Only this file knows the names in it.
+
+    spec.json  machine.json  run.json   what was asked for, on which machine, and how it was planned
+    programs.pickle  schedule.pickle    what the tasks do
+    addresses.json                      where they reach each other
+    lifecycle.jsonl  traffic.jsonl      what the supervisor saw
+    result.json                         what came out
+    tasks/worker-0/events.jsonl         what a task did
+    tasks/worker-0/stdout.log           what it printed; stderr.log likewise
+    tasks/worker-0/value.pickle         what its function returned; or, if it failed, error.json
+
+While the run goes on there are also `meetings/`, where its tasks find each other, and a folder for
+temporary files in that of each task. Sizes are small, and everything but the pickles can be read
+without this library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from pydantic import BaseModel
+
+from course_lib.errors import SpecError
+from course_lib.record.events import Lifecycle, from_line
+from course_lib.spec import RunSpec
+
+KEEP = 50  # runs kept in the default place; older ones make room
+YOUNG = 3600.0  # seconds for which a run is kept in any case: it may be about to start
+LOGS = ("stdout.log", "stderr.log")
+
+
+def home() -> Path:
+    """Where runs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory.
+
+    Made, for this user alone, if it is not there.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    path = Path(os.environ.get("LOCKSTEP_HOME") or Path(base, "lockstep")).expanduser()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+class Facts(BaseModel):
+    """`run.json`: how a run was planned (the fields of `hardware.Plan`), and where and when it was
+    started: `origin` on the machine's monotonic clock, `started` in Unix time.
+    """
+
+    origin: float
+    started: float = 0.0
+    network: str = "loopback"
+    rate: str | None = None
+    delay: str | None = None
+    backend: str = "none"
+    start_method: str = "spawn"
+    reality: str = ""
+    reasons: list[dict[str, str]] = []
+    threads: int = 1
+    devices: dict[str, str] = {}
+    services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
+    sys_path: list[str] = []
+    cwd: str = ""
+
+
+class TaskError(BaseModel):
+    """`error.json`: why a task failed, in which step, and when (on the machine's clock)."""
+
+    task: str
+    step: int | None
+    reason: str
+    traceback: str
+    at: float
+
+
+class RunDir:
+    """The directory of a run, for whoever writes or reads it. Nothing is made before `describe`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, spec: RunSpec) -> RunDir:
+        """An empty directory for a run: the one that the spec names, or one in `home()`.
+
+        Raises `SpecError` if that cannot be written, or is not empty.
+        """
+        try:
+            if spec.run_dir is None:
+                runs = home() / "runs"
+                runs.mkdir(exist_ok=True, mode=0o700)
+                _make_room(runs)
+                stamp = time.strftime("%Y%m%d-%H%M%S")
+                return cls(tempfile.mkdtemp(prefix=f"{stamp}-{spec.strategy}-", dir=runs))
+            path = spec.run_dir.expanduser().resolve()
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if any(path.iterdir()):
+                allowed = "is not empty; name a directory that is empty or does not exist"
+                raise SpecError("run_dir", str(spec.run_dir), allowed)
+            if not os.access(path, os.W_OK):
+                raise PermissionError(0, "Permission denied")
+            return cls(path)
+        except OSError as error:
+            why = f"cannot be written ({error.strerror}); name a directory that can"
+            raise SpecError("run_dir", str(spec.run_dir), why) from None
+
+    # --- before the tasks start ---
+
+    def describe(
+        self,
+        spec: RunSpec,
+        facts: Facts,
+        machine: Mapping[str, Any],
+        programs: Mapping[str, str | Callable[..., Any]],
+        schedule: object = None,
+    ) -> None:
+        """Write all that the tasks need to know. `programs`: job -> `module:function`, or a function
+        of the learner's own; `schedule`: the all-reduce, if it is not the framework's own.
+        """
+        (self.path / "spec.json").write_text(spec.model_dump_json(indent=1))
+        (self.path / "run.json").write_text(facts.model_dump_json(indent=1))
+        (self.path / "machine.json").write_text(json.dumps(dict(machine), indent=1))
+        (self.path / "programs.pickle").write_bytes(cloudpickle.dumps(dict(programs)))
+        (self.path / "schedule.pickle").write_bytes(pickle.dumps(schedule))
+        for task in spec.tasks:
+            self.temporary(task).mkdir(parents=True)
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        return RunSpec.model_validate_json((self.path / "spec.json").read_text())
+
+    @cached_property
+    def facts(self) -> Facts:
+        return Facts.model_validate_json((self.path / "run.json").read_text())
+
+    @property
+    def holds_run(self) -> bool:
+        return (self.path / "spec.json").exists()
+
+    def programs(self) -> dict[str, str | Callable[..., Any]]:
+        """What `describe` was given."""
+        found: dict[str, str | Callable[..., Any]]
+        found = pickle.loads((self.path / "programs.pickle").read_bytes())
+        return found
+
+    def schedule(self) -> Any:
+        """What `describe` was given."""
+        return pickle.loads((self.path / "schedule.pickle").read_bytes())
+
+    @property
+    def addresses(self) -> dict[str, list[str]]:
+        """Job -> `host:port` of its tasks, in order; the supervisor sets it."""
+        return dict(json.loads((self.path / "addresses.json").read_text()))
+
+    @addresses.setter
+    def addresses(self, addresses: dict[str, list[str]]) -> None:
+        (self.path / "addresses.json").write_text(json.dumps(addresses))
+
+    # --- where things are ---
+
+    @property
+    def lifecycle(self) -> Path:
+        return self.path / "lifecycle.jsonl"
+
+    @property
+    def traffic(self) -> Path:
+        return self.path / "traffic.jsonl"
+
+    @property
+    def meetings(self) -> Path:
+        """Where the tasks find each other; it goes when the run is over."""
+        return self.path / "meetings"
+
+    @property
+    def wires(self) -> Path:
+        """The links that our own exchange keeps to, where the kernel does not: see `network.wires`."""
+        return self.meetings / "wires"
+
+    def events(self, task: str) -> Path:
+        return self._task(task) / "events.jsonl"
+
+    def event_files(self) -> list[Path]:
+        """All files with events that are there."""
+        return [*sorted(self.path.glob("*.jsonl")), *sorted(self.path.glob("tasks/*/events.jsonl"))]
+
+    def logs(self, task: str) -> list[Path]:
+        """What a task prints: stdout, then stderr."""
+        return [self._task(task) / name for name in LOGS]
+
+    def temporary(self, task: str) -> Path:
+        """Where a task puts temporary files; it goes when the run is over."""
+        return self._task(task) / "tmp"
+
+    def _task(self, task: str) -> Path:
+        return self.path / "tasks" / task.replace(":", "-")
+
+    # --- what a run leaves ---
+
+    def log_tail(self, task: str, lines: int = 15) -> str:
+        """The last lines of what a task printed, those of stderr last."""
+        texts = [p.read_text(errors="replace") for p in self.logs(task) if p.exists()]
+        return "\n".join(line[:300] for line in "".join(texts).splitlines()[-lines:])
+
+    def leave_error(self, error: TaskError) -> None:
+        (self._task(error.task) / "error.json").write_text(error.model_dump_json())
+
+    def errors(self) -> list[TaskError]:
+        """What the tasks that failed have left."""
+        found = self.path.glob("tasks/*/error.json")
+        return [TaskError.model_validate_json(path.read_text()) for path in found]
+
+    def leave_value(self, task: str, value: Any) -> None:
+        """Keep what a task's function returned. Raises what pickling does.
+
+        It appears whole or not at all: a parameter server may be told to leave meanwhile.
+        """
+        path = self._task(task) / "value.pickle"
+        draft = path.with_suffix(".draft")
+        draft.write_bytes(cloudpickle.dumps(value))
+        draft.rename(path)
+
+    def values(self, tasks: Iterable[str]) -> dict[str, Any]:
+        """What the functions of these tasks returned, as far as they are done."""
+        paths = {task: self._task(task) / "value.pickle" for task in tasks}
+        return {task: pickle.loads(p.read_bytes()) for task, p in paths.items() if p.exists()}
+
+    def stored_result(self) -> Any:
+        """What `leave_result` kept, or None."""
+        path = self.path / "result.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def leave_result(self, result: Any) -> None:
+        """Keep the result, if it is JSON: that of a learner's own functions need not be."""
+        with contextlib.suppress(TypeError):
+            (self.path / "result.json").write_text(json.dumps(result))
+
+    def clear(self) -> None:
+        """Remove what is only of use while the run goes on."""
+        for path in (*self.path.glob("tasks/*/tmp"), self.meetings):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def goes_on(self) -> bool:
+        """Whether a run has tasks. The supervisor removes their temporary folders when the last is
+        gone; killed itself, it leaves folders, and processes that are no more.
+        """
+        if not any(self.path.glob("tasks/*/tmp")):
+            return False
+        lines = self.lifecycle.read_bytes().splitlines(True) if self.lifecycle.exists() else []
+        events = [from_line(line) for line in lines if line.endswith(b"\n")]
+        pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
+        return any(map(_alive, pids)) if pids else time.time() - _made(self.path) < YOUNG
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _made(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _make_room(runs: Path) -> None:
+    """Remove the oldest runs of a folder, but none that is young or goes on."""
+    # their names begin with the time
+    for path in sorted(path for path in runs.iterdir() if path.is_dir())[:-KEEP]:
+        with contextlib.suppress(FileNotFoundError):  # another process may remove it as well
+            if time.time() - _made(path) > YOUNG and not RunDir(path).goes_on():
+                shutil.rmtree(path, ignore_errors=True)

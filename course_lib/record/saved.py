@@ -1,0 +1,103 @@
+"""Runs as their directories tell of them, live or long over: what views need of a run, without the
+process that started it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from course_lib.errors import LockstepError, SpecError, TaskFailed
+from course_lib.record.events import STATES, Lifecycle, Phase
+from course_lib.record.reality import Reality, reality
+from course_lib.record.rundir import RunDir
+from course_lib.record.trace import Trace
+
+# A killed process cannot stamp its own death. The supervisor notes it a moment later, and peers may
+# have noticed before.
+_NOTICE = 0.5  # seconds
+
+
+class SavedRun(RunDir):
+    """The run of a directory. It can be looked at, not acted on.
+
+    Raises `SpecError` if the directory holds no run.
+    """
+
+    def __init__(self, run_dir: Path | str) -> None:
+        super().__init__(run_dir)
+        try:
+            _ = self.spec
+            self._trace = Trace.of_run(self)
+        except (OSError, ValueError) as error:
+            raise SpecError("run_dir", str(run_dir), f"the directory of a run ({error})") from None
+
+    @property
+    def trace(self) -> Trace:
+        """What has happened so far; the same object each time, read up to now."""
+        return self._trace.refresh()
+
+    @property
+    def state(self) -> str:
+        """As `Run.state`. A run that ended without a word was stopped."""
+        states = {e.task: e.state for e in self.trace.all(Lifecycle) if e.state in STATES}
+        if self.goes_on():
+            return "running" if states and "starting" not in states.values() else "starting"
+        if any(state in ("failed", "killed") for state in states.values()):
+            return "failed"
+        # servers are told to leave when the others are done
+        awaited = [task for task in self.spec.tasks if not task.startswith(self.facts.services)]
+        return "finished" if all(states.get(task) == "done" for task in awaited) else "stopped"
+
+    @property
+    def reality(self) -> Reality:
+        """As `Run.reality`."""
+        return reality(self.spec, self.trace)
+
+    @property
+    def result(self) -> Any:
+        """What came out of it.
+
+        Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
+        """
+        result = self.stored_result()
+        if result is not None:
+            return result
+        if self.state == "failed":
+            raise first_failure(self, self.trace)
+        raise LockstepError(f"the run has no result: it is {self.state}")
+
+
+def first_failure(run: RunDir, trace: Trace, paused: Sequence[str] = ()) -> TaskFailed:
+    """The first failure of a run, which caused all others: of the errors that tasks left, and the
+    deaths that the supervisor saw. If tasks are `paused`, they are the cause of what others say.
+    """
+    found: list[tuple[float, str, int | None, str, str]] = []
+    for e in run.errors():
+        found.append((e.at - run.facts.origin, e.task, e.step, e.reason, e.traceback))
+    for death in trace.all(Lifecycle):
+        if death.state in ("failed", "killed") and death.why:
+            steps = [phase.step for phase in trace.all(Phase, death.task)]
+            step = steps[-1] if steps else None
+            found.append((death.at - _NOTICE, death.task, step, death.why, ""))
+    nobody = (0.0, "a task", None, "it left no word of why", "")
+    _, task, step, reason, traceback = min(found, key=lambda f: f[0], default=nobody)
+    if paused and traceback:
+        reason = f"{' and '.join(paused)} was paused, and {task} gave up waiting. It said: {reason}"
+    return TaskFailed(task, step, reason, traceback, run.log_tail(task))
+
+
+def saved_runs(path: Path | str) -> dict[str, SavedRun]:
+    """The run of a directory, or those of a race's directory, by label."""
+    path = Path(path)
+    if RunDir(path).holds_run:
+        run = SavedRun(path)
+        return {run.spec.strategy: run}
+    inside = sorted(p for p in path.glob("*/") if RunDir(p).holds_run)
+    if not inside:
+        allowed = "the directory of a run, or of a race with its runs in it"
+        raise SpecError("run_dir", str(path), allowed)
+    return {
+        p.name.partition("-")[2] if p.name[:1].isdigit() else p.name: SavedRun(p) for p in inside
+    }
