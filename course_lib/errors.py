@@ -15,7 +15,7 @@ OTHER_NAMES = {
     "tf": "tensorflow",
     "pytorch": "torch",
 }
-"""What others call what has a name of its own here."""
+"""Names that others use -> ours."""
 
 
 class LockstepError(Exception):
@@ -77,9 +77,8 @@ class Stalled(LockstepError):
         self.waiting_for, self.seconds = dict(waiting_for), seconds
         who = "; ".join(_clauses(self.waiting_for))
         what = f"the run is not over: {who}" if who else "the run is not over"
-        super().__init__(
-            f"after {seconds:.1f} s {what}. Wait longer with wait(timeout=...), or end it with stop()."
-        )
+        cure = "Wait longer with wait(timeout=...), or end it with stop()."
+        super().__init__(f"after {seconds:.1f} s {what}. {cure}")
 
 
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were"}
@@ -158,15 +157,13 @@ class Mismatch(LockstepError):
     def __init__(self, ranks: Sequence[int], calls: Sequence[Mapping[str, object]]) -> None:
         self.ranks, self.calls = tuple(ranks), tuple(map(dict, calls))
         one, other = self.calls
-        differ = [
-            name
+        parts = ", ".join(
+            f"{name} {one.get(name)} and {other.get(name)}"
             for name in ("length", "dtype", "algorithm", "schedule")
             if one.get(name) != other.get(name)
-        ]
-        parts = ", ".join(f"{name} {one.get(name)} and {other.get(name)}" for name in differ)
-        super().__init__(
-            f"ranks {self.ranks[0]} and {self.ranks[1]} do not agree: {parts}. All ranks must come with the same."
         )
+        who = f"ranks {self.ranks[0]} and {self.ranks[1]}"
+        super().__init__(f"{who} do not agree: {parts}. All ranks must come with the same.")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.ranks, self.calls)

@@ -329,7 +329,7 @@ def check_factor(factor: float, field: str = "factor") -> float:
 
 
 def parse_bytes(text: str | int, field: str = "bytes") -> int:
-    """`4MiB`, `64 KiB`, `1MB`, `100` or a number as a number of bytes: KiB is 1024 bytes, KB 1000."""
+    """`4MiB`, `64 KiB`, `1MB` or `100` as a number of bytes: KiB is 1024 bytes, KB 1000."""
     match = re.fullmatch(
         r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg])(i)?)?b?\s*", str(text), re.IGNORECASE
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,11 +38,8 @@ def parse_entrant(text: str) -> dict[str, Any]:
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
-            raise SpecError(
-                "race",
-                text,
-                "a strategy, then field=value for each field of its own, such as one_device,framework=torch",
-            )
+            form = "a strategy, then field=value for each field of its own"
+            raise SpecError("race", text, f"{form}, such as one_device,framework=torch")
         if key == "slow":
             fields.setdefault("slow", {}).update([parse_slow(value)])
         else:
@@ -96,16 +92,12 @@ def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
         case str():
             return None, entrant, {}
         case RunSpec():
-            return (
-                None,
-                entrant.strategy,
-                {name: getattr(entrant, name) for name in entrant.model_fields_set - {"strategy"}},
-            )
+            own = {name: getattr(entrant, name) for name in entrant.model_fields_set}
+            return None, own.pop("strategy", entrant.strategy), own
         case Mapping() if isinstance(entrant.get("strategy"), str):
-            own = {
-                name: value for name, value in entrant.items() if name not in ("strategy", "label")
-            }
-            return str(entrant["label"]) if "label" in entrant else None, entrant["strategy"], own
+            own = dict(entrant)
+            label = own.pop("label", None)
+            return None if label is None else str(label), own.pop("strategy"), own
         case (str(label), str(name)):
             return label, name, {}
         case (str(label), str(name), Mapping() as fields):
@@ -115,19 +107,19 @@ def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
 
 def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[str]:
     """A label for each entrant: its own, else its strategy's name, with its own fields where
-    another has the same name.
+    they tell it from another of that name.
     """
-    names = Counter(name for _, name, _ in parsed)
     labels: list[str] = []
     for label, name, own in parsed:
         text = label or name
-        if not label and names[name] > 1 and own:
-            text = " ".join(
-                [
-                    name,
-                    *(f"{key}={getattr(value, '__name__', value)}" for key, value in own.items()),
-                ]
-            )
+        others = [theirs for _, other, theirs in parsed if other == name]
+        if not label:
+            differ = [
+                f"{field}={getattr(value, '__name__', value)}"
+                for field, value in own.items()
+                if any(field not in theirs or theirs[field] != value for theirs in others)
+            ]
+            text = " ".join([name, *differ])
         if text in labels and label:
             raise SpecError("label", label, "each entrant has one of its own")
         count = 1 + sum(other == text or other.startswith(text + " #") for other in labels)
@@ -189,9 +181,8 @@ def _what(error: SpecError) -> tuple[str, str]:
 
 
 def _without(entrant: Entrant, error: SpecError) -> str:
-    what = (
-        f"the straggler {error.value}" if error.field == "slow" else f"{error.field}={error.value}"
-    )
+    straggler = error.field == "slow"
+    what = f"the straggler {error.value}" if straggler else f"{error.field}={error.value}"
     return f"{entrant.label} goes without {what}: {error.allowed}."
 
 
@@ -209,31 +200,28 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
     """What to know where an emulated step of some devices is for more examples than one of others,
     or lasts longer.
     """
-    specs = [entrant.spec for entrant in entrants]
-    if len({spec.device_ms for spec in specs}) > 1:
-        each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
+    device_ms = {entrant.label: entrant.spec.device_ms for entrant in entrants}
+    if len(set(device_ms.values())) > 1:
+        each = ", ".join(f"{label} {ms:g} ms" for label, ms in device_ms.items())
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
-    alike = [
-        entrant for entrant in entrants if not catalog.find(entrant.spec.strategy).model_parallel
-    ]
-    most, fewest = max(alike, key=_examples, default=None), min(alike, key=_examples, default=None)
-    if (
-        not specs[0].device_ms
-        or most is None
-        or fewest is None
-        or _examples(most) == _examples(fewest)
-    ):
+    ms = entrants[0].spec.device_ms
+    shares = {
+        entrant.label: _examples(entrant.spec)
+        for entrant in entrants
+        if not catalog.find(entrant.spec.strategy).model_parallel
+    }
+    if not (ms and shares) or len(set(shares.values())) == 1:
         return []
+    most, fewest = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
     return [
-        f"A device computes its share of a step in {specs[0].device_ms:g} ms, however large: {_examples(most):g} examples "
-        f"for {most.label}, {_examples(fewest):g} for {fewest.label}. If devices are to be equally fast, give {most.label} "
-        f"a device_ms of its own: {specs[0].device_ms * _examples(most) / _examples(fewest):.3g}."
+        f"A device computes its share of a step in {ms:g} ms, however large: {shares[most]:g} "
+        f"examples for {most}, {shares[fewest]:g} for {fewest}. If devices are to be equally "
+        f"fast, give {most} a device_ms of its own: {ms * shares[most] / shares[fewest]:.3g}."
     ]
 
 
-def _examples(entrant: Entrant) -> float:
+def _examples(spec: RunSpec) -> float:
     """Examples that a device computes in a step: with backups, fewer shares make up the batch."""
-    spec = entrant.spec
     spare = spec.backups if "backups" in catalog.find(spec.strategy).takes else 0
     return spec.batch / (spec.shares - spare)
 
@@ -241,12 +229,18 @@ def _examples(entrant: Entrant) -> float:
 def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
     """What to know where a step of some is several updates, each as far as the one of others."""
     steady = next((entrant for entrant in entrants if _updates(entrant.spec) == 1), None)
-    return [
-        f"{entrant.label} makes {_updates(entrant.spec)} updates a step, {steady.label} 1, at the same learning rate; to compare waiting and "
-        f"staleness alone, give {entrant.label} learning_rate={_rate(entrant.spec) / _updates(entrant.spec):.3g}."
-        for entrant in entrants
-        if steady and _updates(entrant.spec) > 1 and _rate(entrant.spec) == _rate(steady.spec)
-    ]
+    if steady is None:
+        return []
+    notes = []
+    for label, spec in ((entrant.label, entrant.spec) for entrant in entrants):
+        updates, rate = _updates(spec), _rate(spec)
+        if updates > 1 and rate == _rate(steady.spec):
+            notes.append(
+                f"{label} makes {updates} updates a step, {steady.label} 1, at the same learning "
+                "rate; to compare waiting and staleness alone, give "
+                f"{label} learning_rate={rate / updates:.3g}."
+            )
+    return notes
 
 
 def _updates(spec: RunSpec) -> int:

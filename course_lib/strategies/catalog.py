@@ -76,7 +76,7 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
 
 
 def named(fields: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[..., Schedule] | None]:
-    """The fields of a run with a learner's own `all_reduce` called by its name; and that function."""
+    """The fields of a run, a learner's own `all_reduce` as its name; and that function."""
     algorithm = fields.get("all_reduce")
     if not callable(algorithm):
         return dict(fields), None

@@ -32,14 +32,19 @@ def check(spec: RunSpec, machine: Machine) -> None:
 BACKUP_WORKERS = Strategy(
     "backup_workers",
     Facts(
-        summary="Synchronous training with spare workers: the first (workers - backups) gradients of a step make the update, the rest are dropped.",
+        summary="Synchronous training with spare workers: the first (workers - backups) gradients "
+        "of a step make the update, the rest are dropped.",
         variables="on the parameter servers, cut into equal pieces; workers pull copies",
-        gradients="each worker, from a share of the batch; (workers - backups) shares make up the whole",
-        update="the parameter server, with the mean of the first (workers - backups) gradients of a step",
-        waits="every worker for the first (workers - backups), in each step; the slowest `backups` are not waited for",
+        gradients="each worker, from a share of the batch; (workers - backups) shares make up the "
+        "whole",
+        update="the parameter server, with the mean of the first (workers - backups) gradients of "
+        "a step",
+        waits="every worker for the first (workers - backups), in each step; the slowest "
+        "`backups` are not waited for",
         wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
         use="synchronous training on many machines, of which some are slow at any time",
-        limits="what the backups compute is thrown away; the parameter servers' network carries everything",
+        limits="what the backups compute is thrown away; the parameter servers' network carries "
+        "everything",
         source="Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)",
     ),
     programs("backup_workers", torch=("worker", "ps")),

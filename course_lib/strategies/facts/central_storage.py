@@ -12,16 +12,19 @@ def standing(framework: str, machine: Machine) -> Standing:
     if framework != "tensorflow":
         return Standing(
             "measured",
-            "real processes, a replica in each; variables and gradients in memory that all of them share",
+            "real processes, a replica in each; variables and gradients in memory that all of "
+            "them share",
         )
     if machine.gpus and framework in machine.cuda_frameworks:
         return Standing(
             "measured",
-            f"one real process; variables on the CPU, real replicas on up to {len(machine.gpus)} GPUs",
+            f"one real process; variables on the CPU, real replicas on up to {len(machine.gpus)} "
+            "GPUs",
         )
     return Standing(
         "measured",
-        "one real process; variables on one logical CPU device, real replicas on others, which share its cores",
+        "one real process; variables on one logical CPU device, real replicas on others, which "
+        "share its cores",
     )
 
 
@@ -38,14 +41,18 @@ def check(spec: RunSpec, machine: Machine) -> None:
 CENTRAL_STORAGE = Strategy(
     "central_storage",
     Facts(
-        summary="The variables live once, on the host; every device of the machine fetches them, and the host applies the average of the gradients.",
+        summary="The variables live once, on the host; every device of the machine fetches them, "
+        "and the host applies the average of the gradients.",
         variables="once, on the host (CPU)",
         gradients="each device, from its share of the batch",
         update="the host, once a step, with the average",
         waits="the host for all devices, and every device for the host's update, in each step",
-        wire="nothing leaves the machine; n S of variables from the host to the devices, and n S of gradients back",
-        use="models whose variables do not fit on every device, such as large embeddings, on one machine",
-        limits="everything passes through the host's memory; one machine; the slowest device sets the pace",
+        wire="nothing leaves the machine; n S of variables from the host to the devices, and n S "
+        "of gradients back",
+        use="models whose variables do not fit on every device, such as large embeddings, on one "
+        "machine",
+        limits="everything passes through the host's memory; one machine; the slowest device sets "
+        "the pace",
         source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
     ),
     programs("central_storage", tensorflow=("worker",), torch=("worker",)),

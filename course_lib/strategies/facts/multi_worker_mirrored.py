@@ -29,15 +29,20 @@ def check(spec: RunSpec, machine: Machine) -> None:
 MULTI_WORKER_MIRRORED = Strategy(
     "multi_worker_mirrored",
     Facts(
-        summary="Every worker has a full copy of the model; an all-reduce averages their gradients in each step, so the copies stay equal.",
+        summary="Every worker has a full copy of the model; an all-reduce averages their "
+        "gradients in each step, so the copies stay equal.",
         variables="a copy on every worker",
         gradients="each worker, from its share of the batch",
         update="every worker, to its own copy, with the same average",
-        waits="every worker for all others, in each step: none begins the next before the average is there",
+        waits="every worker for all others, in each step: none begins the next before the average "
+        "is there",
         wire="2(n-1)/n S bytes sent by each worker (ring all-reduce)",
-        use="synchronous data parallelism over several machines: the usual way to train on more than one",
-        limits="the slowest worker sets the pace; the model must fit on every worker; one lost worker stops all",
-        source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., PyTorch Distributed, VLDB 2020",
+        use="synchronous data parallelism over several machines: the usual way to train on more "
+        "than one",
+        limits="the slowest worker sets the pace; the model must fit on every worker; one lost "
+        "worker stops all",
+        source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., "
+        "PyTorch Distributed, VLDB 2020",
     ),
     programs("multi_worker_mirrored", tensorflow=("worker",), torch=("worker",)),
     order=40,

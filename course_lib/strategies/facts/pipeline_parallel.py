@@ -24,7 +24,10 @@ def check(spec: RunSpec, machine: Machine) -> None:
         )
     if spec.batch % parts:
         near = [n for n in range(1, spec.batch + 1) if spec.batch % n == 0 and n >= stages]
-        text = f"must divide the batch of {spec.batch}, such as {min(near, key=lambda n: abs(n - parts))}"
+        text = (
+            f"must divide the batch of {spec.batch}, such as "
+            f"{min(near, key=lambda n: abs(n - parts))}"
+        )
         raise SpecError("microbatches", parts, text)
     if spec.pipeline == "1f1b" and parts < stages:
         raise SpecError(
@@ -37,15 +40,21 @@ def check(spec: RunSpec, machine: Machine) -> None:
 PIPELINE_PARALLEL = Strategy(
     "pipeline_parallel",
     Facts(
-        summary="The layers are cut into stages, one on each worker; the batch flows through them in microbatches, forward and back.",
+        summary="The layers are cut into stages, one on each worker; the batch flows through them "
+        "in microbatches, forward and back.",
         variables="each layer on one worker: its stage",
         gradients="each stage those of its own layers, microbatch by microbatch",
         update="each stage, to its own layers, once all microbatches are back",
-        waits="every stage for its neighbours; for (n-1)/(m+n-1) of the time, with m microbatches, while the pipeline fills and drains",
-        wire="the activations between two stages forward, and as many bytes of their gradients back; no parameters and no gradients of them",
-        use="models too deep for one device, across machines too: it sends little, and only to neighbours",
-        limits="the bubble; the slowest stage sets the pace; activations of many microbatches at a time (gpipe: m, 1f1b: at most n)",
-        source="Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019; Narayanan et al., Efficient Large-Scale Language Model "
+        waits="every stage for its neighbours; for (n-1)/(m+n-1) of the time, with m "
+        "microbatches, while the pipeline fills and drains",
+        wire="the activations between two stages forward, and as many bytes of their gradients "
+        "back; no parameters and no gradients of them",
+        use="models too deep for one device, across machines too: it sends little, and only to "
+        "neighbours",
+        limits="the bubble; the slowest stage sets the pace; activations of many microbatches at "
+        "a time (gpipe: m, 1f1b: at most n)",
+        source="Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019; "
+        "Narayanan et al., Efficient Large-Scale Language Model "
         "Training, SC 2021",
     ),
     programs("pipeline_parallel", torch=("worker",)),

@@ -30,7 +30,8 @@ def check(spec: RunSpec, machine: Machine) -> None:
         raise SpecError(
             "workload",
             spec.workload,
-            "tensor_parallel cuts dense layers, two at a time: digits, digits_deep and wide have them",
+            "tensor_parallel cuts dense layers, two at a time: digits, digits_deep and wide have "
+            "them",
         )
     field, shards = (
         ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
@@ -55,23 +56,28 @@ def all_reduce(spec: RunSpec) -> Reason:
     return Reason(
         "all-reduce",
         "of activations",
-        "Workers add up in the middle of a step what their pieces make; gradients of parameters stay.",
+        "Workers add up in the middle of a step what their pieces make; gradients of parameters "
+        "stay.",
     )
 
 
 TENSOR_PARALLEL = Strategy(
     "tensor_parallel",
     Facts(
-        summary="Every layer is cut into pieces, one on each worker; all compute the same batch, and add up what their pieces make of it.",
+        summary="Every layer is cut into pieces, one on each worker; all compute the same batch, "
+        "and add up what their pieces make of it.",
         variables="a piece of every layer on each worker",
         gradients="each worker those of its own pieces, from the whole batch",
         update="each worker, to its own pieces",
         waits="every worker for all others, in each pair of layers",
-        wire="activations: 2(n-1)/n A bytes sent by each worker in an all-reduce of A bytes, one forward for each pair of layers and one back for "
+        wire="activations: 2(n-1)/n A bytes sent by each worker in an all-reduce of A bytes, one "
+        "forward for each pair of layers and one back for "
         "each but the first; no gradients of parameters",
         use="layers that are too large for one device; inside a machine, where the wires are fast",
-        limits="it exchanges in the middle of every step, so slow wires stall it; a layer has only so many units to share out",
-        source="Shoeybi et al., Megatron-LM, 2019; https://www.tensorflow.org/guide/dtensor_overview",
+        limits="it exchanges in the middle of every step, so slow wires stall it; a layer has "
+        "only so many units to share out",
+        source="Shoeybi et al., Megatron-LM, 2019; "
+        "https://www.tensorflow.org/guide/dtensor_overview",
     ),
     programs("tensor_parallel", tensorflow=("worker",), torch=("worker",)),
     standing,

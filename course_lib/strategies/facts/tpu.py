@@ -8,8 +8,14 @@ from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import Facts, Standing, Strategy, programs
 
 NO_TPU = "TPUStrategy needs a TPU, and this machine has none"
-EMULATE = "Use --emulate (emulate=True): the same replicas, compiled by the same compiler (XLA), with logical CPU devices for cores."
-NO_TORCH = "PyTorch reaches a TPU only through torch_xla, a package of its own that this course does not use"
+EMULATE = (
+    "Use --emulate (emulate=True): the same replicas, compiled by the same compiler (XLA), "
+    "with logical CPU devices for cores."
+)
+NO_TORCH = (
+    "PyTorch reaches a TPU only through torch_xla, a package of its own that this course "
+    "does not use"
+)
 USE_TENSORFLOW = "Use --framework tensorflow."
 
 
@@ -54,14 +60,17 @@ def all_reduce(spec: RunSpec) -> Reason:
 TPU = Strategy(
     "tpu",
     Facts(
-        summary="Every core of a TPU has a full copy of the model and runs the same program, compiled by XLA; the cores average their gradients.",
+        summary="Every core of a TPU has a full copy of the model and runs the same program, "
+        "compiled by XLA; the cores average their gradients.",
         variables="a copy on every core",
         gradients="each core, from its share of the batch, multiplying in bfloat16",
         update="every core, to its own copy, with the same average",
         waits="every core for all others, in each step",
-        wire="nothing leaves the process; 2(n-1)/n S sent by each core over the TPU's own links (emulated: (n-1) S to one device and back)",
+        wire="nothing leaves the process; 2(n-1)/n S sent by each core over the TPU's own links "
+        "(emulated: (n-1) S to one device and back)",
         use="large dense models whose shapes never change",
-        limits="everything must compile with XLA: fixed shapes, no Python inside a step; bfloat16 keeps 8 significant bits",
+        limits="everything must compile with XLA: fixed shapes, no Python inside a step; bfloat16 "
+        "keeps 8 significant bits",
         source="https://www.tensorflow.org/guide/tpu",
     ),
     programs("tpu", tensorflow=("worker",), torch=()),
