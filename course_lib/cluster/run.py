@@ -282,7 +282,7 @@ class Run:
                 if "over" in message:
                     if message["over"] == "failed":
                         trace = self.trace
-                        raise first_failure(self.files, trace, waiting.paused(trace, self.tasks))
+                        raise first_failure(self.files, trace, waiting.paused(trace, self.spec))
                     return str(message["over"])
                 if "unavailable" in message:
                     raise Unavailable(*message["unavailable"])

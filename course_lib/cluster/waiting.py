@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from course_lib.cluster.roster import SERVICES
 from course_lib.network.layout import host_name
-from course_lib.record.events import Lifecycle, Phase
+from course_lib.record.digest import Digest
+from course_lib.record.events import Phase, end_of
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -29,11 +30,10 @@ def describe(
     Servers are named if something holds them up. Those of the `busy` tasks that are paused, cut off
     or slowed hold up all that have fallen silent. `handle`: what the run is called in the cures.
     """
-    recent = {task: _recent(trace, task) for task in busy}
+    digest = Digest.of(spec, trace, over=False)
+    recent = {task: _recent(digest, task) for task in busy}
     silent = {task for task, phases in recent.items() if _silent(phases, now)}
-    held = {
-        task: why for task in recent if (why := _held(trace, spec, task, task in silent, handle))
-    }
+    held = {task: why for task in recent if (why := _held(digest, task, task in silent, handle))}
     does = {
         task: _does(phases, list(held) if task in silent else []) for task, phases in recent.items()
     }
@@ -44,16 +44,25 @@ def describe(
     }
 
 
-def paused(trace: Trace, tasks: Iterable[str]) -> list[str]:
-    """Those of the tasks that are paused, or were when they ended."""
-    return [task for task in tasks if _last(trace, task, "paused", "resumed") == "paused"]
+def paused(trace: Trace, spec: RunSpec) -> list[str]:
+    """The tasks that are paused, or were when they ended."""
+    digest = Digest.of(spec, trace, over=False)
+    return [task for task in spec.tasks if _is(digest, task, "paused", "resumed")]
 
 
-def _recent(trace: Trace, task: str) -> list[Phase]:
+def _is(digest: Digest, who: str, state: str, back: str) -> bool:
+    """Whether a task or host has entered a state and not come back."""
+    last = digest.last(who, state, back)
+    return last is not None and last.state == state
+
+
+def _recent(digest: Digest, task: str) -> list[Phase]:
     """The last phases of a task; of a chief, which may only hand out work, those of all."""
-    return trace.all(Phase, task)[-RECENT:] or (
-        trace.all(Phase)[-RECENT:] if task.startswith("chief") else []
-    )
+    mine = digest.latest(task, RECENT)
+    if mine or not task.startswith("chief"):
+        return mine
+    every = [p for other in digest.spec.tasks for p in digest.latest(other, RECENT)]
+    return sorted(every, key=end_of)[-RECENT:]
 
 
 def _silent(phases: list[Phase], now: float) -> bool:
@@ -67,22 +76,17 @@ def _silent(phases: list[Phase], now: float) -> bool:
     return bool(phases) and now - max(p.end for p in phases) > max(SILENT, STEPS * usual)
 
 
-def _held(trace: Trace, spec: RunSpec, task: str, silent: bool, handle: str) -> str | None:
+def _held(digest: Digest, task: str, silent: bool, handle: str) -> str | None:
     """What holds a task up, and how to end that; None if nothing is known to."""
-    host = spec.places[task]
-    if paused(trace, [task]):
+    host = digest.spec.places[task]
+    if _is(digest, task, "paused", "resumed"):
         return f"is paused ({handle}.resume({task!r}) lets it go on)"
-    if _last(trace, host_name(host), "cut", "healed") == "cut":
+    if _is(digest, host_name(host), "cut", "healed"):
         return f"is on {host_name(host)}, which is cut off ({handle}.heal({host}) joins it again)"
-    slowed = trace.all(Lifecycle, task, state="slowed")[-1:]
-    if silent and slowed and slowed[0].factor > 1:
-        return f"was {slowed[0].words} ({handle}.slow({task!r}, 1) ends that)"
+    slowed = digest.last(task, "slowed")
+    if silent and slowed and slowed.factor > 1:
+        return f"was {slowed.words} ({handle}.slow({task!r}, 1) ends that)"
     return None
-
-
-def _last(trace: Trace, who: str, *states: str) -> str:
-    """Which of these states a task or host entered last; "" if none."""
-    return next((e.state for e in reversed(trace.all(Lifecycle, who)) if e.state in states), "")
 
 
 def _does(phases: list[Phase], waits_for: list[str]) -> str:

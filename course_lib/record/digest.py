@@ -229,6 +229,10 @@ class Digest:
         """Task -> how many times slower it was made, for those that ever were."""
         return dict(self.spec.slow) | {task: made[-1] for task, made in self.slowed.items() if made}
 
+    def last(self, who: str, *states: str) -> Lifecycle | None:
+        """The last event with which a task or host entered one of these states."""
+        return next((e for e in reversed(self.life.get(who, ())) if e.state in states), None)
+
     # --- what it says of the last few steps ---
 
     @property
@@ -240,6 +244,10 @@ class Digest:
             task for task in self.spec.tasks if task.startswith("worker:") or task in self._recent
         ]
         return sorted(busy, key=lambda task: (not task.startswith("worker:"), *task_key(task)))
+
+    def latest(self, task: str, count: int) -> list[Phase]:
+        """The last phases of a task, as recorded."""
+        return list(self._recent.get(task, ()))[-count:]
 
     def recent(self, since: float) -> list[Phase]:
         """Phases that end after `since`, waits told apart from exchanges where workers meet."""

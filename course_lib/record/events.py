@@ -1,9 +1,9 @@
-"""The trace: a closed set of events, written by each task as it runs, and read by everything that
-looks at a run.
+"""Events: what happened in a run, as a closed set of records. Each task writes its own as it runs;
+everything that looks at a run reads them.
 
-In a run directory each task writes its own `tasks/worker-0/events.jsonl`, and the supervisor writes
-`lifecycle.jsonl` and `traffic.jsonl`. A line is one event: its kind, then its fields. All times are
-seconds on the machine's one monotonic clock; a `Trace` shows them from the start of the run.
+In a run directory each task has its own `tasks/worker-0/events.jsonl`; `lifecycle.jsonl` and
+`traffic.jsonl` are the supervisor's. A line is one event: its kind, then its fields. All times are
+seconds on the machine's one monotonic clock; a `Trace` counts them from the start of the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Phase(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Bytes that went from one task to another, recorded by `task`, in a round of a collective."""
+    """Bytes that `src` sent to `dst` in a round of a collective, recorded by `task`."""
 
     task: str
     src: str
@@ -41,12 +41,12 @@ class Message(NamedTuple):
 
 
 class Update(NamedTuple):
-    """An assignment to model variables. Versions count updates: `staleness` is how many others came
-    between read and write.
+    """An assignment to model variables. Versions count updates: `staleness` is how many other
+    updates came between the version that was `read` and the one that was `written`.
 
-    `gradients`: how many computed gradients went into it. One that goes into none is a `Metric`
-    named "dropped". `workers`: whose they are, such as "worker:3" or "worker:0 worker:2"; "" where
-    all workers bring theirs together, or where it is not known.
+    `gradients`: how many computed gradients went into it. (A gradient that goes into no update is a
+    `Metric` named "dropped".) `workers`: whose gradients, such as "worker:3" or "worker:0
+    worker:2"; "" where all workers contribute together, or where it is not known.
     """
 
     task: str
@@ -78,10 +78,10 @@ class Metric(NamedTuple):
 class Lifecycle(NamedTuple):
     """What became of a task, or was done to it or to a host (`host:1`); `why` may be empty.
 
-    A task is starting (with its `pid`), running, done, failed or killed: those are `STATES`. Whatever
-    its state, it can be paused and resumed, or slowed: from then on it takes `factor` times as long.
-    A host can be linked (given a link of `mbit`, None for no limit, and `delay_ms`), cut or healed.
-    `refused` is an order to a task or host that could not be carried out; it changes nothing.
+    A task is starting (with its `pid`), running, done, failed or killed (`STATES`). In any state it
+    can be paused and resumed, or slowed: from then on it takes `factor` times as long. A host can
+    be linked (given a link of `mbit`, None for no limit, and `delay_ms`), cut or healed. `refused`
+    is an order to a task or host that could not be carried out; it changes nothing.
     """
 
     task: str
@@ -145,14 +145,14 @@ E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle, Traffic)
 
 
 def to_line(event: Event) -> bytes:
-    """One event as one line of JSON."""
+    """An event as one line of JSON."""
     return _encode([_NAMES[type(event)], *event]).encode() + b"\n"
 
 
 def from_line(line: str | bytes, origin: float = 0.0) -> Event:
-    """The event that a line holds, its times counted from `origin`.
+    """The event of a line, its times counted from `origin`.
 
-    Raises ValueError for a line that is none.
+    Raises ValueError for a line that holds no event.
     """
     name, *fields = json.loads(line)
     if name not in KINDS:
@@ -163,11 +163,11 @@ def from_line(line: str | bytes, origin: float = 0.0) -> Event:
 
 
 class Recorder:
-    """Collects the events of one task and writes them behind its back.
+    """Collects the events of one task; a thread writes them to a file.
 
-    `add` costs a tuple and a list append, so that tracing does not disturb what it measures; a
-    thread writes the batch ten times a second. Whoever reads the file sees an event at most about
-    0.1 s after it happened. With no path, nothing is kept.
+    `add` costs a tuple and a list append, so that tracing does not disturb what it measures. The
+    thread writes every `period` seconds, so a reader of the file sees an event about 0.1 s after it
+    happened. With no path, nothing is kept.
     """
 
     def __init__(self, path: Path | None, period: float = 0.1) -> None:
@@ -208,7 +208,7 @@ class Recorder:
 
 
 def _forget(event: Event) -> None:
-    """Takes an event and keeps nothing: tracing switched off."""
+    """Drop an event: tracing is switched off."""
 
 
 def end_of(event: Event) -> float:

@@ -152,7 +152,7 @@ def step_spans(trace: Trace) -> dict[int, tuple[float, float]]:
 
 
 def step_ends(trace: Trace) -> list[float]:
-    """When each step was over, in order: a step ends when its last worker has applied the update."""
+    """When each step was over, in order: when its last worker had applied the update."""
     return [last for _, last in step_spans(trace).values()]
 
 

@@ -1,4 +1,4 @@
-"""Trace: the events of a run, merged on one clock. A live trace and a saved one are the same thing."""
+"""Trace: the events of a run, merged on one clock, live or saved."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from course_lib.record.events import (
     E,
     Event,
-    Lifecycle,
-    Phase,
     end_of,
     from_line,
     task_key,
@@ -21,10 +19,10 @@ from course_lib.record.rundir import RunDir
 
 
 class Trace:
-    """The events of a run, merged on one clock that starts at zero when the run starts.
+    """The events of a run, on one clock that starts at zero when the run starts.
 
     Made from events in hand, from a file (`Trace.load`), or from a run directory (`Trace.of_run`),
-    where `refresh` reads what came since: a live trace and a saved one are the same thing.
+    of which `refresh` reads what has been written since. `seconds`: time of the last event.
     """
 
     def __init__(self, events: Iterable[Event] = (), files: RunDir | None = None) -> None:
@@ -32,7 +30,8 @@ class Trace:
         self._lock = threading.Lock()
         self.files = files
         self._origin = files.facts.origin if files else 0.0
-        self._offsets: dict[Path, int] = {}
+        self._offsets: dict[Path, int] = {}  # how far each file has been read
+        self.seconds = 0.0
         self._add(events)
 
     @classmethod
@@ -54,7 +53,8 @@ class Trace:
 
     def since(self, kind: type[E], number: int) -> list[E]:
         """Events of one kind after the first `number`, in the order in which they were written."""
-        return list(self._events.get(kind, ())[number:])  # type: ignore[arg-type]  # as in `all`
+        # the dict maps each kind to a list of that kind
+        return list(self._events.get(kind, ())[number:])  # type: ignore[arg-type]
 
     def refresh(self) -> Trace:
         """Read what the tasks have written since the last call; returns the trace itself."""
@@ -66,9 +66,7 @@ class Trace:
 
     def __iter__(self) -> Iterator[Event]:
         """All events in order of their time (of their end, for those that last)."""
-        return iter(
-            sorted((e for kind in list(self._events) for e in list(self._events[kind])), key=end_of)
-        )
+        return iter(sorted(self._everything(), key=end_of))
 
     def __len__(self) -> int:
         return sum(len(events) for events in self._events.values())
@@ -77,10 +75,10 @@ class Trace:
         return f"Trace({len(self)} events, {len(self.tasks)} tasks, {self.seconds:.2f} s)"
 
     def all(self, kind: type[E], task: str | None = None, **fields: object) -> list[E]:
-        """Events of one kind in the order written, narrowed to a task and to equal fields:
-        `all(Phase, "worker:0", what="reduce")`.
+        """Events of one kind in the order written; on request only those of a task, and those with
+        fields of these values: `all(Phase, "worker:0", what="reduce")`.
         """
-        events: list[E] = list(self._events.get(kind, ()))  # type: ignore[arg-type]  # the dict maps each kind to its own list
+        events = self.since(kind, 0)
         if task is not None:
             events = [e for e in events if e.task == task]
         for name, value in fields.items():
@@ -89,30 +87,21 @@ class Trace:
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks of which anything is known, in order of job and index; hosts are none."""
-        known = {e.task for events in list(self._events.values()) for e in list(events)}
+        """The tasks that have an event, in order of job and index; hosts are not tasks."""
+        known = {e.task for e in self._everything()}
         return sorted((task for task in known if not task.startswith("host:")), key=task_key)
 
-    @property
-    def seconds(self) -> float:
-        """Time of the last event."""
-        return max(
-            (end_of(e) for events in list(self._events.values()) for e in events[-50:]), default=0.0
-        )
-
-    def last(self, task: str) -> str:
-        """What a task did last, in words, for error messages."""
-        phase, life = self.all(Phase, task)[-1:], self.all(Lifecycle, task)[-1:]
-        if phase and not (life and life[0].state != "running" and life[0].at > phase[0].end):
-            return f"has finished '{phase[0].what}' of step {phase[0].step} and nothing since"
-        return ": ".join(filter(None, life[0][1:3])) if life else "not a word yet"
+    def _everything(self) -> list[Event]:
+        """All events, kind by kind; copied, since another thread may be adding some."""
+        return [e for events in list(self._events.values()) for e in list(events)]
 
     def _add(self, events: Iterable[Event]) -> None:
         for event in events:
             self._events[type(event)].append(event)
+            self.seconds = max(self.seconds, end_of(event))
 
     def _read_on(self, path: Path) -> list[Event]:
-        """Whole lines written since the last look; a line still being written waits for the next."""
+        """The events of whole lines written since the last look at a file."""
         if not path.exists():
             return []
         with path.open("rb") as file:

@@ -28,7 +28,7 @@ def with_waits(trace: Trace) -> list[Phase]:
 
 
 def in_lockstep(phases: Iterable[Phase]) -> bool:
-    """Whether reductions are collectives: nobody leaves that of a step before everybody has come."""
+    """Whether reductions are collectives: nobody leaves one before everybody has come."""
     begun: dict[int, dict[str, float]] = defaultdict(dict)
     done: dict[int, dict[str, float]] = defaultdict(dict)
     for p in phases:

@@ -170,11 +170,6 @@ def test_throughput_leaves_out_the_first_step() -> None:
     assert digest.losses.rate() == 64.0
 
 
-def test_last_says_what_a_task_was_doing() -> None:
-    assert Trace(EVENTS).last("worker:1") == "has finished 'apply' of step 0 and nothing since"
-    assert Trace(EVENTS).last("worker:7") == "not a word yet"
-
-
 def test_the_chrome_export_names_threads_and_keeps_times(tmp_path: Path) -> None:
     save_chrome(Trace(EVENTS), tmp_path / "trace.json")
     entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -1,4 +1,4 @@
-"""Side: one run on a board, as it was at the last look: its state, its curves, and how far it is."""
+"""Side: one run on a board, as it was at the last look."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class View:
         return window, lanes(side.digest, window, columns)
 
     def headline(self) -> str:
-        """Who is ahead, or how far a single run is, in one sentence; names stand between ** and **."""
+        """Who is ahead, or how far a single run is; names stand between ** and **."""
         if len(self.sides) == 1:
             return sentences.progress(self.sides[0])
         told = sentences.verdict if self.over else sentences.ahead
