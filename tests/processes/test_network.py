@@ -310,15 +310,21 @@ def keep_exchanging(task: Any) -> int:
     return count
 
 
+def quiet(run: Any, seconds: float) -> bool:
+    """Whether no message is recorded for so long."""
+    before = len(run.trace.all(Message))
+    time.sleep(seconds)
+    return len(run.trace.all(Message)) == before
+
+
 def test_nothing_reaches_a_host_that_is_cut_off_until_it_is_healed() -> None:
     run = start(keep_exchanging, workers=2, hosts=2).wait_running(60)
     until(lambda: len(run.trace.all(Message)) > 50, "some exchanges")
     run.partition(1)
     until(lambda: run.trace.all(Lifecycle, "host:1", state="cut"), "the cut")
-    time.sleep(0.3)  # what was on its way has arrived, and what is recorded is written
+    until(lambda: quiet(run, 0.3), "what was on its way to arrive and to be written down")
     before = len(run.trace.all(Message))
-    time.sleep(0.5)
-    assert len(run.trace.all(Message)) == before
+    assert quiet(run, 0.5)
     run.heal(1)
     until(lambda: len(run.trace.all(Message)) > before + 50, "exchanges after the cut")
     (run.run_dir / "enough").touch()
