@@ -17,8 +17,7 @@ from rich.text import Text
 
 from course_lib.errors import SpecError
 from course_lib.record.saved import saved_runs
-from course_lib.widgets.board import html as pages
-from course_lib.widgets.board import sentences
+from course_lib.widgets.board import markup, sentences
 from course_lib.widgets.board.lanes import NAMES, runs
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
@@ -57,7 +56,7 @@ def watch(
     console.print(picture(view, console.width))
     if html is not None:
         try:
-            print(page.save(html, pages.document(view)))
+            print(page.save(html, markup.document(view)))
         except OSError as error:
             raise SpecError("html", str(html), f"cannot be written ({error.strerror})") from None
 

@@ -27,8 +27,7 @@ from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, en
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
-from course_lib.widgets.board import charts
-from course_lib.widgets.board import html as pages
+from course_lib.widgets.board import charts, markup
 from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, TimeWindow, lanes, runs
 from course_lib.widgets.board.panels import Panel, throughput
@@ -698,7 +697,7 @@ def test_the_terminal_shows_the_lanes_of_a_board(tmp_path: Path) -> None:
 def test_a_page_of_one_run_has_its_one_lane_for_each_task(tmp_path: Path) -> None:
     view = View({"it": SomeRun(lockstep())})
     view.look()
-    page = pages.document(view)
+    page = markup.document(view)
     assert page.count('class="lk-row"') == 2 and view.goal is None and "They race" not in page
 
 

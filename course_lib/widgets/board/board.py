@@ -15,7 +15,7 @@ from typing import Any
 import ipywidgets as w
 
 from course_lib.errors import LockstepError
-from course_lib.widgets.board import html
+from course_lib.widgets.board import markup
 from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.side import Watched
@@ -48,7 +48,7 @@ class Board(w.VBox):
             w.HTML(),
             w.HTML(),
             w.HTML(),
-            w.HTML(html.frame(self._prefix)),
+            w.HTML(markup.frame(self._prefix)),
         )
         shown = [self.head, self.charts.box, self.lanes, legend, self.message]
         for part in shown:
@@ -87,7 +87,7 @@ class Board(w.VBox):
         """Write the board as the runs stand as one page that needs no kernel and no network, and
         return where it is.
         """
-        return page.save(path, self._made(html.document))
+        return page.save(path, self._made(markup.document))
 
     def _made(self, of: Callable[[View], str]) -> str:
         with self._looking:
@@ -141,8 +141,8 @@ class Board(w.VBox):
             if self._news and (charts_too or self.view.over or self.charts.due):
                 self.charts.update(self.view.panels())
                 self._news = False
-            self.head.value = html.head(self.view)
-            self.lanes.value = html.sides(self.view, self._prefix)
+            self.head.value = markup.head(self.view)
+            self.lanes.value = markup.sides(self.view, self._prefix)
             self.controls.refresh()
         return time.monotonic() - began
 

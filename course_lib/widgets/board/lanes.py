@@ -20,13 +20,14 @@ from course_lib.widgets.kit.palette import FATE
 COLUMNS = 600
 NAMES = (*measures.SHOWN, "checkpoint", *FATE)
 STEPS = 8  # of the slowest worker, that should fit into a lane
-NOTHING = -1  # what no phase says anything of
+NOTHING = -1  # a column in which no phase was recorded
 
 
 class Lane(NamedTuple):
     """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
     `NOTHING`; `waited`: share of the window; `fate`: `paused`, `killed`, `cut` or empty, as it is
-    now; `factor`: how many times slower it was made."""
+    now; `factor`: how many times slower it was made.
+    """
 
     task: str
     cells: np.ndarray
@@ -40,8 +41,8 @@ class Lane(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What stands at the end of the lane. A phase is recorded when it ends: who is stuck in one
-        is silent.
+        """What stands at the end of the lane. A phase is recorded when it ends, so a worker that is
+        stuck in one is silent.
         """
         if self.fate or not self.task.startswith("worker:"):
             return self.fate
@@ -60,25 +61,24 @@ class TimeWindow(NamedTuple):
 
 
 def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
-    """Seconds that a lane should show, alike for all: some steps of the slowest.
+    """Seconds that all lanes should show: some steps of the slowest run.
 
-    One that is shown `now` stays while it fits.
+    The span that is shown `now` stays while it fits.
     """
     need = max(0.05, STEPS * max((d.step_seconds() for d in digests), default=0.0))
     return now if now / 3 < need <= now else svg.round_up(min(need, 60.0))
 
 
 def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[Lane]:
-    """A lane for each task of a run. Where several phases share a column, the shortest is seen:
-    long ones show in others.
+    """A lane for each task of a run. Where several phases share a column, the shortest is drawn: a
+    longer one has other columns, too.
     """
     # a little more, so that all of a step is there to tell its waits
     shown = digest.recent(window.begin - window.span / STEPS)
     found = []
     for task in digest.tasks:
-        mine = [
-            p for p in shown if p.task == task and p.end > window.begin and p.start < window.end
-        ]
+        seen = (p for p in shown if p.end > window.begin and p.start < window.end)
+        mine = [p for p in seen if p.task == task]
         cells = np.full(columns, NOTHING, np.int8)
         for p in sorted(mine, key=lambda p: p.start - p.end):
             _paint(cells, window, p.start, p.end, p.what)
@@ -102,21 +102,17 @@ def _paint(cells: np.ndarray, window: TimeWindow, start: float, end: float, what
 def _waited(phases: Sequence[Phase], window: TimeWindow) -> float:
     """The share of the window that was spent waiting, of what is known of it."""
     clipped = [(p.what, max(p.start, window.begin), min(p.end, window.end)) for p in phases]
-    known = max((end for _, _, end in clipped), default=0.0) - min(
-        (start for _, start, _ in clipped), default=0.0
-    )
-    return (
-        sum(end - start for what, start, end in clipped if what == "wait") / known
-        if known > 0
-        else 0.0
-    )
+    if not clipped:
+        return 0.0
+    known = max(end for _, _, end in clipped) - min(start for _, start, _ in clipped)
+    waited = sum(end - start for what, start, end in clipped if what == "wait")
+    return waited / known if known > 0 else 0.0
 
 
 def runs(cells: np.ndarray) -> list[tuple[int, int, int]]:
-    """Neighbouring columns that are alike, as (first, one past the last, what), without those that
-    hold nothing.
+    """Stretches of equal columns, as (first, one past the last, what), without those that hold
+    nothing.
     """
     edges = [0, *(np.flatnonzero(np.diff(cells)) + 1).tolist(), len(cells)]
-    return [
-        (a, b, int(cells[a])) for a, b in itertools.pairwise(edges) if a < b and cells[a] != NOTHING
-    ]
+    pairs = [(a, b) for a, b in itertools.pairwise(edges) if a < b]
+    return [(a, b, int(cells[a])) for a, b in pairs if cells[a] != NOTHING]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,55 +32,48 @@ ENDED_BY = {
     "cut": ("healed",),
 }
 NOBODY = 2**32 - 1
+Clock = Callable[[list[float]], np.ndarray]
 
 
 def scene(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str, Any], bytes]:
     """What to draw as JSON, and its columns as compressed bytes. `slow`: tasks that were slow from
     the start, and by how much.
     """
-    # and tasks, which are there anyway
-    hosts = {e.task for e in trace.all(Lifecycle) if e.state in FAULTS}
-    lanes = sorted(
-        {*trace.tasks, *hosts, *(end for m in trace.all(Message) for end in (m.src, m.dst))},
-        key=_lane_key,
-    )
+    life = trace.all(Lifecycle)
+    hit = {e.task for e in life if e.state in FAULTS}  # hosts among them
+    ends = {end for m in trace.all(Message) for end in (m.src, m.dst)}
+    lanes = sorted({*trace.tasks, *hit, *ends}, key=_lane_key)
     place = {task: i for i, task in enumerate(lanes)}
-    all_phases, all_messages = (
-        sorted(with_waits(trace), key=end_of),
-        sorted(trace.all(Message), key=lambda m: m.start),
-    )
+    all_phases = sorted(with_waits(trace), key=end_of)
+    all_messages = sorted(trace.all(Message), key=lambda m: m.start)
     phases, messages = all_phases[-MOST:], all_messages[-MOST:]
     phases.sort(key=lambda p: (place[p.task], p.start))
     lasting: list[Phase | Message] = [*phases, *messages]
-    moments = [e.at for e in trace.all(Lifecycle)]
-    origin, end = (
-        min([e.start for e in lasting] + moments, default=0.0),
-        max([e.end for e in lasting] + moments, default=0.0),
-    )
+    moments = [e.at for e in life]
+    origin = min([e.start for e in lasting] + moments, default=0.0)
+    end = max([e.end for e in lasting] + moments, default=0.0)
     unit = max((end - origin) / NOBODY, min(1e-6, (end - origin) / 1e6)) or 1e-9
-    clock = _Clock(origin, unit)
+    clock = partial(_ticks, origin, unit)
+    steps = _step_ends(trace)
     columns = {
         **_phases(phases, clock),
         **_messages(messages, place, clock),
         **_waits(phases),
         **_updates(trace, phases),
+        "steps": np.array([step for step, _ in steps], np.uint32),
+        "stepEnds": clock([end for _, end in steps]),
     }
-    steps = _step_ends(trace)
-    columns["steps"] = np.array([step for step, _ in steps], np.uint32)
-    columns["stepEnds"] = clock([end for _, end in steps])
     counts = np.bincount([place[p.task] for p in phases], minlength=len(lanes))
+    shades = [(what, PHASE[what]) for what in PHASES]
     described = {
         "lanes": lanes,
         "first": [0, *np.cumsum(counts).tolist()],
         "origin": origin,
         "unit": unit,
         "endAt": end,
-        "phases": [
-            [what, PHASE[what].color, PHASE[what].pattern, f"{what}: {PHASE[what].meaning}"]
-            for what in PHASES
-        ],
-        "faults": _faults(trace, place, slow or {}, end),
-        "opening": _opening(trace, phases, steps),
+        "phases": [[what, s.color, s.pattern, f"{what}: {s.meaning}"] for what, s in shades],
+        "faults": _faults(life, place, slow or {}, end),
+        "opening": _opening(life, phases),
         "leftOut": len(all_phases) - len(phases) + len(all_messages) - len(messages),
         "layout": [[name, column.dtype.str[1:], len(column)] for name, column in columns.items()],
     }
@@ -94,48 +89,44 @@ def _lane_key(task: str) -> tuple[int, str, int]:
     return order, job, int(index) if index.isdigit() else -1
 
 
-class _Clock:
+def _ticks(origin: float, unit: float, seconds: list[float]) -> np.ndarray:
     """Seconds as whole numbers of `unit` from `origin` on."""
-
-    def __init__(self, origin: float, unit: float) -> None:
-        self.origin, self.unit = origin, unit
-
-    def __call__(self, seconds: list[float]) -> np.ndarray:
-        ticks = np.round((np.array(seconds, dtype=float) - self.origin) / self.unit)
-        return np.clip(ticks, 0, NOBODY).astype("<u4")
+    ticks = np.round((np.array(seconds, dtype=float) - origin) / unit)
+    return np.clip(ticks, 0, NOBODY).astype("<u4")
 
 
-def _span(events: list[Phase] | list[Message], clock: _Clock) -> tuple[np.ndarray, np.ndarray]:
+def _span(events: list[Phase] | list[Message], clock: Clock) -> tuple[np.ndarray, np.ndarray]:
     """Starts, each as the difference to the one before (they compress better so), and lengths."""
     start, end = clock([e.start for e in events]), clock([e.end for e in events])
     return np.diff(start, prepend=np.uint32(0)), end - start
 
 
-def _phases(phases: list[Phase], clock: _Clock) -> dict[str, np.ndarray]:
+def _phases(phases: list[Phase], clock: Clock) -> dict[str, np.ndarray]:
     start, length = _span(phases, clock)
+    step = np.array([p.step for p in phases], np.uint32)
     what = np.array([PHASES.index(p.what) for p in phases], np.uint8)
-    return {
-        "start": start,
-        "length": length,
-        "step": np.array([p.step for p in phases], np.uint32),
-        "what": what,
-    }
+    return {"start": start, "length": length, "step": step, "what": what}
 
 
 def _messages(
-    messages: list[Message], place: dict[str, int], clock: _Clock
+    messages: list[Message], place: dict[str, int], clock: Clock
 ) -> dict[str, np.ndarray]:
     start, length = _span(messages, clock)
-    ends = {
-        side: np.array([place[getattr(m, side)] for m in messages], np.uint16)
-        for side in ("src", "dst")
+    return {
+        "mStart": start,
+        "mLength": length,
+        "src": np.array([place[m.src] for m in messages], np.uint16),
+        "dst": np.array([place[m.dst] for m in messages], np.uint16),
+        "bytes": np.array([m.bytes for m in messages], np.float64),
+        "round": np.array([m.round for m in messages], np.uint32),
+        "chunk": np.array([m.chunk for m in messages], np.uint32),
     }
-    size = np.array([m.bytes for m in messages], np.float64)
-    numbers = {
-        name: np.array([getattr(m, name) for m in messages], np.uint32)
-        for name in ("round", "chunk")
-    }
-    return {"mStart": start, "mLength": length, **ends, "bytes": size, **numbers}
+
+
+def _table(names: tuple[str, ...], rows: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Rows of whole numbers as a column for each name."""
+    columns = np.array(rows, np.int64).reshape(-1, len(names)).clip(0, NOBODY).astype(np.uint32).T
+    return dict(zip(names, columns, strict=True))
 
 
 def _waits(phases: list[Phase]) -> dict[str, np.ndarray]:
@@ -144,33 +135,24 @@ def _waits(phases: list[Phase]) -> dict[str, np.ndarray]:
     """
     index = {p: i for i, p in enumerate(phases)}
     known = [(index[w.phase], index[w.released], w.last) for w in waits(phases) if w.released]
-    rows = np.array(known, np.uint32).reshape(-1, 3)
-    return {
-        "wait": rows[:, 0].copy(),
-        "released": rows[:, 1].copy(),
-        "last": rows[:, 2].astype(np.uint8),
-    }
+    columns = _table(("wait", "released", "last"), known)
+    return columns | {"last": columns["last"].astype(np.uint8)}
 
 
 def _updates(trace: Trace, phases: list[Phase]) -> dict[str, np.ndarray]:
     """For each `apply` that made an update: its phase, the version that it made, and the staleness
     of its gradients.
     """
-    applies: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for i in reversed(range(len(phases))):
-        if phases[i].what == "apply":
-            applies[phases[i].task, phases[i].step].append(i)
+    applies: dict[tuple[str, int], deque[int]] = defaultdict(deque)
+    for i, p in enumerate(phases):
+        if p.what == "apply":
+            applies[p.task, p.step].append(i)
     made = [
-        (found.pop(), u.written, u.staleness)
+        (found.popleft(), u.written, u.staleness)
         for u in trace.all(Update)
         if (found := applies[u.task, u.step])
     ]
-    rows = np.array(made, np.int64).reshape(-1, 3).clip(0, NOBODY).astype(np.uint32)
-    return {
-        "update": rows[:, 0].copy(),
-        "version": rows[:, 1].copy(),
-        "staleness": rows[:, 2].copy(),
-    }
+    return _table(("update", "version", "staleness"), made)
 
 
 def _step_ends(trace: Trace) -> list[tuple[int, float]]:
@@ -184,50 +166,33 @@ def _step_ends(trace: Trace) -> list[tuple[int, float]]:
 
 
 def _faults(
-    trace: Trace, place: dict[str, int], slow: dict[str, float], end: float
+    life: list[Lifecycle], place: dict[str, int], slow: dict[str, float], end: float
 ) -> list[dict[str, Any]]:
-    """What was done to tasks and hosts, or befell them, each until the next such thing."""
-    events = [
-        Lifecycle(task, "slowed", "", 0.0, factor=factor)
-        for task, factor in slow.items()
-        if task in place
-    ]
-    events += sorted((e for e in trace.all(Lifecycle) if e.state in FAULTS), key=end_of)
-    events = [
-        e._replace(state="full speed", why="") if (e.state, e.factor) == ("slowed", 1.0) else e
-        for e in events
-    ]
-    found = []
-    for i, e in enumerate(events):
-        later = (
-            other.at
-            for other in events[i + 1 :]
-            if other.task == e.task and other.state in ENDED_BY.get(e.state, ())
-        )
-        found.append(
-            {
-                "lane": place[e.task],
-                "state": e.state,
-                "words": e.words,
-                "factor": e.factor,
-                "at": e.at,
-                "until": next(later, end),
-            }
-        )
+    """What was done to tasks and hosts, or befell them, each until what ends it."""
+    planned = [Lifecycle(t, "slowed", "", 0.0, factor=f) for t, f in slow.items() if t in place]
+    found: list[dict[str, Any]] = []
+    for e in [*planned, *sorted((e for e in life if e.state in FAULTS), key=end_of)]:
+        if e.state == "slowed" and e.factor == 1.0:
+            e = e._replace(state="full speed", why="")
+        lane = place[e.task]
+        for other in found:
+            if (other["lane"], other["until"]) == (lane, end) and e.state in ENDED_BY.get(
+                other["state"], ()
+            ):
+                other["until"] = e.at
+        facts = {"state": e.state, "words": e.words, "factor": e.factor}
+        found.append({"lane": lane, **facts, "at": e.at, "until": end})
     return found
 
 
-def _opening(
-    trace: Trace, phases: list[Phase], steps: list[tuple[int, float]]
-) -> list[float] | None:
+def _opening(life: list[Lifecycle], phases: list[Phase]) -> list[float] | None:
     """What is in view at first: some steps around the first fault, else in the middle; None:
     everything.
     """
-    numbers = sorted({p.step for p in phases})
-    if len(numbers) <= OPENING:
+    steps = len({p.step for p in phases})
+    if steps <= OPENING:
         return None
-    began = min(p.start for p in phases)
-    fault = next((e.at for e in trace.all(Lifecycle) if e.state in FAULTS and e.at > began), None)
-    middle = fault if fault is not None else (began + max(p.end for p in phases)) / 2
-    width = OPENING * (max(p.end for p in phases) - began) / len(numbers)
+    began, ended = min(p.start for p in phases), max(p.end for p in phases)
+    faults = (e.at for e in life if e.state in FAULTS and e.at > began)
+    middle, width = next(faults, (began + ended) / 2), OPENING * (ended - began) / steps
     return [middle - width / 2, middle + width / 2]

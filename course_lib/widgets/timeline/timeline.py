@@ -51,10 +51,8 @@ class Timeline(anywidget.AnyWidget):
         """Show what has happened since; returns the timeline itself."""
         self.source = source(self.given)
         described, data = scene(self.source.trace, self.source.slow)
-        described |= {
-            "title": self.source.title,
-            "badge": badge(self.source.reality, self.source.why),
-        }
+        sign = badge(self.source.reality, self.source.why)
+        described |= {"title": self.source.title, "badge": sign}
         with self.hold_sync():  # one message: the columns belong to the description
             self.scene, self.data, self.live = described, data, not is_over(self.given)
         return self
@@ -63,9 +61,8 @@ class Timeline(anywidget.AnyWidget):
         """Write the trace in Chrome's format. Open the file at ui.perfetto.dev yourself: nothing is
         sent anywhere from here.
         """
-        path = Path(path)
-        save_chrome(self.source.trace, path)
-        return path
+        save_chrome(self.source.trace, Path(path))
+        return Path(path)
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the same timeline, zoom and all, that needs no kernel and no network."""
@@ -109,22 +106,14 @@ class Timeline(anywidget.AnyWidget):
         sent: dict[tuple[str, str], list[int]] = defaultdict(list)
         for m in self.source.trace.all(Message):
             sent[m.src, m.dst].append(m.bytes)
-        order = sorted(sent, key=lambda ends: tuple(map(task_key, ends)))
-        return text.table(
-            [
-                (
-                    f"{src} to {dst}",
-                    f"{len(sent[src, dst])} messages",
-                    f"{sum(sent[src, dst])} bytes",
-                )
-                for src, dst in order
-            ],
-            right=True,
-        )
+        rows = []
+        for src, dst in sorted(sent, key=lambda ends: tuple(map(task_key, ends))):
+            sizes = sent[src, dst]
+            rows.append((f"{src} to {dst}", f"{len(sizes)} messages", f"{sum(sizes)} bytes"))
+        return text.table(rows, right=True)
 
     def _faults(self) -> str:
-        lanes = self.scene["lanes"]
-        faults = self.scene["faults"]
+        lanes, faults = self.scene["lanes"], self.scene["faults"]
         return text.table([(f"{f['at']:.2f} s", lanes[f["lane"]], f["words"]) for f in faults])
 
     def _asked(self, _: Any, content: dict[str, Any], buffers: Any) -> None:
