@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.hardware.capabilities import Capability, network_parts
 from course_lib.hardware.limits import gigabytes
@@ -121,7 +122,8 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool) -> tuple[in
     """How many tasks of this kind fit in memory. Raises `SpecError` if those of `spec` do not."""
     once, each = (mb * MB for mb in _MEMORY_MB[spec.framework, start])
     once = 0 if warm and start == "fork" else once
-    model = 4 * spec.parameters * _COPIES[spec.framework] if spec.workload == "wide" else 0
+    sized = "parameters" in workloads.fields(spec.workload)  # the others' models are small
+    model = 4 * spec.parameters * _COPIES[spec.framework] if sized else 0
     each += model * spec.replicas
     tasks = len(spec.tasks)
     if machine.memory_total == 0:
@@ -139,14 +141,14 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool) -> tuple[in
     cure = "not even one worker fits: close other programs or notebooks"
     if most > 0:
         cure = f"at most {_n(most, 'worker')}"
-    cure += ", or fewer parameters" if spec.workload == "wide" else ""
+    cure += ", or fewer parameters" if sized else ""
     text = f"{spec.framework} needs about {need} for {what}, this machine has {free} free: {cure}"
     raise SpecError("workers", spec.shares, text)
 
 
 def _gpus(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
     """How many GPUs are used: one for each that computes, or none, so that workers stay alike."""
-    here, needed = len(machine.gpus), 1 if spec.strategy == "one_device" else spec.shares
+    here, needed = len(machine.gpus), spec.shares
     if not here:
         return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
     found = f"{_n(here, 'GPU')} ({machine.gpus[0].name})"
