@@ -70,3 +70,11 @@ _before = pytest.StashKey[set[Path]]()
 def home(tmp_path: Path) -> Path:
     """A LOCKSTEP_HOME for a process of its own, apart from that of the other tests."""
     return tmp_path / "home"
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of starting tasks: from the warm zygote, and as fresh interpreters."""
+    if request.param == "spawn":
+        monkeypatch.setenv("LOCKSTEP_START", "spawn")
+    return str(request.param)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from course_lib.record.events import Metric
+from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
 
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
@@ -54,3 +59,26 @@ def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
         return result | {"weights": kept}
 
     return role
+
+
+def updates(trace: Trace, ps: str = "ps:0") -> list[Update]:
+    """The updates that a parameter server made, in the order of the versions that they wrote."""
+    return sorted(trace.all(Update, ps), key=lambda u: u.written)
+
+
+def usual(trace: Trace, task: str, what: str) -> float:
+    """Seconds that a phase usually takes a task."""
+    return statistics.median(p.end - p.start for p in trace.all(Phase, task, what=what))
+
+
+def lockstep(
+    *arguments: str, home: Path | None = None, seconds: float = 90
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of `lockstep`, with a LOCKSTEP_HOME of its own or that of the tests."""
+    return subprocess.run(
+        [sys.executable, "-m", "course_lib", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, "COLUMNS": "200", **({"LOCKSTEP_HOME": str(home)} if home else {})},
+    )

@@ -29,14 +29,6 @@ END_IT = "from course_lib import Run; Run.going()[-1].stop()"
 WORD = f"The run goes on, as long as this Python process does. run.stop() ends it; if it has no name: {END_IT}"
 
 
-@pytest.fixture(params=["fork", "spawn"])
-def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of starting tasks: from the warm zygote, and as fresh interpreters."""
-    if request.param == "spawn":
-        monkeypatch.setenv("LOCKSTEP_START", "spawn")
-    return str(request.param)
-
-
 def alive(run: Any) -> list[int]:
     """Pids of a run's tasks that still exist."""
     pids = [e.pid for e in run.trace.all(Lifecycle, state="starting")]

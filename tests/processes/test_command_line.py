@@ -1,9 +1,6 @@
 """The command line, as a person or a script uses it: exit codes, one-line errors, JSON."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.commands import options
 from tests.conftest import HOME, processes_of
-from tests.helpers import until
+from tests.helpers import lockstep, until
 
 FIELDS = {
     *(
@@ -51,17 +48,6 @@ NINE = [
     *("direct", "double_tree", "halving_doubling", "hierarchical", "parameter_server"),
     *("recursive_doubling", "reduce_to_one", "ring", "tree"),
 ]
-
-
-def lockstep(*arguments: str, seconds: float = 90) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "course_lib", *arguments]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env={**os.environ, "COLUMNS": "200"},
-    )
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])

@@ -21,7 +21,7 @@ from course_lib.course import check
 from course_lib.course.grading import Bounds, grade
 from course_lib.course.task import Verdict
 from tests.conftest import gone_within
-from tests.helpers import until
+from tests.helpers import lockstep, until
 
 ROOT = Path(__file__).parents[2]
 EXERCISE = ROOT / "exercises" / "04_allreduce_from_scratch.ipynb"
@@ -239,17 +239,6 @@ def states(verdicts: list[Verdict]) -> list[str]:
     return [v.state for v in verdicts]
 
 
-def lockstep(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", "LOCKSTEP_HOME": str(home)}
-    return subprocess.run(
-        [sys.executable, "-m", "course_lib", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        env=environment,
-    )
-
-
 def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behind(
     tmp_path: Path, home: Path
 ) -> None:
@@ -268,7 +257,9 @@ def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behin
         "answer-ring": f"{helper}\n{ring}",
         **solved("answer-reduce-to-one"),
     }
-    done = lockstep("check", str(answered(tmp_path / "mine.ipynb", mine)), "--json", home=home)
+    done = lockstep(
+        "check", str(answered(tmp_path / "mine.ipynb", mine)), "--json", home=home, seconds=170
+    )
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert found["passed"] == 2
@@ -279,21 +270,23 @@ def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behin
 
 
 def test_the_solution_passes_its_own_check(home: Path) -> None:
-    done = lockstep("check", str(SOLUTION), home=home)
+    done = lockstep("check", str(SOLUTION), home=home, seconds=170)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 of 4 passed" in done.stdout
     assert gone_within(str(home), 2.0) == []
 
 
 def test_what_is_no_exercise_is_bad_input(home: Path) -> None:
-    done = lockstep("check", str(ROOT / "notebooks" / "03_synchronous_training.ipynb"), home=home)
+    done = lockstep(
+        "check", str(ROOT / "notebooks" / "03_synchronous_training.ipynb"), home=home, seconds=170
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("lockstep: notebook=")
     assert "is no exercise of this course" in done.stderr
 
 
 def test_the_exercises_are_made_by_one_command(tmp_path: Path, home: Path) -> None:
-    done = lockstep("exercises", "--out", str(tmp_path), home=home)
+    done = lockstep("exercises", "--out", str(tmp_path), home=home, seconds=170)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / EXERCISE.name).read_bytes() == EXERCISE.read_bytes()
 

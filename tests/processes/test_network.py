@@ -39,14 +39,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(params=["fork", "spawn"])
-def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of starting tasks."""
-    if request.param == "spawn":
-        monkeypatch.setenv("LOCKSTEP_START", "spawn")
-    return str(request.param)
-
-
 @pytest.fixture(params=["hosts", "loopback"])
 def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Hosts that are real, and the fallback in which they are not."""

@@ -20,7 +20,7 @@ from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
-from tests.helpers import SUM_ORDER, keeping_weights, until
+from tests.helpers import SUM_ORDER, keeping_weights, until, updates, usual
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
 PACKAGE = "course_lib.strategies.tensorflow"
@@ -61,15 +61,6 @@ def serving(chief: Callable[[Any], Any]) -> dict[str, Any]:
         importlib.import_module(f"{PACKAGE}.server").serve(task)
 
     return {"chief": chief, "worker": serve, "ps": serve}
-
-
-def updates(trace: Trace, ps: str = "ps:0") -> list[Update]:
-    return sorted(trace.all(Update, ps), key=lambda u: u.written)
-
-
-def usual(trace: Trace, task: str, what: str) -> float:
-    """Seconds that a phase usually takes a task."""
-    return statistics.median(p.end - p.start for p in trace.all(Phase, task, what=what))
 
 
 # --- what both do ---

@@ -20,7 +20,7 @@ from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
 from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
 from course_lib.strategies.facts.stale_synchronous import STALE_SYNCHRONOUS
 from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
-from tests.helpers import SUM_ORDER, keeping_weights, until
+from tests.helpers import SUM_ORDER, keeping_weights, until, updates, usual
 
 ALL = (PARAMETER_SERVER, SYNC_PARAMETER_SERVER, STALE_SYNCHRONOUS, BACKUP_WORKERS)
 NAMES = [strategy.name for strategy in ALL]
@@ -50,10 +50,6 @@ def learned(name: str) -> tuple[dict[str, Any], Trace]:
         return run.wait(60).result, run.trace
 
 
-def updates(trace: Trace, ps: str = "ps:0") -> list[Update]:
-    return sorted(trace.all(Update, ps), key=lambda u: u.written)
-
-
 def pushes(trace: Trace, task: str) -> list[Update]:
     """The updates that a worker's pushes brought about, without those that another's push of the
     same step may have brought about too.
@@ -65,11 +61,6 @@ def pushes(trace: Trace, task: str) -> list[Update]:
         if who == {task}:
             found.append(u)
     return found
-
-
-def usual(trace: Trace, task: str, what: str) -> float:
-    """Seconds that a phase usually takes a task."""
-    return statistics.median(p.end - p.start for p in trace.all(Phase, task, what=what))
 
 
 def apart(times: list[float]) -> float:
