@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from course_lib.cluster.run import Run
 from course_lib.commands import options
 from course_lib.commands.options import with_fields
 from course_lib.commands.tables import show, text
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
-from course_lib.progress import follow
 from course_lib.racing import call as racing
 from course_lib.racing.entrants import parse_entrant
 from course_lib.record import measures
+from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 
@@ -49,6 +52,49 @@ def run(
         print(json.dumps(result))
     else:
         report(result, started.trace)
+
+
+def follow(run: Run, timeout: float) -> None:
+    """Wait for a run to end and show its progress on stderr, if that is a terminal.
+
+    Raises as `Run.wait` does.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        run.wait(timeout)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+    )
+    deadline, digest = time.monotonic() + timeout, Digest(run.spec)
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(
+            f"{run.spec.strategy} ({run.spec.framework})", total=run.spec.steps, figures="starting"
+        )
+        while True:
+            try:
+                run.wait(0.25)
+                return
+            except Stalled as stalled:
+                if time.monotonic() >= deadline:
+                    raise Stalled(stalled.waiting_for, timeout) from None
+                digest.look(run.trace)
+                progress.update(
+                    bar, completed=digest.steps_done, figures=figures(digest) or run.state
+                )
+
+
+def figures(digest: Digest) -> str:
+    """The last loss and the throughput so far, in words."""
+    losses = digest.losses
+    if losses.last is None:
+        return ""
+    rate = losses.rate()
+    return f"loss {losses.last:.3f}{f', {rate:,.0f} examples/s' if rate else ''}"
 
 
 def report(result: dict[str, Any], trace: Trace) -> None:

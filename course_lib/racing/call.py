@@ -34,6 +34,10 @@ EVALUATE_EVERY = 10  # steps between two looks at the test accuracy, where a rac
 LOOK = 0.02  # seconds between looks at the starting line
 SAMPLE = 0.2  # seconds between samples of the machine's load
 ACTIVE = ("starting", "running")
+CLOCK_NOTE = (
+    "The clock starts when all entrants are ready for their second step: "
+    "the first one traces and compiles."
+)
 
 
 def race(
@@ -52,30 +56,22 @@ def race(
     reach. `target_accuracy`: what test accuracy, which is then measured every `evaluate_every`
     steps (default `EVALUATE_EVERY`). Raises `SpecError` or `Unavailable` before any process starts.
 
-        with race("multi_worker_mirrored", "one_device", workers=4, steps=100, device_ms=20, slow={"worker:3": 4}) as both:
+        with race("multi_worker_mirrored", "one_device", workers=4, steps=100) as both:
             print(both.wait().comparison)
     """
     origin = clock()
-    if target_loss is not None and not (
-        isinstance(target_loss, (int, float)) and 0 < target_loss < math.inf
-    ):
-        raise SpecError("target_loss", target_loss, "a number above 0")
+    _check_target("target_loss", target_loss, math.inf, "a number above 0")
+    _check_target("target_accuracy", target_accuracy, 1, "a number above 0, at most 1, such as 0.9")
     if target_accuracy is not None:
-        if not (isinstance(target_accuracy, (int, float)) and 0 < target_accuracy <= 1):
-            raise SpecError(
-                "target_accuracy", target_accuracy, "a number above 0, at most 1, such as 0.9"
-            )
         fields["evaluate_every"] = fields.get("evaluate_every") or EVALUATE_EVERY
     run_dir = fields.pop("run_dir", None)
     lined_up, notes = line_up(entrants, fields)
     machine = hardware.probe()
     share, cores = divide(machine, len(lined_up))
     ready = _prepared(lined_up, share, run_dir)
-    notes += [_cores_note(cores, share, machine)]
+    notes.append(_cores_note(cores, share, machine))
     if any(each.plan.device == "gpu" for each in ready):
-        notes.append(
-            "All entrants compute on the same GPUs, and how busy those are is not measured."
-        )
+        notes.append("All entrants share the GPUs, and how busy those are is not measured.")
     directories = [RunDir.create(each.spec) for each in ready]
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
@@ -84,8 +80,16 @@ def race(
             run = launch(replace(each, machine=machine, programs=programs), origin, directory)
             runs[entrant.label] = run
             begun.callback(run.stop)
-        begun.pop_all()  # all are there: none is to be stopped
+        begun.pop_all()  # all have begun: none is to be stopped
     return Race(runs, notes, origin, machine.cores, target_loss, target_accuracy)
+
+
+def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
+    """Raise `SpecError` for a target that is no finite number above 0 and up to `most`."""
+    if target is not None and not (
+        isinstance(target, int | float) and 0 < target <= most and math.isfinite(target)
+    ):
+        raise SpecError(name, target, allowed)
 
 
 def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
@@ -95,13 +99,12 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
     Where a quota holds back some of the cores that can be seen, nobody is tied to any: others may
     be on them.
     """
-    share = replace(
-        machine, cores=max(1, machine.cores // entrants), memory=machine.memory // entrants
-    )
+    cores = max(1, machine.cores // entrants)
+    share = replace(machine, cores=cores, memory=machine.memory // entrants)
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if machine.cores != len(mine) or len(mine) < entrants:
         return share, [()] * entrants
-    return share, [tuple(mine[i * share.cores : (i + 1) * share.cores]) for i in range(entrants)]
+    return share, [tuple(mine[i * cores : (i + 1) * cores]) for i in range(entrants)]
 
 
 def _prepared(
@@ -130,7 +133,10 @@ def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine
     each = "1 core" if share.cores == 1 else f"{share.cores} cores"
     if cores[0]:
         return f"Each entrant has {each} of this machine to itself."
-    return f"The entrants share {machine.cores} cores, and each plans its threads for {each}: one can take time from the other."
+    return (
+        f"The entrants share {machine.cores} cores, and each plans its threads for {each}: "
+        "one can take time from the other."
+    )
 
 
 class Race:
@@ -177,9 +183,9 @@ class Race:
             try:
                 run.wait(0)
             except TaskFailed as failed:
-                task = f"{label}: {failed.task}"
+                task, traceback = f"{label}: {failed.task}", failed.remote_traceback
                 raise TaskFailed(
-                    task, failed.step, failed.reason, failed.remote_traceback, failed.log_tail
+                    task, failed.step, failed.reason, traceback, failed.log_tail
                 ) from None
         return self
 
@@ -220,8 +226,7 @@ class Race:
         """What else to know: how the machine is divided, who goes without what, who was not at the
         starting line.
         """
-        clock_note = "The clock starts when all entrants are ready for their second step: the first one traces and compiles."
-        return [*self._notes, *self._line.notes, clock_note]
+        return [*self._notes, *self._line.notes, CLOCK_NOTE]
 
     @property
     def comparison(self) -> Comparison:
@@ -261,11 +266,8 @@ class Race:
                 going = any(run.state in ACTIVE for run in self.runs.values())
                 self._line.look()
                 if clock() >= due or not going:
-                    self._samples.append(
-                        meter.read(
-                            clock() - self._origin, [_pids(run) for run in self.runs.values()]
-                        )
-                    )
+                    pids = [_pids(run) for run in self.runs.values()]
+                    self._samples.append(meter.read(clock() - self._origin, pids))
                     due = clock() + SAMPLE
                 self._over.wait(LOOK if self._line.opened is None else SAMPLE / 2)
         finally:
@@ -290,13 +292,8 @@ class Race:
             if f.examples_per_second
         }
         overhead = {f.label: f.overhead for f in found}
-        return fairness.judge(
-            machine,
-            overhead,
-            steps,
-            max(spec.device_ms for spec in specs),
-            sum(spec.workers for spec in specs),
-        )
+        device_ms = max(spec.device_ms for spec in specs)
+        return fairness.judge(machine, overhead, steps, device_ms, sum(s.workers for s in specs))
 
 
 def _pids(run: Run) -> dict[str, int]:

@@ -23,7 +23,7 @@ ORDER = [
     {"cluster"},
     {"strategies"},
     {"launch", "widgets"},
-    {"reduction", "racing", "progress", "course", "cards"},
+    {"reduction", "racing", "course", "cards"},
     {"commands"},
     {"__init__", "__main__"},
 ]
