@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tests.browser.lab import CHROMIUM, NONE, Lab, Tab, chromium, jupyter, notebook
 
-RUN = 'run = start("multi_worker_mirrored", framework="torch", workers=4, steps={steps}, device_ms=20, slow={{"worker:3": 4}})'
+RUN = """run = start("multi_worker_mirrored", framework="torch", workers=4, steps={steps},
+            device_ms=20, slow={{"worker:3": 4}})"""
 
 # Name -> the code of a cell. Its last line shows the widget; one called `shown` is saved as a page,
 # too.
@@ -32,7 +33,8 @@ shown""",
     "race_board": """
 from course_lib import race
 from course_lib.widgets.board.board import RaceBoard
-entrants = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=4, steps=80, device_ms=30, slow={"worker:3": 4})
+entrants = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=4,
+                steps=80, device_ms=30, slow={"worker:3": 4})
 shown = RaceBoard(entrants.wait())
 shown""",
     "timeline": f"""
@@ -47,7 +49,13 @@ from course_lib import start
 from course_lib.errors import TaskFailed
 from course_lib.widgets import Timeline
 {RUN.format(steps=10_000)}
-run.wait_running(); time.sleep(1); run.pause("worker:1"); time.sleep(0.3); run.resume("worker:1"); time.sleep(0.3); run.kill("worker:2")
+run.wait_running()
+time.sleep(1)
+run.pause("worker:1")
+time.sleep(0.3)
+run.resume("worker:1")
+time.sleep(0.3)
+run.kill("worker:2")
 try:
     run.wait()
 except TaskFailed as failure:
@@ -76,18 +84,19 @@ shown""",
 from course_lib import start
 from course_lib.record.digest import Digest
 from course_lib.widgets import Predict
-shown = Predict("How many examples a second do four workers train, all equal, and with one four times slower?",
+shown = Predict("How many examples a second do four workers train, with and without a slow one?",
                 numbers={"all equal": (0, 8000, "examples/s"), "one slow": (0, 8000, "examples/s")})
 shown.inputs["all equal"].value, shown.inputs["one slow"].value = 6000, 4800
 shown.lock()
 speed = {}
 for name, slow in {"all equal": {}, "one slow": {"worker:3": 4}}.items():
-    run = start("multi_worker_mirrored", framework="torch", workers=4, steps=40, device_ms=20, slow=slow).wait()
+    run = start("multi_worker_mirrored", framework="torch", workers=4, steps=40,
+                device_ms=20, slow=slow).wait()
     speed[name] = Digest.of(run.spec, run.trace).losses.rate()
 shown.reveal(speed, "The slow one sets the pace of all.")
 shown""",
 }
-SAVE = "import pathlib; shown.to_html(pathlib.Path('{name}.html')) if hasattr(shown, 'to_html') else None;"
+SAVE = "shown.to_html('{name}.html') if hasattr(shown, 'to_html') else None;"
 
 
 def photograph(lab: Lab, name: str, folder: Path) -> None:

@@ -66,7 +66,8 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
         "title", "Real processes and real bytes, but a step sleeps 20 ms in place of a device."
     )
     page.wait_for_function(
-        "[...document.querySelectorAll('.lk-row')].filter(row => row.querySelectorAll('path').length > 2).length == 4"
+        "[...document.querySelectorAll('.lk-row')]"
+        ".filter(row => row.querySelectorAll('path').length > 2).length == 4"
     )
     page.wait_for_function(
         "document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length >= 3"
@@ -105,7 +106,8 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
         """before => {
           const plot = document.querySelector(".lk-board .js-plotly-plot");
           const width = plot.clientWidth;
-          return width > before + 100 && Math.abs(plot.querySelector(".main-svg").clientWidth - width) < 2;
+          const drawn = plot.querySelector(".main-svg").clientWidth;
+          return width > before + 100 && Math.abs(drawn - width) < 2;
         }""",
         arg=before,
     )

@@ -61,12 +61,16 @@ def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(
     page.keyboard.press("Home")
     expect(page.locator("[aria-live]")).to_have_text("worker:0 · step 0. compute: 1 s")
     page.keyboard.press("ArrowRight")
-    said = "worker:0 · step 0. wait: 2 s. It waited for worker:1, the last to come, which was still in compute of step 0."
+    said = (
+        "worker:0 · step 0. wait: 2 s. It waited for worker:1, the last to come, which was still "
+        "in compute of step 0."
+    )
     expect(page.locator("[aria-live]")).to_have_text(said)
     expect(page.locator(".tip")).to_contain_text("It waited for worker:1")
     page.keyboard.press("End")
     expect(page.locator("[aria-live]")).to_have_text(
-        "worker:0 · step 0. apply: 1 s. It made version 1. Staleness 0: updates that came in between."
+        "worker:0 · step 0. apply: 1 s. It made version 1. "
+        "Staleness 0: updates that came in between."
     )
     page.keyboard.press("ArrowDown")
     expect(page.locator("[aria-live]")).to_contain_text("worker:1 · step 0")
@@ -109,7 +113,8 @@ def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(
     page.keyboard.up("Shift")
     wide = before[1] - before[0]
     page.wait_for_function(
-        f"(({{from, to}}) => to - from < {wide / 5})(document.querySelector('.ls-timeline').dataset)"
+        f"(({{from, to}}) => to - from < {wide / 5})"
+        "(document.querySelector('.ls-timeline').dataset)"
     )
     tab.close()
 
@@ -205,7 +210,8 @@ def test_the_machine_card_is_readable_in_the_dark_and_unfolds_its_words(
     ink = page.evaluate("getComputedStyle(document.querySelector('.ls-card')).color")
     assert (paper, ink) == ("rgb(21, 24, 28)", "rgb(228, 231, 234)")
     sizes = page.evaluate(
-        "[...document.querySelectorAll('.ls-card *')].map(e => parseFloat(getComputedStyle(e).fontSize))"
+        "[...document.querySelectorAll('.ls-card *')]"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize))"
     )
     assert min(sizes) >= 14
     page.get_by_text("Words used here").click()

@@ -16,7 +16,8 @@ from tests.helpers import until
 CELL = """
 from course_lib import race
 from course_lib.widgets.board.board import RaceBoard
-both = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=3, steps=100000, device_ms=40)
+both = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=3,
+            steps=100000, device_ms=40)
 board = RaceBoard(both)
 board
 """
@@ -35,7 +36,8 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(
         # Both sides are drawn, with who is ahead.
         expect(page.get_by_text("They race for loss")).to_be_visible()
         page.wait_for_function(
-            "[...document.querySelectorAll('.lk-row')].filter(row => row.querySelectorAll('path').length > 1).length >= 6"
+            "[...document.querySelectorAll('.lk-row')]"
+            ".filter(row => row.querySelectorAll('path').length > 1).length >= 6"
         )
         traces = [Trace.of_run(path) for path in newest_runs(2)]
 

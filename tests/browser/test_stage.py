@@ -18,7 +18,8 @@ LAB = """
 from functools import partial
 from course_lib.reduction.call import compare
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
-stage = AllReduceStage(workers=3, hosts=1, bytes="64KiB", run=lambda *given, link: compare(*given, repeats=1, link=link))
+stage = AllReduceStage(workers=3, hosts=1, bytes="64KiB",
+                       run=lambda *given, link: compare(*given, repeats=1, link=link))
 stage
 """
 
@@ -172,7 +173,10 @@ def test_who_wants_less_motion_sees_steps(browser: Browser, tmp_path: Path) -> N
         f"""async () => {{
             const seen = new Set();
             {STAGE}.play();
-            while ({STAGE}.playing) {{ seen.add({STAGE}.at); await new Promise(requestAnimationFrame); }}
+            while ({STAGE}.playing) {{
+              seen.add({STAGE}.at);
+              await new Promise(requestAnimationFrame);
+            }}
             return [...seen, {STAGE}.at];
         }}"""
     )
@@ -188,7 +192,8 @@ def test_the_picture_follows_the_theme_of_the_page(shown: Shown, tmp_path: Path)
     for scheme, dark in (("light", False), ("dark", True), ("light", False)):
         shown.page.emulate_media(color_scheme=scheme)
         shown.page.wait_for_function(
-            f"{STAGE}.views[0].picture.theme.rack === getComputedStyle({STAGE}.root).getPropertyValue('--stage-rack').trim()"
+            f"{STAGE}.views[0].picture.theme.rack === "
+            f"getComputedStyle({STAGE}.root).getPropertyValue('--stage-rack').trim()"
         )
         theme = shown.get("views[0].picture.theme")
         assert (light(theme["rack"]) < 128 < light(theme["ink"])) is dark

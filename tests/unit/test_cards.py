@@ -46,10 +46,8 @@ def test_the_machine_card_has_every_fact_and_every_standing_with_its_cure(
     for row in catalog.rows(here):
         assert row["strategy"] in text and row["why"][1:] in text and row["cure"] in text
     assert "No GPU was found." in text
-    assert (
-        repr(machine_card)
-        == f"MachineCard({len(hardware.machine_rows(here))} facts, {len(catalog.rows(here))} strategies)"
-    )
+    facts, strategies = len(hardware.machine_rows(here)), len(catalog.rows(here))
+    assert repr(machine_card) == f"MachineCard({facts} facts, {strategies} strategies)"
 
 
 def test_strategies_that_stand_for_the_same_reason_share_a_row_and_none_is_lost(
@@ -70,10 +68,8 @@ def test_the_strategy_table_has_every_fact_of_every_strategy(
         for fact in (*QUESTIONS, "source", "why", "cure"):
             assert row[fact] in text
             assert fact == "source" or row[fact] in plain
-    assert (
-        repr(strategy_table)
-        == f"StrategyTable({len(catalog.STRATEGIES)} strategies, {len(catalog.rows(here))} with a framework)"
-    )
+    names, rows = len(catalog.STRATEGIES), len(catalog.rows(here))
+    assert repr(strategy_table) == f"StrategyTable({names} strategies, {rows} with a framework)"
 
 
 def test_each_filter_has_a_rule_for_each_of_its_choices(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import course_lib
+import course_lib.widgets
 from course_lib.strategies import catalog
 
 FACTS = """
@@ -22,7 +23,8 @@ TOY = Strategy(
     "toy",
     Facts(
         summary="Nothing is learned.", variables="nowhere", gradients="nobody", update="nobody",
-        waits="nobody at all", wire="nothing", use="tests", limits="it learns nothing", source="ours",
+        waits="nobody at all", wire="nothing", use="tests", limits="it learns nothing",
+        source="ours",
     ),
     programs("toy", torch=("worker",)),
     default_workers=2,
@@ -86,3 +88,27 @@ def test_a_toy_strategy_is_found_in_the_catalogue_the_command_line_and_the_widge
     shown = python(copy, "-c", "import course_lib; print(course_lib.strategy_table().table())")
     assert "toy" in shown and "nobody at all" in shown
     assert "toy" not in catalog.STRATEGIES  # only in the copy
+
+
+CARD = """
+from course_lib.widgets.kit.page import Card
+
+
+class ToyCard(Card):
+    title = "Toy"
+
+    def body(self):
+        return "<p>a toy</p>"
+
+    def table(self):
+        return "a toy"
+"""
+
+
+def test_a_toy_card_is_found_among_the_widgets(copy: Path) -> None:
+    assert "ToyCard" not in dir(course_lib.widgets)
+    (copy / "widgets" / "cards" / "toy_card.py").write_text(CARD)
+    shown = "from course_lib import widgets; print(dir(widgets), widgets.ToyCard()._repr_html_())"
+    said = python(copy, "-c", shown)
+    assert "'ToyCard'" in said and "<p>a toy</p>" in said
+    assert "'StrategyTable'" in said and "'Card'" not in said  # a card's file only imports that

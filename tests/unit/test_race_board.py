@@ -151,9 +151,7 @@ def test_a_digest_read_in_pieces_says_what_one_read_at_once_says(
     assert (digest.lockstep, digest.overhead) == (whole.lockstep, pytest.approx(whole.overhead))
 
 
-def test_lanes_of_backup_workers_show_who_waits_for_whom_and_that_nobody_waits_for_the_straggler() -> (
-    None
-):
+def test_with_backup_workers_lanes_show_who_waits_and_that_nobody_waits_for_the_straggler() -> None:
     digest, trace = Digest(FOUR), with_a_backup()
     digest.look(trace, over=True)
     first, second, _, straggler = lanes(digest, TimeWindow(3.0, 6.0))
@@ -376,7 +374,7 @@ def test_the_controls_order_what_is_chosen_of_whom_is_chosen(board: RaceBoard) -
     assert other.orders == [("slow", "worker:1", 4.0), *sync.orders[3:]]
 
 
-def test_the_slider_follows_what_a_cell_orders_and_an_order_of_its_own_stands_until_the_trace_shows_it(
+def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_shows_it(
     board: RaceBoard,
 ) -> None:
     sync, other = board.race.runs.values()

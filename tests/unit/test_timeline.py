@@ -85,9 +85,7 @@ def test_every_phase_and_message_arrives_at_its_time() -> None:
     assert columns["mStart"].round(5) == 4.0 and columns["mLength"].round(5) == 0.5
 
 
-def test_times_stay_exact_to_a_microsecond_in_an_hour_and_to_a_millionth_in_a_short_simulation() -> (
-    None
-):
+def test_times_stay_exact_to_a_microsecond_in_an_hour_and_a_millionth_of_a_simulation() -> None:
     for seconds in (3600.0, 2e-5):
         phases: list[Event] = [
             Phase("worker:0", 0, "compute", 0.0, seconds / 3),

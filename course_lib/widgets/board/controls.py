@@ -59,7 +59,7 @@ class Controls(w.VBox):
         return [side for side in self._named() if self.task.value in side.spec.tasks]
 
     def refresh(self) -> None:
-        """Offer what can be done in the present state of the runs; disable all once they are over."""
+        """Enable what can be done in the present state of the runs."""
         live, task = [side for side in self.chosen if side.active], self.task.value
         self.slow.show()
         states = [side.digest.states[task].state for side in live if task in side.digest.states]

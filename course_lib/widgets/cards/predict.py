@@ -166,7 +166,7 @@ class Predict(w.VBox):
         return slider
 
     def _slide(self, name: str, slider: w.Widget) -> None:
-        """A slider was moved. After the lock, as when a browser is late, it goes back to the guess."""
+        """A slider was moved; after the lock, it goes back to the guess."""
         if self.guess is None:
             self._moved.add(name)
         else:

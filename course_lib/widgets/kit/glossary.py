@@ -10,12 +10,12 @@ from course_lib.widgets.kit.palette import REALITY
 
 TERMS = {
     "gradients": "which way, and how much, each parameter should change to lower the loss",
-    "all-reduce": "an exchange after which every worker holds the sum (or mean) of what all brought",
+    "all-reduce": "an exchange after which every worker holds the sum (or mean) of all inputs",
     "reduce-scatter": "an exchange after which each worker holds its own part of the sum",
     "all-gathers": "exchanges after which every worker holds the parts of all workers",
     "replica": "a full copy of the model that computes its own share of the batch",
     "replicas": "full copies of the model, each of which computes its own share of the batch",
-    "parameter server": "a process that keeps variables and applies gradients to them; ps for short",
+    "parameter server": "a process that keeps variables and applies gradients; ps for short",
     "parameter servers": "processes that keep variables and apply gradients; ps for short",
     "stale": "computed from variables that others have changed since",
     "staleness": "how many updates others made between a worker's read and its gradient's update",
@@ -47,7 +47,7 @@ _KNOWN = re.compile(rf"(?<![\w-])({'|'.join(_LONGEST_FIRST)})(?![\w-])")
 
 
 def explained(text: str) -> Markup:
-    """Text as HTML, in which each known term has its explanation as tooltip where it comes first."""
+    """Text as HTML, in which the first use of each known term has its explanation as tooltip."""
     seen: set[str] = set()
     parts: list[str] = []
     for i, part in enumerate(_KNOWN.split(text)):  # every other part is a known term

@@ -83,7 +83,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Act:
-    """What is shown of an algorithm, and its `clocks`; or why there is nothing to show (`error`)."""
+    """What is shown of an algorithm, and its `clocks`; or the `error`, if nothing can be shown."""
 
     label: str
     shown: Shown | None

@@ -65,7 +65,7 @@ class Timeline(anywidget.AnyWidget):
         return Path(path)
 
     def to_html(self, path: Path | str) -> Path:
-        """Write a page with the same timeline, zoom and all, that needs no kernel and no network."""
+        """Write a page with the same timeline, zoom and all, without a kernel or a network."""
         return page.save(path, page.html(self, self.source.title or "Timeline", self.table()))
 
     def still(self, path: Path | str, first: int | None = None, steps: int = 8) -> Path:
