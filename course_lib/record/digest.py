@@ -32,9 +32,9 @@ class Digest:
     `seconds`: time of the last event. `zero`: when the clock starts. That is when the last worker
     begins its second step, since the first one traces and compiles; a race knows when its starting
     line opened, and says so. Infinity until then. `states`: task -> what it was last (`STATES`, or
-    paused or resumed). `factors`: task -> how many times slower it was made; `slowed`: task -> all
-    factors that were ordered, in order. `updates`: counted by staleness. `dropped`: how many
-    gradients went into no update. `lockstep`: whether nobody has left a reduction before all came.
+    paused or resumed); `life`: task or host -> all that became of it, or was done to it. `updates`:
+    counted by staleness. `dropped`: how many gradients went into no update. `lockstep`: whether
+    nobody has left a reduction before all came.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -42,7 +42,6 @@ class Digest:
         self.seconds, self.over = 0.0, False
         self.states: dict[str, Lifecycle] = {}
         self.life: dict[str, list[Lifecycle]] = defaultdict(list)
-        self.slowed: dict[str, list[float]] = defaultdict(list)
         self.updates, self.dropped, self.lockstep = Updates(), 0, True
         self._read: Counter[type[Event]] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=KEPT))
@@ -80,9 +79,7 @@ class Digest:
             self._heard[p.task] = max(p.end, self._heard.get(p.task, 0.0))
         for e in life:
             self.life[e.task].append(e)
-            if e.state == "slowed":
-                self.slowed[e.task].append(e.factor)
-            elif e.state in (*STATES, "paused", "resumed"):
+            if e.state in (*STATES, "paused", "resumed"):
                 self.states[e.task] = e
         self._start_clock(phases, over)
         for m in metrics:
@@ -226,8 +223,9 @@ class Digest:
 
     @property
     def factors(self) -> dict[str, float]:
-        """Task -> how many times slower it was made, for those that ever were."""
-        return dict(self.spec.slow) | {task: made[-1] for task, made in self.slowed.items() if made}
+        """Task -> how many times slower it is made now, for those that ever were."""
+        ordered = {task: self.last(task, "slowed") for task in self.spec.tasks}
+        return dict(self.spec.slow) | {task: e.factor for task, e in ordered.items() if e}
 
     def last(self, who: str, *states: str) -> Lifecycle | None:
         """The last event with which a task or host entered one of these states."""

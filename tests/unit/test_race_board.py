@@ -314,6 +314,23 @@ def test_the_headline_says_how_things_stand(
     assert words in view.headline()
 
 
+def test_once_a_race_is_over_its_board_counts_from_when_the_line_opened_as_the_comparison_does() -> (
+    None
+):
+    opened = 9.0  # later than the trace alone would tell
+    runs = {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())}
+    race = race_of(runs)
+    race.comparison.entrants["sync"].began = opened
+    view = View(race.runs, race)
+    view.look()
+    figures = comparison.figures("sync", SPEC, lockstep(), "finished", zero=opened)
+    found = view.sides[0]
+    assert (found.digest.zero, found.digest.idle) == (opened, figures.idle_share)
+    assert found.loss.seconds.tolist() == figures.curve.seconds.tolist()
+    assert found.loss.rate() == figures.examples_per_second
+    assert view.sides[1].digest.zero == Digest.of(SPEC, asynchronous()).zero
+
+
 def test_a_race_without_losses_is_at_its_start() -> None:
     view = view_of(SomeRun(Trace(), "running"), SomeRun(asynchronous(), "running"))
     assert view.headline() == "At the start: no loss yet from **sync**"
