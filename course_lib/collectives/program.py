@@ -76,7 +76,7 @@ class Part(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Read the piece from `peer` that is there. `confirm`: then show the peer that it has been read.
+    """Read the piece from `peer` that is there, and show the peer that it has been read.
 
     `chunks`: where this is the last piece of a message, its chunks and their elements, else empty.
     """
@@ -84,7 +84,6 @@ class Take(NamedTuple):
     round: int
     peer: int
     parts: tuple[Part, ...]
-    confirm: bool
     chunks: tuple[tuple[int, int], ...]
 
 
@@ -112,38 +111,27 @@ class Plan:
 
     def __init__(self, schedule: Schedule, place: Sequence[int], private: bool = True) -> None:
         self.schedule, self.place, self.private = schedule, tuple(place), private
-        self._layouts: dict[int, list[_Messages]] = {}
         # by rank and round: the transfers from or to the rank
         self._transfers: list[list[list[Transfer]]] = [
             [[] for _ in schedule.rounds] for _ in range(schedule.ranks)
         ]
-        self.last: dict[tuple[int, int], int] = {}  # the round of the last message of each pair
         for number, transfers in enumerate(schedule.rounds):
             for t in transfers:
                 self._transfers[t.src][number].append(t)
                 self._transfers[t.dst][number].append(t)
-                self.last[t.src, t.dst] = number
 
     def program(self, rank: int, length: int, itemsize: int) -> list[Operation]:
         """The operations of `rank`, for buffers of `length` elements of `itemsize` bytes."""
-        return _Compiler(self, rank, length, itemsize).program()
-
-    def messages(self, rank: int) -> list[_Messages]:
-        """What a rank sends and receives in each round, before it is cut into pieces."""
-        if rank not in self._layouts:
-            self._layouts[rank] = _Layout(self, rank, self._transfers[rank]).rounds
-        return self._layouts[rank]
+        rounds = _Layout(self, rank, self._transfers[rank]).rounds
+        return _Compiler(rounds, self.schedule.bounds(length).tolist(), itemsize).program()
 
 
 class _Sent(NamedTuple):
-    """A chunk that is sent from a place. `enters`: it is copied into the shared buffer first.
-    `guarded`: what lies there will be written over, once the peer has read it.
-    """
+    """A chunk that is sent from a place. `enters`: it is copied into the shared buffer first."""
 
     chunk: int
     place: int
     enters: bool
-    guarded: bool
 
 
 class _Received(NamedTuple):
@@ -193,7 +181,7 @@ class _Layout:
                 out[t.dst].append(t)
             else:
                 into[t.src].append(t)
-        sends = {peer: [self._sent(t, number) for t in listed] for peer, listed in out.items()}
+        sends = {peer: [self._sent(t) for t in listed] for peer, listed in out.items()}
         leaving: dict[int, set[int]] = defaultdict(set)  # chunk -> places from which it is sent
         for part in [part for parts in sends.values() for part in parts]:
             leaving[part.chunk].add(part.place)
@@ -207,18 +195,12 @@ class _Layout:
                 receives[peer].append(self._received(t, number, last, leaving[t.chunk]))
         return _Messages(sends, receives)
 
-    def _sent(self, t: Transfer, number: int) -> _Sent:
+    def _sent(self, t: Transfer) -> _Sent:
         here, near = self.lies[t.chunk], self.near[t.dst]
         enters = near and here == MINE and t.chunk not in self.entered
         if enters:
             self.entered.add(t.chunk)
-        place = SHARED if near else here
-        last = max(self.writes[t.chunk], default=-1)
-        guarded = any(
-            w >= number and (self._target(t.chunk, w) == place or (w == last and place == MINE))
-            for w in self.writes[t.chunk]
-        )
-        return _Sent(t.chunk, place, enters, guarded)
+        return _Sent(t.chunk, SHARED if near else here, enters)
 
     def _received(self, t: Transfer, number: int, last: bool, leaving: set[int]) -> _Received:
         """`last`: no other transfer writes the chunk after this one."""
@@ -240,9 +222,8 @@ class _Layout:
 class _Compiler:
     """Cuts the messages of a rank into pieces, and lists what is to be done with each."""
 
-    def __init__(self, plan: Plan, rank: int, length: int, itemsize: int) -> None:
-        self.plan, self.rank, self.rounds = plan, rank, plan.messages(rank)
-        self.ends = plan.schedule.bounds(length).tolist()
+    def __init__(self, rounds: list[_Messages], ends: list[int], itemsize: int) -> None:
+        self.rounds, self.ends = rounds, ends
         self.piece = max(1, PIECE // itemsize)  # elements
         self.offered: Counter[int] = Counter()  # pieces, by peer
         # place, chunk, piece -> the peers that read it, and how many pieces they have read then
@@ -273,9 +254,7 @@ class _Compiler:
             places = _joined([(part.place, span) for part, span in listed])
             self.ops.append(Offer(number, peer, tuple(span for (span,) in enters), tuple(places)))
             for part in parts:
-                if part.guarded:
-                    guard = peer, self.offered[peer]
-                    self.unread[part.place, part.chunk, k].append(guard)
+                self.unread[part.place, part.chunk, k].append((peer, self.offered[peer]))
 
     def _receive(self, number: int, receives: dict[int, list[_Received]], k: int) -> None:
         """What is staged is stored when all pieces have been read, so that ranks never wait for one
@@ -305,21 +284,12 @@ class _Compiler:
                     number,
                     peer,
                     tuple(Part(*part) for part in _joined(parts)),
-                    confirm=self._confirms(number, peer),
                     chunks=chunks if k == pieces - 1 else (),
                 )
             )
         for part, place in staged.values():
             self._until_read(part, k)
             self.ops.append(Store(place, part.target, part.leaves, self._span(part.chunk, k)))
-
-    def _confirms(self, number: int, peer: int) -> bool:
-        """Whether `peer` waits for us to have read what it sends in a round: before it writes there
-        again, or before the call after this one.
-        """
-        if self.plan.last[peer, self.rank] == number:
-            return True
-        return any(part.guarded for part in self.plan.messages(peer)[number].sends[self.rank])
 
     def _until_read(self, part: _Received, k: int) -> None:
         """Wait for the readers of what the result of a transfer replaces."""

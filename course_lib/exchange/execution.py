@@ -145,7 +145,7 @@ class Execution:
         else:
             self._read(connection, op)
         connection.taken += 1
-        if op.confirm and connection.near:
+        if connection.near:
             connection.confirm()
         if self.record and op.chunks:
             self._note(op, self.record)

@@ -23,14 +23,11 @@ ALGORITHMS: dict[str, Algorithm] = {}
 FOILS: dict[str, Algorithm] = {}
 HALVES: dict[str, Algorithm] = {}
 
-
-def discover() -> None:
-    """Fill the three dictionaries from the files of this package; called once, when it is imported."""
-    for module in lazy.modules(__name__):
-        name = module.__name__.rpartition(".")[2]
-        ALGORITHMS[name] = getattr(module, name)
-        for known, listed in ((FOILS, "FOILS"), (HALVES, "HALVES")):
-            known.update({f.__name__: f for f in getattr(module, listed, ())})
+for module in lazy.modules(__name__):
+    name = module.__name__.rpartition(".")[2]
+    ALGORITHMS[name] = getattr(module, name)
+    FOILS |= {function.__name__: function for function in getattr(module, "FOILS", ())}
+    HALVES |= {function.__name__: function for function in getattr(module, "HALVES", ())}
 
 
 def find(algorithm: str | Algorithm) -> Algorithm:
@@ -85,6 +82,3 @@ def closed_form(algorithm: str, workers: int, bytes: int, **options: Any) -> Clo
         workers, bytes, **options
     )
     return form
-
-
-discover()

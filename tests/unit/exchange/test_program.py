@@ -191,8 +191,7 @@ class _Rank:
             w.readers[spot] -= 1
         w.taken[link] += 1
         assert w.taken[link] == posted.count
-        if op.confirm or not w.near(*link):
-            w.cleared[link] = w.taken[link]
+        w.cleared[link] = w.taken[link]
 
     def _apply(self, part: Part, e: int, came: int) -> None:
         if part.source is not None:
