@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from course_lib.launch import start
     from course_lib.racing.call import Race, race
     from course_lib.record.trace import Trace
-    from course_lib.reduction.call import allreduce, compare
-    from course_lib.reduction.stage import stage
+    from course_lib.reduction.call import allreduce, compare, stage
     from course_lib.spec import Link, RunSpec
 
 __all__ = [
@@ -46,7 +45,7 @@ __getattr__, __dir__ = lazy.names(
         "start": "course_lib.launch:start",
         "allreduce": "course_lib.reduction.call:allreduce",
         "compare": "course_lib.reduction.call:compare",
-        "stage": "course_lib.reduction.stage:stage",
+        "stage": "course_lib.reduction.call:stage",
         "machine_card": "course_lib.cards:machine_card",
         "strategy_table": "course_lib.cards:strategy_table",
         "Link": "course_lib.spec:Link",

@@ -31,7 +31,7 @@ from course_lib.collectives.algorithms.tree import tree, tree_broadcast, tree_re
 from course_lib.collectives.contributions import State
 from course_lib.collectives.cost import Cost, bus_bandwidth, cost
 from course_lib.collectives.explain import Problem
-from course_lib.collectives.fit import Fit, Prediction, Sample, fit
+from course_lib.collectives.fit import Fit, Sample, fit
 from course_lib.collectives.model import AlphaBeta, ClosedForm, Terms, Topology
 from course_lib.collectives.schedule import Round, Rounds, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
@@ -47,7 +47,6 @@ __all__ = [
     "Cost",
     "Failure",
     "Fit",
-    "Prediction",
     "Problem",
     "Proof",
     "Round",

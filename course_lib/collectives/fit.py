@@ -5,7 +5,7 @@ times that were not measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 
 NAMES = ("alpha", "beta", "alpha across", "beta across", "gamma", "delay", "delay across", "wire")
-# a column that is a mix of others but for this part of its length cannot be told from them
+# a column is taken for a mix of others if it differs from one by less than this part of its length
 ALIKE = 0.02
 
 
@@ -30,46 +30,20 @@ class Sample(NamedTuple):
     itemsize: int = 1
 
 
-class Prediction(NamedTuple):
-    """Seconds expected, and the interval from `low` to `high` in which a measurement should lie."""
-
-    seconds: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class Fit:
     """A fitted `topology`. `found` names the parameters that the samples could tell; `residuals`:
-    measured/modelled - 1 for each.
+    measured/modelled - 1 for each sample.
     """
 
     topology: Topology
     found: tuple[str, ...]
     residuals: np.ndarray
-    # parameters fitted again to resampled measurements, one row each
-    _draws: np.ndarray = field(repr=False)
-    # residuals, widened for what the fit itself has used up
-    _spread: np.ndarray = field(repr=False)
 
     @property
     def error(self) -> float:
         """Median relative error on the samples themselves."""
         return float(np.median(np.abs(self.residuals)))
-
-    def predict(
-        self, schedule: Schedule, bytes: int, itemsize: int = 1, level: float = 0.9
-    ) -> Prediction:
-        """The time of a schedule that was not measured, with an interval that should hold `level`
-        of all measurements.
-
-        The interval speaks of scatter in the measurements; an algorithm that the model does not
-        describe well can still lie outside.
-        """
-        priced = cost(schedule, bytes, self.topology, itemsize)
-        times = np.outer(self._draws @ np.array(priced.terms), 1 + self._spread).ravel()
-        low, high = np.quantile(times, [(1 - level) / 2, (1 + level) / 2]).tolist()
-        return Prediction(priced.seconds, min(low, priced.seconds), max(high, priced.seconds))
 
 
 def fit(
@@ -77,17 +51,16 @@ def fit(
     topology: Topology = Topology(),  # noqa: B008  # frozen
     gamma: float | None = None,
     wanted: Sequence[str] = NAMES,
-    draws: int = 200,
-    seed: int = 0,
 ) -> Fit:
     """Find alpha, beta, gamma and the delays from measured times, by least squares of the relative
     errors, with no parameter below 0.
 
-    `topology` gives hosts and cores; its numbers are only where the search starts, but those stay
-    that no sample used or that are not `wanted` (some of `NAMES`). In most algorithms the bytes
-    added are half the bytes moved, so that samples of one alone cannot tell beta from gamma: then
-    gamma is 0 and its time is in beta. Give a `gamma` measured otherwise, or add samples of
-    `recursive_doubling`. Raises SpecError if there are not more samples than parameters.
+    `topology` gives hosts and cores, and the numbers from which the search starts; a number stays
+    as it is if no sample depends on it or it is not `wanted` (some of `NAMES`). In most algorithms
+    the bytes added are half the bytes moved, so samples of one algorithm cannot tell beta from
+    gamma: then gamma is 0 and its time is in beta. To find it, add samples of `recursive_doubling`,
+    or give a `gamma` measured otherwise. Raises SpecError unless there are more samples than
+    parameters.
     """
     seconds = np.array([s.seconds for s in samples], dtype=float)
     if not len(samples) or not (seconds > 0).all():
@@ -98,8 +71,7 @@ def fit(
         [name not in wanted or (name == "gamma" and gamma is not None) for name in NAMES]
     )
     columns = free = np.zeros(0)
-    # which rank or link is the slowest depends on the parameters, so look again with those just
-    # found
+    # which rank or link is slowest depends on the parameters: repeat with those just found
     for _ in range(8):
         terms = _terms(samples, topology)
         if columns.size and np.array_equal(terms, columns):
@@ -109,28 +81,15 @@ def fit(
             raise SpecError(
                 "samples",
                 len(samples),
-                f"at least {free.sum() + 1}, to find {free.sum()} parameters and how far they can be trusted",
+                f"at least {free.sum() + 1}, to find {free.sum()} parameters and how well they fit",
             )
         topology = _with(topology, _solve(columns, seconds, topology.parameters, free, fixed))
-    modelled = columns @ topology.parameters
-    residuals = seconds / modelled - 1
-    spread = residuals * np.sqrt(len(samples) / (len(samples) - free.sum()))
-    random = np.random.default_rng(seed)
-    drawn = [modelled * (1 + random.choice(spread, len(samples))) for _ in range(draws)]
-    again = np.array(
-        [
-            _solve(columns, np.maximum(d, modelled * 0.01), topology.parameters, free, fixed)
-            for d in drawn
-        ]
-    )
     found = tuple(name for name, is_free in zip(NAMES, free, strict=True) if is_free)
-    return Fit(topology, found, residuals, again, spread)
+    return Fit(topology, found, seconds / (columns @ topology.parameters) - 1)
 
 
 def _terms(samples: Sequence[Sample], topology: Topology) -> np.ndarray:
-    """What stands before each parameter, one row for each sample; each schedule and size is priced
-    once.
-    """
+    """The `Terms` of each sample, one row each; each schedule and size is priced once."""
     priced: dict[tuple[int, int, int], tuple[float, ...]] = {}
     for s in samples:
         key = (id(s.schedule), s.bytes, s.itemsize)
@@ -157,7 +116,7 @@ def _solve(
 ) -> np.ndarray:
     """The parameters, 0 or more, with the least squares of relative errors.
 
-    They are so few that every set that may be above 0 is tried.
+    They are so few that every subset is tried as the set of those above 0.
     """
     found = np.where(fixed | ~columns.any(axis=0), start, 0.0)
     target = (seconds - columns @ found) / seconds

@@ -115,7 +115,7 @@ def stage(
     network.
     """
     # widgets take long to import: only where they are needed
-    from course_lib.reduction.stage import stage as show_stage
+    from course_lib.reduction.call import stage as show_stage
 
     names = algorithms or ["ring", "hierarchical"]
     for name in names:

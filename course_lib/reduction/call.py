@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,6 +46,9 @@ from course_lib.reduction.measure import (
 from course_lib.reduction.role import Job
 from course_lib.spec import Link, parse_bytes
 
+if TYPE_CHECKING:
+    from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+
 Algorithm = str | Callable[..., Schedule]
 
 
@@ -57,9 +60,9 @@ class AllReduce:
     the busiest link between two hosts carried, both counted in the trace. `seconds` is the quickest
     of several calls; `predicted_seconds` what the model says, with parameters found on other calls
     of the same processes. `bus_bandwidth` is in bytes a second, as nccl-tests define it. `exact`:
-    every worker had the exact sum. `reality` is "measured" (real processes), "emulated" (and links
+    every worker had the exact sum. `reality` is "measured" (real processes), "emulated" (over links
     that are held to a speed) or "simulated". `arrays`: the results, if arrays were given. `link`:
-    the one that was imposed.
+    the link that was imposed.
     """
 
     algorithm: str
@@ -82,14 +85,16 @@ class AllReduce:
     def as_dict(self) -> dict[str, Any]:
         """The figures, as plain values."""
         left_out = ("schedule", "trace", "arrays", "link")
-        return {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in left_out
-        }
+        names = [name for name in self.__dataclass_fields__ if name not in left_out]
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
-        took = f"{self.seconds * 1e3:.3g} ms {self.reality}, {self.predicted_seconds * 1e3:.3g} ms predicted"
-        right = "exact" if self.exact else "NOT EXACT"
-        return f"AllReduce({self.algorithm}, {self.workers} workers, {self.bytes} bytes: {self.rounds} rounds, {took}, {right})"
+        return (
+            f"AllReduce({self.algorithm}, {self.workers} workers, {self.bytes} bytes: "
+            f"{self.rounds} rounds, {self.seconds * 1e3:.3g} ms {self.reality}, "
+            f"{self.predicted_seconds * 1e3:.3g} ms predicted, "
+            f"{'exact' if self.exact else 'NOT EXACT'})"
+        )
 
 
 def allreduce(
@@ -121,7 +126,7 @@ def allreduce(
 
 def compare(
     what: int | str | Sequence[np.ndarray],
-    algorithms: Sequence[Algorithm] = tuple(ALGORITHMS),
+    algorithms: Sequence[Algorithm] = (),
     workers: int | None = None,
     hosts: int = 1,
     dtype: str = "float32",
@@ -144,133 +149,112 @@ def compare(
         length = _length(what, dtype)
     schedules = [
         _checked(algorithm, 4 if workers is None else workers, hosts, options)
-        for algorithm in algorithms
+        for algorithm in algorithms or ALGORITHMS
     ]
     if link and hosts == 1:
         raise SpecError(
             "link", str(link), "a link is between hosts, and there is one: set hosts to 2 or more"
         )
+    jobs = [job(schedule, length, dtype, repeats) for schedule in schedules]
     if simulated:
         topology = imposed(link) if link else Topology()
-        return [
-            _simulated(schedule, length, np.dtype(dtype).itemsize, topology)
-            for schedule in schedules
-        ]
+        return [_simulated(one, topology) for one in jobs]
+    check(jobs)
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, schedule in enumerate(schedules):
+        groups[schedule.hosts].append(i)
     found: dict[int, AllReduce] = {}
     with _saved(arrays) as files:
-        groups = defaultdict(list)
-        for i, schedule in enumerate(schedules):
-            groups[schedule.hosts].append(i)
-        jobs = {
-            i: replace(job(schedules[i], length, dtype, repeats), arrays=files)
-            for i in range(len(schedules))
-        }
-        check(list(jobs.values()))
         for same in groups.values():
-            found.update(zip(same, _carried_out([jobs[i] for i in same], link), strict=True))
+            given = [replace(jobs[i], arrays=files) for i in same]
+            found.update(zip(same, _carried_out(given, link), strict=True))
     shape = arrays[0].shape if arrays else ()
     return [
-        replace(found[i], arrays=[a.reshape(shape) for a in found[i].arrays])
-        for i in range(len(schedules))
+        replace(result, arrays=[a.reshape(shape) for a in result.arrays])
+        for _, result in sorted(found.items())
     ]
 
 
+def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
+    """All-reduce algorithms side by side, with `options` of `AllReduceStage`; its button carries
+    them out for real.
+
+    stage("ring", "hierarchical", workers=8, hosts=2, bytes="4MiB", link=Link(mbit=200))
+    """
+    # widgets take long to import
+    from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+
+    return AllReduceStage(*algorithms, run=functools.partial(compare, repeats=3), **options)
+
+
 def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
-    """What came of jobs with the same ranks; the model is fitted in the same processes, or, for
-    links, in the same way without them.
+    """Carry out jobs with the same ranks. The model is fitted in the same processes or, for links,
+    in the same way without them.
     """
     if link:
         done, model = measure_over(link, jobs)
-        return [replace(_result(m, expected(m.job, model), "emulated"), link=link) for m in done]
+        return [_result(m, expected(m.job, model), "emulated", link) for m in done]
     tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
     done = measure([*tests, *jobs])
     model = parameters([m.sample for m in done[: len(tests)]]).topology if tests else Topology()
     return [_result(m, expected(m.job, model), "measured") for m in done[len(tests) :]]
 
 
-def _result(measured: Measured, predicted: float, reality: str) -> AllReduce:
-    sample = measured.sample
-    exact = bool(measured.exact)
-    if measured.job.arrays:
-        total = functools.reduce(np.add, map(np.load, measured.job.arrays))
-        exact = all(np.array_equal(array, total) for array in measured.arrays)
-    return _described(
-        sample.schedule,
-        sample.bytes,
-        measured.trace,
-        sample.seconds,
-        predicted,
-        exact,
-        reality,
-        measured.arrays,
-    )
-
-
-def _simulated(schedule: Schedule, length: int, itemsize: int, topology: Topology) -> AllReduce:
-    nbytes = length * itemsize
-    traced = sum(map(len, schedule.rounds)) <= MOST_TRACED
-    priced = cost(schedule, nbytes, topology, itemsize)
-    simulation = simulate(schedule, nbytes, topology, itemsize=itemsize, trace=traced)
-    trace = simulation.trace or Trace()
-    result = _described(
-        schedule,
-        nbytes,
-        trace,
-        simulation.seconds,
-        priced.seconds,
-        bool(verify(schedule)),
-        "simulated",
-        [],
-    )
-    sent, busiest = max(priced.sent[: schedule.workers]), priced.busiest_link[1]
+def _simulated(job: Job, topology: Topology) -> AllReduce:
+    """A job in the model's time; what is sent is that of the price, as too many messages make no
+    trace.
+    """
+    schedule, traced = job.schedule, sum(map(len, job.schedule.rounds)) <= MOST_TRACED
+    price = cost(schedule, job.bytes, topology, job.itemsize)
+    run = simulate(schedule, job.bytes, topology, itemsize=job.itemsize, trace=traced)
+    done = Measured(job, (run.seconds,), run.trace or Trace(), bool(verify(schedule)), [])
     return replace(
-        result, rounds=priced.rounds, bytes_sent_per_worker=sent, busiest_link_bytes=busiest
+        _result(done, price.seconds, "simulated"),
+        rounds=price.rounds,
+        bytes_sent_per_worker=max(price.sent[: schedule.workers]),
+        busiest_link_bytes=price.busiest_link[1],
     )
 
 
-def _described(
-    schedule: Schedule,
-    nbytes: int,
-    trace: Trace,
-    seconds: float,
-    predicted: float,
-    exact: bool,
-    reality: str,
-    arrays: list[np.ndarray],
-) -> AllReduce:
-    """The figures of a run, measured or simulated; what was sent is counted in its trace."""
+def _result(done: Measured, predicted: float, reality: str, link: Link | None = None) -> AllReduce:
+    """The figures of a job, measured or simulated; what was sent is counted in its trace."""
+    schedule, seconds, exact = done.job.schedule, min(done.seconds), bool(done.exact)
+    if done.job.arrays:
+        total = functools.reduce(np.add, map(np.load, done.job.arrays))
+        exact = all(np.array_equal(array, total) for array in done.arrays)
     host = {schedule.task(rank): schedule.hosts[rank] for rank in range(schedule.ranks)}
     sent: Counter[str] = Counter()
-    link: Counter[tuple[str, int]] = Counter()
-    messages = trace.all(Message)
+    links: Counter[tuple[str, int]] = Counter()
+    messages = done.trace.all(Message)
     for m in messages:
         sent[m.src] += m.bytes
         if host[m.src] != host[m.dst]:
-            link["up", host[m.src]] += m.bytes
-            link["down", host[m.dst]] += m.bytes
+            links["up", host[m.src]] += m.bytes
+            links["down", host[m.dst]] += m.bytes
     return AllReduce(
         algorithm=schedule.name,
         workers=schedule.workers,
         hosts=len(set(schedule.hosts)),
-        bytes=nbytes,
+        bytes=done.job.bytes,
         rounds=len({m.round for m in messages}),
-        bytes_sent_per_worker=max(
-            (sent[schedule.task(w)] for w in range(schedule.workers)), default=0
-        ),
-        busiest_link_bytes=max(link.values(), default=0),
+        bytes_sent_per_worker=max(sent[schedule.task(w)] for w in range(schedule.workers)),
+        busiest_link_bytes=max(links.values(), default=0),
         seconds=seconds,
         predicted_seconds=predicted,
-        bus_bandwidth=bus_bandwidth(nbytes, seconds, schedule.workers),
+        bus_bandwidth=bus_bandwidth(done.job.bytes, seconds, schedule.workers),
         exact=exact,
         reality=reality,
         schedule=schedule,
-        trace=trace,
-        arrays=arrays,
+        trace=done.trace,
+        arrays=done.arrays,
+        link=link,
     )
 
 
 def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
-    """How many workers bring these arrays. Raises `SpecError` if they do not go together."""
+    """The number of workers that bring these arrays, one each. Raises `SpecError` where the arrays
+    differ in shape or dtype.
+    """
     if not arrays:
         raise SpecError("arrays", [], "one array for each worker")
     if workers not in (None, len(arrays)):
@@ -285,7 +269,7 @@ def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
 
 
 def _length(what: object, dtype: str) -> int:
-    """How many elements of a dtype so many bytes are."""
+    """The number of elements of a dtype in `what` bytes. Raises `SpecError`."""
     nbytes = parse_bytes(str(what))
     try:
         itemsize = np.dtype(dtype).itemsize
@@ -305,7 +289,7 @@ def _length(what: object, dtype: str) -> int:
 
 
 def _checked(algorithm: Algorithm, workers: int, hosts: int, options: dict[str, Any]) -> Schedule:
-    """The schedule of an all-reduce. A function of the learner's own is proved first."""
+    """The schedule of an all-reduce; that of a learner's own function is verified first."""
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS | FOILS:
         raise SpecError.unknown("algorithm", algorithm, ALGORITHMS | FOILS)
     schedule = build(algorithm, workers, hosts=hosts, **options)
@@ -322,10 +306,7 @@ def _checked(algorithm: Algorithm, workers: int, hosts: int, options: dict[str, 
 
 @contextlib.contextmanager
 def _saved(arrays: list[np.ndarray]) -> Iterator[tuple[Path, ...]]:
-    """Each worker's array in a file of its own; no files without arrays."""
-    if not arrays:
-        yield ()
-        return
+    """Each worker's array in a file of its own."""
     with tempfile.TemporaryDirectory(prefix="lockstep-") as directory:
         files = tuple(Path(directory) / f"{i}.npy" for i in range(len(arrays)))
         for file, array in zip(files, arrays, strict=True):

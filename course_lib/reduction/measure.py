@@ -35,19 +35,18 @@ SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes, from which the parameters of a m
 _LONG = 2 << 20  # bytes that the calls of one timing move together
 _MOST_CALLS = 8  # more, and hardly any timing is free of what other programs do
 TIMEOUT = 300.0  # seconds
-# seconds that the timings of one job over imposed links may take, but for the first three
+# seconds in which a job is timed over imposed links; at least three timings are taken
 _ENOUGH = 4.0
-# seconds of one timing over imposed links, from which on it hardly matters that not all ranks begin
-# at the same moment
+# seconds of one timing over imposed links: in longer ones it hardly matters that not all ranks
+# begin at the same moment
 _AWAITED = 0.08
-# seconds for a message between hosts, as found on a laptop, for a model of which no process ran
-_TCP = 60e-6
+_TCP = 60e-6  # seconds for a message between hosts, as found on a laptop: for simulations
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A job, its times in seconds, one for each repeat; its messages; and what the check or the
-    arrays gave.
+    """A job and what came of it: `seconds` for each repeat, the messages of a call in `trace`,
+    whether the check was `exact` (None if there was none), and the results if arrays were given.
     """
 
     job: Job
@@ -58,11 +57,10 @@ class Measured:
 
     @property
     def sample(self) -> Sample:
-        """The quickest of the times: what the others took longer was done by other programs, as the
-        documentation of `timeit` has it.
+        """The quickest time: the others were longer because of other programs, as the documentation
+        of `timeit` explains.
         """
-        itemsize = np.dtype(self.job.dtype).itemsize
-        return Sample(self.job.schedule, self.job.length * itemsize, min(self.seconds), itemsize)
+        return Sample(self.job.schedule, self.job.bytes, min(self.seconds), self.job.itemsize)
 
 
 def job(
@@ -72,7 +70,7 @@ def job(
     repeats: int = REPEATS,
     checked: bool = True,
 ) -> Job:
-    """A job that is timed so often, and each time so long, that its quickest time means something."""
+    """A job with so many calls in each timing that its quickest time means something."""
     nbytes = max(1, length * np.dtype(dtype).itemsize)
     return Job(schedule, length, dtype, repeats, max(1, min(_MOST_CALLS, _LONG // nbytes)), checked)
 
@@ -80,19 +78,16 @@ def job(
 def measure(
     jobs: Sequence[Job], timeout: float = TIMEOUT, link: Link | None = None
 ) -> list[Measured]:
-    """Carry out jobs in one cluster of real processes. All must have equally many ranks, on the
-    same hosts, each of which has `link`.
+    """Carry out jobs in one cluster of real processes, over a `link` of each host if one is given.
 
-    Raises `SpecError` for jobs that do not fit on this machine.
+    All jobs must have the same ranks on the same hosts. Raises `SpecError` where they do not, or do
+    not fit on this machine.
     """
-    # one with servers, if there is any
+    # the one with servers, if there is any: it has as many ranks, and fewer workers
     first = min((j.schedule for j in jobs), key=lambda schedule: schedule.workers)
     if any(j.schedule.hosts != first.hosts for j in jobs):
-        raise SpecError(
-            "jobs",
-            [j.schedule.name for j in jobs],
-            "all must have the same ranks on the same hosts",
-        )
+        names = [j.schedule.name for j in jobs]
+        raise SpecError("jobs", names, "all must have the same ranks on the same hosts")
     check(jobs)
     role = partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
@@ -120,11 +115,11 @@ def measure(
 
 
 def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
-    """The jobs from which `parameters` are found, for the ranks and hosts of a schedule: three
-    sizes of a ring.
+    """The jobs from which `parameters` are found: three sizes of a ring, on the ranks and hosts of a
+    schedule.
 
-    On several hosts the ring is measured in two orders: in one few messages go across, in the other
-    all that can. That tells them apart.
+    On several hosts the ring is measured in two orders, one in which few messages cross and one in
+    which most do: that tells the cost inside hosts from the cost across.
     """
     itemsize = np.dtype(dtype).itemsize
     schedules = [ring(schedule.ranks).placed(schedule.hosts)]
@@ -136,9 +131,9 @@ def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
 def parameters(samples: Sequence[Sample]) -> Fit:
     """Alpha and beta of this machine, inside hosts and across, from measured samples.
 
-    Gamma is 0: to add to numbers in memory takes as long as to replace them. Where each rank is a
-    host of its own, alpha and beta inside are taken for those of a laptop: work of theirs is left
-    then, but too little to find them.
+    Gamma is 0: to add to numbers in memory takes as long as to replace them. Where each rank is on
+    a host of its own, too little work is left inside hosts to find its alpha and beta, and those of
+    a laptop are taken.
     """
     start = Topology(intra=AlphaBeta(6e-6, 1 / 16e9), gamma=0.0, cores=hardware.probe().cores)
     inside = any(len(set(s.schedule.hosts)) < s.schedule.ranks for s in samples)
@@ -150,10 +145,11 @@ def parameters(samples: Sequence[Sample]) -> Fit:
 
 
 def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topology]:
-    """`measure` with a link of each host, and the model of it: what the cores have to do, found
-    without the links, and the links' share.
+    """`measure` over a `link` of each host, and the model of it: the work of the cores, found
+    without the links, and the links' share on top.
 
-    It is found before and after, so that other programs, if they come or go, disturb both alike.
+    The cores' work is measured before and after, so that it counts half if other programs disturb
+    one of the two.
     """
     tests = [replace(j, repeats=_FEW) for j in calibration(jobs[0].schedule)]
     before, done, after = (
@@ -168,11 +164,11 @@ def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topol
 
 
 def imposed(link: Link, on: Topology | None = None) -> Topology:
-    """Hosts that `link` joins to a switch: of its bytes a second those that are a message's own,
-    not its packets' headers.
+    """The model of hosts that `link` joins to a switch; packets' headers take their part of its
+    bytes a second.
 
-    The links' share comes on top of what the cores have to do according to `on`: most of the time
-    of short messages is theirs. Without that, each rank has a core of its own and a laptop's usual
+    With `on` the links' share comes on top of the cores' work in that topology, which is most of
+    the time of short messages. Without, each rank has a core of its own and a laptop's usual
     numbers, as in books.
     """
     wire = 1 / (link.bytes_per_second * PAYLOAD)
@@ -183,12 +179,11 @@ def imposed(link: Link, on: Topology | None = None) -> Topology:
 
 def expected(job: Job, topology: Topology) -> float:
     """Seconds that one call of a job should take."""
-    itemsize = np.dtype(job.dtype).itemsize
-    return cost(job.schedule, job.length * itemsize, topology, itemsize).seconds
+    return cost(job.schedule, job.bytes, topology, job.itemsize).seconds
 
 
 def _patient(job: Job, link: Link) -> Job:
-    """A job timed less often, and fewer calls at a time, where each call takes long over its links."""
+    """A job with fewer timings, and fewer calls in each, where a call takes long over its links."""
     seconds = expected(job, imposed(link))
     calls = min(job.calls, max(1, round(_AWAITED / seconds)))
     return replace(
@@ -198,7 +193,7 @@ def _patient(job: Job, link: Link) -> Job:
 
 def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
     spans = zip(*(rank.spans for rank in ranks), strict=True)
-    # From when the last rank has begun to when the last one is done.
+    # from when the last rank has begun to when the last one is done
     seconds = tuple(
         (max(end for _, end in span) - max(begin for begin, _ in span)) / job.calls
         for span in spans
@@ -214,8 +209,8 @@ def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
 
 
 def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
-    """The messages of each schedule: every rank has recorded as many as it receives, in the order
-    of the schedules. Each begins at time 0.
+    """The messages of each schedule, from time 0. Every rank has recorded those that it received, in
+    the order of the schedules.
     """
     left = {task: iter(trace.all(Message, task)) for task in trace.tasks}
     for schedule in schedules:
@@ -226,7 +221,7 @@ def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
 
 
 def check(jobs: Sequence[Job]) -> None:
-    """Raise `SpecError` for jobs that do not fit on this machine: each rank has its array, the
+    """Raise `SpecError` for jobs that do not fit on this machine: each rank needs its array, the
     shared buffer, and room for the check.
     """
     machine = hardware.probe()
@@ -237,12 +232,11 @@ def check(jobs: Sequence[Job]) -> None:
                 j.schedule.workers,
                 f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated",
             )
-        nbytes = j.length * np.dtype(j.dtype).itemsize
-        need = 4 * nbytes * j.schedule.ranks
+        need = 4 * j.bytes * j.schedule.ranks
         if machine.memory_total and need > machine.memory:
             free = gigabytes(machine.memory)
             raise SpecError(
                 "bytes",
-                nbytes,
+                j.bytes,
                 f"needs {gigabytes(need)} on {j.schedule.ranks} ranks, and {free} are free",
             )

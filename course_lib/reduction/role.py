@@ -1,5 +1,5 @@
-"""What each task does in `allreduce` and `measure`: all jobs once to check them, then all of them
-in turn for the clock, again and again.
+"""What each task does in `allreduce` and `measure`: it carries out all jobs once to check them, and
+then all in turn, again and again, for the clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from course_lib.spec import MAX_WORKERS
 class Job:
     """A schedule to be carried out on `length` elements of `dtype`.
 
-    First on known numbers, to be checked and traced, or on the arrays in the files `arrays` (one
-    for each worker), whose result is returned. Then `repeats` times for the clock, each time
-    `calls` times without a pause.
+    If `checked`, first on known numbers, whose sum is checked and whose messages are traced; or on
+    the arrays in the files `arrays`, one for each worker, whose result is returned. Then `repeats`
+    times for the clock, each time `calls` times without a pause.
     """
 
     schedule: Schedule
@@ -36,10 +36,20 @@ class Job:
     checked: bool = True
     arrays: tuple[Path, ...] = ()
 
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that each worker brings."""
+        return self.length * self.itemsize
+
 
 class Done(NamedTuple):
-    """What a rank brings back from a job: whether its result was exact (None if not checked), its
-    result (None for known numbers), and times.
+    """What a rank returns of a job: whether its result was exact (None if not checked), its result
+    (None for known numbers), and when each timing began and ended.
     """
 
     exact: bool | None
@@ -52,7 +62,7 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
     _bind(task.rank)
     group = task.group(jobs[0].schedule)
     traced, group.record = group.record, None
-    barrier = recursive_doubling(len(group.place))  # servers take part as well
+    barrier = recursive_doubling(len(group.place))  # with the servers
     done = []
     for job in jobs:
         _together(group, barrier)
@@ -60,7 +70,7 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
         if job.checked:
             exact, result = _once(task.rank, group, job, barrier, traced)
         done.append(Done(exact, result, []))
-    # in turn: what disturbs the machine for a while disturbs all jobs
+    # in turn, so that a disturbance of the machine disturbs all jobs alike
     for repeat in range(max(job.repeats for job in jobs)):
         for job, so_far in zip(jobs, done, strict=True):
             if repeat < job.repeats:
@@ -74,14 +84,14 @@ _KNOWN = np.random.default_rng(0).integers(1, 8, (MAX_WORKERS, 97))
 
 
 def known(rank: int, length: int, dtype: np.dtype) -> np.ndarray:
-    """What worker `rank` brings: small whole numbers, so many and so irregular that no two
-    different sums over workers are alike.
+    """What worker `rank` brings, shape (length,): small whole numbers, so irregular that no two sets
+    of workers have the same sum.
     """
     return np.resize(_KNOWN[rank], length).astype(dtype)
 
 
 def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
-    """What comes out: the sum of what all workers brought."""
+    """The sum of what all workers bring, shape (length,)."""
     return np.resize(_KNOWN[:workers].sum(axis=0), length).astype(dtype)
 
 
@@ -92,9 +102,9 @@ def _once(
     barrier: Schedule,
     record: Callable[[Message], None] | None,
 ) -> tuple[bool | None, np.ndarray | None]:
-    """One call on the numbers that count, recorded.
+    """One recorded call on the numbers that count: whether it was exact, and the result.
 
-    One before it meets the others and touches the memory, so that this one is a usual one.
+    A call before it connects the ranks and touches the memory, so that this one is a usual one.
     """
     dtype, worker = np.dtype(job.dtype), rank < job.schedule.workers
     array = np.zeros(job.length, dtype)
@@ -115,7 +125,7 @@ def _once(
 
 
 def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, float]:
-    """Start and end of `calls` calls on zeros, which stay zeros, in the shared buffer itself."""
+    """Start and end of `calls` calls on zeros (which stay zeros) in the shared buffer itself."""
     group.buffer(job.schedule, job.length, job.dtype)[:] = 0
     _together(group, barrier)
     start = clock()
@@ -125,7 +135,7 @@ def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, flo
 
 
 def _bind(rank: int) -> None:
-    """Stay on one core, and have the ranks spread evenly over all, as `mpirun --bind-to core` does:
+    """Stay on one core, with the ranks spread evenly over all, as `mpirun --bind-to core` does:
     where they land by chance, times vary twofold.
     """
     if hasattr(os, "sched_setaffinity"):

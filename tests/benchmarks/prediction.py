@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from course_lib.collectives import ALGORITHMS, Fit, Sample, build, ring, tree
+from course_lib.collectives import ALGORITHMS, Fit, Sample, build, cost, ring, tree
 from course_lib.reduction.measure import (
     calibration,
     expected,
@@ -106,7 +106,7 @@ def judge() -> tuple[list[float], tuple[float, float]]:
     samples = [m.sample for m in measure([replace(j, repeats=TIMINGS) for j in (*tests, *jobs)])]
     fitted = parameters(samples[: len(tests)])
     errors = [
-        abs(fitted.predict(s.schedule, s.bytes, s.itemsize).seconds / s.seconds - 1)
+        abs(cost(s.schedule, s.bytes, fitted.topology, s.itemsize).seconds / s.seconds - 1)
         for s in samples[len(tests) :]
     ]
     return errors, (crossing(predicted(fitted)) / 1024, crossing(measured(samples)) / 1024)
@@ -118,7 +118,9 @@ Gap = Callable[[float], float]
 
 def predicted(fitted: Fit) -> Gap:
     def gap(size: float) -> float:
-        times = [fitted.predict(make(WORKERS), int(size), 4).seconds for make in (tree, ring)]
+        times = [
+            cost(make(WORKERS), int(size), fitted.topology, 4).seconds for make in (tree, ring)
+        ]
         return math.log(times[0] / times[1])
 
     return lambda size: gap(int(size) // 4 * 4)

@@ -112,3 +112,51 @@ def test_a_toy_card_is_found_among_the_widgets(copy: Path) -> None:
     said = python(copy, "-c", shown)
     assert "'ToyCard'" in said and "<p>a toy</p>" in said
     assert "'StrategyTable'" in said and "'Card'" not in said  # a card's file only imports that
+
+
+ALGORITHM = """
+from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.schedule import Schedule, Transfer
+
+
+def toy(workers):
+    turn = range(1, workers)
+    rounds = [[Transfer(r, 0, 0, "reduce")] for r in turn] + [[Transfer(0, r, 0, "copy")] for r in turn]
+    return Schedule("toy", workers, 1, rounds)
+
+
+def toy_half(workers):
+    return Schedule("toy_half", workers, 1, list(toy(workers).rounds)[: workers - 1], kind="reduce")
+
+
+HALVES = (toy_half,)
+
+
+def closed_form(P, S):
+    n = 2 * (P - 1)
+    return ClosedForm(n, n, n / 2 * S, n * S, Terms(n, n * S, reduced=n / 2 * S, delays=n))
+"""
+LOOK = """
+import course_lib
+from course_lib.collectives import ALGORITHMS, HALVES, build, closed_form, cost
+
+assert ALGORITHMS["toy"](3).name == "toy" and "toy_half" in HALVES
+assert closed_form("toy", 4, 64).terms == cost(build("toy", 4), 64).terms
+print(course_lib.stage("toy", workers=3, hosts=1, bytes="1KiB").table())
+"""
+
+
+def test_a_toy_algorithm_is_found_among_all_on_the_command_line_and_on_the_stage(
+    copy: Path,
+) -> None:
+    (copy / "collectives" / "algorithms" / "toy.py").write_text(ALGORITHM)
+
+    command = ["allreduce", "--all", "--simulate", "--bytes", "1KiB", "--json"]
+    results = {
+        row["algorithm"]: row for row in json.loads(python(copy, "-m", "course_lib", *command))
+    }
+    assert (results["toy"]["rounds"], results["toy"]["exact"]) == (6, True)
+    assert "ring" in results
+
+    shown = python(copy, "-c", LOOK)
+    assert "toy" in shown and "simulated" in shown

@@ -476,7 +476,7 @@ def test_from_times_that_the_model_gives_a_ring_the_parameters_predict_the_other
         schedule = build(name, workers, hosts)
         # Where every message of a ring crosses, it does not tell what the work inside a host takes:
         # there that is a guess.
-        assert model.predict(schedule, size, 4).seconds == pytest.approx(
+        assert cost(schedule, size, model.topology, 4).seconds == pytest.approx(
             seconds(schedule, size), rel=0.1 if hosts == workers else 1e-3
         )
 
