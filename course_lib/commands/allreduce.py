@@ -16,6 +16,7 @@ from course_lib.commands.options import Json
 from course_lib.commands.tables import show, text
 from course_lib.errors import SpecError
 from course_lib.reduction.call import compare
+from course_lib.reduction.call import stage as show_stage
 from course_lib.spec import ONE_HOST
 from course_lib.widgets.stage.scene import Reduced
 
@@ -114,9 +115,6 @@ def stage(
     """Show all-reduce algorithms side by side on one clock, as a page that needs no kernel and no
     network.
     """
-    # widgets take long to import: only where they are needed
-    from course_lib.reduction.call import stage as show_stage
-
     names = algorithms or ["ring", "hierarchical"]
     for name in names:
         if name not in ALGORITHMS | FOILS:
