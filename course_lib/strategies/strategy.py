@@ -42,6 +42,9 @@ class Standing(NamedTuple):
     cure: str = ""
 
 
+StandingOf = Callable[[str, Machine], Standing]
+"""Framework and machine -> how real a strategy is there."""
+
 Programs = Mapping[str, Mapping[str, str]]
 """Framework -> job -> `module:function`."""
 
@@ -56,18 +59,33 @@ def programs(module: str, **jobs: tuple[str, ...]) -> Programs:
     }
 
 
-def real_processes(framework: str, machine: Machine) -> Standing:
-    """The standing of a strategy whose workers are processes that all-reduce: GPUs where there are
-    enough, else CPUs.
+def measured(cpu: str, gpu: str = "", at_least: int = 2) -> StandingOf:
+    """How real a strategy is whose processes are real: `gpu` where the framework can use so many
+    GPUs, with their number in the place of {gpus}, else `cpu`.
     """
-    if len(machine.gpus) > 1 and framework in machine.cuda_frameworks:
-        return Standing(
-            "measured", f"real processes; NCCL for up to {len(machine.gpus)} workers, a GPU each"
-        )
-    native = "TensorFlow's RING" if framework == "tensorflow" else "gloo"
-    return Standing(
-        "measured", f"real processes; {native} between CPUs, as NCCL needs a GPU for each worker"
-    )
+
+    def standing(framework: str, machine: Machine) -> Standing:
+        gpus = len(machine.gpus) if framework in machine.cuda_frameworks else 0
+        return Standing("measured", gpu.format(gpus=gpus) if gpu and gpus >= at_least else cpu)
+
+    return standing
+
+
+def by_framework(**standings: StandingOf) -> StandingOf:
+    """How real a strategy is that differs by framework."""
+    return lambda framework, machine: standings[framework](framework, machine)
+
+
+NCCL = "real processes; NCCL for up to {gpus} workers, a GPU each"
+NO_NCCL = "between CPUs, as NCCL needs a GPU for each worker"
+REAL_PROCESSES = by_framework(
+    tensorflow=measured(f"real processes; TensorFlow's RING {NO_NCCL}", NCCL),
+    torch=measured(f"real processes; gloo {NO_NCCL}", NCCL),
+)
+OVER_TCP = by_framework(
+    tensorflow=measured("real processes; gRPC between TensorFlow's servers"),
+    torch=measured("real processes; torch RPC over TCP between workers and parameter servers"),
+)
 
 
 def anything(spec: RunSpec, machine: Machine) -> None:
@@ -87,12 +105,6 @@ def no_all_reduce(why: str) -> Callable[[RunSpec], Reason]:
 BY_PARAMETER_SERVERS = no_all_reduce(
     "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
 )
-
-
-def over_tcp(framework: str, machine: Machine) -> Standing:
-    """The standing of a strategy whose workers talk to parameter servers."""
-    how = "gRPC between TensorFlow's servers" if framework == "tensorflow" else "torch RPC over TCP"
-    return Standing("measured", f"real processes; {how} between workers and parameter servers")
 
 
 def batch_of(*parts: int) -> int:
@@ -124,7 +136,7 @@ class Strategy:
     name: str
     facts: Facts
     programs: Programs
-    standing: Callable[[str, Machine], Standing] = real_processes
+    standing: StandingOf = REAL_PROCESSES
     check: Callable[[RunSpec, Machine], None] = anything
     order: int = 1000
     default_batch: Callable[[RunSpec], int] | None = None

@@ -7,26 +7,23 @@ from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
 from course_lib.strategies.strategy import (
     BY_PARAMETER_SERVERS,
+    OVER_TCP,
     Facts,
     Strategy,
     batch_of,
-    over_tcp,
     programs,
 )
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """Some gradients must count."""
-    if spec.backups >= spec.workers:
-        raise SpecError(
-            "backups", spec.backups, f"at most {spec.workers - 1} of {spec.workers} workers"
-        )
-    if spec.batch % (counted := spec.workers - spec.backups):
-        raise SpecError(
-            "global_batch",
-            spec.batch,
-            f"must divide evenly over the {counted} workers whose gradients count",
-        )
+    counted = spec.workers - spec.backups
+    if counted < 1:
+        text = f"at most {spec.workers - 1} of {spec.workers} workers"
+        raise SpecError("backups", spec.backups, text)
+    if spec.batch % counted:
+        text = f"must divide evenly over the {counted} workers whose gradients count"
+        raise SpecError("global_batch", spec.batch, text)
 
 
 BACKUP_WORKERS = Strategy(
@@ -48,7 +45,7 @@ BACKUP_WORKERS = Strategy(
         source="Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)",
     ),
     programs("backup_workers", torch=("worker", "ps")),
-    over_tcp,
+    OVER_TCP,
     check,
     order=120,
     default_batch=lambda spec: batch_of(spec.workers, max(1, spec.workers - spec.backups)),

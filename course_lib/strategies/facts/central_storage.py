@@ -5,37 +5,21 @@ from __future__ import annotations
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
-from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
-
-
-def standing(framework: str, machine: Machine) -> Standing:
-    if framework != "tensorflow":
-        return Standing(
-            "measured",
-            "real processes, a replica in each; variables and gradients in memory that all of "
-            "them share",
-        )
-    if machine.gpus and framework in machine.cuda_frameworks:
-        return Standing(
-            "measured",
-            f"one real process; variables on the CPU, real replicas on up to {len(machine.gpus)} "
-            "GPUs",
-        )
-    return Standing(
-        "measured",
-        "one real process; variables on one logical CPU device, real replicas on others, which "
-        "share its cores",
-    )
+from course_lib.strategies.strategy import (
+    Facts,
+    Strategy,
+    by_framework,
+    measured,
+    no_all_reduce,
+    programs,
+)
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """There is no all-reduce here that NCCL could do."""
     if spec.cross_device_ops == "nccl":
-        raise SpecError(
-            "cross_device_ops",
-            "nccl",
-            "central_storage averages on the host; mirrored has an all-reduce between devices",
-        )
+        text = "central_storage averages on the host; mirrored has an all-reduce between devices"
+        raise SpecError("cross_device_ops", "nccl", text)
 
 
 CENTRAL_STORAGE = Strategy(
@@ -56,7 +40,18 @@ CENTRAL_STORAGE = Strategy(
         source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
     ),
     programs("central_storage", tensorflow=("worker",), torch=("worker",)),
-    standing,
+    by_framework(
+        tensorflow=measured(
+            "one real process; variables on one logical CPU device, real replicas on others, "
+            "which share its cores",
+            "one real process; variables on the CPU, real replicas on up to {gpus} GPUs",
+            at_least=1,
+        ),
+        torch=measured(
+            "real processes, a replica in each; variables and gradients in memory that all of "
+            "them share"
+        ),
+    ),
     check,
     order=50,
     one_process=("tensorflow",),

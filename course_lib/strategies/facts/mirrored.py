@@ -5,52 +5,38 @@ from __future__ import annotations
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
-from course_lib.strategies.strategy import Facts, Standing, Strategy, programs, real_processes
+from course_lib.strategies.strategy import (
+    REAL_PROCESSES,
+    Facts,
+    Strategy,
+    by_framework,
+    measured,
+    programs,
+)
 
 OTHERS = "Take hierarchical_copy or reduction_to_one_device: they work between any devices."
-
-
-def standing(framework: str, machine: Machine) -> Standing:
-    if framework != "tensorflow":
-        return real_processes(framework, machine)
-    if len(machine.gpus) > 1 and framework in machine.cuda_frameworks:
-        return Standing(
-            "measured",
-            f"one real process; real replicas on up to {len(machine.gpus)} GPUs, joined by NCCL "
-            "if you ask for it",
-        )
-    return Standing(
-        "measured",
-        "one real process; real replicas on logical CPU devices, which share its cores; nccl "
-        "would need two GPUs",
-    )
 
 
 def cross_device_ops(spec: RunSpec) -> str:
     """How TensorFlow's replicas reduce: as the spec says, else by hierarchical copy, where that is
     right.
     """
-    return spec.cross_device_ops or (
-        "reduction_to_one_device" if spec.replicas % 2 else "hierarchical_copy"
-    )
+    usual = "reduction_to_one_device" if spec.replicas % 2 else "hierarchical_copy"
+    return spec.cross_device_ops or usual
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """NCCL needs a GPU for each replica, TensorFlow's hierarchical copy an even number of them."""
-    if spec.framework == "torch" and spec.cross_device_ops not in (None, "nccl"):
-        raise SpecError(
-            "cross_device_ops",
-            spec.cross_device_ops,
-            "is TensorFlow's: leave it out, or take nccl on GPUs",
-        )
-    if spec.cross_device_ops == "nccl":
+    asked = spec.cross_device_ops
+    if spec.framework == "torch" and asked not in (None, "nccl"):
+        text = "is TensorFlow's: leave it out, or take nccl on GPUs"
+        raise SpecError("cross_device_ops", asked, text)
+    if asked == "nccl":
         check_nccl(spec, machine, "Leave it out for gloo." if spec.framework == "torch" else OTHERS)
-    if spec.cross_device_ops == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
-        text = (
-            f"TensorFlow's would lose the gradient of one of {spec.replicas} devices: take an "
-            "even number, or reduction_to_one_device"
-        )
-        raise SpecError("cross_device_ops", spec.cross_device_ops, text)
+    if asked == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
+        lost = f"TensorFlow's would lose the gradient of one of {spec.replicas} devices"
+        text = f"{lost}: take an even number, or reduction_to_one_device"
+        raise SpecError("cross_device_ops", asked, text)
 
 
 def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
@@ -58,10 +44,8 @@ def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
     needed = max(2, spec.shares)
     usable = len(machine.gpus) if spec.framework in machine.cuda_frameworks else 0
     if usable < needed:
-        why = (
-            f"it joins NVIDIA GPUs, {needed} of them in this run, and {spec.framework} can use "
-            f"{usable or 'none'} on this machine"
-        )
+        can = f"{spec.framework} can use {usable or 'none'} on this machine"
+        why = f"it joins NVIDIA GPUs, {needed} of them in this run, and {can}"
         raise Unavailable("nccl", why, cure)
 
 
@@ -69,11 +53,8 @@ def all_reduce(spec: RunSpec) -> Reason | None:
     """PyTorch's is between processes, as the plan says."""
     if spec.framework != "tensorflow":
         return None
-    return Reason(
-        "all-reduce",
-        cross_device_ops(spec),
-        f"All {spec.replicas} replicas are devices of one process.",
-    )
+    why = f"All {spec.replicas} replicas are devices of one process."
+    return Reason("all-reduce", cross_device_ops(spec), why)
 
 
 MIRRORED = Strategy(
@@ -94,7 +75,14 @@ MIRRORED = Strategy(
         source="https://www.tensorflow.org/api_docs/python/tf/distribute/MirroredStrategy",
     ),
     programs("mirrored", tensorflow=("worker",), torch=("worker",)),
-    standing,
+    by_framework(
+        tensorflow=measured(
+            "one real process; real replicas on logical CPU devices, which share its cores; "
+            "nccl would need two GPUs",
+            "one real process; replicas on up to {gpus} GPUs, joined by NCCL if you ask for it",
+        ),
+        torch=REAL_PROCESSES,
+    ),
     check,
     order=20,
     one_process=("tensorflow",),

@@ -11,19 +11,14 @@ from course_lib.strategies.strategy import Facts, Strategy, programs
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """NCCL needs no asking: the plan takes it where every worker has a GPU."""
+    if "nccl" not in (spec.all_reduce, spec.cross_device_ops):
+        return
+    native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
+    cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
+    check_nccl(spec, machine, cure)
     field = "all_reduce" if spec.all_reduce == "nccl" else "cross_device_ops"
-    if "nccl" in (spec.all_reduce, spec.cross_device_ops):
-        native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
-        check_nccl(
-            spec,
-            machine,
-            f"Leave it out for {native}, or take an all_reduce of ours, such as ring.",
-        )
-        raise SpecError(
-            field,
-            "nccl",
-            "leave it out: where every worker has a GPU, the native all-reduce is NCCL",
-        )
+    text = "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
+    raise SpecError(field, "nccl", text)
 
 
 MULTI_WORKER_MIRRORED = Strategy(

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.hardware import Machine
-from course_lib.strategies.strategy import Facts, Standing, Strategy, no_all_reduce, programs
-
-
-def standing(framework: str, machine: Machine) -> Standing:
-    gpu = machine.gpus and framework in machine.cuda_frameworks
-    return Standing(
-        "measured", "one real process, on a GPU" if gpu else "one real process, on the CPU"
-    )
-
+from course_lib.strategies.strategy import Facts, Strategy, measured, no_all_reduce, programs
 
 ONE_DEVICE = Strategy(
     "one_device",
@@ -27,7 +18,7 @@ ONE_DEVICE = Strategy(
         source="https://www.tensorflow.org/api_docs/python/tf/distribute/OneDeviceStrategy",
     ),
     programs("one_device", tensorflow=("worker",), torch=("worker",)),
-    standing,
+    measured("one real process, on the CPU", "one real process, on a GPU", at_least=1),
     order=10,
     default_workers=1,
     max_workers=1,

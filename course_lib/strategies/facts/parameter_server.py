@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, Facts, Strategy, over_tcp, programs
+from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, OVER_TCP, Facts, Strategy, programs
 
 PARAMETER_SERVER = Strategy(
     "parameter_server",
@@ -23,7 +23,7 @@ PARAMETER_SERVER = Strategy(
         "2014",
     ),
     programs("parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
-    over_tcp,
+    OVER_TCP,
     order=90,
     default_workers=3,
     all_reduce=BY_PARAMETER_SERVERS,

@@ -17,24 +17,16 @@ def check(spec: RunSpec, machine: Machine) -> None:
     workload, stages, parts = workloads.load(spec), spec.workers, spec.microbatches
     layers = sum(len(shape) > 1 for shape in shapes(workload.layers, workload.input_shape))
     if stages > layers:
-        raise SpecError(
-            "workers",
-            stages,
-            f"{spec.workload} has {layers} layers with weights, so at most {layers} stages",
-        )
+        text = f"{spec.workload} has {layers} layers with weights, so at most {layers} stages"
+        raise SpecError("workers", stages, text)
     if spec.batch % parts:
-        near = [n for n in range(1, spec.batch + 1) if spec.batch % n == 0 and n >= stages]
-        text = (
-            f"must divide the batch of {spec.batch}, such as "
-            f"{min(near, key=lambda n: abs(n - parts))}"
-        )
+        divisors = [n for n in range(stages, spec.batch + 1) if spec.batch % n == 0]
+        near = min(divisors, key=lambda n: abs(n - parts))
+        text = f"must divide the batch of {spec.batch}, such as {near}"
         raise SpecError("microbatches", parts, text)
     if spec.pipeline == "1f1b" and parts < stages:
-        raise SpecError(
-            "microbatches",
-            parts,
-            f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer",
-        )
+        text = f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer"
+        raise SpecError("microbatches", parts, text)
 
 
 PIPELINE_PARALLEL = Strategy(

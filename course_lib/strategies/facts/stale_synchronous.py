@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, Facts, Strategy, over_tcp, programs
+from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, OVER_TCP, Facts, Strategy, programs
 
 STALE_SYNCHRONOUS = Strategy(
     "stale_synchronous",
@@ -22,7 +22,7 @@ STALE_SYNCHRONOUS = Strategy(
         "Parameter Server, NIPS 2013",
     ),
     programs("stale_synchronous", torch=("worker", "ps")),
-    over_tcp,
+    OVER_TCP,
     order=110,
     all_reduce=BY_PARAMETER_SERVERS,
     asynchronous=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, Facts, Strategy, over_tcp, programs
+from course_lib.strategies.strategy import BY_PARAMETER_SERVERS, OVER_TCP, Facts, Strategy, programs
 
 SYNC_PARAMETER_SERVER = Strategy(
     "sync_parameter_server",
@@ -20,7 +20,7 @@ SYNC_PARAMETER_SERVER = Strategy(
         source="Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)",
     ),
     programs("sync_parameter_server", tensorflow=("chief", "worker", "ps"), torch=("worker", "ps")),
-    over_tcp,
+    OVER_TCP,
     order=100,
     default_workers=3,
     all_reduce=BY_PARAMETER_SERVERS,

@@ -6,18 +6,16 @@ from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
-from course_lib.strategies.strategy import Facts, Standing, Strategy, programs, real_processes
+from course_lib.strategies.strategy import (
+    REAL_PROCESSES,
+    Facts,
+    Strategy,
+    by_framework,
+    measured,
+    programs,
+)
 from course_lib.workloads.digits import CLASSES, PER_UNIT
 from course_lib.workloads.model import Dense
-
-
-def standing(framework: str, machine: Machine) -> Standing:
-    if framework == "tensorflow":
-        return Standing(
-            "measured",
-            "one real process; DTensor on a mesh of logical CPU devices, which share its cores",
-        )
-    return real_processes(framework, machine)
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
@@ -27,38 +25,25 @@ def check(spec: RunSpec, machine: Machine) -> None:
     layers = workloads.load(spec).layers
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     if len(dense) < len(layers) or len(dense) % 2:
-        raise SpecError(
-            "workload",
-            spec.workload,
-            "tensor_parallel cuts dense layers, two at a time: digits, digits_deep and wide have "
-            "them",
-        )
-    field, shards = (
-        ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
-    )
+        text = "cuts dense layers, two at a time: digits, digits_deep and wide have them"
+        raise SpecError("workload", spec.workload, f"tensor_parallel {text}")
+    even = spec.framework == "tensorflow"
+    field, shards = ("replicas", spec.replicas) if even else ("workers", spec.workers)
     for units in (layer.units for layer in dense[::2]):
         if shards > units:
-            raise SpecError(
-                field, shards, f"at most {units}, one for each hidden unit of {spec.workload}"
-            )
-        if spec.framework == "tensorflow" and units % shards:
-            cure = (
-                f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
-                if spec.workload == "wide"
-                else "such as 2, 4 or 8"
-            )
-            raise SpecError(
-                field, shards, f"must divide the {units} hidden units of {spec.workload}, {cure}"
-            )
+            text = f"at most {units}, one for each hidden unit of {spec.workload}"
+            raise SpecError(field, shards, text)
+        if even and units % shards:
+            cure = "such as 2, 4 or 8"
+            if "parameters" in workloads.fields(spec.workload):
+                cure = f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
+            text = f"must divide the {units} hidden units of {spec.workload}, {cure}"
+            raise SpecError(field, shards, text)
 
 
 def all_reduce(spec: RunSpec) -> Reason:
-    return Reason(
-        "all-reduce",
-        "of activations",
-        "Workers add up in the middle of a step what their pieces make; gradients of parameters "
-        "stay.",
-    )
+    why = "Workers add up in the middle of a step what their pieces make"
+    return Reason("all-reduce", "of activations", f"{why}; gradients of parameters stay.")
 
 
 TENSOR_PARALLEL = Strategy(
@@ -80,7 +65,12 @@ TENSOR_PARALLEL = Strategy(
         "https://www.tensorflow.org/guide/dtensor_overview",
     ),
     programs("tensor_parallel", tensorflow=("worker",), torch=("worker",)),
-    standing,
+    by_framework(
+        tensorflow=measured(
+            "one real process; DTensor on a mesh of logical CPU devices, which share its cores"
+        ),
+        torch=REAL_PROCESSES,
+    ),
     check,
     order=60,
     default_workers=2,

@@ -22,11 +22,9 @@ USE_TENSORFLOW = "Use --framework tensorflow."
 def standing(framework: str, machine: Machine) -> Standing:
     if framework != "tensorflow":
         return Standing("unavailable", NO_TORCH, USE_TENSORFLOW)
-    return (
-        Standing("measured", "one real process, a replica on each core of the TPU")
-        if machine.tpu
-        else Standing("unavailable", NO_TPU, EMULATE)
-    )
+    if not machine.tpu:
+        return Standing("unavailable", NO_TPU, EMULATE)
+    return Standing("measured", "one real process, a replica on each core of the TPU")
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
@@ -36,25 +34,16 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if not (machine.tpu or spec.emulate):
         raise Unavailable("tpu", NO_TPU, EMULATE)
     if spec.cross_device_ops == "nccl":
-        raise SpecError(
-            "cross_device_ops",
-            "nccl",
-            "a TPU's cores average over links of their own; NCCL is for GPUs",
-        )
+        text = "a TPU's cores average over links of their own; NCCL is for GPUs"
+        raise SpecError("cross_device_ops", "nccl", text)
 
 
 def all_reduce(spec: RunSpec) -> Reason:
     if spec.emulate:
-        return Reason(
-            "all-reduce",
-            "reduction_to_one_device",
-            f"All {spec.replicas} replicas are devices of one process; one of them adds up.",
-        )
-    return Reason(
-        "all-reduce",
-        "xla",
-        "XLA compiles it into the step, over the links between the TPU's cores.",
-    )
+        why = f"All {spec.replicas} replicas are devices of one process; one of them adds up."
+        return Reason("all-reduce", "reduction_to_one_device", why)
+    why = "XLA compiles it into the step, over the links between the TPU's cores."
+    return Reason("all-reduce", "xla", why)
 
 
 TPU = Strategy(
