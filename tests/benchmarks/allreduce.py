@@ -196,7 +196,8 @@ def taking_turns(
         end = clock()
         if not (array == side.result).all():
             raise ValueError(
-                f"{algorithm} or {peer.name}: {side.result} was to be everywhere in {size} bytes, and is not"
+                f"{algorithm} or {peer.name}: {side.result} was to be everywhere in {size} bytes,"
+                " and is not"
             )
         return start, end
 

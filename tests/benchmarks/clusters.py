@@ -114,7 +114,8 @@ def process(
         except Unfinished as error:
             log.seek(0)
             raise Unfinished(
-                f"{error}; {' '.join(command[:4])} ... said:\n{log.read()[-3000:].decode(errors='replace')}"
+                f"{error}; {' '.join(command[:4])} ..."
+                f" said:\n{log.read()[-3000:].decode(errors='replace')}"
             ) from None
         finally:
             end(started)
@@ -154,7 +155,8 @@ def arrived(folder: Path, count: int, check: Callable[[], object]) -> list[str]:
         check()
         if time.monotonic() > deadline:
             raise Unfinished(
-                f"only {len(stamps)} of {count} workers came as far as they should in {LONGEST:.0f} s"
+                f"only {len(stamps)} of {count} workers came as far as they should in"
+                f" {LONGEST:.0f} s"
             )
         time.sleep(0.05)
     return [stamp.read_text() for stamp in stamps]

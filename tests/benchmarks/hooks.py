@@ -25,7 +25,10 @@ def rows(options: Options) -> Rows:
     ):
         clusters.warm(framework)
         for parameters in sizes[:1] if options.quick else sizes:
-            name = f"step of wide with {parameters / 1e6:g} M parameters, {WORKERS} workers, {framework}, ring"
+            name = (
+                f"step of wide with {parameters / 1e6:g} M parameters, {WORKERS} workers,"
+                f" {framework}, ring"
+            )
             native = "gloo, native DDP" if framework == "torch" else "TensorFlow's own ring"
             aim = Aim("faster", 1.0) if parameters >= 1_000_000 else Aim("shown")
             figures = [

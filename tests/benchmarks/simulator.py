@@ -73,6 +73,7 @@ def theirs(size: int) -> float:
     same = simulate(ring(PEERS), size, TOPOLOGY, delay=LATE)
     if not np.allclose(finish, same.finish, rtol=SAME, atol=0):
         raise ValueError(
-            f"not the same model: a ring of {PEERS} is done after {max(finish)!r} s, and here after {same.seconds!r} s"
+            f"not the same model: a ring of {PEERS} is done after {max(finish)!r} s, and here after"
+            f" {same.seconds!r} s"
         )
     return same.messages / seconds / 1e6

@@ -43,7 +43,8 @@ class SameTraining:
             self.loss = training.final_loss if self.loss is None else self.loss
             if not math.isclose(training.final_loss, self.loss, abs_tol=SAME):
                 raise ValueError(
-                    f"not the same training: it ended with a loss of {training.final_loss:.4f} and the other with {self.loss:.4f}"
+                    f"not the same training: it ended with a loss of {training.final_loss:.4f} and"
+                    f" the other with {self.loss:.4f}"
                 )
             return timed.median_ms(training.moments)
 

@@ -89,7 +89,7 @@ def check_trace(trace: Trace, schedule: Schedule, size: int, itemsize: int) -> N
     assert min(m.start for m in messages) == 0
 
 
-# --- figures and traces ---------------------------------------------------------------------------------------------------------------------
+# --- figures and traces ---
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "scattered"])
@@ -195,7 +195,7 @@ def test_a_function_of_a_learners_own_is_carried_out() -> None:
     check_figures(result)
 
 
-# --- arrays ---------------------------------------------------------------------------------------------------------------------------------
+# --- arrays ---
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_true_and_false_add_up_as_numpy_adds_them() -> None:
     assert result.exact
 
 
-# --- what the figures rest on ---------------------------------------------------------------------------------------------------------------
+# --- what the figures rest on ---
 
 
 def test_the_check_finds_out_a_schedule_that_forgets_or_doubles_a_contribution() -> None:
@@ -287,7 +287,7 @@ def test_of_short_messages_over_links_the_model_knows_what_the_cores_have_to_do(
         assert result.predicted_seconds > result.seconds / 3
 
 
-# --- nothing left, nothing lost -------------------------------------------------------------------------------------------------------------
+# --- nothing left, nothing lost ---
 
 
 def test_nothing_is_left_in_temporary_folders_and_no_meeting_stays_open() -> None:

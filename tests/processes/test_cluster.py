@@ -26,7 +26,10 @@ from tests.helpers import until
 
 # What an interrupt says.
 END_IT = "from course_lib import Run; Run.going()[-1].stop()"
-WORD = f"The run goes on, as long as this Python process does. run.stop() ends it; if it has no name: {END_IT}"
+WORD = (
+    "The run goes on, as long as this Python process does. run.stop() ends it; if it has no name:"
+    f" {END_IT}"
+)
 
 
 def alive(run: Any) -> list[int]:
@@ -236,7 +239,9 @@ def test_when_a_task_was_paused_the_failure_of_those_that_waited_says_so() -> No
     (run.run_dir / "paused").touch()
     with pytest.raises(
         TaskFailed,
-        match=r"worker:0 was paused, and worker:1 gave up waiting\. It said: TimeoutError: no answer",
+        match=(
+            r"worker:0 was paused, and worker:1 gave up waiting\. It said: TimeoutError: no answer"
+        ),
     ):
         run.wait(30)
 
@@ -381,7 +386,8 @@ def test_an_interrupt_ends_the_wait_and_not_the_run_and_says_how_to_end_that(
         "run = start(work, workers=2).wait_running(60)\n"
         # as Jupyter does: to the whole group
         "while_it_waits(lambda: os.killpg(0, signal.SIGINT))\n"
-        "try:\n    run.wait(30)\nexcept KeyboardInterrupt as interrupt:\n    print(run.state, Run.going() == [run], interrupt)\n"
+        "try:\n    run.wait(30)\nexcept KeyboardInterrupt as interrupt:\n    print(run.state,"
+        " Run.going() == [run], interrupt)\n"
         "(run.run_dir / 'go').touch()\n"
         "print(run.wait(30).result, Run.going())\n"
         "try:\n    with start(lambda: time.sleep(60)) as run:\n"

@@ -187,7 +187,10 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
         ),
         (
             "run mirrored --pipeline 1f1b",
-            "pipeline='1f1b': mirrored has no use for it: leave it out (it is for pipeline_parallel)",
+            (
+                "pipeline='1f1b': mirrored has no use for it: leave it out (it is for"
+                " pipeline_parallel)"
+            ),
         ),
         (
             "run --parameters 1000000",
@@ -195,7 +198,10 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
         ),
         (
             "run --evaluate-every 5 --no-trace",
-            "evaluate_every=5: the accuracy goes into the trace, and this run has none: leave one of",
+            (
+                "evaluate_every=5: the accuracy goes into the trace, and this run has none: leave"
+                " one of"
+            ),
         ),
         (
             "run tensor_parallel --workers 3",
@@ -222,7 +228,10 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
         ("run --hosts 2 --link 1=-50", "mbit=-50.0: allowed: megabits a second, above 0"),
         (
             "run mirrored --hosts 2",
-            "hosts=2: mirrored with tensorflow is one process, so on one host: leave it out (multi_worker_mirrored can",
+            (
+                "hosts=2: mirrored with tensorflow is one process, so on one host: leave it out"
+                " (multi_worker_mirrored can"
+            ),
         ),
         (
             "run central_storage --framework torch --mbit 5",
@@ -231,7 +240,10 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
         ("run multi_worker_mirrored mirrored", "unexpected extra argument"),
         (
             "race mirrored",
-            "race='mirrored': two strategies or more, such as: lockstep race one_device multi_worker_mirrored",
+            (
+                "race='mirrored': two strategies or more, such as: lockstep race one_device"
+                " multi_worker_mirrored"
+            ),
         ),
         ("race mirrored mirorred", "did you mean 'mirrored'?"),
         ("race mirrored,wrkers=3 one_device", "field='wrkers': did you mean 'workers'?"),

@@ -70,7 +70,7 @@ def look(task: Any) -> dict[str, Any]:
     }
 
 
-# --- where tasks find themselves ------------------------------------------------------------------------------------------------------------
+# --- where tasks find themselves ---
 
 
 def test_each_task_is_alone_at_its_address(start_method: str) -> None:
@@ -208,7 +208,7 @@ def test_where_the_system_refuses_what_it_allowed_before_the_run_says_so(home: P
     assert "Set LOCKSTEP_NETWORK=loopback" in done.stderr
 
 
-# --- links ----------------------------------------------------------------------------------------------------------------------------------
+# --- links ---
 
 LENGTH = 200_000  # of float32, passed on once in each direction by each of two workers
 
@@ -422,7 +422,7 @@ def test_an_order_that_fails_costs_the_order_and_not_the_run() -> None:
         assert run.state == "running"
 
 
-# --- the meter ------------------------------------------------------------------------------------------------------------------------------
+# --- the meter ---
 
 # what headers, acknowledgements and agreements may add, and what a reading within a step may miss
 HEADERS = 0.03
@@ -484,7 +484,7 @@ def test_without_hosts_the_result_says_that_there_was_nothing_to_count() -> None
     assert "nothing goes over a wire" in result["network_why"]
 
 
-# --- from outside ---------------------------------------------------------------------------------------------------------------------------
+# --- from outside ---
 
 
 def listening() -> set[tuple[str, int]]:
@@ -562,9 +562,9 @@ def plain(framework: str) -> Iterator[psutil.Process]:
             yield cluster.root
         return
     server = (
-        "import sys, tensorflow as tf\n"
-        "server = tf.distribute.Server({'worker': ['127.0.0.1:' + sys.argv[1]]}, job_name='worker', task_index=0)\n"
-        "print('up', flush=True)\nsys.stdin.read()"
+        "import sys, tensorflow as tf\nserver = tf.distribute.Server({'worker': ['127.0.0.1:' +"
+        " sys.argv[1]]}, job_name='worker', task_index=0)\nprint('up',"
+        " flush=True)\nsys.stdin.read()"
     )
     with clusters.ports.reserve(1)[0] as sock:
         command = [sys.executable, "-c", server, str(sock.getsockname()[1])]
@@ -589,7 +589,7 @@ def test_the_same_frameworks_by_themselves_open_doors_on_every_interface(framewo
     assert open_to_all
 
 
-# --- nothing is left ------------------------------------------------------------------------------------------------------------------------
+# --- nothing is left ---
 
 KERNEL = """
 import time

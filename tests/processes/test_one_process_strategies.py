@@ -138,7 +138,7 @@ def devices(*numbers: int) -> set[str]:
     return {f"{CPU}{number}" for number in numbers}
 
 
-# --- synchronous is synchronous ---------------------------------------------------------------------------------------------------------------
+# --- synchronous is synchronous ---
 
 
 @pytest.mark.parametrize(("name", "replicas", "fields"), SYNCHRONOUS, ids=IDS)
@@ -205,7 +205,7 @@ def softmax_cross_entropy(workload: workloads.Workload, indices: np.ndarray) -> 
     return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - chosen))
 
 
-# --- who does what, and where -----------------------------------------------------------------------------------------------------------------
+# --- who does what, and where ---
 
 
 @pytest.mark.parametrize(("name", "replicas", "fields"), SYNCHRONOUS, ids=IDS)
@@ -258,7 +258,7 @@ def test_phases_of_a_step_follow_each_other(
     assert all(a.end <= b.start + slack for a, b in itertools.pairwise(phases))
 
 
-# --- tpu --------------------------------------------------------------------------------------------------------------------------------------
+# --- tpu ---
 
 
 def test_bfloat16_changes_the_losses_by_its_rounding_and_by_no_more() -> None:
@@ -295,7 +295,7 @@ def test_without_a_tpu_it_is_unavailable_and_says_that_it_can_be_emulated() -> N
         spec_for("tpu", framework="torch", workers=2, emulate=True)
 
 
-# --- what can be asked for --------------------------------------------------------------------------------------------------------------------
+# --- what can be asked for ---
 
 
 def test_workers_of_a_strategy_in_one_process_are_its_replicas() -> None:
@@ -308,7 +308,10 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
     if len(probe().gpus) < 2:
         with pytest.raises(
             Unavailable,
-            match="nccl is unavailable here: it joins NVIDIA GPUs, 2 of them in this run, and tensorflow can use",
+            match=(
+                "nccl is unavailable here: it joins NVIDIA GPUs, 2 of them in this run, and"
+                " tensorflow can use"
+            ),
         ):
             start("mirrored", workers=2, cross_device_ops="nccl")
     spec = RunSpec(strategy="mirrored", workers=1, replicas=2, cross_device_ops="nccl")
@@ -324,7 +327,10 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
         (
             "mirrored",
             {"workers": 3, "cross_device_ops": "hierarchical_copy"},
-            "cross_device_ops='hierarchical_copy': TensorFlow's would lose the gradient of one of 3 devices",
+            (
+                "cross_device_ops='hierarchical_copy': TensorFlow's would lose the gradient of one"
+                " of 3 devices"
+            ),
         ),
         (
             "central_storage",
@@ -405,7 +411,7 @@ def test_a_short_run_by_its_name_halves_the_loss(name: str) -> None:
     assert result["staleness"]["max"] == 0
 
 
-# --- what learners write first: model.fit -----------------------------------------------------------------------------------------------------
+# --- what learners write first: model.fit ---
 
 
 def fit(strategy: Any, workload: workloads.Workload) -> tuple[list[float], list[np.ndarray]]:

@@ -321,13 +321,19 @@ def test_an_interrupted_wait_says_that_the_race_goes_on_and_what_it_says_ends_it
         found.runs["another"].pause("worker:0")
         with pytest.raises(
             Stalled,
-            match=r"another: worker:0 is paused \(race\.runs\['another'\]\.resume\('worker:0'\) lets it go on\)",
+            match=(
+                r"another: worker:0 is paused \(race\.runs\['another'\]\.resume\('worker:0'\) lets"
+                r" it go on\)"
+            ),
         ):
             found.wait(2)
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(
             KeyboardInterrupt,
-            match=r"The race goes on, as long as this Python process does\. race\.stop\(\) ends it; .*for run in Run\.going\(\)",
+            match=(
+                r"The race goes on, as long as this Python process does\. race\.stop\(\) ends it;"
+                r" .*for run in Run\.going\(\)"
+            ),
         ):
             found.wait(20)
         assert found.state == "running" and set(found.runs.values()) <= set(Run.going())

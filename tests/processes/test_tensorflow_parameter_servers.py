@@ -285,7 +285,10 @@ def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
         run.pause("worker:1")
         with pytest.raises(
             TaskFailed,
-            match=r"worker:1 was paused.*no worker has finished its share of a step for 4 s; step \d+ is not complete",
+            match=(
+                r"worker:1 was paused.*no worker has finished its share of a step for 4 s; step \d+"
+                r" is not complete"
+            ),
         ):
             run.wait(30)
 

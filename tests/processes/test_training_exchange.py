@@ -126,7 +126,7 @@ def schedule_of(framework: str, all_reduce: Any) -> Schedule:
     return build(all_reduce, WORKERS[framework], 2, **options)
 
 
-# --- what is learned, and what is sent ------------------------------------------------------------------------------------------------------
+# --- what is learned, and what is sent ---
 
 
 @pytest.mark.parametrize(("framework", "all_reduce"), CASES)
@@ -216,7 +216,7 @@ def test_one_worker_and_a_run_without_a_trace_exchange_nothing_that_shows(framew
         assert run.trace.all(Message) == []
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_function_is_never_taken_for_the_frameworks_own() -> None:
         assert run.wait(60).trace.all(Message)
 
 
-# --- a worker is lost -----------------------------------------------------------------------------------------------------------------------
+# --- a worker is lost ---
 
 
 @functools.cache
@@ -335,7 +335,7 @@ def test_the_others_say_in_one_line_which_rank_was_lost(framework: str) -> None:
         assert "\n" not in reason
 
 
-# --- functions of a learner's own -----------------------------------------------------------------------------------------------------------
+# --- functions of a learner's own ---
 
 
 def test_a_function_of_ones_own_exchanges_with_the_schedule_of_the_run() -> None:

@@ -38,7 +38,10 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         (
             "multi_worker_mirored",
             {},
-            "strategy='multi_worker_mirored': did you mean 'multi_worker_mirrored'? allowed: one_device, ",
+            (
+                "strategy='multi_worker_mirored': did you mean 'multi_worker_mirrored'? allowed:"
+                " one_device, "
+            ),
         ),
         ("ddp", {}, "strategy='ddp': did you mean 'multi_worker_mirrored'?"),
         ("FSDP", {}, "strategy='FSDP': did you mean 'fully_sharded'?"),
@@ -57,12 +60,18 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         (
             "mirrored",
             {"slow": {"worker:1": 3.0}},
-            "slow='worker:1': mirrored with tensorflow is one process, whose devices cannot be slowed singly; --framework torch has one for each",
+            (
+                "slow='worker:1': mirrored with tensorflow is one process, whose devices cannot be"
+                " slowed singly; --framework torch has one for each"
+            ),
         ),
         (
             "multi_worker_mirrored",
             {"backups": 2},
-            "backups=2: multi_worker_mirrored has no use for it: leave it out (it is for backup_workers)",
+            (
+                "backups=2: multi_worker_mirrored has no use for it: leave it out (it is for"
+                " backup_workers)"
+            ),
         ),
         (
             "one_device",
@@ -121,12 +130,18 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         (
             "one_device",
             {"cross_device_ops": "nccl"},
-            "cross_device_ops='nccl': one_device has no use for it: leave it out (it is for mirrored)",
+            (
+                "cross_device_ops='nccl': one_device has no use for it: leave it out (it is for"
+                " mirrored)"
+            ),
         ),
         (
             "mirrored",
             {"microbatches": 8},
-            "microbatches=8: mirrored has no use for it: leave it out (it is for pipeline_parallel)",
+            (
+                "microbatches=8: mirrored has no use for it: leave it out (it is for"
+                " pipeline_parallel)"
+            ),
         ),
         (
             "parameter_server",
@@ -235,7 +250,10 @@ ONE_HOST = {
     (
         "mirrored",
         "torch",
-    ): r"the devices of one machine, so on one host: leave it out \(multi_worker_mirrored can be on several\)",
+    ): (
+        r"the devices of one machine, so on one host: leave it out \(multi_worker_mirrored can be"
+        r" on several\)"
+    ),
     ("central_storage", "torch"): "memory that all its workers share",
 }
 
@@ -299,7 +317,10 @@ def test_mirrored_with_torch_is_told_which_strategy_is_the_same_program_and_take
 ):
     with pytest.raises(
         SpecError,
-        match="mirrored keeps the framework's own; multi_worker_mirrored is the same program and takes yours",
+        match=(
+            "mirrored keeps the framework's own; multi_worker_mirrored is the same program and"
+            " takes yours"
+        ),
     ):
         catalog.schedule(spec_for("mirrored", framework="torch", all_reduce="ring"))
 
@@ -346,7 +367,10 @@ def test_nccl_need_not_be_asked_for_where_it_can_work() -> None:
     spec = RunSpec(workers=2, framework="torch", all_reduce="nccl")
     with pytest.raises(
         SpecError,
-        match="all_reduce='nccl': leave it out: where every worker has a GPU, the native all-reduce is NCCL",
+        match=(
+            "all_reduce='nccl': leave it out: where every worker has a GPU, the native all-reduce"
+            " is NCCL"
+        ),
     ):
         catalog.find("multi_worker_mirrored").check(spec, SERVER)
     with pytest.raises(Unavailable, match="nccl is unavailable here"):

@@ -59,7 +59,7 @@ def why(spec: RunSpec, machine: Machine, what: str) -> Reason:
     return reason
 
 
-# --- limits ---------------------------------------------------------------------------------------------------------------------------------
+# --- limits ---
 
 
 def test_no_cgroup_no_limit(files: Files) -> None:
@@ -121,7 +121,9 @@ def test_cgroup_v1_in_a_container_that_sees_its_own_group_as_the_top(files: File
             "proc/self/cgroup": "4:memory:/docker/0123\n3:cpu,cpuacct:/docker/0123\n0::/\n",
             f"{memory}/memory.limit_in_bytes": f"{2 * GB}\n",
             f"{memory}/memory.usage_in_bytes": f"{GB}\n",
-            f"{memory}/memory.stat": f"cache 7\ntotal_inactive_file {GB // 2}\ntotal_active_file 0\n",
+            f"{memory}/memory.stat": (
+                f"cache 7\ntotal_inactive_file {GB // 2}\ntotal_active_file 0\n"
+            ),
             f"{cpu}/cpu.cfs_quota_us": "50000\n",
             f"{cpu}/cpu.cfs_period_us": "100000\n",
         }
@@ -174,7 +176,7 @@ def test_cores_respect_a_quota_that_joblib_does_not_see(monkeypatch: pytest.Monk
         assert limits.usable_cores() == cores
 
 
-# --- what else is here ----------------------------------------------------------------------------------------------------------------------
+# --- what else is here ---
 
 
 def test_probe_imports_no_framework() -> None:
@@ -375,7 +377,7 @@ def test_gigabytes_are_those_of_container_limits() -> None:
     )
 
 
-# --- the plan -------------------------------------------------------------------------------------------------------------------------------
+# --- the plan ---
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "python"])
@@ -484,7 +486,10 @@ def test_whatever_is_imposed_makes_a_run_emulated() -> None:
 def test_more_tasks_than_memory_allows_are_refused_with_both_numbers() -> None:
     with pytest.raises(
         SpecError,
-        match=r"tensorflow needs about \d+\.\d GB for 200 tasks, this machine has 4\.0 GB free: at most \d+ workers",
+        match=(
+            r"tensorflow needs about \d+\.\d GB for 200 tasks, this machine has 4\.0 GB free: at"
+            r" most \d+ workers"
+        ),
     ) as caught:
         hardware.plan(RunSpec(workers=200), LAPTOP)
     assert (caught.value.field, caught.value.value) == ("workers", 200)

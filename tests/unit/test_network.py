@@ -43,7 +43,7 @@ def with_parts(*parts: str) -> hardware.Machine:
     )
 
 
-# --- where tasks are ------------------------------------------------------------------------------------------------------------------------
+# --- where tasks are ---
 
 
 @given(st.integers(1, 64), st.data())
@@ -117,7 +117,7 @@ def test_the_interface_follows_from_the_address() -> None:
     assert (interface(LOOPBACK), interface("198.18.0.1")) == (LOOPBACK_INTERFACE, "eth0")
 
 
-# --- links ----------------------------------------------------------------------------------------------------------------------------------
+# --- links ---
 
 
 def test_a_host_has_the_link_of_all_unless_it_has_its_own() -> None:
@@ -168,7 +168,7 @@ def test_a_slow_rack_as_the_command_line_writes_it(text: str, link: Link) -> Non
     assert parse_link(text) == (1, link)
 
 
-# --- links that only our own exchange keeps to ----------------------------------------------------------------------------------------------
+# --- links that only our own exchange keeps to ---
 
 SIZE = 1_000_000
 
@@ -234,7 +234,7 @@ def test_one_that_stops_while_it_reserves_does_not_stop_the_others(tmp_path: Pat
         assert held.due(0, 1, SIZE) > time.monotonic()
 
 
-# --- the plan, and what a machine offers ----------------------------------------------------------------------------------------------------
+# --- the plan, and what a machine offers ---
 
 ALL = ("veth", "bridge", "tbf", "netem")
 TWO_HOSTS = RunSpec(framework="python", hosts=2, link=Link(mbit=200, delay_ms=1))
@@ -322,7 +322,7 @@ def test_the_trial_finds_what_the_kernel_has_or_says_why_it_may_not_look() -> No
     assert can.ok or can.cure
 
 
-# --- the meter ------------------------------------------------------------------------------------------------------------------------------
+# --- the meter ---
 
 
 def exchange(step: int, start: float, end: float) -> list[Phase]:
@@ -391,7 +391,7 @@ def test_traffic_is_saved_and_read_as_every_event(tmp_path: Path) -> None:
     assert Trace.load(tmp_path / "trace.jsonl").all(Traffic) == trace.all(Traffic)
 
 
-# --- what the kernel is asked for -----------------------------------------------------------------------------------------------------------
+# --- what the kernel is asked for ---
 
 
 class Asked:

@@ -61,7 +61,10 @@ def test_imports_run_one_way(path: Path) -> None:
 
 
 def test_importing_the_package_loads_no_framework() -> None:
-    code = "import sys, course_lib; course_lib.start, course_lib.machine; print(sorted({'tensorflow', 'torch', 'keras'} & set(sys.modules)))"
+    code = (
+        "import sys, course_lib; course_lib.start, course_lib.machine; print(sorted({'tensorflow',"
+        " 'torch', 'keras'} & set(sys.modules)))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

@@ -700,8 +700,8 @@ def test_a_note_says_that_more_updates_at_the_same_learning_rate_are_a_lead_of_t
         ["multi_worker_mirrored", asynchronous], {"workers": 4, "learning_rate": 0.2}
     )
     assert [note for note in notes if "updates" in note] == [
-        "async makes 4 updates a step, multi_worker_mirrored 1, at the same learning rate; to compare waiting and staleness alone, "
-        "give async learning_rate=0.05."
+        "async makes 4 updates a step, multi_worker_mirrored 1, at the same learning rate; to"
+        " compare waiting and staleness alone, give async learning_rate=0.05."
     ]
     _, slower = line_up(
         ["multi_worker_mirrored", asynchronous | {"learning_rate": 0.05}],
@@ -713,7 +713,10 @@ def test_a_note_says_that_more_updates_at_the_same_learning_rate_are_a_lead_of_t
 
 def test_an_entrant_on_the_command_line_is_a_name_with_fields_of_its_own() -> None:
     assert parse_entrant("one_device") == {"strategy": "one_device"}
-    text = "multi_worker_mirrored, all_reduce=ring, workers=2, device_ms=2.5, slow=worker:1=3, label=mine"
+    text = (
+        "multi_worker_mirrored, all_reduce=ring, workers=2, device_ms=2.5, slow=worker:1=3,"
+        " label=mine"
+    )
     assert parse_entrant(text) == {
         "strategy": "multi_worker_mirrored",
         "all_reduce": "ring",

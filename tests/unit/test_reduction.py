@@ -92,7 +92,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     monkeypatch.setattr(hardware, "probe", lambda: made_up)
 
 
-# --- sizes in words -------------------------------------------------------------------------------------------------------------------------
+# --- sizes in words ---
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
         parse_bytes("9" * 400)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------------------------
+# --- what is refused ---
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_jobs_of_one_measurement_have_the_same_ranks_and_not_too_many() -> None:
         measure([job(ring(MAX_WORKERS + 1), 8)])
 
 
-# --- simulated ------------------------------------------------------------------------------------------------------------------------------
+# --- simulated ---
 
 # bytes: float32 elements that divide evenly over the chunks of all algorithms below
 SIZE = 4 * 2520
@@ -387,7 +387,7 @@ def test_a_result_has_the_agreed_fields_as_plain_values_and_says_what_it_is() ->
     assert repr(replace(result, exact=False)).endswith("NOT EXACT)")
 
 
-# --- the numbers that the check relies on ---------------------------------------------------------------------------------------------------
+# --- the numbers that the check relies on ---
 
 DTYPES = ["float32", "float64", "float16", "int8", "uint8", "int64", "complex64"]
 
@@ -424,7 +424,7 @@ def test_no_two_different_sums_over_workers_are_alike() -> None:
     assert same == []
 
 
-# --- what is measured, and the model that comes of it ---------------------------------------------------------------------------------------
+# --- what is measured, and the model that comes of it ---
 
 
 def test_a_job_is_so_often_called_that_its_time_means_something() -> None:

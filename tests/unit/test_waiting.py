@@ -112,7 +112,8 @@ def test_of_tasks_that_record_nothing_nothing_is_made_up() -> None:
 def test_the_error_says_once_what_several_do() -> None:
     error = Stalled(told(9.0, Lifecycle("worker:2", "paused", "", END)), 5)
     assert str(error).startswith(
-        "after 5.0 s the run is not over: worker:0 and worker:1 wait for worker:2 (in step 12); worker:2 is paused (run.resume('worker:2') "
+        "after 5.0 s the run is not over: worker:0 and worker:1 wait for worker:2 (in step 12);"
+        " worker:2 is paused (run.resume('worker:2') "
     )
     some = {
         "worker:0": "waits for worker:3 (in step 9)",

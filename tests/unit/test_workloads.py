@@ -41,7 +41,10 @@ def test_data_have_the_stated_types_and_shapes(name: str) -> None:
 def test_an_unknown_workload_names_the_nearest() -> None:
     with pytest.raises(
         SpecError,
-        match=r"workload='digit': did you mean 'digits'\? allowed: digits, digits_cnn, digits_deep, wide",
+        match=(
+            r"workload='digit': did you mean 'digits'\? allowed: digits, digits_cnn, digits_deep,"
+            r" wide"
+        ),
     ):
         workloads.find("digit")
 

@@ -165,7 +165,8 @@ def test_thousands_of_workers():
         began = time.perf_counter()
         run = simulate(build(name, 100_000), 2**26, delay={7: 1.0})
         print(
-            f"{name}, 100000 workers: {run.messages} messages in {time.perf_counter() - began:.2f} s"
+            f"{name}, 100000 workers: {run.messages} messages in"
+            f" {time.perf_counter() - began:.2f} s"
         )
         assert run.finish.min() > 1.0
 

@@ -51,7 +51,7 @@ def done(schedule: Schedule, nbytes: int) -> list[tuple[Operation, Terms]]:
     ]
 
 
-# --- what is done -------------------------------------------------------------------------------------------------------------------------
+# --- what is done ---
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)
@@ -84,7 +84,7 @@ def test_a_sum_that_replaces_what_is_being_read_waits_in_a_third_array() -> None
     ]
 
 
-# --- when it is done ----------------------------------------------------------------------------------------------------------------------
+# --- when it is done ---
 
 
 def test_the_time_of_two_ranks_is_the_sum_along_the_way_of_the_message() -> None:
@@ -158,7 +158,7 @@ def test_a_delay_is_paid_once_on_the_way_of_each_message_and_keeps_no_core_busy(
     assert take_turns(tree(4).placed(2), 400, far).finish.max() == pytest.approx(22.0)
 
 
-# --- over links of a set speed ------------------------------------------------------------------------------------------------------------
+# --- over links of a set speed ---
 
 WIRE_ONLY = Topology(AlphaBeta(0, 0), AlphaBeta(0, 0), gamma=0, cores=1, wire=1.0)
 WIRED = replace(LAPTOP, wire=1e-7)
@@ -218,7 +218,7 @@ def test_a_wire_without_cores_is_refused_as_the_link_is_then_beta() -> None:
         Topology(wire=1e-7)
 
 
-# --- simulated ----------------------------------------------------------------------------------------------------------------------------
+# --- simulated ---
 
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), GRID)

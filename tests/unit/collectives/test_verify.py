@@ -40,8 +40,9 @@ def test_dropped_in_the_gather_names_both_ends_and_all_who_suffer():
 
 def test_never_received():
     (problem,) = verify(without(tree(4), 3, 1)).problems
-    assert problem.text == (
-        "rank 3 never receives chunk 0 from rank 0, which has all of it after round 1, "
+    assert (
+        problem.text
+        == "rank 3 never receives chunk 0 from rank 0, which has all of it after round 1, "
         "so rank 3 ends chunk 0 without the gradients of ranks 0, 1 and 2."
     )
 
@@ -66,9 +67,11 @@ def test_reduce_where_copy_belongs_counts_twice():
 def test_copy_where_reduce_belongs_wipes_out():
     rounds = [[Transfer(1, 0, 0, "copy")], [Transfer(0, 1, 0, "copy")]]
     (problem,) = verify(mine(2, 1, rounds)).problems
-    assert problem.text == (
-        "round 0: the copy of chunk 0 from rank 1 to rank 0 wipes out the gradient of rank 0, which no other rank has by then, "
-        "so ranks 0 and 1 end chunk 0 without the gradient of rank 0."
+    assert (
+        problem.text
+        == "round 0: the copy of chunk 0 from rank 1 to rank 0 wipes out the gradient of rank 0,"
+        " which no other rank has by then, so ranks 0 and 1 end chunk 0 without the gradient of"
+        " rank 0."
     )
 
 
@@ -193,7 +196,10 @@ def blind_to_hosts(P: int, hosts: object = 1) -> Schedule:
         (
             off_by_one,
             2,
-            "rank 0 never receives chunk 1 from rank 1, which has all of it after round 0, the last",
+            (
+                "rank 0 never receives chunk 1 from rank 1, which has all of it after round 0, the"
+                " last"
+            ),
         ),
         (no_modulo, 1, "Is % 1 missing?"),
         (powers_only, 3, "right for powers of two only"),
