@@ -16,9 +16,8 @@ from course_lib.commands.allreduce import allreduce, stage
 from course_lib.commands.check import check
 from course_lib.commands.exercises import exercises
 from course_lib.commands.machine import doctor, lab, strategies
-from course_lib.commands.picture import picture
 from course_lib.commands.training import race, run
-from course_lib.commands.watch import watch
+from course_lib.commands.watch import picture, watch
 from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
 
 INTERRUPTED = 130

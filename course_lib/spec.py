@@ -162,11 +162,7 @@ class RunSpec(BaseModel):
         title="another link for one host",
         description="host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
     )
-    workload: str = Field(
-        "digits",
-        title="what is learned",
-        description="digits, digits_cnn, digits_deep or wide",
-    )
+    workload: str = Field("digits", title="what is learned", description="the name of a workload")
     parameters: Count = whole(1_000_000, 1_000, 50_000_000, "the size of the 'wide' model")
     global_batch: Count | None = whole(
         None, 1, 4096, "examples in a step over all workers, about 128 if not given"

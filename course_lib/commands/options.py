@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from course_lib.spec import Link, RunSpec, parse_link, parse_place, parse_slow
+from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
 REPEATED: dict[str, tuple[str, Callable[[str], tuple[Any, Any]]]] = {
@@ -64,6 +65,8 @@ def with_fields(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options() -> Iterator[inspect.Parameter]:
     for name, schema in RunSpec.model_json_schema()["properties"].items():
+        if name == "workload":
+            schema |= {"description": ", ".join(WORKLOADS)}
         text = about(schema, name not in BY_STRATEGY)
         if name in NO_OPTIONS:
             continue

@@ -1,5 +1,5 @@
-"""`lockstep watch`: a run or a race on a terminal, from its directory: while it goes on, or long
-after.
+"""`lockstep watch` and `lockstep picture`: a run or a race from its directory, while it goes on or
+long after.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.errors import SpecError
+from course_lib.record.events import Phase
 from course_lib.record.saved import saved_runs
 from course_lib.widgets.board import markup, sentences
 from course_lib.widgets.board.lanes import NAMES, runs
@@ -23,6 +24,8 @@ from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
+from course_lib.widgets.source import source
+from course_lib.widgets.timeline.still import lanes_svg
 
 PERIOD = 0.25  # seconds between pictures
 
@@ -50,10 +53,10 @@ def watch(
         view.look()
         while not view.over and time.monotonic() < deadline:
             if console.is_terminal:
-                live.update(picture(view, console.width), refresh=True)
+                live.update(frame(view, console.width), refresh=True)
             time.sleep(max(0.0, min(PERIOD, deadline - time.monotonic())))
             view.look()
-    console.print(picture(view, console.width))
+    console.print(frame(view, console.width))
     if html is not None:
         try:
             print(page.save(html, markup.document(view)))
@@ -61,7 +64,7 @@ def watch(
             raise SpecError("html", str(html), f"cannot be written ({error.strerror})") from None
 
 
-def picture(view: View, width: int) -> RenderableType:
+def frame(view: View, width: int) -> RenderableType:
     """The view as text: the headline, then a block for each run."""
     headline = Text.assemble(
         *((part, "bold" if i % 2 else "") for i, part in enumerate(view.headline().split("**")))
@@ -99,3 +102,26 @@ def _legend() -> Text:
     for what, shade in SHADE.items():
         line.append(shade.mark, shade.color).append(f" {what}  ")
     return line
+
+
+def picture(
+    run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
+    out: Annotated[Path, typer.Option(help="The SVG file to write.")],
+    first: Annotated[
+        int | None,
+        typer.Option(min=0, help="The first step to show; if not given, one in the middle."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="How many steps to show.")] = 6,
+    title: Annotated[str, typer.Option(help="The title; the strategy's name if not given.")] = "",
+) -> None:
+    """Draw what each worker of a run did, from its trace, as an SVG file."""
+    try:
+        shown = source(run_dir)
+        last = max((p.step for p in shown.trace.all(Phase)), default=0)
+        first = max(0, (last - steps) // 2) if first is None else first
+        named = " · ".join(filter(None, (title or shown.title, shown.reality)))
+        out.write_text(lanes_svg(shown.trace, named, first, steps))
+    except (OSError, ValueError) as error:
+        text = "cannot be drawn: the directory of a run is needed, as `run` prints it"
+        raise SpecError("run_dir", str(run_dir), f"{text} ({error})") from None
+    print(out)

@@ -6,8 +6,7 @@ import pytest
 
 from course_lib import start
 from course_lib.cluster.run import Run
-from course_lib.commands.picture import picture
-from course_lib.commands.watch import watch
+from course_lib.commands.watch import picture, watch
 from course_lib.record.events import Lifecycle
 from course_lib.record.saved import SavedRun
 from course_lib.record.trace import Trace

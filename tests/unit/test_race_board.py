@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from course_lib.commands.watch import picture, watch
+from course_lib.commands.watch import frame, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.racing import comparison
 from course_lib.racing.fairness import Fairness
@@ -703,7 +703,7 @@ def test_watching_a_saved_race_prints_it_and_writes_its_page(
 def test_the_terminal_shows_the_lanes_of_a_board(tmp_path: Path) -> None:
     view = view_of(SomeRun(lockstep()), SomeRun(asynchronous()))
     console = Console(width=100, file=io.StringIO())
-    console.print(picture(view, 100))
+    console.print(frame(view, 100))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("worker:0") == text.count("worker:1") == 2 and "·" in text
     assert max(map(len, text.splitlines())) <= 100
