@@ -1,5 +1,5 @@
-"""Board: runs as they happen, in a notebook. What it shows is a `View`; this is the thread that
-follows it, and the widgets that it fills.
+"""Board: runs as they happen, in a notebook. A thread follows a `View` of the runs and fills the
+widgets.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from course_lib.widgets.kit import page, svg
 from course_lib.widgets.kit.html import element
 
 PERIOD = 0.2  # seconds between pictures
-# times as long as a picture took, at least, until the next: a board takes no more than a quarter of
-# a core
-REST = 3.0
+REST = 3.0  # pause, in times of the last drawing: a board takes at most a quarter of a core
 
 
 class Board(w.VBox):
-    """A live board of runs. Shows itself as a cell's last value; returns at once; follows the runs
+    """A live board of runs: a cell's last value shows it. It returns at once and follows the runs
     on a thread until they are over.
 
     `table()` gives the same facts as text, `still(path)` a picture, `to_html(path)` a page that
-    needs no kernel. `halt()` and `close()` end the updates; the runs are not touched.
+    needs no kernel. `halt()` and `close()` end the updates; the runs go on.
     """
 
     def __init__(
@@ -44,12 +42,8 @@ class Board(w.VBox):
         self.view = View(runs, race)
         self._prefix, self._stop_runs = svg.unique_prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
-        self.head, self.lanes, self.message, legend = (
-            w.HTML(),
-            w.HTML(),
-            w.HTML(),
-            w.HTML(markup.frame(self._prefix)),
-        )
+        self.head, self.lanes, self.message = w.HTML(), w.HTML(), w.HTML()
+        legend = w.HTML(markup.frame(self._prefix))
         shown = [self.head, self.charts.box, self.lanes, legend, self.message]
         for part in shown:
             part.add_class("ls")
@@ -57,36 +51,34 @@ class Board(w.VBox):
         self.controls = Controls(self.view.sides, self._orders.put, self._stop)
         super().__init__([*shown[:-1], self.controls, self.message])
         self.add_class("lk-board")
-        self._news = False  # that the charts do not show
-        # the thread that draws, and the cell that wants a page, look at the same view
+        self._news = False  # whether there is something that the charts do not show yet
+        # the thread that draws and a cell that writes a page share the view
         self._looking = threading.RLock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="lockstep-board", daemon=True)
         self._thread.start()
 
     def halt(self) -> None:
-        """End the updates and leave the board as it is; the runs are not touched."""
+        """End the updates and leave the board as it is; the runs go on."""
         self._over.set()
         self._orders.put(None)
         self._thread.join(5)
 
     def close(self) -> None:
-        """End the updates and take the board away; the runs are not touched."""
+        """End the updates and take the board away; the runs go on."""
         self.halt()
         super().close()
 
     def table(self) -> str:
-        """The board's facts as text, as the runs stand."""
+        """The present facts of the board as text."""
         return self._made(View.table)
 
     def still(self, path: Path | str) -> Path:
-        """Write the board as the runs stand as one SVG picture, and return where it is."""
+        """Write the present board as an SVG picture, and return its path."""
         return page.save(path, self._made(still))
 
     def to_html(self, path: Path | str) -> Path:
-        """Write the board as the runs stand as one page that needs no kernel and no network, and
-        return where it is.
-        """
+        """Write the present board as a page without kernel or network; return its path."""
         return page.save(path, self._made(markup.document))
 
     def _made(self, of: Callable[[View], str]) -> str:
@@ -118,7 +110,7 @@ class Board(w.VBox):
                         self._say(str(refused).splitlines()[0])
 
     def _stop(self) -> None:
-        """Stopping waits for processes: it has a thread of its own."""
+        """Stop the runs on a thread of its own: stopping waits for processes."""
         threading.Thread(target=self._stop_quietly, name="lockstep-stop", daemon=True).start()
 
     def _stop_quietly(self) -> None:
@@ -131,9 +123,9 @@ class Board(w.VBox):
         self.message.value = element("div", text, class_="lk-message", role="status")
 
     def draw(self, charts_too: bool = False) -> float:
-        """Draw the runs as they stand; the seconds that took.
+        """Draw the runs as they are now; return the seconds that it took.
 
-        The charts are drawn as often as the page keeps up with, unless they are asked for.
+        The charts are drawn as often as the page keeps up with; `charts_too`: now in any case.
         """
         began = time.monotonic()
         with self._looking:

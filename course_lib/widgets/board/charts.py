@@ -69,7 +69,9 @@ class Fit(anywidget.AnyWidget):
 
 
 class Charts:
-    """The figure and its pace. `due`: whether it is time to `update` it. `box`: what to show."""
+    """The figure and its pace. `box` shows it; `due` says whether the page keeps up with another
+    `update`.
+    """
 
     def __init__(self, labels: Sequence[str], first: Sequence[Panel]) -> None:
         self.figure = figure(labels, first)
@@ -88,9 +90,9 @@ class Charts:
         update(self.figure, shown)
 
     def _answered(self, change: dict[str, Any]) -> None:
-        """The page has drawn; if that was the newest redraw, the next one may come.
+        """The page has drawn, and an answer to the newest redraw lets the next one come.
 
-        The figure itself then empties the trait, which is no answer.
+        The figure then empties this trait itself; that is not an answer.
         """
         if (change["new"] or {}).get("trace_edit_id") == self.figure._last_trace_edit_id:
             self._next = self._sent + REST * (time.monotonic() - self._sent)

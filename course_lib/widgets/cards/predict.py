@@ -58,7 +58,7 @@ class Predict(w.VBox):
         super().__init__(parts, layout=look)
 
     def lock(self) -> None:
-        """Keep what is chosen now as the guess; without a choice the card says what is missing."""
+        """Keep the present choice as the guess; without one, the card says what is missing."""
         missing = [name for name in self.ranges if name not in self._moved]
         if self.guess is not None:
             return
@@ -93,9 +93,7 @@ class Predict(w.VBox):
         return "\n".join(filter(None, lines))
 
     def to_html(self, path: Path | str) -> Path:
-        """Write a page with the question, the guess and what was measured, which needs no kernel
-        and no network.
-        """
+        """Write a page with question, guess and measurement that needs no kernel and no network."""
         choices = element("ul", [element("li", choice) for choice in self.choices])
         answer = Markup(self.answer.value) or element("p", self.table().splitlines()[1])
         body = join((_question(self.question), choices if self.choices else None, answer))

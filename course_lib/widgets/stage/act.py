@@ -1,5 +1,5 @@
-"""An algorithm on the stage, under one setting: its schedule as far as it can be played, and its
-moments on each clock.
+"""An algorithm on the stage under one setting: the part of its schedule that can be played, and
+the times of its transfers on each clock.
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ class Act:
         base: Topology,
         done: Reduced | None = None,
     ) -> Act:
-        """Build, verify and simulate; the error of a learner's function is kept, that of ours is
-        raised.
-        """
+        """Build, verify and simulate; what a learner's function raises becomes the `error`."""
         if isinstance(algorithm, str) or callable(algorithm):
             function = find(algorithm)
             name = algorithm if isinstance(algorithm, str) else _name(algorithm)
@@ -130,8 +128,8 @@ class Act:
         return self.error or (self.shown.breaks.text if self.shown and self.shown.breaks else "")
 
     def rows(self, nbytes: int) -> list[tuple[str, ...]]:
-        """A row for each clock but that of rounds: label, rounds, bytes, busiest link, time, bus
-        bandwidth, and what it is.
+        """A row for each clock in seconds: label, rounds, bytes, busiest link, time, bus bandwidth,
+        and whether it was simulated or measured.
         """
         if not self.shown or self.problem:
             return []
@@ -158,7 +156,7 @@ def table(acts: Sequence[Act], setting: Setting) -> str:
 def scene(
     acts: Sequence[Act], setting: Setting, palette: Sequence[str], fixed: str
 ) -> dict[str, Any]:
-    """All that the page draws. `fixed`: why the setting cannot be changed, if so."""
+    """All that the page draws. `fixed`: why the setting cannot be changed; "" if it can."""
     return {
         "panels": [act.panel(setting.bytes) for act in acts],
         "settings": asdict(setting),

@@ -3,7 +3,7 @@
 const FIGURES = {
   rounds: ["rounds", "A rank goes on to its next round when its own sends have left and its own receives have come."],
   time: ["time", ""],
-  link: ["busiest link", "What has gone so far over the link between hosts that carries most in the end."],
+  link: ["busiest link", "Bytes so far on the link between hosts that carries the most in the end."],
   bus: ["bus bandwidth", "2(P−1)/P · bytes / time with P workers, as nccl-tests define it, to compare algorithms. It takes all workers as joined alike: with slow links between hosts it can be more than these carry."],
 };
 const THEME = ["ls-ink", "ls-soft", "ls-paper", "ls-line", ...["rack", "track", "pipe", "rank", "alarm"].map((name) => `stage-${name}`)];

@@ -24,15 +24,15 @@ from course_lib.widgets.stage.act import Act, Setting, alike, scene, table
 from course_lib.widgets.stage.scene import Reduced
 from course_lib.widgets.stage.still import still_svg
 
-# Colours go to workers in their order: cool ones to the first half and warm ones to the second, so
-# that two hosts can be told apart.
+# Workers in order get cool colours in the first half and warm ones in the second, so that two hosts
+# can be told apart.
 PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
 SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
 PAST = "These were carried out as they are: settings cannot be changed."
 
 Carry = Callable[..., Sequence[Reduced]]
-"""Carries out algorithms for real: (bytes, algorithms, workers, hosts, link=) -> what came of each,
-as `course_lib.reduction.call.compare`.
+"""What carries algorithms out: (bytes, algorithms, workers, hosts, link=) -> a result for each, as
+`course_lib.reduction.call.compare`.
 """
 
 
@@ -47,7 +47,7 @@ class AllReduceStage(anywidget.AnyWidget):
     `run`: what carries algorithms out when the button is pressed.
 
     `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
-    can be set from a cell too. Raises SpecError for settings that cannot be.
+    can be set from a cell, too. Raises SpecError for impossible settings.
     """
 
     _esm = page.asset(*(f"stage/{part}.js" for part in SCRIPTS))
@@ -109,15 +109,11 @@ class AllReduceStage(anywidget.AnyWidget):
         return f"AllReduceStage({labels}: {s.workers} workers, {s.hosts} hosts, {s.bytes} bytes)"
 
     def table(self) -> str:
-        """The picture's facts as text: for each algorithm rounds, bytes, times and bus bandwidth,
-        or what is wrong with it.
-        """
+        """The same as text: rounds, bytes, times and bus bandwidth, or what is wrong."""
         return table(self.acts, self.setting)
 
     def to_html(self, path: Path | str, title: str = "") -> Path:
-        """Write a page that plays, steps and scrubs without a kernel or a network; returns where it
-        is.
-        """
+        """Write a page that plays without a kernel or a network; return its path."""
         title = title or f"All-reduce: {' beside '.join(act.label for act in self.acts)}"
         return page.save(path, page.html(self, title, self.table()))
 
@@ -128,9 +124,9 @@ class AllReduceStage(anywidget.AnyWidget):
         return page.save(path, still_svg(self.acts, self.setting, PALETTE, round))
 
     def carry_out(self) -> None:
-        """Carry the algorithms out for real, on a thread; then their measured moments are played.
+        """Carry the algorithms out in real processes, on a thread, and play their measured moments.
 
-        Nothing happens while that goes on.
+        A second call meanwhile does nothing.
         """
         if self.run and not self.busy:
             self.busy, self.status = True, ""
@@ -172,9 +168,7 @@ class AllReduceStage(anywidget.AnyWidget):
         self.scene = scene(acts, setting, PALETTE, self.past)
 
     def _set(self, change: dict[str, Any]) -> None:
-        """A slider was moved, or `settings` set from a cell; a number of hosts that is too large
-        becomes as many as there are workers.
-        """
+        """Take settings from a slider or a cell; hosts are at most as many as workers."""
         wanted = {**self.scene["settings"], **change["new"], "held": False}
         wanted["hosts"] = min(wanted["hosts"], wanted["workers"])
         if wanted != self.scene["settings"] and not self.past:

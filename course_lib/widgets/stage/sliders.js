@@ -12,7 +12,7 @@ const SLIDERS = {
 const LEGEND =
   "A row is a rank, a column a chunk of its buffer. A layer in a rank's colour: that rank's gradient is in. Outlined: complete. + is added, = replaces.";
 const SHARED = " Neighbours share a colour.";
-const REAL = "Start real processes on this machine, and play what they did.";
+const REAL = "Start real processes on this machine and play their transfers.";
 
 class Sliders {
   constructor(parent, model) {
@@ -80,7 +80,7 @@ class Sliders {
       this.runner.disabled = this.model.get("busy") || Boolean(this.wanted);
       this.runner.textContent = this.model.get("busy") ? "Running…" : "Run it for real";
     }
-    const alone = this.model.get("standalone") && `${words ?? ""} A page on its own: in a notebook, sliders change these and run it anew.`;
+    const alone = this.model.get("standalone") && `${words ?? ""} This page stands alone: in a notebook, sliders change these settings and run it again.`;
     this.#say(this.model.get("status") || alone || fixed);
   }
 

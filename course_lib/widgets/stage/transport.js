@@ -1,9 +1,9 @@
 // Time: buttons, the three clocks, speed, and a bar for each algorithm with one slider over all of them.
 
 const CLOCKS = {
-  rounds: ["rounds", "Every round takes equally long: what happens, not when."],
-  simulated: ["simulated time", "Moments from the model of the links below."],
-  measured: ["measured time", "Moments from the real processes that carried it out."],
+  rounds: ["rounds", "Every round takes equally long: it shows what happens, not when."],
+  simulated: ["simulated time", "Times from the model of the links below."],
+  measured: ["measured time", "Times from the real processes that carried it out."],
 };
 const ICONS = {
   first: "M3 2v12M13 2 5 8l8 6z",

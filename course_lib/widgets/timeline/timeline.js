@@ -50,7 +50,7 @@ function build(model) {
     whole: button("whole run", "Show all of it (key w, or a double click)"),
     messages: button("messages", "Show or hide the messages between tasks (key m)"),
     more: button("read on", "Show what has happened since"),
-    perfetto: button("save for Perfetto", "Write a file that you can open at ui.perfetto.dev, by yourself: nothing is sent anywhere"),
+    perfetto: button("save for Perfetto", "Write a file that you can open at ui.perfetto.dev yourself: nothing is sent anywhere"),
     overview: make("canvas", { className: "overview", "aria-hidden": "true" }),
     axis: make("canvas", { "aria-hidden": "true" }),
     lanes: make("div", { className: "lanes", tabIndex: 0, role: "application", "aria-roledescription": "timeline" }, make("canvas")),
