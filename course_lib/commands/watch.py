@@ -18,8 +18,8 @@ from rich.text import Text
 from course_lib.errors import SpecError
 from course_lib.record.events import Phase
 from course_lib.record.saved import saved_runs
-from course_lib.widgets.board import markup, sentences
-from course_lib.widgets.board.lanes import NAMES, runs
+from course_lib.widgets.board import pictures, sentences
+from course_lib.widgets.board.plots import NAMES, runs
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import page
@@ -59,7 +59,7 @@ def watch(
     console.print(frame(view, console.width))
     if html is not None:
         try:
-            print(page.save(html, markup.document(view)))
+            print(page.save(html, pictures.document(view)))
         except OSError as error:
             raise SpecError("html", str(html), f"cannot be written ({error.strerror})") from None
 

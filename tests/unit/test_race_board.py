@@ -27,10 +27,18 @@ from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, en
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
-from course_lib.widgets.board import charts, markup
+from course_lib.widgets.board import charts, pictures
 from course_lib.widgets.board.board import RaceBoard, TrainingBoard
-from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, TimeWindow, lanes, runs
-from course_lib.widgets.board.panels import Panel, throughput
+from course_lib.widgets.board.plots import (
+    COLUMNS,
+    NAMES,
+    NOTHING,
+    Panel,
+    TimeWindow,
+    lanes,
+    runs,
+    throughput,
+)
 from course_lib.widgets.board.view import View
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
 from tests.benchmarks.boards import board as board_of_made_up_runs
@@ -712,7 +720,7 @@ def test_the_terminal_shows_the_lanes_of_a_board(tmp_path: Path) -> None:
 def test_a_page_of_one_run_has_its_one_lane_for_each_task(tmp_path: Path) -> None:
     view = View({"it": SomeRun(lockstep())})
     view.look()
-    page = markup.document(view)
+    page = pictures.document(view)
     assert page.count('class="lk-row"') == 2 and view.goal is None and "They race" not in page
 
 

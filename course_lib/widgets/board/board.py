@@ -15,14 +15,12 @@ from typing import Any
 import ipywidgets as w
 
 from course_lib.errors import LockstepError
-from course_lib.widgets.board import markup
+from course_lib.widgets.board import pictures
 from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.side import Watched
-from course_lib.widgets.board.still import still
 from course_lib.widgets.board.view import Raced, View
-from course_lib.widgets.kit import page, svg
-from course_lib.widgets.kit.html import element
+from course_lib.widgets.kit import element, page, svg
 
 PERIOD = 0.2  # seconds between pictures
 REST = 3.0  # pause, in times of the last drawing: a board takes at most a quarter of a core
@@ -43,7 +41,7 @@ class Board(w.VBox):
         self._prefix, self._stop_runs = svg.unique_prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.head, self.lanes, self.message = w.HTML(), w.HTML(), w.HTML()
-        legend = w.HTML(markup.frame(self._prefix))
+        legend = w.HTML(pictures.frame(self._prefix))
         shown = [self.head, self.charts.box, self.lanes, legend, self.message]
         for part in shown:
             part.add_class("ls")
@@ -75,11 +73,11 @@ class Board(w.VBox):
 
     def still(self, path: Path | str) -> Path:
         """Write the present board as an SVG picture, and return its path."""
-        return page.save(path, self._made(still))
+        return page.save(path, self._made(pictures.still))
 
     def to_html(self, path: Path | str) -> Path:
         """Write the present board as a page without kernel or network; return its path."""
-        return page.save(path, self._made(markup.document))
+        return page.save(path, self._made(pictures.document))
 
     def _made(self, of: Callable[[View], str]) -> str:
         with self._looking:
@@ -133,8 +131,8 @@ class Board(w.VBox):
             if self._news and (charts_too or self.view.over or self.charts.due):
                 self.charts.update(self.view.panels())
                 self._news = False
-            self.head.value = markup.head(self.view)
-            self.lanes.value = markup.sides(self.view, self._prefix)
+            self.head.value = pictures.head(self.view)
+            self.lanes.value = pictures.sides(self.view, self._prefix)
             self.controls.refresh()
         return time.monotonic() - began
 

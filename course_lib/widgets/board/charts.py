@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from course_lib.widgets.board.panels import Panel
+from course_lib.widgets.board.plots import Panel
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import INK, entrant
 

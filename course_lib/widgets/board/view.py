@@ -11,8 +11,15 @@ from typing import Any, Protocol
 from course_lib.record import measures
 from course_lib.record.curves import Goal
 from course_lib.widgets.board import sentences
-from course_lib.widgets.board.lanes import Lane, TimeWindow, lanes, span_for
-from course_lib.widgets.board.panels import Panel, progress, throughput
+from course_lib.widgets.board.plots import (
+    Lane,
+    Panel,
+    TimeWindow,
+    lanes,
+    progress,
+    span_for,
+    throughput,
+)
 from course_lib.widgets.board.side import Side, Watched
 
 

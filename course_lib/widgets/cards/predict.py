@@ -11,8 +11,7 @@ from typing import Any
 
 import ipywidgets as w
 
-from course_lib.widgets.kit import page, svg
-from course_lib.widgets.kit.html import Markup, element, join
+from course_lib.widgets.kit import Markup, element, join, page, svg
 
 Range = tuple[float, float, str]
 Outcome = str | float | Mapping[str, float]

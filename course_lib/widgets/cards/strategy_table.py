@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from course_lib import text
 from course_lib.widgets.cards.machine_card import FRAMEWORKS
+from course_lib.widgets.kit import Markup, badge, element
 from course_lib.widgets.kit.glossary import explained, glossary
-from course_lib.widgets.kit.html import Markup, badge, element
 from course_lib.widgets.kit.page import Card
 from course_lib.widgets.kit.palette import REALITY
 

@@ -1,1 +1,60 @@
-"""What all pictures share: colours and patterns, one writer of SVG and HTML, pages, cards."""
+"""What all pictures share. Here: elements of HTML and SVG, with escaped text and attributes.
+
+`element("text", "a < b", x=1, text_anchor="end")` is
+`<text x="1" text-anchor="end">a &lt; b</text>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+from course_lib.widgets.kit.palette import REALITY, UNKNOWN
+
+
+class Markup(str):
+    """Text that is markup already, so that nothing in it is escaped again."""
+
+
+Inside = str | Iterable["Inside"] | None
+"""What an element holds: text, which is escaped; `Markup`; nothing; or any of these in a row."""
+
+
+def element(tag: str, *inside: Inside, **attributes: Any) -> Markup:
+    """An element. An attribute that is None is left out; `class_` is `class`, `a_b` is `a-b`."""
+    named = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(attribute(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{tag}{named}>{join(inside)}</{tag}>")
+
+
+def join(inside: Inside) -> Markup:
+    """Markup and escaped text, one after the other."""
+    if inside is None or isinstance(inside, Markup):
+        return inside or Markup()
+    if isinstance(inside, str):
+        return Markup(escape(inside))
+    return Markup("".join(map(join, inside)))
+
+
+def attribute(value: Any) -> str:
+    """A value as in an attribute: five digits of a float are more than a picture shows."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def badge(reality: str, why: str = "") -> Markup:
+    """How real a thing is, as a mark and a word in HTML; the tooltip is `why`, or else what the
+    word means.
+    """
+    mark, color, meaning = REALITY.get(reality, UNKNOWN)
+    sign = element("b", mark, aria_hidden="true", style=f"color:{color}")
+    word = reality or "not stated"
+    return element("span", sign, " ", word, class_="ls-badge", title=why or meaning)
+
+
+def term(word: str, meaning: str) -> Markup:
+    """A word whose meaning shows under the mouse and for the keyboard."""
+    return element("abbr", word, tabindex=0, title=meaning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from course_lib.widgets.kit.html import Markup, element, join
+from course_lib.widgets.kit import Markup, element, join
 from course_lib.widgets.kit.palette import REALITY
 
 TERMS = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import anywidget
 
-from course_lib.widgets.kit.html import Markup, element
+from course_lib.widgets.kit import Markup, element
 
 WIDGETS = Path(__file__).parents[1]
 NARROW = "body { max-width: 1240px; }"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from course_lib.widgets.kit.html import Inside, Markup, attribute, element, join
+from course_lib.widgets.kit import Inside, Markup, attribute, element, join
 from course_lib.widgets.kit.palette import INK, SHADE, TILES, entrant
 
 _number = itertools.count()

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from course_lib.collectives import Schedule, State, Transfer
 from course_lib.collectives.contributions import goal, members
 from course_lib.text import amount
-from course_lib.widgets.kit import svg
-from course_lib.widgets.kit.html import Markup, element, join
+from course_lib.widgets.kit import Markup, element, join, svg
 from course_lib.widgets.kit.palette import INK
 from course_lib.widgets.stage.act import Act, Setting
 from course_lib.widgets.stage.scene import ITEMSIZE

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from course_lib.record.events import Lifecycle, Message, task_key
 from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
-from course_lib.widgets.kit import svg
-from course_lib.widgets.kit.html import Inside, Markup
+from course_lib.widgets.kit import Inside, Markup, svg
 from course_lib.widgets.kit.palette import ALARM, INK, PHASE
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 90, 940, 34, 52

@@ -18,8 +18,7 @@ from course_lib.record import measures
 from course_lib.record.chrome import save_chrome
 from course_lib.record.events import Message, Phase, task_key
 from course_lib.record.waits import waits, with_waits
-from course_lib.widgets.kit import page
-from course_lib.widgets.kit.html import badge
+from course_lib.widgets.kit import badge, page
 from course_lib.widgets.source import Given, is_over, source
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
