@@ -1,4 +1,6 @@
-"""For all tests: a home of their own for runs, and at the end a look for whatever was left behind."""
+"""For all tests: a home of their own for runs, and at the end a look for whatever was left
+behind.
+"""
 
 import os
 import shutil
@@ -17,7 +19,9 @@ SHM = Path("/dev/shm")
 
 
 def processes_of(home: str) -> list[psutil.Process]:
-    """Processes other than this one that run with `home` as their LOCKSTEP_HOME, zombies excepted."""
+    """Processes other than this one that run with `home` as their LOCKSTEP_HOME, zombies
+    excepted.
+    """
     found = []
     for process in psutil.process_iter():
         try:
@@ -45,7 +49,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail the session if it leaves a process, a thread of ours, shared memory or temporary files."""
+    """Fail the session if it leaves a process, a thread of ours, shared memory or temporary
+    files.
+    """
     from course_lib.cluster import nursery
 
     nursery.close()

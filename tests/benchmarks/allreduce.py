@@ -44,7 +44,9 @@ THIRD = 0.33
 
 
 class Way(NamedTuple):
-    """What ranks reach each other over: the host of each rank, and the aims against gloo by bytes."""
+    """What ranks reach each other over: the host of each rank, and the aims against gloo by
+    bytes.
+    """
 
     name: str
     place: tuple[int, ...]

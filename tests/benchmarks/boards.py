@@ -46,24 +46,29 @@ STOP = 1.0
 CELL = f"""
 from course_lib import machine_card, start, strategy_table
 from course_lib.widgets import TrainingBoard
-run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000, device_ms={1000 * STEP / 2})
+run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000,
+            device_ms={1000 * STEP / 2})
 TrainingBoard(run)
 """
 RACE = f"""
 from course_lib import race
 from course_lib.widgets import RaceBoard
-both = race("multi_worker_mirrored", "parameter_server", framework="torch", workers={WORKERS}, steps=100000, device_ms={2 * 1000 * STEP})
+both = race("multi_worker_mirrored", "parameter_server", framework="torch",
+            workers={WORKERS}, steps=100000, device_ms={2 * 1000 * STEP})
 RaceBoard(both)
 """
 FRAMES = """async (ms) => {
   let count = 0;
-  for (const end = performance.now() + ms; performance.now() < end; count++) await new Promise(requestAnimationFrame);
+  for (const end = performance.now() + ms; performance.now() < end; count++)
+    await new Promise(requestAnimationFrame);
   return 1000 * count / ms;
 }"""
 WATCH = """() => {
   window.__seen = [];
-  const look = () => window.__seen.push([Date.now() / 1000, Number(document.querySelector('.lk-side').dataset.seconds)]);
-  new MutationObserver(look).observe(document.querySelector('.lk-sides').parentElement, {childList: true});
+  const shown = () => Number(document.querySelector('.lk-side').dataset.seconds);
+  const look = () => window.__seen.push([Date.now() / 1000, shown()]);
+  const sides = document.querySelector('.lk-sides').parentElement;
+  new MutationObserver(look).observe(sides, {childList: true});
 }"""
 
 

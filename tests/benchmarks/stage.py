@@ -32,7 +32,8 @@ for workers in {WORKERS}:
 BUSY = "while True: pass"
 EMPTY = """async ([_, ms]) => {
     let count = 0;
-    for (const end = performance.now() + ms; performance.now() < end; count++) await new Promise(requestAnimationFrame);
+    for (const end = performance.now() + ms; performance.now() < end; count++)
+      await new Promise(requestAnimationFrame);
     return count;
 }"""
 # From where many layers are to be drawn.

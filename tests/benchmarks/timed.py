@@ -1,4 +1,6 @@
-"""A training on digits with the moment at which each step was over: ours, and the plain scripts'."""
+"""A training on digits with the moment at which each step was over: ours, and the plain
+scripts'.
+"""
 
 from __future__ import annotations
 

@@ -106,9 +106,7 @@ def test_results_come_in_the_order_of_the_algorithms_whatever_clusters_they_need
     ]
 
 
-def test_between_hosts_a_hierarchy_sends_less_than_a_ring_and_much_less_than_one_in_a_bad_order() -> (
-    None
-):
+def test_between_hosts_a_hierarchy_sends_less_than_a_ring_and_much_less_than_a_bad_ring() -> None:
     busiest = {result.algorithm: result.busiest_link_bytes for result in two_hosts()}
     assert busiest["hierarchical"] == 40960
     assert busiest["ring"] == 1.5 * 40960
@@ -267,9 +265,7 @@ def test_the_check_finds_out_a_schedule_that_forgets_or_doubles_a_contribution()
     assert [one.exact for one in done] == [True, False, False, True]
 
 
-def test_each_job_of_a_measurement_is_timed_as_often_as_it_says_and_has_a_trace_only_if_it_is_checked() -> (
-    None
-):
+def test_each_job_is_timed_as_often_as_it_says_and_has_a_trace_only_if_it_is_checked() -> None:
     unchecked = calibration(ring(2))[0]
     checked, other = job(ring(2), 100, "int64", repeats=3), job(build("tree", 2), 1000, repeats=1)
     done = measure([checked, unchecked, other])

@@ -1,4 +1,6 @@
-"""The test accuracy on the way: what is measured, when, by whom, and that it changes nothing else."""
+"""The test accuracy on the way: what is measured, when, by whom, and that it changes nothing
+else.
+"""
 
 import functools
 from typing import Any

@@ -63,7 +63,9 @@ def run(capsys: pytest.CaptureFixture[str], name: str, framework: str, *more: st
 
 
 def learned(out: str) -> dict[str, Any]:
-    """The JSON of a run that halved its loss and left neither a process nor a meeting place behind."""
+    """The JSON of a run that halved its loss and left neither a process nor a meeting place
+    behind.
+    """
     result: dict[str, Any] = json.loads(out)
     assert set(FIELDS) <= set(result)
     trace = Trace.of_run(Path(result["run_dir"]))

@@ -558,7 +558,9 @@ class Rank:
 
 @contextlib.contextmanager
 def ranks(count: int, function: Callable[[int], Any]) -> Iterator[list[Rank]]:
-    """So many processes, forked from this one; at the end none is left, in whatever state it was."""
+    """So many processes, forked from this one; at the end none is left, in whatever state it
+    was.
+    """
     global moment
     moment, there = _context.RawValue("d"), list[Rank]()
     try:

@@ -157,7 +157,8 @@ if sys.argv[1] == "pretend":  # as if it had been allowed when it was looked at
     hardware.probe = lambda: machine
 run = start(look, workers=2, hosts=2)
 found = run.wait(60).result
-print(run.plan.network, *(place["address"] for place in found.values()), *(reason.why for reason in run.plan.reasons if reason.what == "network"))
+why = [reason.why for reason in run.plan.reasons if reason.what == "network"]
+print(run.plan.network, *(place["address"] for place in found.values()), *why)
 """
 
 

@@ -184,7 +184,9 @@ def test_convolutions_on_many_replicas_too() -> None:
 
 
 def test_hierarchical_copy_between_an_odd_number_of_devices_loses_a_gradient() -> None:
-    """When this fails, TensorFlow has mended it, and the check in the facts of `mirrored` can go."""
+    """When this fails, TensorFlow has mended it, and the check in the facts of `mirrored` can
+    go.
+    """
     first, whole = (
         ran("mirrored", 3, steps=1, cross_device_ops="hierarchical_copy"),
         ran("one_device"),
@@ -226,9 +228,7 @@ def test_every_device_that_holds_variables_applies_every_update_and_no_other_doe
     assert set(done.result["variables_on"].values()) == {4 * done.result["parameters"]}
 
 
-def test_gradients_are_computed_on_the_devices_of_the_replicas_and_not_by_the_host_of_central_storage() -> (
-    None
-):
+def test_the_replicas_compute_the_gradients_and_not_the_host_of_central_storage() -> None:
     for name, replicas, computing in [
         ("mirrored", 4, devices(0, 1, 2, 3)),
         ("central_storage", 3, devices(1, 2, 3)),

@@ -121,9 +121,7 @@ def test_frameworks_race_each_other_and_the_one_that_compiles_longer_is_waited_f
     np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
 
 
-def test_synchronous_entrants_reach_a_target_accuracy_after_the_same_examples_each_in_its_own_time() -> (
-    None
-):
+def test_synchronous_entrants_reach_an_accuracy_after_as_many_examples_each_in_its_time() -> None:
     entrants = (
         "multi_worker_mirrored",
         ("alone", "one_device"),
@@ -158,7 +156,7 @@ def test_synchronous_entrants_reach_a_target_accuracy_after_the_same_examples_ea
     assert "seconds to accuracy 0.600" in str(shown)
 
 
-def test_a_synchronous_step_is_one_update_and_an_asynchronous_one_is_one_for_each_worker_on_however_many_servers() -> (
+def test_on_any_number_of_servers_a_synchronous_step_is_one_update_an_asynchronous_several() -> (
     None
 ):
     entrants = ("sync_parameter_server", "backup_workers", "parameter_server")

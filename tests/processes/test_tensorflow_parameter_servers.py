@@ -158,9 +158,7 @@ def test_synchronous_servers_learn_what_one_device_learns() -> None:
     same(with_weights(SYNC, 3, 2, "digits_cnn"), with_weights("one_device", 1, 0, "digits_cnn"))
 
 
-def test_a_synchronous_server_makes_one_update_a_step_from_the_gradients_of_all_and_none_is_stale() -> (
-    None
-):
+def test_a_synchronous_server_makes_one_update_a_step_of_all_gradients_and_none_is_stale() -> None:
     _, trace = with_weights(SYNC, 3, 2, "digits_cnn")
     for ps in ("ps:0", "ps:1"):
         made = [(u.step, u.read, u.written, u.staleness, u.gradients) for u in updates(trace, ps)]

@@ -282,9 +282,7 @@ def test_the_first_gradients_of_a_step_count_and_those_of_the_straggler_are_drop
 # --- a straggler, four times slower ---
 
 
-def test_a_straggler_sets_the_pace_of_the_synchronous_server_and_in_the_end_of_the_stale_synchronous_one() -> (
-    None
-):
+def test_a_straggler_sets_the_pace_of_synchronous_servers_and_in_the_end_of_stale_ones() -> None:
     _, trace = finished("sync_parameter_server", slow=True)
     assert usual(trace, "worker:3", "compute") > 2 * usual(trace, "worker:0", "compute")
     assert apart([u.at for u in updates(trace)]) > usual(trace, "worker:3", "compute")

@@ -259,7 +259,7 @@ ONE_HOST = {
 
 
 @pytest.mark.parametrize(("name", "framework"), ROWS)
-def test_hosts_and_links_are_for_workers_that_can_be_on_several_and_refused_with_the_reason_elsewhere(
+def test_hosts_and_links_are_refused_with_the_reason_if_workers_cannot_be_on_several(
     name: str, framework: str
 ) -> None:
     fast = Link(mbit=500)
@@ -290,7 +290,7 @@ def test_without_a_framework_a_strategy_has_the_usual_one_or_its_only_one() -> N
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_who_can_take_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says_what_the_others_have(
+def test_who_takes_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says_it_of_others(
     name: str,
 ) -> None:
     for framework, jobs in STRATEGIES[name].programs.items():
@@ -312,9 +312,7 @@ def test_who_can_take_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says
                     catalog.schedule(spec.model_copy(update={"all_reduce": "ring"}))
 
 
-def test_mirrored_with_torch_is_told_which_strategy_is_the_same_program_and_takes_an_all_reduce_of_ours() -> (
-    None
-):
+def test_mirrored_with_torch_names_the_same_program_that_takes_an_all_reduce_of_ours() -> None:
     with pytest.raises(
         SpecError,
         match=(

@@ -121,7 +121,8 @@ from course_lib.collectives.schedule import Schedule, Transfer
 
 def toy(workers):
     turn = range(1, workers)
-    rounds = [[Transfer(r, 0, 0, "reduce")] for r in turn] + [[Transfer(0, r, 0, "copy")] for r in turn]
+    rounds = [[Transfer(r, 0, 0, "reduce")] for r in turn]
+    rounds += [[Transfer(0, r, 0, "copy")] for r in turn]
     return Schedule("toy", workers, 1, rounds)
 
 

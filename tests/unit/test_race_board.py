@@ -322,9 +322,7 @@ def test_the_headline_says_how_things_stand(
     assert words in view.headline()
 
 
-def test_once_a_race_is_over_its_board_counts_from_when_the_line_opened_as_the_comparison_does() -> (
-    None
-):
+def test_the_board_of_a_race_that_is_over_counts_from_the_opening_of_the_line() -> None:
     opened = 9.0  # later than the trace alone would tell
     runs = {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())}
     race = race_of(runs)

@@ -128,9 +128,7 @@ def test_an_asynchronous_run_does_not_lose_to_a_synchronous_one_for_having_a_str
     assert alone.examples_per_second > 2 * sync.examples_per_second  # type: ignore[operator]
 
 
-def test_the_clock_starts_with_the_second_step_of_the_last_worker_and_forgets_those_who_never_come_to_it() -> (
-    None
-):
+def test_the_clock_starts_with_the_last_worker_s_second_step_and_forgets_who_has_none() -> None:
     trace = asynchronous((0.1, 0.4))
     assert Digest.of(SPEC, trace).zero == pytest.approx(2.0 + 1.0 + 0.4 + 0.02)
     killed = Trace([*trace, Phase("worker:2", 0, "compute", 2.0, 5.0)])
@@ -138,9 +136,7 @@ def test_the_clock_starts_with_the_second_step_of_the_last_worker_and_forgets_th
     assert Digest.of(SPEC, Trace()).zero == math.inf
 
 
-def test_what_was_computed_before_the_clock_started_is_not_counted_in_its_time_even_if_recorded_later() -> (
-    None
-):
+def test_what_was_computed_before_the_clock_started_does_not_count_even_if_recorded_later() -> None:
     """A chief that waits at the line has answers lying there: they come in the moment it opens."""
     before = [Phase("worker:0", n, "compute", 1.0 + n, 2.0 + n) for n in range(3)]
     after = [Phase("worker:0", n, "compute", 10.0 + n, 11.0 + n) for n in range(3, 7)]
@@ -208,9 +204,7 @@ def test_servers_that_took_other_backup_workers_gradients_made_one_update_all_th
     assert of(Trace(shards)).staleness["updates"] == {"0": 20}
 
 
-def test_each_gradient_of_an_asynchronous_worker_is_an_update_and_as_stale_as_its_stalest_part() -> (
-    None
-):
+def test_each_asynchronous_gradient_is_an_update_and_as_stale_as_its_stalest_part() -> None:
     one = written("ps:0", step=3, read=3, version=4, workers="worker:0") + written(
         "ps:0", step=3, read=3, version=5, workers="worker:1"
     )
@@ -295,9 +289,7 @@ def reading(accuracies: list[float], tasks: int = 1, late: float = 0.0) -> Trace
     return Trace(events)
 
 
-def test_the_target_accuracy_is_reached_when_it_is_first_measured_however_many_tasks_measure_it_together() -> (
-    None
-):
+def test_the_target_accuracy_is_reached_when_it_is_first_measured_by_however_many_tasks() -> None:
     for tasks in (1, 3):
         measured = of(reading([0.2, 0.6, 0.85, 0.8, 0.9], tasks, late=3.0))
         shown = comparing(measured, target_accuracy=0.8)
@@ -320,9 +312,7 @@ def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reach
     assert shown.as_dict()["entrants"]["bad"]["accuracy_curve"]["accuracy"] == [0.4, 0.6, 0.7]
 
 
-def test_where_no_accuracy_was_measured_on_the_way_there_is_no_target_and_no_line_in_the_table() -> (
-    None
-):
+def test_where_no_accuracy_was_measured_there_is_no_target_and_no_line_in_the_table() -> None:
     shown = comparing(of(lockstep()))
     assert (shown.target_accuracy, shown.first_to_accuracy) == (None, None)
     assert not len(shown.entrants["it"].accuracy_curve.values)
@@ -426,9 +416,7 @@ def test_nobody_can_lose_more_than_all_of_its_time() -> None:
     assert verdict(machine(a=1.7)).lost == {"a": 1.0}
 
 
-def test_without_a_count_of_waiting_the_emulated_devices_tell_and_without_them_how_busy_the_cores_were() -> (
-    None
-):
+def test_without_a_count_of_waiting_the_emulated_devices_tell_or_else_the_busy_cores() -> None:
     assert verdict(machine(a=NAN, b=NAN, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair is True
     assert verdict(machine(a=NAN, b=NAN), overhead={"a": 0.1, "b": 0.5}).fair is False
     assert verdict(machine(a=NAN, b=NAN, busy=BUSY)).fair is True
@@ -443,9 +431,7 @@ def test_a_race_that_was_too_short_is_neither_fair_nor_unfair() -> None:
     assert "more steps" in verdict(None).advice
 
 
-def test_the_advice_is_longer_device_times_fewer_workers_and_no_other_programs_as_the_case_may_be() -> (
-    None
-):
+def test_the_advice_is_longer_device_times_or_fewer_workers_or_no_other_programs() -> None:
     crowded = verdict(machine(a=0.5, busy=0.9, ours=0.85)).advice
     assert (
         "Raise device_ms from 20 to about 70" in crowded

@@ -442,7 +442,7 @@ def test_a_job_is_so_often_called_that_its_time_means_something() -> None:
     [(ring(4), 1), (build("parameter_server", 3, servers=2), 1), (build("tree", 5, 2), 2)],
     ids=str,
 )
-def test_calibration_times_three_sizes_of_a_ring_and_between_hosts_in_the_order_in_which_most_crosses(
+def test_calibration_times_three_sizes_of_a_ring_and_between_hosts_the_worst_order(
     schedule: Schedule, hosts: int
 ) -> None:
     jobs = calibration(schedule)
@@ -482,7 +482,7 @@ def test_from_times_that_the_model_gives_a_ring_the_parameters_predict_the_other
 
 
 @pytest.mark.parametrize("disturbed", [1, 3])
-def test_times_over_links_are_predicted_from_calls_without_them_before_and_after_even_if_others_disturbed_either(
+def test_times_over_links_are_predicted_from_calls_without_them_even_if_one_was_disturbed(
     disturbed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(monkeypatch, cores=2)

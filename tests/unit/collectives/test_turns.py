@@ -192,7 +192,7 @@ def test_a_downlink_carries_what_the_uplink_does_at_the_same_time_and_a_delay_co
 
 @pytest.mark.parametrize(("name", "workers", "hosts"), [case for case in GRID if case[2] > 1])
 @pytest.mark.parametrize("size", [0, 400, 60_000])
-def test_a_time_over_links_is_at_least_that_of_the_cores_and_that_of_the_busiest_link_and_at_most_both(
+def test_a_time_over_links_is_that_of_the_cores_or_the_busiest_link_at_least_and_both_at_most(
     name: str, workers: int, hosts: int, size: int
 ) -> None:
     schedule = build(name, workers, hosts)

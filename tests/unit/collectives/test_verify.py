@@ -1,4 +1,6 @@
-"""What is wrong with a schedule is found, and said in words: which rank, which chunk, which round."""
+"""What is wrong with a schedule is found, and said in words: which rank, which chunk, which
+round.
+"""
 
 import pytest
 
