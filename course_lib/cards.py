@@ -12,8 +12,8 @@ from course_lib.widgets.cards.strategy_table import StrategyTable
 
 
 def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
-    """What this machine has and what that means for each strategy; for a `strategy` and `fields` of
-    `RunSpec`, the plan of that run too.
+    """What this machine has and what that means for each strategy. With a `strategy` and `fields`
+    of `RunSpec`, the plan of that run as well.
     """
     here = hardware.probe()
     reasons = prepare(catalog.spec_for(strategy, **fields), here).plan.reasons if strategy else ()
@@ -25,7 +25,5 @@ def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
 
 
 def strategy_table() -> StrategyTable:
-    """The catalogue of strategies, to compare and to filter, and what of it is real on this
-    machine.
-    """
+    """The catalogue of strategies, to compare and filter, and how real each is on this machine."""
     return StrategyTable(catalog.rows(hardware.probe()))

@@ -1,5 +1,5 @@
-"""Every error a learner can meet: typed fields for programs, one readable text for people, and a
-cure in it.
+"""Every error a learner can meet: typed fields for programs, one readable text with a cure for
+people.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LockstepError(Exception):
 
 
 class SpecError(LockstepError, ValueError):
-    """A run was asked for that cannot be; raised before any process starts.
+    """What was asked for is impossible or wrong; raised before any process starts.
 
     Fields: `field` (what was set), `value` (to what), `allowed` (what may stand there).
     """
@@ -34,8 +34,8 @@ class SpecError(LockstepError, ValueError):
 
     @classmethod
     def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
-        """The error for a name that is not in a registry, with the one that others may call so, or
-        else the nearest.
+        """The error for a name that does not exist. It suggests our name for what others call so,
+        or else the nearest name.
         """
         names = list(names)
         other = OTHER_NAMES.get(str(value).lower())
@@ -148,8 +148,8 @@ class RankLost(LockstepError):
 
 
 class Mismatch(LockstepError):
-    """Two ranks came to a collective with different things; raised on all ranks, before anything is
-    exchanged between those two.
+    """Two ranks called a collective with different arguments; raised on all ranks, before those two
+    exchange anything.
 
     Fields: `ranks` (the two), `calls` (what each is about: algorithm, schedule, length, dtype).
     """

@@ -1,4 +1,4 @@
-"""Options of several commands, and those that are the fields of `RunSpec`."""
+"""Options of several commands; those of `run` and `race` are made from the fields of `RunSpec`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def link(mbit: float | None, delay_ms: float | None) -> Link | None:
 
 
 def with_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each field of `RunSpec`, in the place of its parameter `fields`,
-    which becomes a dict of those that were typed.
+    """Replace a command's parameter `fields` by one option for each field of `RunSpec`; the command
+    gets the fields that were typed as a dict.
     """
     own = inspect.signature(command, eval_str=True).parameters
 
@@ -88,7 +88,7 @@ def _option(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def fields(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are fields of a `RunSpec` and were typed, as the spec takes them."""
+    """The options that were typed, as the fields that `RunSpec` takes."""
     found = {name: value for name, value in options.items() if value is not None}
     imposed = link(found.pop("mbit", None), found.pop("delay_ms", None))
     for name, (_, parse) in REPEATED.items():

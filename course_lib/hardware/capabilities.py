@@ -1,6 +1,5 @@
-"""What a system lets us do or refuses: to fork warm processes, to make a private network.
-
-Each with the reason in words.
+"""Whether this system lets us fork warm processes and make a private network, each with the reason
+in words.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ LINUX = ("Linux", "WSL2")
 
 @dataclass(frozen=True)
 class Capability:
-    """Whether something can be had here, `why` (or why not), and the `cure` where it cannot (""
-    where none is needed).
-
-    `parts`: of what has several, those that are there.
+    """Whether something can be done here, `why` (or why not), and the `cure` if it cannot ("" if
+    there is nothing to cure). `parts`: the parts of the kernel that a private network found.
     """
 
     ok: bool
@@ -130,8 +127,8 @@ def network_parts(can: Capability) -> dict[str, Capability]:
 
 
 def refused(answer: str, root: Path = Path("/")) -> Capability:
-    """The refusal of a private network in words: `answer` is the kernel's, the settings under
-    `root` often tell more.
+    """Why there is no private network: the kernel's `answer`, or the setting under `root` that is
+    behind it.
     """
     apparmor = "kernel/apparmor_restrict_unprivileged_userns"
     for setting, bad, good, who in (

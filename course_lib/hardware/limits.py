@@ -23,7 +23,7 @@ def gigabytes(size: float) -> str:
 
 
 def safely(look: Callable[[], T], otherwise: T) -> T:
-    """A machine that hides a fact is no reason to fail: take the cautious answer."""
+    """The result of `look`, or `otherwise` where the machine hides it and `look` raises."""
     try:
         return look()
     except Exception:  # whatever it was: psutil, NVML and /proc each have their own
@@ -31,7 +31,7 @@ def safely(look: Callable[[], T], otherwise: T) -> T:
 
 
 def read(path: Path) -> str:
-    """The text of a file, or "" where it is not there or not for us."""
+    """The text of a file, stripped; "" if it does not exist or may not be read."""
     return safely(path.read_text, "").strip()
 
 
@@ -47,8 +47,8 @@ def usable_cores() -> int:
 
 
 def usable_memory(root: Path = Path("/")) -> tuple[int, int, str]:
-    """Bytes free for us, bytes there are at most, and why: the machine's, or those of a limit if it
-    is tighter. (0, 0, why) if it cannot be read.
+    """(free, total, why) in bytes: the machine's memory, or that of a container's limit if it is
+    tighter. (0, 0, why) if it cannot be read.
     """
     import psutil
 
@@ -135,7 +135,7 @@ class Gpu:
 def find_gpus() -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES lets us see, in its order.
 
-    Raises NVML's errors, so also where there is no driver.
+    Raises NVML's errors, for example where there is no driver.
     """
     import pynvml
 
@@ -153,8 +153,8 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 
 def visible(ids: list[str], setting: str | None) -> list[int]:
-    """Which of the GPUs with these UUIDs CUDA shows under a value of CUDA_VISIBLE_DEVICES: it reads
-    up to the first entry that it does not know.
+    """Indices of the GPUs with these UUIDs that CUDA shows for a value of CUDA_VISIBLE_DEVICES: it
+    reads the list up to the first entry that it does not know.
     """
     if setting is None:
         return list(range(len(ids)))

@@ -1,4 +1,4 @@
-"""Machine: what there is to use here. `probe` finds it, `machine_rows` tells it."""
+"""Machine: what can be used here. `probe` finds it; `machine_rows` makes a table of it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def probe() -> Machine:
 
 @functools.cache
 def _facts() -> Machine:
-    """All that does not change while a kernel lives; free memory is left open."""
+    """All that does not change while this process lives; free memory is filled in later."""
     system = _system()
     trial = capabilities.begin_trial(system)  # goes on while we look at the rest
     no_gpus: tuple[Gpu, ...] = ()
@@ -164,5 +164,5 @@ def versions() -> dict[str, str]:
 
 
 def sentence(text: str) -> str:
-    """With a capital first letter and no space around."""
+    """The text stripped, with a capital first letter."""
     return text.strip()[:1].upper() + text.strip()[1:]

@@ -196,7 +196,7 @@ def _scheduled(spec: RunSpec) -> Reason:
 
 
 def _network(spec: RunSpec, can: Capability) -> tuple[Kind, Imposer | None, Imposer | None, Reason]:
-    """The kind of network, who imposes rate and delay of its links, and why."""
+    """The kind of network; who imposes the rate and the delay of its links; and why."""
     kind: Kind = "private"
     seen = "Nobody outside can reach or see the ports of its tasks."
     if not can.ok:

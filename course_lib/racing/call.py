@@ -85,7 +85,7 @@ def race(
 
 
 def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
-    """Raise `SpecError` for a target that is no finite number above 0 and up to `most`."""
+    """Raise `SpecError` for a target that is not a finite number above 0 and up to `most`."""
     if target is not None and not (
         isinstance(target, int | float) and 0 < target <= most and math.isfinite(target)
     ):
@@ -93,11 +93,11 @@ def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
 
 
 def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
-    """An equal share of a machine, as a machine that a run can be planned for; and the cores of
-    each entrant, none if they cannot be told apart.
+    """An equal share of a machine, as a machine that a run can be planned for; and the cores that
+    each entrant is pinned to.
 
-    Where a quota holds back some of the cores that can be seen, nobody is tied to any: others may
-    be on them.
+    If there are fewer cores than entrants, or a quota lets us use fewer than we see, nobody is
+    pinned: other programs may be on the cores that we would choose.
     """
     cores = max(1, machine.cores // entrants)
     share = replace(machine, cores=cores, memory=machine.memory // entrants)
@@ -142,7 +142,7 @@ def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine
 class Race:
     """Runs against each other. `runs`: label -> `Run`; `comparison` is readable at any time.
 
-    As a context manager it stops them at its end.
+    A `with` block stops all runs at its end.
     """
 
     def __init__(
@@ -223,9 +223,7 @@ class Race:
 
     @property
     def notes(self) -> list[str]:
-        """What else to know: how the machine is divided, who goes without what, who was not at the
-        starting line.
-        """
+        """How the machine is divided, who goes without what, who missed the starting line."""
         return [*self._notes, *self._line.notes, CLOCK_NOTE]
 
     @property

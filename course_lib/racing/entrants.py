@@ -1,6 +1,6 @@
 """Who takes part in a race: specs of the same task, from names, dicts, triples or `RunSpec`s.
 
-No process, no clock.
+Nothing here starts a process or reads a clock.
 """
 
 from __future__ import annotations
@@ -164,9 +164,7 @@ def _task(workload: str) -> tuple[str, ...]:
 def _refused_by_all(
     refusals: Sequence[Sequence[SpecError]], own: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raise the refusal of a common field that not one entrant has taken: it is wrong, rather than
-    not for everybody.
-    """
+    """Raise the refusal of a common field that no entrant could take: then it is simply wrong."""
     for error in (error for refused in refusals for error in refused):
         asked = [
             refused for refused, mine in zip(refusals, own, strict=True) if error.field not in mine
@@ -197,8 +195,8 @@ def _check_same(entrants: Sequence[Entrant]) -> None:
 
 
 def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
-    """What to know where an emulated step of some devices is for more examples than one of others,
-    or lasts longer.
+    """A note if emulated devices differ: in how long a step takes them, or in how many examples
+    they compute in it.
     """
     device_ms = {entrant.label: entrant.spec.device_ms for entrant in entrants}
     if len(set(device_ms.values())) > 1:
@@ -227,7 +225,7 @@ def _examples(spec: RunSpec) -> float:
 
 
 def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
-    """What to know where a step of some is several updates, each as far as the one of others."""
+    """A note on each entrant that makes several updates a step at the others' learning rate."""
     steady = next((entrant for entrant in entrants if _updates(entrant.spec) == 1), None)
     if steady is None:
         return []

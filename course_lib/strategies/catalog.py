@@ -76,7 +76,7 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
 
 
 def named(fields: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[..., Schedule] | None]:
-    """The fields of a run, a learner's own `all_reduce` as its name; and that function."""
+    """The fields with a learner's own `all_reduce` replaced by its name; and that function."""
     algorithm = fields.get("all_reduce")
     if not callable(algorithm):
         return dict(fields), None
@@ -89,8 +89,8 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
     """The all-reduce of a run: that of `algorithm`, or of the one that the spec names; None for the
     framework's own.
 
-    Raises `SpecError` for what is no correct all-reduce between the run's workers: a learner's
-    `algorithm` is proved before any process starts.
+    Raises `SpecError` if it is not a correct all-reduce between the run's workers. A learner's
+    `algorithm` is proved here, before any process starts.
     """
     if spec.all_reduce == NATIVE:
         return None
@@ -117,8 +117,8 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
 
 
 def rows(machine: Machine) -> list[dict[str, str]]:
-    """A row for each strategy and framework: names, facts, and what its `reality` is on this
-    machine, `why`, and the `cure` if there is one.
+    """A row for each strategy and framework: names, facts, how real it is on this machine
+    (`reality`), `why`, and the `cure` if it is unavailable.
     """
     return [
         {
@@ -140,7 +140,7 @@ def _standing(strategy: Strategy, framework: str, machine: Machine) -> Standing:
 
 def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
     """The spec with all fields set that its run uses. Raises `SpecError` or `Unavailable` if the
-    strategy cannot be run so.
+    strategy cannot run as the spec says.
     """
     who = f"{strategy.name} with {spec.framework}"
     if spec.workers > strategy.max_workers:
@@ -198,7 +198,7 @@ def _check_framework(strategy: Strategy, framework: str) -> None:
 def _check_devices(
     strategy: Strategy, framework: str, workers: Any, slow: Mapping[str, float]
 ) -> None:
-    """Refuse in a learner's words what cannot be where workers are the devices of one process."""
+    """Refuse what a strategy of one process cannot do for workers that become its devices."""
     is_one = f"{strategy.name} with {framework} is one process"
     if not isinstance(workers, int):
         return  # RunSpec says what a number is

@@ -60,8 +60,8 @@ def programs(module: str, **jobs: tuple[str, ...]) -> Programs:
 
 
 def measured(cpu: str, gpu: str = "", at_least: int = 2) -> StandingOf:
-    """How real a strategy is whose processes are real: `gpu` where the framework can use so many
-    GPUs, with their number in the place of {gpus}, else `cpu`.
+    """The standing of a strategy with real processes. Its `why` is `gpu`, with the number of GPUs
+    in place of {gpus}, if the framework can use `at_least` so many, else `cpu`.
     """
 
     def standing(framework: str, machine: Machine) -> Standing:
@@ -72,7 +72,7 @@ def measured(cpu: str, gpu: str = "", at_least: int = 2) -> StandingOf:
 
 
 def by_framework(**standings: StandingOf) -> StandingOf:
-    """How real a strategy is that differs by framework."""
+    """A standing that differs by framework: `by_framework(tensorflow=..., torch=...)`."""
     return lambda framework, machine: standings[framework](framework, machine)
 
 
@@ -89,7 +89,7 @@ OVER_TCP = by_framework(
 
 
 def anything(spec: RunSpec, machine: Machine) -> None:
-    """The check of a strategy that has no demands of its own."""
+    """The check of a strategy that demands nothing beyond what the catalogue checks."""
 
 
 def native(spec: RunSpec) -> Reason | None:

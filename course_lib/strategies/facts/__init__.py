@@ -1,1 +1,1 @@
-"""What is true of each strategy: one file each."""
+"""The strategies, one file each, found by `catalog`."""

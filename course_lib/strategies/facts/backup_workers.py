@@ -1,4 +1,4 @@
-"""backup_workers."""
+"""The facts of backup_workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.strategies.strategy import (
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Some gradients must count."""
+    """At least one gradient must count, and the batch must divide over those that do."""
     counted = spec.workers - spec.backups
     if counted < 1:
         text = f"at most {spec.workers - 1} of {spec.workers} workers"

@@ -1,4 +1,4 @@
-"""central_storage."""
+"""The facts of central_storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.strategies.strategy import (
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """There is no all-reduce here that NCCL could do."""
+    """Refuse nccl: there is no all-reduce here that it could do."""
     if spec.cross_device_ops == "nccl":
         text = "central_storage averages on the host; mirrored has an all-reduce between devices"
         raise SpecError("cross_device_ops", "nccl", text)

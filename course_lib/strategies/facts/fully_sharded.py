@@ -1,4 +1,4 @@
-"""fully_sharded."""
+"""The facts of fully_sharded."""
 
 from __future__ import annotations
 

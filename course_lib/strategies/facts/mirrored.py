@@ -1,4 +1,4 @@
-"""mirrored."""
+"""The facts of mirrored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
 
 
 def all_reduce(spec: RunSpec) -> Reason | None:
-    """PyTorch's is between processes, as the plan says."""
+    """TensorFlow's is inside its one process; PyTorch's is the one that the plan finds."""
     if spec.framework != "tensorflow":
         return None
     why = f"All {spec.replicas} replicas are devices of one process."

@@ -1,4 +1,4 @@
-"""multi_worker_mirrored."""
+"""The facts of multi_worker_mirrored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from course_lib.strategies.strategy import Facts, Strategy, programs
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """NCCL needs no asking: the plan takes it where every worker has a GPU."""
+    """Refuse nccl by name: the plan takes it by itself where every worker has a GPU."""
     if "nccl" not in (spec.all_reduce, spec.cross_device_ops):
         return
     native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"

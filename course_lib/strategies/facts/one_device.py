@@ -1,4 +1,4 @@
-"""one_device."""
+"""The facts of one_device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""parameter_server."""
+"""The facts of parameter_server."""
 
 from __future__ import annotations
 

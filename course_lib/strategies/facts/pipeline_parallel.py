@@ -1,4 +1,4 @@
-"""pipeline_parallel."""
+"""The facts of pipeline_parallel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from course_lib.workloads.model import shapes
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Every stage needs a layer with weights, and every microbatch as many examples as the others;
-    1F1B fills the pipeline before it turns round.
+    """Every stage needs a layer with weights, all microbatches are equally large, and 1F1B needs a
+    microbatch for each stage to fill the pipeline.
     """
     workload, stages, parts = workloads.load(spec), spec.workers, spec.microbatches
     layers = sum(len(shape) > 1 for shape in shapes(workload.layers, workload.input_shape))

@@ -1,4 +1,4 @@
-"""stale_synchronous."""
+"""The facts of stale_synchronous."""
 
 from __future__ import annotations
 

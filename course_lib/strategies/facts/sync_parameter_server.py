@@ -1,4 +1,4 @@
-"""sync_parameter_server."""
+"""The facts of sync_parameter_server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tensor_parallel."""
+"""The facts of tensor_parallel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from course_lib.workloads.model import Dense
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Dense layers in pairs can be cut, and no further than there are hidden units; TensorFlow's
-    DTensor wants pieces of equal size.
+    """Only pairs of dense layers can be cut, into at most as many pieces as they have hidden units;
+    TensorFlow's DTensor needs pieces of equal size.
     """
     layers = workloads.load(spec).layers
     dense = [layer for layer in layers if isinstance(layer, Dense)]

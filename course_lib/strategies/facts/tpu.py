@@ -1,4 +1,4 @@
-"""tpu."""
+"""The facts of tpu."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def standing(framework: str, machine: Machine) -> Standing:
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """A TPU, or to be asked to emulate one; never a start that has to fail."""
+    """Refuse a run without a TPU, unless it is asked to emulate one."""
     if spec.framework != "tensorflow":
         raise Unavailable(f"tpu with {spec.framework}", NO_TORCH, USE_TENSORFLOW)
     if not (machine.tpu or spec.emulate):
