@@ -123,24 +123,14 @@ class Traffic(NamedTuple):
 
 Event = Phase | Message | Update | Metric | Lifecycle | Traffic
 KINDS: dict[str, type[Event]] = {
-    "phase": Phase,
-    "message": Message,
-    "update": Update,
-    "metric": Metric,
-    "lifecycle": Lifecycle,
-    "traffic": Traffic,
+    kind.__name__.lower(): kind for kind in (Phase, Message, Update, Metric, Lifecycle, Traffic)
 }
-# made once: json.dumps would make one for every event
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_TIMES = {
-    Phase: (3, 4),
-    Message: (6, 7),
-    Update: (6,),
-    Metric: (5,),
-    Lifecycle: (3,),
-    Traffic: (5,),
-}  # which fields are times
+_TIMES = {  # kind -> which of its fields are times
+    kind: [i for i, name in enumerate(kind._fields) if name in ("start", "end", "at")]
+    for kind in KINDS.values()
+}
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
 E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle, Traffic)
 
 
