@@ -14,6 +14,7 @@ stalest part.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -54,14 +55,14 @@ class IdleTime:
         self.spans: dict[str, tuple[float, float]] = {}  # task -> first start, last end
         self._waited: dict[str, float] = defaultdict(float)
 
-    def add(self, phases: Iterable[Phase], since: float = 0.0) -> None:
-        """Take in phases as `with_waits` gives them, from the time `since` on."""
+    def add(self, phases: Iterable[Phase], since: float = 0.0, until: float = math.inf) -> None:
+        """Take in phases as `with_waits` gives them, as far as they lie in this time."""
         for p in phases:
-            if p.end > since:
-                start = max(p.start, since)
-                first, last = self.spans.get(p.task, (start, p.end))
-                self.spans[p.task] = min(first, start), max(last, p.end)
-                self._waited[p.task] += p.end - start if p.what == "wait" else 0.0
+            start, end = max(p.start, since), min(p.end, until)
+            if end > start:
+                first, last = self.spans.get(p.task, (start, end))
+                self.spans[p.task] = min(first, start), max(last, end)
+                self._waited[p.task] += end - start if p.what == "wait" else 0.0
 
     @property
     def share(self) -> dict[str, float]:

@@ -41,6 +41,16 @@ def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
         *_cuts([e for e in life if e.state in ("cut", "healed")]),
         *_slow(spec, [e for e in life if e.state == "slowed"]),
     ]
+    return _judge(imposed)
+
+
+def over(link: Link | None) -> Reality:
+    """How real an all-reduce between hosts is that is carried out over such links."""
+    imposed = link is not None and link != Link()
+    return _judge([f"the links between hosts are held to {link}"] if imposed else [])
+
+
+def _judge(imposed: Sequence[str]) -> Reality:
     if not imposed:
         return MEASURED
     return Reality("emulated", f"Real processes and real bytes, but {' and '.join(imposed)}.")
@@ -48,6 +58,8 @@ def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
 
 def planned_links(spec: RunSpec) -> str:
     """The links that a spec imposes on its hosts, in words; "" for none."""
+    if all(spec.link_of(host) == Link() for host in spec.all_hosts):
+        return ""
     special = [f"{link} for host {host}" for host, link in sorted(spec.links.items())]
     return "; ".join([*([str(spec.link)] if spec.link else []), *special])
 

@@ -30,6 +30,7 @@ from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
 from course_lib.record.events import Message
+from course_lib.record.reality import SIMULATED, Reality, over
 from course_lib.record.trace import Trace
 from course_lib.reduction.measure import (
     REPEATS,
@@ -193,11 +194,11 @@ def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
     """
     if link:
         done, model = measure_over(link, jobs)
-        return [_result(m, expected(m.job, model), "emulated", link) for m in done]
+        return [_result(m, expected(m.job, model), over(link), link) for m in done]
     tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
     done = measure([*tests, *jobs])
     model = parameters([m.sample for m in done[: len(tests)]]).topology if tests else Topology()
-    return [_result(m, expected(m.job, model), "measured") for m in done[len(tests) :]]
+    return [_result(m, expected(m.job, model), over(None)) for m in done[len(tests) :]]
 
 
 def _simulated(job: Job, topology: Topology) -> AllReduce:
@@ -209,14 +210,14 @@ def _simulated(job: Job, topology: Topology) -> AllReduce:
     run = simulate(schedule, job.bytes, topology, itemsize=job.itemsize, trace=traced)
     done = Measured(job, (run.seconds,), run.trace or Trace(), bool(verify(schedule)), [])
     return replace(
-        _result(done, price.seconds, "simulated"),
+        _result(done, price.seconds, SIMULATED),
         rounds=price.rounds,
         bytes_sent_per_worker=max(price.sent[: schedule.workers]),
         busiest_link_bytes=price.busiest_link[1],
     )
 
 
-def _result(done: Measured, predicted: float, reality: str, link: Link | None = None) -> AllReduce:
+def _result(done: Measured, predicted: float, real: Reality, link: Link | None = None) -> AllReduce:
     """The figures of a job, measured or simulated; what was sent is counted in its trace."""
     schedule, seconds, exact = done.job.schedule, min(done.seconds), bool(done.exact)
     if done.job.arrays:
@@ -243,7 +244,7 @@ def _result(done: Measured, predicted: float, reality: str, link: Link | None = 
         predicted_seconds=predicted,
         bus_bandwidth=bus_bandwidth(done.job.bytes, seconds, schedule.workers),
         exact=exact,
-        reality=reality,
+        reality=real.word,
         schedule=schedule,
         trace=done.trace,
         arrays=done.arrays,

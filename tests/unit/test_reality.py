@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.record.events import Lifecycle
-from course_lib.record.reality import reality
+from course_lib.record.reality import over, reality
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec
 
@@ -85,6 +85,13 @@ def test_what_was_imposed_for_a_while_makes_the_whole_run_emulated(
 
 def test_an_order_that_imposes_nothing_changes_nothing() -> None:
     assert told(slowed(1, 2.0), linked(None, 3.0))[0] == "measured"
+
+
+def test_a_link_without_limit_and_delay_imposes_nothing() -> None:
+    spec = RunSpec(workers=2, hosts=2, link=Link())
+    assert reality(spec).word == over(Link()).word == over(None).word == "measured"
+    limited = over(Link(mbit=50))
+    assert limited.word == "emulated" and "held to 50 Mbit/s" in limited.why
 
 
 def test_a_straggler_from_the_start_that_is_let_go_was_slow_until_then() -> None:

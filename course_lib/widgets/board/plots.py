@@ -18,7 +18,6 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.curves import Curve, Goal
 from course_lib.record.digest import Digest
-from course_lib.record.events import Phase
 from course_lib.widgets.kit import svg
 from course_lib.widgets.kit.palette import FATE
 
@@ -133,6 +132,8 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
     """
     # a little more, so that all of a step is there to tell its waits
     shown = digest.recent(window.begin - window.span / STEPS)
+    idle = measures.IdleTime()
+    idle.add(shown, window.begin, window.end)
     found = []
     for task in digest.tasks:
         seen = (p for p in shown if p.end > window.begin and p.start < window.end)
@@ -145,7 +146,9 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
             if start < window.end and end > window.begin:
                 _paint(cells, window, start, end, what)
             fate = what if math.isinf(end) else fate
-        found.append(Lane(task, cells, _waited(mine, window), fate, digest.factors.get(task, 1.0)))
+        found.append(
+            Lane(task, cells, idle.share.get(task, 0.0), fate, digest.factors.get(task, 1.0))
+        )
     return found
 
 
@@ -155,16 +158,6 @@ def _paint(cells: np.ndarray, window: TimeWindow, start: float, end: float, what
     first = max(0, round((start - window.begin) * scale))
     last = min(len(cells), max(first + 1, round((min(end, window.end) - window.begin) * scale)))
     cells[first:last] = NAMES.index(what)
-
-
-def _waited(phases: Sequence[Phase], window: TimeWindow) -> float:
-    """The share of the window that was spent waiting, of what is known of it."""
-    clipped = [(p.what, max(p.start, window.begin), min(p.end, window.end)) for p in phases]
-    if not clipped:
-        return 0.0
-    known = max(end for _, _, end in clipped) - min(start for _, start, _ in clipped)
-    waited = sum(end - start for what, start, end in clipped if what == "wait")
-    return waited / known if known > 0 else 0.0
 
 
 def runs(cells: np.ndarray) -> list[tuple[int, int, int]]:
