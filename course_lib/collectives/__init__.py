@@ -35,7 +35,6 @@ from course_lib.collectives.fit import Fit, Sample, fit
 from course_lib.collectives.model import AlphaBeta, ClosedForm, Terms, Topology
 from course_lib.collectives.schedule import Round, Rounds, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
-from course_lib.collectives.smallest import Failure, smallest_failure
 from course_lib.collectives.verify import Proof, verify
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
     "AlphaBeta",
     "ClosedForm",
     "Cost",
-    "Failure",
     "Fit",
     "Problem",
     "Proof",
@@ -80,7 +78,6 @@ __all__ = [
     "ring_reduce_scatter",
     "ring_worst_order",
     "simulate",
-    "smallest_failure",
     "tree",
     "tree_broadcast",
     "tree_reduce",

@@ -1,19 +1,15 @@
-"""Who has what: the contributions in every chunk of every rank, followed round by round without any
-numbers.
-"""
+"""Whose contributions are in every chunk of every rank, followed round by round without numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from course_lib.collectives.schedule import Schedule, Transfer
 
 
 class State:
-    """For each rank and chunk two bit sets of ranks: whose contribution is in it (`once`), and
-    whose more than once (`twice`).
+    """For each rank and chunk two bit sets of ranks: those whose contribution is in it (`once`), and
+    those whose contribution is in it more than once (`twice`).
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -36,20 +32,6 @@ class State:
     def ranks(self, rank: int, chunk: int) -> tuple[int, ...]:
         """The ranks whose contributions `rank` has in `chunk`."""
         return members(self.once[rank][chunk])
-
-    def doubled(self, rank: int, chunk: int) -> tuple[int, ...]:
-        """Those of them that are counted more than once."""
-        return members(self.twice[rank][chunk])
-
-    def counts(self) -> np.ndarray:
-        """Array (rank, chunk, contributor): 0 not there, 1 once, 2 more than once."""
-        counts = np.zeros(
-            (self.schedule.ranks, self.schedule.chunks, self.schedule.ranks), dtype=np.uint8
-        )
-        for rank, chunk in np.ndindex(counts.shape[:2]):
-            counts[rank, chunk, list(self.ranks(rank, chunk))] = 1
-            counts[rank, chunk, list(self.doubled(rank, chunk))] = 2
-        return counts
 
 
 def start(schedule: Schedule, rank: int, chunk: int) -> int:

@@ -1,5 +1,5 @@
-"""Words for a result that is wrong: not only which rank lacks what, but where on its way it got
-lost or was added again.
+"""Explains a wrong result: not only which rank lacks which contribution, but in which transfer it
+was lost or added again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Cell = tuple[int, int]  # rank, chunk
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, in words (`text`) and for programs: what kind, and the round, rank
-    and chunk where it comes from.
+    """One problem of a schedule, in words (`text`) and as values: its kind, and the round, rank and
+    chunk in which it arises.
 
-    For "missing" and "twice": `ranks` are those whose result is wrong by it, `contributions` those
-    whose data it lacks or counts twice.
+    For "missing" and "twice": `ranks` have a wrong result because of it, which lacks the data of
+    the ranks in `contributions`, or counts them more than once.
     """
 
     kind: ProblemKind
@@ -36,8 +36,10 @@ class Problem:
     contributions: tuple[int, ...] = ()
 
 
-class Step(NamedTuple):
-    """A transfer in a round, with the contributions (a bit set) that matter about it."""
+class Arrival(NamedTuple):
+    """A transfer in a round, with the contributions (a bit set) that it brought, replaced or added
+    again.
+    """
 
     round: int
     transfer: Transfer
@@ -52,17 +54,17 @@ class Cause(NamedTuple):
 
 @dataclass
 class History:
-    """What happened to the chunks, as far as it can explain a wrong end."""
+    """What happened to the chunks, as far as it can explain a wrong result."""
 
     schedule: Schedule
     end: State
     # the last transfer into a cell, and what it brought
-    arrived: dict[Cell, Step] = field(default_factory=dict)
-    # chunk -> copies over what was nowhere else
-    lost: dict[int, list[Step]] = field(default_factory=lambda: defaultdict(list))
+    arrived: dict[Cell, Arrival] = field(default_factory=dict)
+    # chunk -> copies that replaced contributions which were nowhere else
+    lost: dict[int, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
     # the reduce from which the double count in a cell comes
-    added_again: dict[Cell, Step] = field(default_factory=dict)
-    # how many rounds it took until a rank had all of a chunk
+    added_again: dict[Cell, Arrival] = field(default_factory=dict)
+    # after how many rounds a rank had all of a chunk
     complete: dict[Cell, int] = field(default_factory=dict)
 
     @property
@@ -79,8 +81,8 @@ class History:
 
 
 def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
-    """The problems behind the `wrong` cells at the end of a schedule; cells that are wrong for the
-    same reason share one.
+    """The problems behind the cells that are `wrong` at the end of a schedule; cells that are wrong
+    for the same reason share a problem.
     """
     history = _history(schedule, {chunk for _, chunk in wrong})
     groups: dict[tuple[ProblemKind, Cause, int, int], list[int]] = defaultdict(list)
@@ -108,7 +110,7 @@ def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
 
 
 def _history(schedule: Schedule, chunks: set[int]) -> History:
-    """Go through the rounds once more, and take notes on some of the chunks."""
+    """Go through the rounds once more, and note what happens to some of the chunks."""
     state = State(schedule)
     history = History(schedule, state)
     _note_complete(
@@ -123,27 +125,27 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
             cell = (t.dst, t.chunk)
             had, brought = written.get(cell, state.once[t.dst][t.chunk]), state.once[t.src][t.chunk]
             if t.op == "copy":
-                replaced.append(Step(number, t, had & ~brought))
+                replaced.append(Arrival(number, t, had & ~brought))
                 history.added_again.pop(cell, None)
             if (t.src, t.chunk) in before:  # the double count came along with the chunk
                 history.added_again.setdefault(cell, before[t.src, t.chunk])
             elif t.op == "reduce" and had & brought:
-                history.added_again.setdefault(cell, Step(number, t, had & brought))
+                history.added_again.setdefault(cell, Arrival(number, t, had & brought))
             written[cell] = brought if t.op == "copy" else had | brought
-            history.arrived[cell] = Step(number, t, brought)
+            history.arrived[cell] = Arrival(number, t, brought)
         state.apply(usable)
         _note_lost(history, [step for step in replaced if step.bits])
         _note_complete(history, set(written), number + 1)
     return history
 
 
-def _note_lost(history: History, replaced: list[Step]) -> None:
-    """Of what the copies of a round replaced, note what is nowhere else after that round."""
+def _note_lost(history: History, replaced: list[Arrival]) -> None:
+    """Note which contributions the copies of a round have replaced that are nowhere else after it."""
     for number, t, bits in replaced:
         for row in history.end.once:
             bits &= ~row[t.chunk]
         if bits:
-            history.lost[t.chunk].append(Step(number, t, bits))
+            history.lost[t.chunk].append(Arrival(number, t, bits))
 
 
 def _note_complete(history: History, cells: set[Cell], rounds: int) -> None:
@@ -164,8 +166,8 @@ def _why_twice(history: History, rank: int, chunk: int) -> Cause:
 
 
 def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause:
-    """The likeliest reason: someone had all of it but did not send it on, or it was replaced by a
-    copy, or it never came together.
+    """The likeliest reason: a rank had all of the chunk but did not send it on, or a copy replaced
+    contributions, or no rank ever had them all.
     """
     holders = {r: after for (r, c), after in history.complete.items() if c == chunk}
     if holders:
@@ -201,8 +203,8 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
 
 
 def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) -> Cause:
-    """Some ranks have all of a chunk in the end: which of them should have sent it to `rank`, or to
-    the one from which `rank` has it?
+    """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`, or
+    to the rank from which `rank` has it.
     """
     last = history.arrived.get((rank, chunk))
     while last and last.transfer.op == "copy" and last.transfer.src not in holders:
@@ -211,7 +213,7 @@ def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) 
             break
         rank, last = last.transfer.src, before
     neighbours = {step.transfer.src for (dst, _), step in history.arrived.items() if dst == rank}
-    # best one that sends to it anyway, and the earliest
+    # preferably one that sends to it anyway, and the earliest
     holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))
     after = holders[holder]
     since = "from the start" if after == 0 else f"after round {after - 1}"

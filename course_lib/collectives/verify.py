@@ -1,19 +1,19 @@
-"""The proof of a schedule: every worker ends with every contribution exactly once, or the words for
-what goes wrong.
+"""The proof of a schedule: every worker ends with every contribution exactly once; or what goes
+wrong, in words.
 
-What is wrong, by `Problem.kind`:
+The kinds of problems (`Problem.kind`):
 
-- "rank", "chunk", "self": a transfer from, to or of something that is not there, or from a rank to
+- "rank", "chunk": a transfer names a rank or a chunk that does not exist. "self": a rank sends to
   itself.
 - "nothing": a rank sends a chunk in which it has nothing yet.
 - "conflict": two transfers of a round write the same chunk of the same rank, and one of them is a
-  copy: the result hangs on their order.
-- "overwrite": a copy lands on a chunk that its rank sends in the same round. Without a barrier it
-  may land before the old value has left.
-- "missing", "twice": after the last round a contribution is not there, or counted more than once.
+  copy, so that the result depends on their order.
+- "overwrite": a copy lands on a chunk that its rank sends in the same round. As there is no
+  barrier, it may land before the old value has left.
+- "missing", "twice": after the last round a contribution is missing, or counted more than once.
 
-A schedule may be refused for "nothing", "conflict", "overwrite" or "self" though its numbers would
-come out right, by luck. Several reduces into one chunk in one round are fine (they commute), and so
+A schedule with "nothing", "conflict", "overwrite" or "self" is refused even where its numbers would
+come out right by luck. Several reduces into one chunk in one round are fine (they commute), and so
 is a reduce into a chunk that its rank sends in the same round, as in a swap: what arrives waits
 beside the chunk until the old value has left. `Proof.second_buffer` says how much room that takes.
 """
@@ -28,14 +28,14 @@ from course_lib.collectives.contributions import State, goal, sound
 from course_lib.collectives.explain import Problem, explain
 from course_lib.collectives.schedule import Schedule, Transfer
 
-LIMIT = 20  # problems kept: a schedule that is wrong is mostly wrong in many places
+LIMIT = 20  # problems kept: a wrong schedule is usually wrong in many places
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What `verify` found. True where the schedule is right; as text the first few problems.
+    """What `verify` found: true where the schedule is right; its text has the first few problems.
 
-    `problems` come in the order of their rounds, those of the result last; `left_out` more were
+    `problems` are in the order of their rounds, those of the result last; `left_out` more were
     found. `second_buffer` is the largest number of chunks that a rank both sends and adds into in
     one round.
     """
@@ -99,49 +99,23 @@ def _is_wrong(schedule: Schedule, end: State, rank: int, chunk: int) -> bool:
 def _misplaced(schedule: Schedule, number: int, t: Transfer) -> Problem:
     """The problem of a transfer that is not sound."""
     if t.src == t.dst:
-        return Problem(
-            "self",
-            f"round {number}: rank {t.src} sends chunk {t.chunk} to itself. Leave that transfer out.",
-            number,
-            t.src,
-            t.chunk,
-        )
+        text = f"rank {t.src} sends chunk {t.chunk} to itself. Leave that transfer out."
+        return Problem("self", f"round {number}: {text}", number, t.src, t.chunk)
     for rank, does in ((t.src, "sends"), (t.dst, "receives")):
         if not 0 <= rank < schedule.ranks:
-            hint = (
-                f" Is % {schedule.workers} missing?"
-                if -schedule.workers <= rank < 2 * schedule.workers
-                else ""
-            )
-            there = (
-                f"there are only ranks 0 to {schedule.ranks - 1}"
-                if schedule.ranks > 1
-                else "there is only rank 0"
-            )
-            return Problem(
-                "rank",
-                f"round {number}: rank {rank} {does} chunk {t.chunk}, but {there}.{hint}",
-                number,
-                rank,
-                t.chunk,
-            )
-    hint = (
-        f" Is % {schedule.chunks} missing?"
-        if -schedule.chunks <= t.chunk < 2 * schedule.chunks
-        else ""
-    )
-    there = (
-        f"there are only chunks 0 to {schedule.chunks - 1}"
-        if schedule.chunks > 1
-        else "there is only chunk 0"
-    )
-    return Problem(
-        "chunk",
-        f"round {number}: rank {t.src} sends chunk {t.chunk} to rank {t.dst}, but {there}.{hint}",
-        number,
-        t.src,
-        t.chunk,
-    )
+            text = f"rank {rank} {does} chunk {t.chunk}, but "
+            text += _only("rank", schedule.ranks, rank, schedule.workers)
+            return Problem("rank", f"round {number}: {text}", number, rank, t.chunk)
+    text = f"rank {t.src} sends chunk {t.chunk} to rank {t.dst}, but "
+    text += _only("chunk", schedule.chunks, t.chunk, schedule.chunks)
+    return Problem("chunk", f"round {number}: {text}", number, t.src, t.chunk)
+
+
+def _only(what: str, count: int, given: int, modulo: int) -> str:
+    """What there is, and a hint where `given` would be right modulo a number."""
+    there = f"are only {what}s 0 to {count - 1}" if count > 1 else f"is only {what} 0"
+    hint = f" Is % {modulo} missing?" if -modulo <= given < 2 * modulo else ""
+    return f"there {there}.{hint}"
 
 
 def _nothing(state: State, number: int, transfers: Sequence[Transfer]) -> Iterator[Problem]:
@@ -154,8 +128,9 @@ def _nothing(state: State, number: int, transfers: Sequence[Transfer]) -> Iterat
 def _collisions(
     number: int, transfers: Sequence[Transfer], swaps: Counter[int]
 ) -> Iterator[Problem]:
-    """Problems of transfers of one round that get in each other's way; swaps, which do not, are
-    counted for each rank.
+    """The problems of transfers of a round that write the same chunk, or write one that is sent.
+
+    Swaps are no problem, and are counted for each rank.
     """
     sending = {(t.src, t.chunk) for t in transfers}
     landed: dict[tuple[int, int], Transfer] = {}

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.collectives import Failure, Proof, Schedule, smallest_failure, verify
+from course_lib.collectives import Proof, Schedule, verify
 from course_lib.course.limits import TookTooLong, bounded
 from course_lib.course.task import ENDLESS, Unusable
+
+from .smallest import Failure, smallest_failure
 
 SIZES = range(1, 10)  # not powers of two alone, for which most mistakes come out right
 PATIENCE = 5.0  # seconds of computing for all sizes together

@@ -10,6 +10,7 @@ from course_lib.collectives import (
     FOILS,
     HALVES,
     Schedule,
+    Transfer,
     hierarchical,
     parameter_server,
     ring,
@@ -53,3 +54,15 @@ def _uneven(workers: int) -> Iterator[tuple[int, ...]]:
 def mine(workers: int, chunks: int, rounds: Any, **more: Any) -> Schedule:
     """A schedule the way a learner writes it, from lists."""
     return Schedule("mine", workers, chunks, rounds, **more)
+
+
+def ring_lists(P: int, gather: str = "copy", rounds: int | None = None) -> Schedule:
+    """The ring the way a learner writes it."""
+    lists = [
+        [Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)]
+        for i in range(P - 1)
+    ]
+    lists += [
+        [Transfer(r, (r + 1) % P, (r - i) % P, gather) for r in range(P)] for i in range(P - 1)
+    ]
+    return mine(P, P, lists[:rounds])

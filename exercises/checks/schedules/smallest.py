@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_lib.collectives.algorithms import Algorithm, build, find
+from course_lib.collectives import Proof, build, find, verify
+from course_lib.collectives.algorithms import Algorithm
 from course_lib.collectives.schedule import Kind
-from course_lib.collectives.verify import Proof, verify
 from course_lib.errors import SpecError
 
 Placement = int | tuple[int, ...]
