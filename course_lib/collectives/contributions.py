@@ -8,8 +8,8 @@ from course_lib.collectives.schedule import Schedule, Transfer
 
 
 class State:
-    """For each rank and chunk two bit sets of ranks: those whose contribution is in it (`once`), and
-    those whose contribution is in it more than once (`twice`).
+    """For each rank and chunk two bit sets of ranks: those whose contribution is in it (`once`),
+    and those whose contribution is in it more than once (`twice`).
     """
 
     def __init__(self, schedule: Schedule) -> None:

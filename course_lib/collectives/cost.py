@@ -60,7 +60,10 @@ class Cost:
         link, most = self.busiest_link
         across = f", busiest link {link} {most} bytes" if most else ""
         each = f"at most {self.bytes_per_rank} bytes sent by a rank"
-        return f"Cost({self.schedule.name}: {self.rounds} rounds, {self.messages} messages, {each}{across}, {self.seconds:.3g} s)"
+        return (
+            f"Cost({self.schedule.name}: {self.rounds} rounds, {self.messages} messages, "
+            f"{each}{across}, {self.seconds:.3g} s)"
+        )
 
 
 def cost(

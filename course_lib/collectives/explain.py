@@ -102,7 +102,8 @@ def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
             if kind == "missing"
             else f"with {history.whose(bits)} counted more than once"
         )
-        text = f"{cause.text}, so {ranks_text(ranks)} end{'s' if len(ranks) == 1 else ''} chunk {chunk} {result}."
+        end = "ends" if len(ranks) == 1 else "end"
+        text = f"{cause.text}, so {ranks_text(ranks)} {end} chunk {chunk} {result}."
         problems.append(
             Problem(kind, text, cause.round, cause.rank, chunk, tuple(ranks), members(bits))
         )
@@ -140,7 +141,7 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
 
 
 def _note_lost(history: History, replaced: list[Arrival]) -> None:
-    """Note which contributions the copies of a round have replaced that are nowhere else after it."""
+    """Note which contributions the copies of a round replaced that are nowhere else after it."""
     for number, t, bits in replaced:
         for row in history.end.once:
             bits &= ~row[t.chunk]
@@ -159,8 +160,8 @@ def _note_complete(history: History, cells: set[Cell], rounds: int) -> None:
 def _why_twice(history: History, rank: int, chunk: int) -> Cause:
     number, t, again = history.added_again[rank, chunk]
     text = (
-        f"round {number}: rank {t.src} sends chunk {chunk} with {history.whose(again)} to rank {t.dst}, "
-        "which has that already, and op 'reduce' adds it again"
+        f"round {number}: rank {t.src} sends chunk {chunk} with {history.whose(again)} "
+        f"to rank {t.dst}, which has that already, and op 'reduce' adds it again"
     )
     return Cause(number, t.dst, text)
 
@@ -174,12 +175,11 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
         return _not_sent(history, rank, chunk, holders)
     for number, t, lost in history.lost[chunk]:
         if lost & missing:
-            copy = f"the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
-            return Cause(
-                number,
-                t.dst,
-                f"round {number}: {copy} wipes out {history.whose(lost)}, which no other rank has by then",
+            text = (
+                f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst} "
+                f"wipes out {history.whose(lost)}, which no other rank has by then"
             )
+            return Cause(number, t.dst, text)
     has = [
         r for r in range(history.schedule.ranks) if history.end.once[r][chunk] & missing == missing
     ]
@@ -193,18 +193,24 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
             (history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived),
             default=0,
         )
-        text = f"after round {number}: chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
+        text = (
+            f"after round {number}: chunk {chunk} with {history.whose(missing)} "
+            f"gets no further than {ranks_text(has)}"
+        )
         return Cause(number, has[0], text)
     best = max(range(history.schedule.ranks), key=lambda r: history.end.once[r][chunk].bit_count())
     lacks = whole(history.schedule, chunk) & ~history.end.once[best][chunk]
     last = max(len(history.schedule.rounds) - 1, 0)
-    text = f"no rank ever has all of chunk {chunk} (rank {best} comes closest, and lacks {history.whose(lacks)})"
+    text = (
+        f"no rank ever has all of chunk {chunk} "
+        f"(rank {best} comes closest, and lacks {history.whose(lacks)})"
+    )
     return Cause(last, best, text)
 
 
 def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) -> Cause:
-    """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`, or
-    to the rank from which `rank` has it.
+    """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`,
+    or to the rank from which `rank` has it.
     """
     last = history.arrived.get((rank, chunk))
     while last and last.transfer.op == "copy" and last.transfer.src not in holders:
@@ -220,13 +226,11 @@ def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) 
     since += ", the last" if after and after == len(history.schedule.rounds) else ""
     if last is None:
         number = min(after, max(len(history.schedule.rounds) - 1, 0))
-        return Cause(
-            number,
-            rank,
-            f"rank {rank} never receives chunk {chunk} from rank {holder}, which has all of it {since}",
-        )
+        text = f"rank {rank} never receives chunk {chunk} from rank {holder}, "
+        return Cause(number, rank, f"{text}which has all of it {since}")
     text = (
-        f"rank {rank} receives chunk {chunk} for the last time in round {last.round}, from rank {last.transfer.src}; "
+        f"rank {rank} receives chunk {chunk} for the last time in round {last.round}, "
+        f"from rank {last.transfer.src}; "
         f"rank {holder} has all of it {since}, but does not send it to rank {rank} then"
     )
     return Cause(last.round, rank, text)

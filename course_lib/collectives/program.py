@@ -101,9 +101,9 @@ class Store(NamedTuple):
 Operation = Begin | Offer | Await | UntilRead | Take | Store
 
 
-class Plan:
-    """A schedule that `verify` accepts, with the host of each rank, ready to be turned into the
-    program of any rank for any length.
+class Programs:
+    """The programs of all ranks for a schedule that `verify` accepts; `place` is the host of each
+    rank.
 
     Without `private` arrays the callers' numbers are in the shared buffers from the beginning, and
     stay there.
@@ -122,7 +122,7 @@ class Plan:
 
     def program(self, rank: int, length: int, itemsize: int) -> list[Operation]:
         """The operations of `rank`, for buffers of `length` elements of `itemsize` bytes."""
-        rounds = _Layout(self, rank, self._transfers[rank]).rounds
+        rounds = _Layout(self.place, self.private, rank, self._transfers[rank]).rounds
         return _Compiler(rounds, self.schedule.bounds(length).tolist(), itemsize).program()
 
 
@@ -158,9 +158,11 @@ class _Messages(NamedTuple):
 class _Layout:
     """Follows where each chunk of a rank lies, round by round."""
 
-    def __init__(self, plan: Plan, rank: int, transfers: list[list[Transfer]]) -> None:
-        self.rank, self.private = rank, plan.private
-        self.near = [host == plan.place[rank] for host in plan.place]
+    def __init__(
+        self, place: Sequence[int], private: bool, rank: int, transfers: list[list[Transfer]]
+    ) -> None:
+        self.rank, self.private = rank, private
+        self.near = [host == place[rank] for host in place]
         # chunk -> rounds in which ranks of this host read it, and in which it is written
         self.reads: dict[int, list[int]] = defaultdict(list)
         self.writes: dict[int, list[int]] = defaultdict(list)
@@ -170,7 +172,7 @@ class _Layout:
                     self.writes[t.chunk].append(number)
                 elif self.near[t.dst]:
                     self.reads[t.chunk].append(number)
-        self.lies: dict[int, int] = defaultdict(lambda: MINE if plan.private else SHARED)
+        self.lies: dict[int, int] = defaultdict(lambda: MINE if private else SHARED)
         self.entered: set[int] = set()
         self.rounds = [self._round(number, listed) for number, listed in enumerate(transfers)]
 

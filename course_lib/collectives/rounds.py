@@ -96,8 +96,10 @@ class Round(Sequence[Transfer]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(str, self[:4])) if len(self) <= 1000 else ""
-        return f"Round({len(self)} transfers{': ' if shown else ''}{shown}{', ...' if shown and len(self) > 4 else ''})"
+        if len(self) == 0 or len(self) > 1000:
+            return f"Round({len(self)} transfers)"
+        more = ", ..." if len(self) > 4 else ""
+        return f"Round({len(self)} transfers: {', '.join(map(str, self[:4]))}{more})"
 
 
 def _column(value: Any, rows: int) -> np.ndarray:

@@ -39,8 +39,8 @@ class Schedule:
 
     - `rounds`: a sequence of rounds, each a sequence of `Transfer`.
     - `kind`: the goal. "all_reduce": every worker ends with the sum; "reduce_scatter" and "reduce":
-      the owner of a chunk ends with its
-      sum; "all_gather" and "broadcast": every worker ends with what the owner of a chunk had at the start.
+      the owner of a chunk ends with its sum; "all_gather" and "broadcast": every worker ends with
+      what the owner of a chunk had at the start.
     - `owners`: the rank that owns each chunk, for all kinds but "all_reduce" (default: chunk c
       belongs to worker c).
     - `servers`: ranks beyond the workers, `workers` to `workers + servers - 1`; they contribute
@@ -140,7 +140,10 @@ class Schedule:
 
     def __repr__(self) -> str:
         servers = f" + {self.servers} servers" if self.servers else ""
-        return f"Schedule({self.name}: {self.kind}, {self.workers} workers{servers}, {self.chunks} chunks, {len(self.rounds)} rounds)"
+        return (
+            f"Schedule({self.name}: {self.kind}, {self.workers} workers{servers}, "
+            f"{self.chunks} chunks, {len(self.rounds)} rounds)"
+        )
 
     def __str__(self) -> str:
         """All rounds in words of one arrow each; long ones are cut."""

@@ -30,7 +30,7 @@ from course_lib.collectives.program import (
     Begin,
     Offer,
     Operation,
-    Plan,
+    Programs,
     Store,
     Take,
     UntilRead,
@@ -85,9 +85,10 @@ def take_turns(
     """
     length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
     place = topology.place(schedule).tolist()
-    plan = Plan(schedule, place, private=False)
+    of_schedule = Programs(schedule, place, private=False)
     programs = [
-        _looking_ahead(plan.program(rank, length, itemsize)) for rank in range(schedule.ranks)
+        _looking_ahead(of_schedule.program(rank, length, itemsize))
+        for rank in range(schedule.ranks)
     ]
     cores = _Cores(programs, place, topology, itemsize, slow or [1.0] * schedule.ranks)
     return cores.run(late or [0.0] * schedule.ranks)

@@ -61,7 +61,8 @@ class Proof:
 
     def __str__(self) -> str:
         if self.ok:
-            return f"{self.schedule!r} is right: every contribution ends where it should, exactly once."
+            right = "every contribution ends where it should, exactly once"
+            return f"{self.schedule!r} is right: {right}."
         shown = [p.text for p in self.problems[:3]]
         more = len(self.problems) - len(shown) + self.left_out
         return "\n".join(shown) + (f"\n... and {more} more" if more else "")
@@ -121,8 +122,8 @@ def _only(what: str, count: int, given: int, modulo: int) -> str:
 def _nothing(state: State, number: int, transfers: Sequence[Transfer]) -> Iterator[Problem]:
     for src, dst, chunk, _ in transfers:
         if not state.once[src][chunk]:
-            text = f"round {number}: rank {src} sends chunk {chunk} to rank {dst}, but has nothing in it yet."
-            yield Problem("nothing", text, number, src, chunk)
+            text = f"rank {src} sends chunk {chunk} to rank {dst}, but has nothing in it yet."
+            yield Problem("nothing", f"round {number}: {text}", number, src, chunk)
 
 
 def _collisions(
@@ -141,15 +142,16 @@ def _collisions(
             if target in sending and t.op == "reduce":
                 swaps[t.dst] += 1
             elif target in sending:
-                text = f"round {number}: the copy from rank {t.src} overwrites chunk {t.chunk} of rank {t.dst}, which sends it in that round."
-                yield Problem(
-                    "overwrite",
-                    text + " Let one of the two wait for the next round.",
-                    number,
-                    t.dst,
-                    t.chunk,
+                text = (
+                    f"round {number}: the copy from rank {t.src} overwrites chunk {t.chunk} of "
+                    f"rank {t.dst}, which sends it in that round. "
+                    "Let one of the two wait for the next round."
                 )
+                yield Problem("overwrite", text, number, t.dst, t.chunk)
         elif "copy" in (before.op, t.op):
             both = f"a {before.op} from rank {before.src} and a {t.op} from rank {t.src}"
-            text = f"round {number}: {both} both write chunk {t.chunk} of rank {t.dst}; which comes first is not certain."
+            text = (
+                f"round {number}: {both} both write chunk {t.chunk} of rank {t.dst}; "
+                "which comes first is not certain."
+            )
             yield Problem("conflict", text, number, t.dst, t.chunk)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.collectives.program import Plan
+from course_lib.collectives.program import Programs
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError
 from course_lib.exchange.execution import Call, Execution, Spares
@@ -57,14 +57,14 @@ class Communicator:
         self.record = record
         self._calls: OrderedDict[tuple[int, int, np.dtype, bool], Call] = OrderedDict()
         self._segment: Segment | None = None
-        self._last_plan: Plan | None = None
+        self._last: Programs | None = None
         self._spares = Spares()
         self._broken: Exception | None = None
         self._closed = False
 
     def execute(self, schedule: Schedule, array: np.ndarray) -> None:
-        """Carry out a schedule that `verify` accepts, in place: `array` is what this rank contributes,
-        and afterwards its result.
+        """Carry out a schedule that `verify` accepts, in place: `array` is what this rank
+        contributes, and afterwards its result.
 
         All ranks call it with the same schedule and with an array of the same length and dtype: any
         shape, any length, 0 included, any dtype that has an addition. A server brings zeros. Raises
@@ -113,9 +113,9 @@ class Communicator:
             raise self._broken
         key = (id(schedule), length, dtype, private)
         if key not in self._calls:
-            plan = self._plan(schedule, private)
+            programs = self._programs(schedule, private)
             check_dtype(dtype)
-            program = plan.program(self.rank, length, dtype.itemsize)
+            program = programs.program(self.rank, length, dtype.itemsize)
             about = {
                 "algorithm": schedule.name,
                 "schedule": schedule.digest,
@@ -128,15 +128,15 @@ class Communicator:
                 self._calls.popitem(last=False)
         return self._calls[key]
 
-    def _plan(self, schedule: Schedule, private: bool) -> Plan:
-        """The plan of a schedule; the last one is kept, for calls with other lengths."""
+    def _programs(self, schedule: Schedule, private: bool) -> Programs:
+        """The programs of a schedule; the last one is kept, for calls with other lengths."""
         if schedule.ranks != len(self.place):
             needs = f"is for {schedule.ranks} ranks, and this group has {len(self.place)}"
             raise SpecError("schedule", schedule.name, needs)
-        plan = self._last_plan
-        if plan is None or plan.schedule is not schedule or plan.private != private:
-            plan = self._last_plan = Plan(schedule, self.place, private)
-        return plan
+        programs = self._last
+        if programs is None or programs.schedule is not schedule or programs.private != private:
+            programs = self._last = Programs(schedule, self.place, private)
+        return programs
 
     def _segment_for(self, call: Call) -> Segment:
         """The segment for a call, once no peer needs what the last call left there."""

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from course_lib.exchange.memory import Board, Segment
+from course_lib.exchange.memory import Counters, Segment
 
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
 HEADER = struct.Struct("<BxxxIqdd")
-# what a rank's call is about; a piece of a message; the rank's board; a sign of life
-CALL, DATA, BOARD, PULSE = range(4)
+# what a rank's call is about; a piece of a message; the rank's counters; a sign of life
+CALL, DATA, COUNTERS, PULSE = range(4)
 _MOST_BUFFERS = 64  # handed to the system at once
 _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
@@ -45,7 +45,7 @@ def _header(kind: int, attached: int = 0, number: int = 0) -> bytes:
 
 
 class Waiting(NamedTuple):
-    """Bytes that wait to be sent, whether they end a piece, and a descriptor that goes with them."""
+    """Bytes that wait to be sent, whether they end a piece, and a descriptor sent along."""
 
     view: memoryview
     ends_piece: bool = False
@@ -53,8 +53,8 @@ class Waiting(NamedTuple):
 
 
 class Connection:
-    """Our end of the connection to `peer`. A peer on this host is `near`: `board` is then where we
-    count the pieces that we have read.
+    """Our end of the connection to `peer`. A peer on this host is `near`: `counters` is then where
+    we count the pieces that we have read.
 
     Of the pieces that were sent, `offered` were handed over and `cleared` are no longer needed in
     our buffer: a near peer has read them, or the system has taken those for a far peer. `stamps`
@@ -69,15 +69,15 @@ class Connection:
         rank: int,
         peer: int,
         sock: socket.socket,
-        board: Board | None,
+        counters: Counters | None,
         due: Callable[[int], float] | None = None,
     ) -> None:
         sock.setblocking(False)
-        self.rank, self.peer, self.sock, self.near = rank, peer, sock, board is not None
+        self.rank, self.peer, self.sock, self.near = rank, peer, sock, counters is not None
         self.offered = self.taken = 0
         self._sent = 0  # pieces that the system has taken
-        self._board = board
-        self._peers_board: Board | None = None
+        self._counters = counters
+        self._peers_counters: Counters | None = None
         self.stamps: deque[float] = deque()
         self._due = due
         # stamp of a far piece that is here before it is due, and when it is
@@ -96,8 +96,8 @@ class Connection:
         self._payload = 0  # its bytes that are still to come
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
-        if board:
-            self._queue(_header(BOARD, 1, board.ranks), board.segment.fd)
+        if counters:
+            self._queue(_header(COUNTERS, 1, counters.ranks), counters.segment.fd)
 
     # --- to the peer ---
 
@@ -105,15 +105,15 @@ class Connection:
     def cleared(self) -> int:
         if not self.near:
             return self._sent
-        return self._peers_board[self.rank] if self._peers_board else 0
+        return self._peers_counters[self.rank] if self._peers_counters else 0
 
     @property
     def sending(self) -> bool:
         return bool(self._out)
 
     def offer(self, parts: Sequence[memoryview]) -> None:
-        """Offer a piece of a message: to be sent as soon as there is room, or to a near peer only the
-        word that it is there (no parts).
+        """Offer a piece of a message: to be sent as soon as there is room, or to a near peer only
+        the word that it is there (no parts).
         """
         self.offered += 1
         size, now = sum(map(len, parts)), clock()
@@ -128,16 +128,16 @@ class Connection:
 
     def confirm(self) -> None:
         """Show a near peer how many of its pieces have been read."""
-        assert self._board
-        self._board[self.peer] = self.taken
+        assert self._counters
+        self._counters[self.peer] = self.taken
 
     def pulse(self) -> None:
         if not self._out:
             self._tell(_header(PULSE))
 
     def say(self, text: bytes, segment: Segment) -> None:
-        """Tell the peer what the pieces that follow belong to, and pass on the segment in which they
-        lie, if either has changed.
+        """Tell the peer what the pieces that follow belong to, and pass on the segment in which
+        they lie, if either has changed.
         """
         if self._said == (text, segment):
             return
@@ -207,7 +207,9 @@ class Connection:
         return True
 
     def hear(self) -> None:
-        """Read what has come, up to the payload of a far piece. Sets `gone` at the end of the stream."""
+        """Read what has come, up to the payload of a far piece. Sets `gone` at the end of the
+        stream.
+        """
         try:
             while not self._held:
                 wanted = _ROOM
@@ -247,7 +249,8 @@ class Connection:
         return max(0.0, left)
 
     def take(self, views: list[memoryview]) -> bool:
-        """Read the payload of a far piece into `views`, as far as it has come; whether it is complete.
+        """Read the payload of a far piece into `views`, as far as it has come; whether it is
+        complete.
 
         Views that are full are removed from the list.
         """
@@ -283,8 +286,8 @@ class Connection:
             self.sock.shutdown(socket.SHUT_WR)
 
     def close(self, deadline: float) -> None:
-        """Close, once the peer has left as well or time is up: a far connection that is closed before
-        the peer has read everything loses the rest.
+        """Close, once the peer has left as well or time is up: a far connection that is closed
+        before the peer has read everything loses the rest.
         """
         with contextlib.suppress(OSError):
             while (
@@ -293,10 +296,12 @@ class Connection:
                 pass
         self.sock.close()
         self.window, self.theirs = None, np.empty(0)  # each mapping holds a descriptor
-        self._said, self._peers_board = (b"", None), None
+        self._said, self._peers_counters = (b"", None), None
 
     def _lacking(self) -> int:
-        """How many bytes of the next record are missing: to read more would take bytes of a payload."""
+        """How many bytes of the next record are missing: to read more would take bytes of a
+        payload.
+        """
         if len(self._in) < HEADER.size:
             return HEADER.size - len(self._in)
         # of the records that are read here, only a call is longer than its header
@@ -315,8 +320,8 @@ class Connection:
                     self._early = stamp, due
                 else:
                     self.stamps.append(stamp)
-            elif kind == BOARD:
-                self._peers_board = Board(number, self._descriptors.popleft())
+            elif kind == COUNTERS:
+                self._peers_counters = Counters(number, self._descriptors.popleft())
             elif kind == CALL:
                 self.text = bytes(self._in[at : at + number])
                 at += number

@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 class Spares:
-    """Memory that is kept for the pieces of all calls: new memory costs more than the work in it."""
+    """Memory that is kept for all calls: new memory costs more than the work in it."""
 
     def __init__(self) -> None:
         self._arrays: dict[int, np.ndarray] = {}
@@ -56,8 +56,8 @@ class Spares:
 
 
 class Execution:
-    """Carries out `call` on `mine`, the caller's array, and on the `segment` that ranks of this host
-    read (`mine` may lie there).
+    """Carries out `call` on `mine`, the caller's array, and on the `segment` that ranks of this
+    host read (`mine` may lie there).
 
     `record` is given a `Message` for each transfer that was received.
     """

@@ -1,5 +1,5 @@
-"""The connections of a rank to its peers, and all waiting for them: every wait has a bound, and ends
-in an error that names a rank.
+"""The connections of a rank to its peers, and all waiting for them: every wait has a bound, and
+ends in an error that names a rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from course_lib.errors import LockstepError, Mismatch, RankLost
 from course_lib.exchange.connection import AWAKE, Connection, clock
 from course_lib.exchange.meeting import Meeting
-from course_lib.exchange.memory import Board
+from course_lib.exchange.memory import Counters
 from course_lib.network.wires import Wires
 
 TICK = 0.1  # seconds after which a waiting rank looks at the others
@@ -32,7 +32,7 @@ class Group:
         self.about: dict[str, Any] = {}
         self.calls = self.round = 0
         self._since = self._pulsed = clock()
-        self._board = Board(len(meeting.place))
+        self._counters = Counters(len(meeting.place))
 
     def begin(self, about: dict[str, Any], peers: Sequence[int]) -> None:
         """Begin a call, and make those connections to its peers that are missing.
@@ -105,8 +105,8 @@ class Group:
     def wait_until_clear(self, connection: Connection, pieces: int) -> None:
         """Wait until the first `pieces` pieces sent to a peer are no longer needed in our buffer.
 
-        A near peer does not wake us when it has read one, so look: at first all the time, then every
-        millisecond.
+        A near peer does not wake us when it has read one, so look: at first all the time, then
+        every millisecond.
         """
         start = self._since = looked = clock()
         while connection.cleared < pieces:
@@ -131,8 +131,8 @@ class Group:
             self.wait_until_clear(connection, connection.offered)
 
     def accuse(self, rank: int, why: str) -> LockstepError:
-        """The error for a lost rank. All ranks get the same error: the first cause that any rank has
-        found.
+        """The error for a lost rank. All ranks get the same error: the first cause that any rank
+        has found.
         """
         return self._error(self.meeting.accuse({"rank": rank, "why": why, "round": self.round}))
 
@@ -150,7 +150,7 @@ class Group:
         for connection in self.connections.values():
             connection.close(deadline)
         self.connections.clear()
-        self._board.close()
+        self._counters.close()
         if self.wires:
             self.wires.close()
         self.meeting.close()
@@ -163,7 +163,7 @@ class Group:
             else None
         )
         self.connections[peer] = Connection(
-            self.rank, peer, sock, self._board if near else None, due
+            self.rank, peer, sock, self._counters if near else None, due
         )
 
     def _pass(self, seconds: float, busy: Sequence[Connection]) -> None:
@@ -192,14 +192,12 @@ class Group:
             and silent > self.patience
             and now - (self.meeting.posted(connection.peer) or {"at": 0})["at"] > self.patience
         ):
-            raise self.accuse(
-                connection.peer,
-                f"it has given no sign of life for {silent:.1f} s: stopped, or busy with something else",
-            )
+            why = f"it has given no sign of life for {silent:.1f} s: "
+            raise self.accuse(connection.peer, why + "stopped, or busy with something else")
 
     def _compare(self) -> None:
-        """Post what our call is about, and compare it with all other ranks, not only with our peers:
-        ranks with different calls may wait for each other by way of others.
+        """Post what our call is about, and compare it with all other ranks, not only with our
+        peers: ranks with different calls may wait for each other by way of others.
         """
         self.meeting.post({"calls": self.calls, "about": self.about, "at": clock()})
         for peer in range(len(self.meeting.place)):

@@ -39,16 +39,17 @@ class Segment:
         return np.frombuffer(self._memory, dtype, length)
 
     def close(self) -> None:
-        """Close the descriptors of a segment of our own; the memory goes with the last array on it."""
+        """Close our own segment; its memory goes with the last array on it."""
         os.close(self.fd)
         self._memory = None
 
 
-class Board:
-    """A counter for each of `ranks` ranks in a segment: how many pieces of each its owner has read.
+class Counters:
+    """A counter for each of `ranks` ranks in a segment: how many pieces of that rank the owner has
+    read.
 
     In shared memory, so that nobody has to be woken to see it. Only the owner writes; `fd` is that
-    of another rank's board.
+    of another rank's.
     """
 
     def __init__(self, ranks: int, fd: int | None = None) -> None:
@@ -58,7 +59,7 @@ class Board:
         self._fence = threading.Lock()
 
     def close(self) -> None:
-        """Close our own board; the peers keep their view of it."""
+        """Close our own counters; the peers keep theirs."""
         self._counts = np.empty(0)
         self.segment.close()
 

@@ -1,1 +1,1 @@
-"""All-reduce by hand: carry out an algorithm between real processes, time it, and predict its time."""
+"""All-reduce by hand: an algorithm carried out between real processes, timed and predicted."""

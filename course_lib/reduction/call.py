@@ -262,10 +262,9 @@ def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
         raise SpecError("workers", workers, f"{len(arrays)} arrays were given, one for each worker")
     for i, array in enumerate(arrays):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
-            kinds = f"{array.dtype} of shape {array.shape}, and arrays[0] {arrays[0].dtype} of shape {arrays[0].shape}"
-            raise SpecError(
-                f"arrays[{i}]", kinds, "all workers must bring the same shape and dtype"
-            )
+            this, first = (f"{a.dtype} of shape {a.shape}" for a in (array, arrays[0]))
+            allowed = "all workers must bring the same shape and dtype"
+            raise SpecError(f"arrays[{i}]", f"{this}, and arrays[0] {first}", allowed)
     return len(arrays)
 
 
@@ -284,7 +283,8 @@ def _length(what: object, dtype: str) -> int:
         raise SpecError(
             "bytes",
             nbytes,
-            f"a whole number of {dtype} elements of {itemsize} bytes, such as {near} or {near + itemsize}",
+            f"a whole number of {dtype} elements of {itemsize} bytes, "
+            f"such as {near} or {near + itemsize}",
         )
     return nbytes // itemsize
 

@@ -115,8 +115,8 @@ def measure(
 
 
 def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
-    """The jobs from which `parameters` are found: three sizes of a ring, on the ranks and hosts of a
-    schedule.
+    """The jobs from which `parameters` are found: three sizes of a ring, on the ranks and hosts of
+    a schedule.
 
     On several hosts the ring is measured in two orders, one in which few messages cross and one in
     which most do: that tells the cost inside hosts from the cost across.
@@ -209,8 +209,8 @@ def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
 
 
 def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
-    """The messages of each schedule, from time 0. Every rank has recorded those that it received, in
-    the order of the schedules.
+    """The messages of each schedule, from time 0. Every rank has recorded those that it received,
+    in the order of the schedules.
     """
     left = {task: iter(trace.all(Message, task)) for task in trace.tasks}
     for schedule in schedules:

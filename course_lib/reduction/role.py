@@ -84,8 +84,8 @@ _KNOWN = np.random.default_rng(0).integers(1, 8, (MAX_WORKERS, 97))
 
 
 def known(rank: int, length: int, dtype: np.dtype) -> np.ndarray:
-    """What worker `rank` brings, shape (length,): small whole numbers, so irregular that no two sets
-    of workers have the same sum.
+    """What worker `rank` brings, shape (length,): small whole numbers, so irregular that no two
+    sets of workers have the same sum.
     """
     return np.resize(_KNOWN[rank], length).astype(dtype)
 

@@ -4,8 +4,9 @@ so on; then the way back.
 With 4 ranks, whose buffers are cut into quarters q0 to q3 ("a ↔ b": they swap; rounds 0 and 1 add
 what arrives, 2 and 3 keep it as it is):
 
-    round 0   0 ↔ 1, 2 ↔ 3   halves: 0 and 2 send q2 q3 and keep q0 q1, 1 and 3 send q0 q1 and keep q2 q3
-    round 1   0 ↔ 2, 1 ↔ 3   quarters of the half that they kept: now rank 0 has the sum of q0, 2 of q1, 1 of q2, 3 of q3
+    round 0   0 ↔ 1, 2 ↔ 3   halves: 0 and 2 send q2 q3, 1 and 3 send q0 q1; each keeps the rest
+    round 1   0 ↔ 2, 1 ↔ 3   quarters of the half that they kept: now the sum of q0 is on rank 0,
+                             that of q1 on 2, that of q2 on 1, that of q3 on 3
     round 2   0 ↔ 2, 1 ↔ 3   their finished quarters: each has a finished half
     round 3   0 ↔ 1, 2 ↔ 3   their finished halves: each has all
 

@@ -4,8 +4,10 @@ inside each host.
 With ranks 0 and 1 on one host, 2 and 3 on another, and buffers in quarters q0 to q3 ("a ↔ b": they
 send each other something):
 
-    round 0   0 ↔ 1, 2 ↔ 3   inside: halves. 0 and 2 get q0 q1 and add, 1 and 3 get q2 q3: the sums of their hosts
-    round 1   0 ↔ 2, 1 ↔ 3   across: a quarter each, which the other adds to its own; now each quarter is finished on one rank
+    round 0   0 ↔ 1, 2 ↔ 3   inside: halves. 0 and 2 get q0 q1 and add, 1 and 3 get q2 q3: now they
+                             have the sums of their hosts
+    round 1   0 ↔ 2, 1 ↔ 3   across: a quarter each, which the other adds to its own; now each
+                             quarter is finished on one rank
     round 2   0 ↔ 2, 1 ↔ 3   across: the finished quarters
     round 3   0 ↔ 1, 2 ↔ 3   inside: the finished halves; each has all
 

@@ -7,7 +7,7 @@ Words and letters, here and on the pages of the other algorithms:
     S               the bytes of the buffer; every rank has one, with its own gradients in it
     chunk           one of the equal parts that all buffers are cut into
     reduce-scatter  every rank ends with one chunk (or a few) of the sum over all ranks
-    all-gather      every rank sends its finished chunks to all others, so that all end with the whole
+    all-gather      every rank sends its finished chunks to all others: all end with the whole
     α, β, γ         seconds for a message, for each byte of it, and to add one byte to another
     uplink          the way from a host to all other hosts; the ranks of the host share it
     lg              the logarithm to base 2
@@ -45,8 +45,13 @@ def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
 
     The same as lists, for P workers in their own order:
 
-        [[Transfer(r, (r + 1) % P, (r - 1 - i) % P, "reduce") for r in range(P)] for i in range(P - 1)]
-        + [[Transfer(r, (r + 1) % P, (r - i) % P, "copy") for r in range(P)] for i in range(P - 1)]
+        def around(behind, op):
+            return [
+                [Transfer(r, (r + 1) % P, (r - behind - i) % P, op) for r in range(P)]
+                for i in range(P - 1)
+            ]
+
+        around(1, "reduce") + around(0, "copy")
     """
     rank = _seats(workers, order)
     rounds = _around(rank, 1, "reduce") + _around(rank, 0, "copy")
@@ -106,7 +111,7 @@ def _half(name: str, kind: Kind, rank: np.ndarray, behind: int, op: Op) -> Sched
 
 
 def _around(rank: np.ndarray, behind: int, op: Op) -> Rounds:
-    """P-1 rounds: in round i the rank in seat r sends chunk r - behind - i to its right neighbour."""
+    """P-1 rounds: in round i the rank in seat r sends chunk r - behind - i to its right."""
     seat, right = np.arange(len(rank)), np.roll(rank, -1)
     # np.roll(seat, n) is (seat - n) % P
     return Rounds(len(rank) - 1, lambda i: Round(rank, right, np.roll(seat, behind + i), op))

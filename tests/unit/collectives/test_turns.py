@@ -24,7 +24,7 @@ from course_lib.collectives import (
     tree,
     verify,
 )
-from course_lib.collectives.program import Await, Operation, Plan, Take
+from course_lib.collectives.program import Await, Operation, Programs, Take
 from course_lib.collectives.turns import CALL, HEARD, SWAP, TURN, take_turns, work
 from course_lib.errors import SpecError
 from course_lib.record.events import Message
@@ -43,7 +43,7 @@ GRID = [
 
 def done(schedule: Schedule, nbytes: int) -> list[tuple[Operation, Terms]]:
     """All operations of all ranks, each with its work."""
-    plan = Plan(schedule, schedule.hosts, private=False)
+    plan = Programs(schedule, schedule.hosts, private=False)
     return [
         (op, work(op, schedule.hosts[getattr(op, "peer", rank)] == schedule.hosts[rank]))
         for rank in range(schedule.ranks)

@@ -24,7 +24,7 @@ from course_lib.collectives.program import (
     Offer,
     Operation,
     Part,
-    Plan,
+    Programs,
     Store,
     Take,
     UntilRead,
@@ -226,7 +226,7 @@ def check(schedule: Schedule, hosts: Sequence[int], each: int = 1) -> None:
     """
     length = each * schedule.chunks
     for private, turns in ((True, TURNS.values()), (False, [TURNS["by chance"]])):
-        plan = Plan(schedule, hosts, private)
+        plan = Programs(schedule, hosts, private)
         compiled = [plan.program(rank, length, programs.PIECE) for rank in range(schedule.ranks)]
         for turn in turns:
             world = World(schedule, hosts, private, compiled, length, turn)
@@ -379,7 +379,7 @@ def test_a_chunk_stays_in_the_own_array_until_it_has_left_for_another_host() -> 
 def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
     for name in NAMES:
         schedule = build(name, 5)
-        plan = Plan(schedule, range(schedule.ranks))
+        plan = Programs(schedule, range(schedule.ranks))
         for op in [op for rank in range(schedule.ranks) for op in plan.program(rank, 100, 8)]:
             if isinstance(op, Offer):
                 assert not op.enters
@@ -392,7 +392,7 @@ def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
 def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
     for name in NAMES:
         schedule = build(name, 5)
-        plan = Plan(schedule, place(schedule.ranks, 2), private=False)
+        plan = Programs(schedule, place(schedule.ranks, 2), private=False)
         for op in [op for rank in range(schedule.ranks) for op in plan.program(rank, 100, 8)]:
             if isinstance(op, Offer):
                 assert not op.enters
@@ -402,7 +402,7 @@ def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
 
 def test_a_program_names_its_peers_and_those_it_sends_to() -> None:
     up, down = (
-        Plan(build(name, 4), (0,) * 4).program(0, 1, 8)[0]
+        Programs(build(name, 4), (0,) * 4).program(0, 1, 8)[0]
         for name in ("tree_reduce", "tree_broadcast")
     )
     assert up == Begin(peers=(1, 2), sent_to=())
@@ -410,7 +410,7 @@ def test_a_program_names_its_peers_and_those_it_sends_to() -> None:
 
 
 def test_neighbouring_chunks_of_a_message_are_one_part() -> None:
-    halves = Plan(build("halving_doubling", 8), (0,) * 8).program(0, 800, 8)
+    halves = Programs(build("halving_doubling", 8), (0,) * 8).program(0, 800, 8)
     assert [
         [(p.stop - p.start) for _, p in op.parts] for op in halves if isinstance(op, Offer)
     ] == [[n] for n in (400, 200, 100, 100, 200, 400)]
