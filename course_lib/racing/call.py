@@ -237,7 +237,7 @@ class Race:
             zero = None if opened is None else opened - self._origin
             found.append(comparison.figures(label, run.spec, run.trace, run.state, accuracy, zero))
         targets = self.target_loss, self.target_accuracy
-        return comparison.compare(found, self._fairness(found), self.notes, *targets)
+        return comparison.side_by_side(found, self._fairness(found), self.notes, *targets)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as plain values, with the state and the run directories, for JSON."""

@@ -93,7 +93,7 @@ def figures(
     test_accuracy: float | None = None,
     zero: float | None = None,
 ) -> Figures:
-    """The figures of one entrant, without a target (see `compare`). `zero`: when its clock started,
+    """The figures of one entrant, without a target (see `side_by_side`). `zero`: when its clock started,
     if the starting line knows; else its trace tells.
     """
     digest = Digest.of(spec, trace, math.inf if zero is None else zero, over=state not in ACTIVE)
@@ -199,7 +199,7 @@ class Comparison:
         return "\n".join([text.table([self.headers(), *self.rows()]), *self.words()])
 
 
-def compare(
+def side_by_side(
     entrants: Sequence[Figures],
     fairness: Fairness,
     notes: Sequence[str] = (),

@@ -290,7 +290,7 @@ def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
 def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_fair() -> None:
     view = view_of(SomeRun(lockstep()), SomeRun(asynchronous()))
     found = [comparison.figures(s.label, SPEC, s.run.trace, "finished") for s in view.sides]
-    shown = comparison.compare(found, Fairness(True, ""))
+    shown = comparison.side_by_side(found, Fairness(True, ""))
     target = shown.target_loss
     seconds = {label: f.seconds_to_target for label, f in shown.entrants.items()}
     fast, slow = sorted(seconds, key=lambda label: seconds[label] or 0)

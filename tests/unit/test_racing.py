@@ -19,7 +19,7 @@ from course_lib import RunSpec, hardware
 from course_lib.errors import SpecError
 from course_lib.racing import fairness
 from course_lib.racing.call import divide, race
-from course_lib.racing.comparison import POINTS, Comparison, Figures, compare, figures
+from course_lib.racing.comparison import POINTS, Comparison, Figures, figures, side_by_side
 from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.racing.fairness import (
     BUSY,
@@ -46,7 +46,7 @@ def of(trace: Trace, spec: RunSpec = SPEC, label: str = "it", **more: Any) -> Fi
 
 
 def comparing(*found: Figures, **targets: float) -> Comparison:
-    return compare(found, Fairness(True, "Fair: nobody waited."), ["a note"], **targets)
+    return side_by_side(found, Fairness(True, "Fair: nobody waited."), ["a note"], **targets)
 
 
 # --- what a trace says ---
