@@ -62,10 +62,10 @@ CONFIG = {
 }
 
 
-class Fit(anywidget.AnyWidget):
+class Resizer(anywidget.AnyWidget):
     """Nothing to see: it keeps the figure beside it as wide as the room for it."""
 
-    _esm = page.asset("board/fit.js")
+    _esm = page.asset("board/resizer.js")
 
 
 class Charts:
@@ -75,7 +75,7 @@ class Charts:
 
     def __init__(self, labels: Sequence[str], first: Sequence[Panel]) -> None:
         self.figure = figure(labels, first)
-        self.box = w.VBox([self.figure, Fit()])
+        self.box = w.VBox([self.figure, Resizer()])
         self._sent = self._next = 0.0
         self.figure.observe(self._answered, "_js2py_traceDeltas")
 

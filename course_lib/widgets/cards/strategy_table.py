@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from course_lib import text
 from course_lib.widgets.cards.machine_card import FRAMEWORKS
-from course_lib.widgets.kit import Markup, badge, element
+from course_lib.widgets.kit import Inside, Markup, badge, element, join
 from course_lib.widgets.kit.glossary import explained, glossary
 from course_lib.widgets.kit.page import Card
 from course_lib.widgets.kit.palette import REALITY
@@ -55,16 +55,10 @@ class StrategyTable(Card):
         heads = [(None, "strategy"), *((f"f-{fact}", asked) for fact, asked in QUESTIONS.items())]
         heads += [(f"c-{key}", name) for key, name in FRAMEWORKS.items()]
         cells = [element("th", words, scope="col", class_=name) for name, words in heads]
-        rows = [self._row(name) for name in self.by_name]
-        table = element(
-            "table",
-            element("thead", element("tr", cells)),
-            element("tbody", rows),
-            class_="strategies",
-        )
-        symbols = (
-            "n: how many workers. S: the bytes of all gradients, as many as of all parameters."
-        )
+        head = element("thead", element("tr", cells))
+        rows = element("tbody", [self._row(name) for name in self.by_name])
+        table = element("table", head, rows, class_="strategies")
+        symbols = "n: number of workers. S: bytes of all gradients, as many as of all parameters."
         units = element("p", symbols, class_="quiet f-wire")
         texts = [row[fact] for row in self.rows for fact in ("why", "cure", *QUESTIONS)]
         return bar + table + units + glossary(texts, present)
@@ -78,23 +72,17 @@ class StrategyTable(Card):
         facts = {fact: explained(any_row[fact]) for fact in QUESTIONS}
         cells = [element("td", said, class_=f"f-{fact}") for fact, said in facts.items()]
         cells += [element("td", _here(found.get(key)), class_=f"c-{key}") for key in FRAMEWORKS]
-        more = [
-            part
-            for fact, said in facts.items()
-            for part in (element("dt", QUESTIONS[fact]), element("dd", said))
-        ]
+        more = [_fact(QUESTIONS[fact], said) for fact, said in facts.items()]
         for framework, row in found.items():
             cure = element("span", explained(row["cure"]), class_="cure") if row["cure"] else None
-            more.append(element("dt", f"here, {FRAMEWORKS[framework]}"))
-            more.append(element("dd", badge(row["reality"]), " ", explained(row["why"]), cure))
-        more += [element("dt", "source"), element("dd", any_row["source"])]
+            said = (badge(row["reality"]), " ", explained(row["why"]), cure)
+            more.append(_fact(f"here, {FRAMEWORKS[framework]}", said))
+        more.append(_fact("source", any_row["source"]))
         marks = {f"data-{framework}": row["reality"] for framework, row in found.items()}
         label = element("th", element("details", element("summary", name)), scope="row")
         unfolded = element("td", element("dl", more), colspan=4)
-        return [
-            element("tr", label, cells, **marks),
-            element("tr", unfolded, class_="more", **marks),
-        ]
+        shown = element("tr", label, cells, **marks)
+        return [shown, element("tr", unfolded, class_="more", **marks)]
 
     def style(self) -> str:
         """Which column and which rows are shown follows from what is chosen."""
@@ -133,6 +121,10 @@ class StrategyTable(Card):
 
     def __repr__(self) -> str:
         return f"StrategyTable({len(self.by_name)} strategies, {len(self.rows)} with a framework)"
+
+
+def _fact(question: str, said: Inside) -> Markup:
+    return join((element("dt", question), element("dd", said)))
 
 
 def _select(label: str, options: Mapping[str, str]) -> Markup:
