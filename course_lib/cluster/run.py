@@ -24,7 +24,7 @@ from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, U
 from course_lib.hardware import Machine, Plan
 from course_lib.record.events import task_key
 from course_lib.record.reality import Reality, reality
-from course_lib.record.rundir import Facts, RunDir
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec, check_factor
@@ -360,7 +360,7 @@ class Prepared:
 def launch(ready: Prepared, origin: float, files: RunDir | None = None) -> Run:
     """Start a run. `origin`: when it was called, on the machine's clock."""
     files = files or RunDir.create(ready.spec)
-    facts = Facts(
+    facts = RunFacts(
         **asdict(ready.plan),
         origin=origin,
         started=time.time(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from course_lib.errors import Unavailable
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
-from course_lib.record.rundir import Facts
+from course_lib.record.rundir import RunFacts
 from course_lib.spec import RunSpec
 
 
-def build(spec: RunSpec, facts: Facts) -> Hosts | None:
+def build(spec: RunSpec, facts: RunFacts) -> Hosts | None:
     """Move this process into the network that was planned for a run; the hosts, if it has some.
 
     Raises `Unavailable` where the system refuses now what it allowed before.

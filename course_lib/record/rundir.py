@@ -51,7 +51,7 @@ def home() -> Path:
     return path
 
 
-class Facts(BaseModel):
+class RunFacts(BaseModel):
     """`run.json`: how a run was planned (the fields of `hardware.Plan`), and where and when it was
     started: `origin` on the machine's monotonic clock, `started` in Unix time.
     """
@@ -118,7 +118,7 @@ class RunDir:
     def describe(
         self,
         spec: RunSpec,
-        facts: Facts,
+        facts: RunFacts,
         machine: Mapping[str, Any],
         programs: Mapping[str, str | Callable[..., Any]],
         schedule: object = None,
@@ -139,8 +139,8 @@ class RunDir:
         return RunSpec.model_validate_json((self.path / "spec.json").read_text())
 
     @cached_property
-    def facts(self) -> Facts:
-        return Facts.model_validate_json((self.path / "run.json").read_text())
+    def facts(self) -> RunFacts:
+        return RunFacts.model_validate_json((self.path / "run.json").read_text())
 
     @property
     def holds_run(self) -> bool:

@@ -28,7 +28,7 @@ from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, by_job, inte
 from course_lib.network.wires import PAYLOAD, Wires, lay
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
-from course_lib.record.rundir import Facts
+from course_lib.record.rundir import RunFacts
 from course_lib.record.trace import Trace
 from course_lib.spec import Link, RunSpec, parse_link
 from tests.made_up import LAPTOP
@@ -500,5 +500,5 @@ def test_a_system_that_refuses_a_network_is_told_with_its_reason_and_a_cure(
     with pytest.raises(
         Unavailable, match=r"No space left on device.*Set LOCKSTEP_NETWORK=loopback"
     ):
-        make_network(TWO_HOSTS, Facts(origin=0, network="hosts", rate="kernel", delay="kernel"))
-    assert make_network(TWO_HOSTS, Facts(origin=0, network="loopback")) is None
+        make_network(TWO_HOSTS, RunFacts(origin=0, network="hosts", rate="kernel", delay="kernel"))
+    assert make_network(TWO_HOSTS, RunFacts(origin=0, network="loopback")) is None

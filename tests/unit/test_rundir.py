@@ -13,7 +13,7 @@ import pytest
 
 from course_lib.record import rundir
 from course_lib.record.events import Lifecycle, to_line
-from course_lib.record.rundir import KEEP, Facts, RunDir
+from course_lib.record.rundir import KEEP, RunDir, RunFacts
 from course_lib.spec import RunSpec
 
 SPEC = RunSpec(strategy="custom", framework="python", workers=1)
@@ -37,7 +37,7 @@ def two_hours_old(path: Path) -> None:
 def began(path: Path, pid: int) -> None:
     """Make an old directory that of a run whose worker is the process `pid`."""
     files = RunDir(path)
-    files.describe(SPEC, Facts(origin=0.0), {}, {"worker": "builtins:print"})
+    files.describe(SPEC, RunFacts(origin=0.0), {}, {"worker": "builtins:print"})
     files.lifecycle.write_bytes(to_line(Lifecycle("worker:0", "starting", "", 1.0, pid=pid)))
     two_hours_old(path)
 
@@ -79,7 +79,7 @@ def test_what_another_process_clears_at_the_same_time_is_no_trouble(
 
 def test_what_is_described_is_read_back(tmp_path: Path) -> None:
     secret = 42
-    facts = Facts(origin=3.0, devices={"worker:0": "cpu"}, services=("ps", "worker"))
+    facts = RunFacts(origin=3.0, devices={"worker:0": "cpu"}, services=("ps", "worker"))
     RunDir(tmp_path).describe(SPEC, facts, {"cores": 2}, {"worker": lambda: secret}, schedule=[1])
     again = RunDir(tmp_path)
     assert (again.spec, again.facts, again.schedule()) == (SPEC, facts, [1])
