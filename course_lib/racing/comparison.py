@@ -93,8 +93,9 @@ def figures(
     test_accuracy: float | None = None,
     zero: float | None = None,
 ) -> Figures:
-    """The figures of one entrant, without a target (see `side_by_side`). `zero`: when its clock started,
-    if the starting line knows; else its trace tells.
+    """The figures of one entrant, without a target (see `side_by_side`).
+
+    `zero`: when its clock started, if the starting line knows; else its trace tells.
     """
     digest = Digest.of(spec, trace, math.inf if zero is None else zero, over=state not in ACTIVE)
     curve = digest.losses

@@ -121,8 +121,8 @@ class Digest:
         self._early = {step: end for step, end in self._early.items() if end <= self.zero}
 
     def _account(self, phases: Sequence[Phase], named: Sequence[Update], over: bool) -> None:
-        """Add up waits and device times, as far as they are known: where workers meet, of the steps
-        that all have reduced in and left behind.
+        """Add up waits and device times. Where workers meet, a step counts once all have reduced in
+        it and left it behind: only then is it known who came last.
         """
         for p in phases:
             if p.what == "reduce":
@@ -132,7 +132,7 @@ class Digest:
         self._named += named
         self._together = self._together or any(" " in u.workers for u in named)
         self._pending += [*phases, *named]
-        if math.isinf(self.zero):
+        if math.isinf(self.zero):  # nothing counts yet, and some worker may not have begun
             return
         whole = self._whole() if self._meet and not over else math.inf
         known = [e for e in self._pending if e.step < whole]
@@ -248,7 +248,7 @@ class Digest:
         return list(self._recent.get(task, ()))[-count:]
 
     def recent(self, since: float) -> list[Phase]:
-        """Phases that end after `since`, waits told apart from exchanges where workers meet."""
+        """The phases of all lanes that end after `since`, with waits told apart from exchanges."""
         kept = [
             p
             for task in self.tasks
