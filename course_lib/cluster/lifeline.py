@@ -1,5 +1,5 @@
-"""A lifeline: a pipe whose other end is held by the process we live for. When that process is gone,
-so are we.
+"""A lifeline: a pipe that ties this process to another, the holder of its other end. When the holder
+is gone, so are we.
 
 Nothing is ever written to the pipe. The operating system closes the holder's end however the holder
 dies, SIGKILL included. On Linux it then sends SIGKILL to every process that asked for it
@@ -7,11 +7,19 @@ dies, SIGKILL included. On Linux it then sends SIGKILL to every process that ask
 task dies even when it is stopped, loops for ever or holds the interpreter lock. Elsewhere a thread
 waits for the end of the pipe. Parent-death signals do not serve: they fire when the spawning
 *thread* ends, and a notebook starts clusters from threads.
+
+Every process of ours that is a fresh interpreter begins here, before the imports, which may take a
+second on a busy machine:
+
+    python -m course_lib.cluster.lifeline MODULE FD ARGUMENTS...
+
+holds the pipe FD and calls MODULE.begin(what `hold` returned, *ARGUMENTS).
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import select
 import signal
@@ -48,3 +56,11 @@ def release(held: int | None) -> None:
 def _watch(fd: int) -> None:
     os.read(fd, 1)
     os._exit(1)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell stops waiting; we go on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    module, reading_end, *arguments = sys.argv[1:]
+    held = hold(int(reading_end))
+    importlib.import_module(f"course_lib.cluster.{module}").begin(held, *arguments)

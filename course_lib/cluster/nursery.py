@@ -152,7 +152,7 @@ def _popen(module: str, arguments: list[str | int], log: IO[bytes]) -> subproces
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "course_lib.cluster.entry", module, *map(str, arguments)],
+            [sys.executable, "-m", "course_lib.cluster.lifeline", module, *map(str, arguments)],
             pass_fds=[a for a in arguments if isinstance(a, int)],
             stdin=subprocess.DEVNULL,
             stdout=log,

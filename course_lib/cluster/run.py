@@ -10,14 +10,13 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from course_lib.cluster import nursery, waiting
 from course_lib.cluster.channel import Channel
-from course_lib.cluster.interrupt import saying
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
@@ -32,6 +31,24 @@ from course_lib.spec import Link, RunSpec, check_factor
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
 _STARTING = "is still starting"
 _going: list[Run] = []
+
+
+@contextlib.contextmanager
+def saying(what: str, stop_all: str, held: bool) -> Iterator[None]:
+    """Let an interrupt of the block say that only the wait has ended: the `what` ("run") goes on in
+    processes of its own, unless it is `held` by a `with` block, which stops it.
+
+    `stop_all`: how to stop it without a name for it, as nobody has one after `start(...).wait()`.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if held:
+            raise KeyboardInterrupt(f"The with block ends, and stops the {what}.") from None
+        ends = f"{what}.stop() ends it; if it has no name: from course_lib import Run; {stop_all}"
+        raise KeyboardInterrupt(
+            f"The {what} goes on, as long as this Python process does. {ends}"
+        ) from None
 
 
 class Run:

@@ -103,17 +103,11 @@ class Supervisor:
                 self._obey(**order)
             self._decide()
             while not self.roster.over:
-                moments = [
-                    moment
-                    for moment in (self.deadline, self.wiring.meter and self.wiring.meter.due)
-                    if moment
-                ]
-                for key, _ in self.selector.select(
-                    max(0.0, min(moments) - clock()) if moments else None
-                ):
+                moments = [moment for moment in (self.deadline, self.wiring.due) if moment]
+                patience = max(0.0, min(moments) - clock()) if moments else None
+                for key, _ in self.selector.select(patience):
                     key.data()
-                if self.wiring.meter:
-                    self.wiring.meter.look()
+                self.wiring.look()
                 self._bury()
                 self._decide()
         except Unavailable as refused:
@@ -236,8 +230,7 @@ class Supervisor:
         if self.roster.outcome and self.ending is None:
             self.ending = list(ENDING[self.roster.outcome])
             self.deadline = clock() + self.ending[0][1]
-            if self.wiring.meter:
-                self.wiring.meter.end()
+            self.wiring.look(last=True)  # what is sent from here on only ends the run
         if self.ending and self.deadline and clock() >= self.deadline:
             word, _ = self.ending.pop(0)
             for task in self.roster.alive:
@@ -307,7 +300,7 @@ def spawn(files: RunDir, name: str, sock: socket.socket, holder: int, private: l
     command = [
         sys.executable,
         "-m",
-        "course_lib.cluster.entry",
+        "course_lib.cluster.lifeline",
         "process",
         str(holder),
         str(files.path),

@@ -1,5 +1,5 @@
-"""The network side of a run, as its supervisor has it: where the tasks are, what they send, and
-links that change while it goes on.
+"""The network side of a run, in its supervisor: where the tasks are, what they send, and links that
+change while the run goes on.
 """
 
 from __future__ import annotations
@@ -8,22 +8,23 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from course_lib.cluster import ports
-from course_lib.cluster.meter import Meter
 from course_lib.cluster.task import clock
-from course_lib.network.build import build
-from course_lib.network.layout import PORT, by_job, host_name
+from course_lib.network.hosts import build
+from course_lib.network.layout import LOOPBACK, PORT, by_job, host_name, reserve_ports
 from course_lib.network.wires import Wires, lay
-from course_lib.record.events import Lifecycle
+from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.rundir import RunDir
 from course_lib.spec import Link
+
+PERIOD = 0.1  # seconds between two readings of the kernel's counters
 
 
 class Wiring:
     """Joins this process to the network that was planned for the run, and finds an address for each
     task.
 
-    `note` takes what happens to hosts. Raises `Unavailable` where the network cannot be had.
+    `note` records what is done to hosts. `due`: when to `look` at the counters again; None if there
+    are none, or no longer. Raises `Unavailable` where the network cannot be had.
     """
 
     def __init__(self, files: RunDir, note: Callable[[Lifecycle], None]) -> None:
@@ -36,53 +37,61 @@ class Wiring:
         if self.hosts:
             found = {task: f"{seat.address}:{PORT}" for task, seat in self.hosts.seats.items()}
         else:
-            self._reserved = ports.reserve(len(spec.tasks))  # for as long as the run
-            found = dict(zip(spec.tasks, map(ports.address, self._reserved), strict=True))
+            self._reserved = reserve_ports(spec.tasks)  # for as long as the run
+            ports = {task: sock.getsockname()[1] for task, sock in self._reserved.items()}
+            found = {task: f"{LOOPBACK}:{port}" for task, port in ports.items()}
         files.addresses = by_job(found)
-        self.meter = Meter(self.hosts.traffic, files.traffic) if self.hosts and spec.trace else None
+        self.due = clock() if self.hosts and spec.trace else None
+        self._traffic = files.traffic
+        self._counted: dict[str, tuple[float, ...]] = {}  # task or host -> its last counts
 
     def inside(self, task: str) -> AbstractContextManager[None]:
-        """Be where a task is to be, for as long as it takes to start it."""
+        """Be in a task's namespace for the block: a process that is started there stays in it."""
         return self.hosts.inside(task) if self.hosts else contextlib.nullcontext()
 
     @property
     def descriptors(self) -> list[int]:
-        """What a task must not keep."""
+        """Descriptors that are open here, and must be closed in a task."""
         return self.hosts.descriptors if self.hosts else []
 
+    def look(self, last: bool = False) -> None:
+        """Read the kernel's counters if that is due, or for the `last` time, and write down those
+        that have changed.
+        """
+        if not self.hosts or self.due is None or (clock() < self.due and not last):
+            return
+        read = self.hosts.traffic(clock())
+        changed = [now for now in read if self._counted.get(now.task) != now[1:5]]
+        self._counted |= {now.task: now[1:5] for now in changed}
+        with self._traffic.open("ab") as file:
+            file.write(b"".join(map(to_line, changed)))
+        self.due = None if last else clock() + PERIOD
+
     def link(self, host: int, link: Link) -> None:
-        """Give a host another link, whoever imposes it."""
+        """Give a host another link, whether the kernel imposes it or our exchange."""
         if self.hosts:
             self.hosts.change(host, link)
         if self._wires.exists():
             with contextlib.closing(Wires(self._wires)) as imposed:
                 imposed.change(host, self._imposed(link))
-        self._note(
-            Lifecycle(
-                host_name(host),
-                "linked",
-                "by link()",
-                clock(),
-                mbit=link.mbit,
-                delay_ms=link.delay_ms,
-            )
-        )
+        event = Lifecycle(host_name(host), "linked", "by link()", clock())
+        self._note(event._replace(mbit=link.mbit, delay_ms=link.delay_ms))
 
     def partition(self, host: int) -> None:
-        """Cut a host off."""
+        """Cut a host off from the others."""
         if self.hosts:
             self.hosts.cut(host)
             self._note(Lifecycle(host_name(host), "cut", "by partition()", clock()))
 
     def heal(self, host: int) -> None:
-        """Join it to the others again."""
+        """Join a host to the others again."""
         if self.hosts:
             self.hosts.heal(host)
             self._note(Lifecycle(host_name(host), "healed", "by heal()", clock()))
 
     def _imposed(self, link: Link) -> Link:
-        """What our exchange is to keep to: a delay that the kernel does not make, and then the rate
-        too, since messages queue up before that.
+        """The part of a link that our exchange keeps to: all of it if the kernel does not make its
+        delay, since messages queue up for the rate before they are delayed; nothing if it does.
         """
         by_kernel = self.facts.rate == "kernel" and (self.facts.delay == "kernel" or not link.delay)
         return Link() if by_kernel else link

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from course_lib.hardware.limits import read, safely
-from course_lib.network import trial
+from course_lib.network import namespaces
 
 LINUX = ("Linux", "WSL2")
 
@@ -44,7 +44,7 @@ def warm_fork(system: str) -> Capability:
     return Capability(True, "tasks are copied from one process that has imported the framework")
 
 
-_TRIAL = f"import runpy; runpy.run_path({trial.__file__!r}, run_name='__main__')"
+_TRIAL = f"import runpy; runpy.run_path({namespaces.__file__!r}, run_name='__main__')"
 
 
 def begin_trial(system: str) -> subprocess.Popen[str] | None:

@@ -11,7 +11,7 @@ from course_lib.errors import SpecError
 from course_lib.hardware.capabilities import Capability, network_parts
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Machine, sentence
-from course_lib.network.kinds import Imposer, Kind
+from course_lib.network.layout import Imposer, Kind
 from course_lib.record.reality import planned_links, reality
 from course_lib.spec import NATIVE, RunSpec
 

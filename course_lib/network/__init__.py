@@ -1,3 +1,3 @@
-"""A network of the run's own: private to it, with hosts, links of a set speed, and counters of what
-goes over them.
+"""A private network for each run: hosts, links of a given speed, and counters of what goes over
+them.
 """

@@ -1,5 +1,5 @@
-"""Hosts on one machine: each task in a network namespace of its own, each host a switch, and a link
-from each host to one switch in the middle.
+"""Hosts on one machine: each task is in a network namespace of its own, each host is a switch, and
+a link leads from each host to one switch in the middle.
 
     task 0  eth0 ---- t0 |                                          | t2 ---- eth0  task 2
                          | host 0  up0 ---- dn0 | core | dn1 ---- up1  host 1 |
@@ -10,8 +10,8 @@ A line is a pair of `veth` interfaces: what goes in at one end comes out at the 
 host has one uplink and one downlink of its link's rate, which its tasks share. Frameworks know
 nothing of all this: they see addresses and an interface `eth0`.
 
-Nothing here has a name outside, or outlives the processes in it. Sources: veth(4), tc-tbf(8),
-tc-netem(8).
+Nothing here can be seen from outside, or outlives the processes in it. Sources: veth(4),
+tc-tbf(8), tc-netem(8).
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from typing import Any
 
 import psutil
 
+from course_lib.errors import Unavailable
 from course_lib.network import namespaces
 from course_lib.network.layout import INTERFACE, PREFIX, host_name, seats
 from course_lib.record.events import Traffic
-from course_lib.spec import Link
+from course_lib.record.rundir import RunFacts
+from course_lib.spec import Link, RunSpec
 
 # The token bucket: so many seconds' worth of bytes may pass at once. With less, a busy machine
 # wakes too late to fill a fast link; with more, short messages would pass as if there were no
@@ -40,9 +42,28 @@ _QUEUE = 4 << 20  # bytes that may wait at a link before some are lost
 _SLOWEST, _UNLIMITED = 16, 1 << 32
 
 
+def build(spec: RunSpec, facts: RunFacts) -> Hosts | None:
+    """Move this process into the network that was planned for a run; the hosts, if it has some.
+
+    Raises `Unavailable` where the system refuses now what it allowed before.
+    """
+    if facts.network == "loopback":
+        return None
+    try:
+        namespaces.make_private()
+        if facts.network == "private":
+            return None
+        links = {host: spec.link_of(host) for host in spec.all_hosts}
+        return Hosts(spec.places, links, facts.rate == "kernel", facts.delay == "kernel")
+    except Exception as error:  # pyroute2 has errors of its own besides OSError
+        cure = "Set LOCKSTEP_NETWORK=loopback to do without, or run fewer clusters at a time."
+        raise Unavailable(
+            "a network of the run's own", f"the system refuses it now ({error})", cure
+        ) from error
+
+
 class Hosts:
-    """The hosts of a run, made in the namespace that this process is in, which must be the run's
-    own.
+    """The hosts of a run, made in the namespace of this process, which must be the run's own.
 
     `places`: the host of each task; `links`: the link of each host. `rate` and `delay` say whether
     the kernel can impose these. Raises what pyroute2 does where the system refuses.
@@ -67,7 +88,7 @@ class Hosts:
                 self._add_task(routes, task)
 
     def inside(self, task: str) -> AbstractContextManager[None]:
-        """Be in a task's namespace for the block: the process that is started there stays in it."""
+        """Be in a task's namespace for the block: a process that is started there stays in it."""
         return namespaces.inside(self.namespaces[task], self.core)
 
     def change(self, host: int, link: Link) -> None:
@@ -77,13 +98,15 @@ class Hosts:
 
     def cut(self, host: int) -> None:
         """Cut a host off from all others; its own tasks still reach each other."""
-        with _routes() as routes:
-            routes.link("set", index=self._index[f"dn{host}"], state="down")
+        self._switch(host, "down")
 
     def heal(self, host: int) -> None:
         """Undo `cut`."""
+        self._switch(host, "up")
+
+    def _switch(self, host: int, state: str) -> None:
         with _routes() as routes:
-            routes.link("set", index=self._index[f"dn{host}"], state="up")
+            routes.link("set", index=self._index[f"dn{host}"], state=state)
 
     def traffic(self, at: float) -> list[Traffic]:
         """What each task and each host has sent and received so far, as the kernel counts it."""
@@ -105,13 +128,11 @@ class Hosts:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a task must not keep."""
+        """Namespaces that are open here, and must be closed in a task."""
         return [self.core, *self.namespaces.values()]
 
     def _add(self, routes: Any, name: str, **properties: Any) -> None:
-        """Add an interface, switched on, at an index of our choice: so the kernel need not be asked
-        for it.
-        """
+        """Add an interface, switched on, with an index of our choice, which need not be looked up."""
         self._index[name] = _OURS + len(self._index)
         routes.link("add", ifname=name, index=self._index[name], state="up", **properties)
 
@@ -173,10 +194,8 @@ class Hosts:
 
 @contextmanager
 def _routes() -> Iterator[Any]:
-    """A way to set up interfaces: those of the namespace that this process is in now, wherever it
-    goes meanwhile.
-    """
-    from pyroute2 import IPRoute  # there is nothing for it to do on other systems than Linux
+    """Sets up interfaces of the namespace that this process is in now, wherever it goes meanwhile."""
+    from pyroute2 import IPRoute  # it is for Linux only
 
     routes = IPRoute()
     try:

@@ -1,21 +1,33 @@
-"""Where a run's tasks are in its network: on which host, at which address. No system is asked; that
-is for `hosts`.
+"""Where the tasks of a run are reached: at an address of their own on a host, or at a port of the
+loopback interface.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Literal, NamedTuple
+
+Kind = Literal["hosts", "private", "loopback"]
+"""The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
+`private`: all tasks share a loopback interface that no other process has. `loopback`: they share
+that of the machine."""
+
+Imposer = Literal["kernel", "exchange"]
+"""Who imposes a link's rate or delay: the kernel, on all messages, or our own exchange, on those
+that go through it.
+"""
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"
 INTERFACE = "eth0"
 PORT = 2222  # the same for all: each task has an address of its own
-# Addresses set apart for tests of networks (RFC 2544). Never those of private networks: a name
-# server is often among them, and is out of reach in here. Who asks it is told so at once where no
-# line leads to it, and waits for seconds where one seems to.
+# Addresses set apart for tests of networks (RFC 2544). Not those of private networks: a name server
+# often has one of them. It cannot be reached from here, and a program that asks it is told so at
+# once only if there is no route to it; otherwise it waits for seconds.
 _RANGE, PREFIX = (198, 18), 15  # bits that all addresses have in common
 
 
@@ -36,6 +48,34 @@ def seats(places: Mapping[str, int]) -> dict[str, Seat]:
     return found
 
 
+def _address(host: int, number: int) -> str:
+    """The address of a host's task. The second half of the range is for hosts from 256 on, or for
+    tasks from 250 on: no run has enough tasks for both.
+    """
+    high, low = divmod(host, 256)
+    many, few = divmod(number, 250)
+    return f"{_RANGE[0]}.{_RANGE[1] + high + many}.{low}.{few + 1}"
+
+
+def reserve_ports(tasks: Iterable[str]) -> dict[str, socket.socket]:
+    """For each task a socket that is bound to a free port of the loopback interface and does not
+    listen.
+
+    While it is open, the system gives the port to no process that asks for a free one. The
+    framework in the task can still bind it, since both sides set SO_REUSEADDR (libuv, in torch) or
+    SO_REUSEPORT (gRPC, in TensorFlow).
+    """
+    held = {}
+    with ExitStack() as undo:
+        for task in tasks:
+            held[task] = sock = undo.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind((LOOPBACK, 0))
+        undo.pop_all()
+    return held
+
+
 def by_job(addresses: Mapping[str, str]) -> dict[str, list[str]]:
     """Job -> `host:port` of its tasks in order, from that of each task: what TensorFlow calls a
     cluster.
@@ -54,12 +94,3 @@ def interface(address: str) -> str:
 def host_name(host: int) -> str:
     """What the trace calls a host."""
     return f"host:{host}"
-
-
-def _address(host: int, number: int) -> str:
-    """The second half of the range is for the hosts from 256 on, and for who is too many on
-    another: there are never enough tasks for both.
-    """
-    high, low = divmod(host, 256)
-    many, few = divmod(number, 250)
-    return f"{_RANGE[0]}.{_RANGE[1] + high + many}.{low}.{few + 1}"

@@ -1,10 +1,10 @@
-"""Links without a kernel that makes them: an agreement, in shared memory, about when each link
-between hosts will be free again.
+"""Links where the kernel cannot impose them: shared memory says when each link between hosts will
+be free again.
 
-Who sends a message reserves the sender's uplink and the receiver's downlink for as long as its
-bytes take, and so knows when it is due at the other end; the receiver does not look at it before.
-So a link is shared by all ranks of a host, and nobody has to sleep in order to be slow. It binds
-those who keep to it: our own exchange, not what a framework sends.
+A sender reserves its host's uplink and the receiver's downlink for as long as the bytes of its
+message take. That gives the time at which the message is due, and the receiver does not look at it
+before. So all ranks of a host share its link, and nobody has to sleep in order to be slow. Only our
+own exchange keeps to it, not what a framework sends.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy as np
 from course_lib.spec import Link
 
 PAYLOAD = 1448 / 1514
-"""Of the bytes on a wire, those that are a message's: a whole packet of Ethernet, less the headers
-of Ethernet, IP and TCP.
+"""The share of a message in the bytes on a wire: a full Ethernet packet, less the headers of
+Ethernet, IP and TCP.
 """
 
 # payload bytes a second, seconds, when the uplink and the downlink will be free
 _RATE, _DELAY, _UP, _DOWN = range(4)
-_PATIENCE = 0.1  # seconds: who is stopped just while it reserves must not stop the others
+_PATIENCE = 0.1  # seconds: a process that is paused while it reserves must not stop the others
 
 
 def lay(path: Path, links: Mapping[int, Link]) -> None:
-    """Make the file in which all processes of a run find the link of each host."""
+    """Make the file that tells all processes of a run the link of each host."""
     path.touch(mode=0o600)
     os.truncate(path, 4 * np.dtype(np.float64).itemsize * (max(links) + 1))
     with contextlib.closing(Wires(path)) as wires:
@@ -70,7 +70,7 @@ class Wires:
 
     @contextlib.contextmanager
     def _reserving(self) -> Iterator[None]:
-        """Alone for the block, unless somebody is alone for too long."""
+        """Keep others from reserving during the block, unless one of them takes too long."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:

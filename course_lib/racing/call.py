@@ -16,8 +16,7 @@ from typing import Any
 
 from course_lib import hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.interrupt import saying
-from course_lib.cluster.run import WAIT, Prepared, Run, launch
+from course_lib.cluster.run import WAIT, Prepared, Run, launch, saying
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine

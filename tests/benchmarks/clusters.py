@@ -17,8 +17,9 @@ from typing import NamedTuple
 import psutil
 
 import course_lib
-from course_lib.cluster import frameworks, nursery, ports
+from course_lib.cluster import frameworks, nursery
 from course_lib.cluster.task import Task
+from course_lib.network.layout import reserve_ports
 from tests.benchmarks.peers import first_all_reduce
 
 PEERS = Path(__file__).parent / "peers"
@@ -64,7 +65,8 @@ def spawned(framework: str, workers: int) -> Iterator[Cluster]:
         contextlib.ExitStack() as held,
     ):
         numbers = [
-            str(held.enter_context(sock).getsockname()[1]) for sock in ports.reserve(workers)
+            str(held.enter_context(sock).getsockname()[1])
+            for sock in reserve_ports(map(str, range(workers))).values()
         ]
         command = [sys.executable, str(PEERS / "with_spawn.py"), framework, folder, *numbers]
         with process(command) as parent:
@@ -82,7 +84,9 @@ def torchrun(framework: str, workers: int) -> Iterator[Cluster]:
         tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder,
         contextlib.ExitStack() as held,
     ):
-        (port,) = (held.enter_context(sock).getsockname()[1] for sock in ports.reserve(1))
+        (port,) = (
+            held.enter_context(sock).getsockname()[1] for sock in reserve_ports(["server"]).values()
+        )
         module = [sys.executable, "-m", "torch.distributed.run"]
         place = ["--master-addr=127.0.0.1", f"--master-port={port}", f"--nproc-per-node={workers}"]
         began = time.monotonic()

@@ -19,8 +19,8 @@ import numpy as np
 
 import course_lib
 from course_lib import RunSpec, hardware, workloads
-from course_lib.cluster import ports
 from course_lib.cluster.task import Task, clock
+from course_lib.network.layout import LOOPBACK, reserve_ports
 from course_lib.record.events import Event, Metric
 from tests.benchmarks import clusters
 
@@ -102,13 +102,13 @@ def plain(framework: str, steps: int, cluster: Cluster = USUAL) -> Training:
     ):
         describe(framework, steps, Path(folder), cluster)
         tasks = RunSpec(strategy="custom", framework=framework, **cluster.fields).tasks
-        held = [stack.enter_context(sock) for sock in ports.reserve(len(tasks))]
+        held = {task: stack.enter_context(sock) for task, sock in reserve_ports(tasks).items()}
         named = [
             name for name in [cluster.strategy] if framework == "tensorflow" and not cluster.ps
         ]
         script = "plain_parameter_server.py" if cluster.ps else f"plain_{framework}.py"
         command = [sys.executable, str(clusters.PEERS / script), *named, folder]
-        addresses = {task: ports.address(sock) for task, sock in zip(tasks, held, strict=True)}
+        addresses = {task: f"{LOOPBACK}:{sock.getsockname()[1]}" for task, sock in held.items()}
         started = [
             stack.enter_context(clusters.process(command, extra))
             for extra in places(framework, addresses)

@@ -18,7 +18,7 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from course_lib.cluster import ports
+from course_lib.network.layout import reserve_ports
 
 CHROMIUM = next(
     (
@@ -133,8 +133,8 @@ def opened(browser: Browser, folder: Path, *cells: str, **look: Any) -> Iterator
 @contextlib.contextmanager
 def jupyter(folder: Path) -> Iterator[str]:
     """JupyterLab serving `folder`; gives its address. Ends with all its kernels."""
-    (reserved,) = ports.reserve(1)
-    port = ports.address(reserved).rpartition(":")[2]
+    reserved = reserve_ports(["lab"])["lab"]
+    port = str(reserved.getsockname()[1])
     reserved.close()
     config = folder / ".jupyter"  # nobody's own settings, and no question whether to fetch news
     quiet = config / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"

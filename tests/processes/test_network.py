@@ -26,6 +26,7 @@ import pytest
 from course_lib import hardware, start
 from course_lib.collectives import build
 from course_lib.errors import SpecError, TaskFailed, Unavailable
+from course_lib.network.layout import reserve_ports
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Message
 from course_lib.spec import Link
@@ -567,7 +568,7 @@ def plain(framework: str) -> Iterator[psutil.Process]:
         " sys.argv[1]]}, job_name='worker', task_index=0)\nprint('up',"
         " flush=True)\nsys.stdin.read()"
     )
-    with clusters.ports.reserve(1)[0] as sock:
+    with reserve_ports(["worker:0"])["worker:0"] as sock:
         command = [sys.executable, "-c", server, str(sock.getsockname()[1])]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -22,8 +22,8 @@ from course_lib.collectives.schedule import place
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Capability, capabilities
 from course_lib.network import namespaces
-from course_lib.network.build import build as make_network
 from course_lib.network.hosts import Hosts
+from course_lib.network.hosts import build as make_network
 from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, by_job, interface, seats
 from course_lib.network.wires import PAYLOAD, Wires, lay
 from course_lib.record import measures
