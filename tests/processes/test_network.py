@@ -416,11 +416,11 @@ def test_an_order_that_fails_costs_the_order_and_not_the_run() -> None:
     with start(look_on, workers=2, hosts=2).wait_running(60) as run:
         run._order("link", host=1, link={"mbit": -1})  # not possible through link()
         until(lambda: run.refused, "the answer")
-        with pytest.warns(UserWarning, match=r"link\(1\) was not carried out: SpecError: mbit=-1"):
+        with pytest.warns(UserWarning, match=r"link\(1\) was not carried out: mbit=-1"):
             run.link(1, Link(mbit=50))
         until(lambda: run.trace.all(Lifecycle, "host:1", state="linked"), "the next order")
         (refused,) = run.trace.all(Lifecycle, "host:1", state="refused")
-        assert "SpecError" in refused.why
+        assert "mbit=-1" in refused.why
         assert run.state == "running"
 
 
