@@ -13,7 +13,7 @@ from course_lib.widgets.board.side import Side
 LEVEL = 1.03  # times as long that count as equally fast
 
 
-def progress(side: Side) -> str:
+def how_far(side: Side) -> str:
     """How far a single run is."""
     state = f"**{side.label}** {'has' if side.state == 'failed' else 'is'} {side.state}"
     if side.loss.last is None:
@@ -44,7 +44,7 @@ def ahead(sides: Sequence[Side], goal: Goal | None) -> str:
     return f"**{first}** is ahead: {so_far}, {later}"
 
 
-def verdict(sides: Sequence[Side], goal: Goal | None) -> str:
+def outcome(sides: Sequence[Side], goal: Goal | None) -> str:
     """Who won a race that is over, and by how much."""
     if failed := _failures(sides):
         return failed
@@ -91,7 +91,7 @@ def summary(side: Side) -> str:
     return " · ".join(filter(None, parts))
 
 
-def figures(side: Side) -> str:
+def details(side: Side) -> str:
     """The same and more, in lines."""
     idle, stale = side.digest.idle, side.digest.updates.staleness
     waiting = ", ".join(f"{task} {share:.0%}" for task, share in idle.items())

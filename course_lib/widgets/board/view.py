@@ -103,8 +103,8 @@ class View:
     def headline(self) -> str:
         """Who is ahead, or how far a single run is; names stand between ** and **."""
         if len(self.sides) == 1:
-            return sentences.progress(self.sides[0])
-        told = sentences.verdict if self.over else sentences.ahead
+            return sentences.how_far(self.sides[0])
+        told = sentences.outcome if self.over else sentences.ahead
         return told(self.sides, self.goal)
 
     def detail(self) -> str:
@@ -123,5 +123,5 @@ class View:
         """
         parts = [self.headline().replace("**", ""), self.detail()]
         for side in self.sides:
-            parts += ["", sentences.figures(side), measures.table(side.run.trace)]
+            parts += ["", sentences.details(side), measures.table(side.run.trace)]
         return "\n".join(parts).strip()
