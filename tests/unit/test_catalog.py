@@ -340,6 +340,14 @@ def test_fields_beside_a_ready_made_spec_are_refused_and_not_forgotten() -> None
         course_lib.start(RunSpec(workers=2), steps=5)
 
 
+def test_what_a_ready_made_spec_leaves_open_is_as_the_strategy_usually_has_it() -> None:
+    assert spec_for(RunSpec(strategy="one_device")) == spec_for("one_device")
+    given = {"framework": "torch", "workers": 2, "steps": 7}
+    assert spec_for(RunSpec(strategy="parameter_server", **given)) == spec_for(
+        "parameter_server", **given
+    )
+
+
 def test_a_ready_made_spec_is_checked_too() -> None:
     with pytest.raises(SpecError, match="one_device has exactly 1"):
         spec_for(RunSpec(strategy="one_device", workers=2))

@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import course_lib
 import course_lib.widgets
+from course_lib.__main__ import app
+from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 
 FACTS = """
@@ -161,3 +164,16 @@ def test_a_toy_algorithm_is_found_among_all_on_the_command_line_and_on_the_stage
 
     shown = python(copy, "-c", LOOK)
     assert "toy" in shown and "simulated" in shown
+
+
+@pytest.mark.parametrize("name", ["run", "race"])
+def test_every_field_of_a_run_is_an_option_with_its_title_and_what_is_allowed(name: str) -> None:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    options = {parameter.name: parameter for parameter in command.params}
+    # an argument of run; a fact of the strategy; two options
+    fields = RunSpec.model_fields.keys() - {"strategy", "chief", "link"}
+    assert fields | {"mbit", "delay_ms"} <= options.keys()
+    for field in fields - {"workload"}:  # whose help lists the workloads
+        info = RunSpec.model_fields[field]
+        assert str(info.title).lower() in options[field].help.lower()
+        assert info.description == "true or false" or info.description in options[field].help
