@@ -45,7 +45,7 @@ from course_lib.reduction.measure import (
     parameters,
 )
 from course_lib.reduction.role import Job
-from course_lib.spec import Link, parse_bytes
+from course_lib.spec import ONE_HOST, Link, parse_bytes
 
 if TYPE_CHECKING:
     from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
@@ -153,9 +153,7 @@ def compare(
         for algorithm in algorithms or ALGORITHMS
     ]
     if link and hosts == 1:
-        raise SpecError(
-            "link", str(link), "a link is between hosts, and there is one: set hosts to 2 or more"
-        )
+        raise SpecError("link", str(link), ONE_HOST)
     jobs = [job(schedule, length, dtype, repeats) for schedule in schedules]
     if simulated:
         topology = imposed(link) if link else Topology()
