@@ -1,5 +1,5 @@
-"""Messages between two processes of ours: JSON objects, one a line, over a socket that was
-inherited and never had an address.
+"""Messages between two processes of ours: JSON objects, one per line, over an inherited socket that
+has no address.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Channel:
-    """One end of a socket pair. Nothing that comes through it is code: plain JSON, never pickles."""
+    """One end of a socket pair. What comes through it is never code: JSON, no pickles."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

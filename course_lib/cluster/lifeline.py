@@ -1,5 +1,5 @@
-"""A lifeline: a pipe that ties this process to another, the holder of its other end. When the holder
-is gone, so are we.
+"""A lifeline: a pipe that ties this process to the holder of its other end. When the holder is
+gone, so are we.
 
 Nothing is ever written to the pipe. The operating system closes the holder's end however the holder
 dies, SIGKILL included. On Linux it then sends SIGKILL to every process that asked for it

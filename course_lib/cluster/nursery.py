@@ -1,8 +1,8 @@
-"""The kernel process's side of starting things: one warm zygote per framework, and a supervisor for
-each run.
+"""What the notebook kernel does to start processes: it keeps one warm zygote per framework, and
+gets a supervisor for each run.
 
-Used from the notebook kernel, so nothing here imports a framework, blocks without a bound, or is
-left behind: every child hangs on a pipe that closes with this process.
+Nothing here imports a framework or blocks without a bound, and no child outlives the kernel
+process: each is tied to a pipe that closes with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import IO
 
 import course_lib
 from course_lib.cluster.channel import Channel, pair
@@ -117,27 +116,29 @@ class Zygote:
 
     def _broken(self, why: str) -> LockstepError:
         return LockstepError(
-            f"the process that imports {self.framework} is of no use: {why}. {last_words(self.framework)}"
+            f"the process that imports {self.framework} failed: {why}. {last_words(self.framework)}"
         )
 
 
 def last_words(framework: str) -> str:
     """The end of what a framework's zygote, and the supervisors that it forked, had to say."""
     log = _log(framework)
-    size = os.fstat(log.fileno()).st_size
-    tail = os.pread(log.fileno(), 1500, max(0, size - 1500)).decode(errors="replace").strip()
+    tail = (
+        os.pread(log, 1500, max(0, os.fstat(log).st_size - 1500)).decode(errors="replace").strip()
+    )
     return f"The end of its log:\n{tail}" if tail else "Its log is empty."
 
 
 @functools.cache
-def _log(framework: str) -> IO[bytes]:
+def _log(framework: str) -> int:
     """Where the zygote and supervisors of a framework write: a file without a name, so that each
     kernel process has its own and leaves none behind.
     """
-    return tempfile.TemporaryFile("ab+", buffering=0)
+    with tempfile.TemporaryFile("ab+") as file:
+        return os.dup(file.fileno())
 
 
-def _popen(module: str, arguments: list[str | int], log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _popen(module: str, arguments: list[str | int], log: int) -> subprocess.Popen[bytes]:
     """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the
     descriptors among its arguments.
     """
@@ -164,8 +165,8 @@ def _popen(module: str, arguments: list[str | int], log: IO[bytes]) -> subproces
 
 
 def _let_go() -> None:
-    """In a fork of the kernel process (a learner's multiprocessing, say): drop our ends, or
-    clusters would outlive the kernel through it.
+    """In a fork of the kernel process (by multiprocessing, say), close our ends: otherwise clusters
+    would live as long as the fork.
     """
     global _lifeline, _zygotes, _lock
     _log.cache_clear()

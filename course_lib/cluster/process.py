@@ -1,5 +1,5 @@
-"""The life of a task's process: set itself up, run its role function, leave its result or its error
-in the run directory.
+"""A task's process: it sets itself up, runs its role function, and leaves the value or the error in
+the run directory.
 """
 
 from __future__ import annotations

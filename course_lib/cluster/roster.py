@@ -12,7 +12,7 @@ SERVICES = ("ps",)  # jobs that serve the others and never finish by themselves
 
 
 class Roster:
-    """Told what happens to the tasks, it knows when the run is over and how it ended.
+    """Keeps the state of each task, and decides from these when the run is over and how it ended.
 
     A task goes `starting -> running -> done | failed`, and then its process is gone. A process that
     goes before its task is done has failed. `outcome` is None while the run goes on, then

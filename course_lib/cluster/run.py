@@ -101,8 +101,7 @@ class Run:
                 if clock() >= deadline:
                     raise Stalled(self.waiting_for(), timeout)
         self._warn()
-        if self._error:
-            raise self._error.with_traceback(None)
+        self._raise_error()
         return self
 
     def wait_running(self, timeout: float = WAIT) -> Run:
@@ -111,12 +110,8 @@ class Run:
             arrived = self._arrived.wait(timeout)
         self._warn()
         if not arrived:
-            raise Stalled(
-                {task: _STARTING for task, state in self.tasks.items() if state == "starting"},
-                timeout,
-            )
-        if self._error:
-            raise self._error.with_traceback(None)
+            raise Stalled(dict.fromkeys(self._starting(), _STARTING), timeout)
+        self._raise_error()
         return self
 
     def stop(self, timeout: float = 10.0) -> Run:
@@ -146,7 +141,7 @@ class Run:
             for task, state in self.tasks.items()
             if state not in ("done", "failed", "killed")
         }
-        starting = {task: _STARTING for task, state in busy.items() if state == "starting"}
+        starting = dict.fromkeys(self._starting(), _STARTING)
         others = [task for task in busy if task not in starting]
         return starting | waiting.describe(
             self.trace, self.spec, others, clock() - self._origin, handle
@@ -178,7 +173,8 @@ class Run:
             raise SpecError(
                 "link",
                 str(link),
-                "this run is on one host, and a link is between hosts: start it with hosts=2 or more",
+                "this run is on one host, and a link is between hosts: "
+                "start it with hosts=2 or more",
             )
         self._order("link", host=host, link=link.model_dump())
 
@@ -220,8 +216,7 @@ class Run:
         """What came out of a finished run: the summary of a strategy, or `values` for functions of
         your own. Raises if there is none.
         """
-        if self._error:
-            raise self._error.with_traceback(None)
+        self._raise_error()
         if self._state != "finished":
             raise LockstepError(
                 f"the run has no result: it is {self._state}"
@@ -241,7 +236,16 @@ class Run:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"Run({self.spec.strategy}, {self.spec.framework}, {len(self.tasks)} tasks, {self._state})"
+        count = f"{len(self.tasks)} tasks"
+        return f"Run({self.spec.strategy}, {self.spec.framework}, {count}, {self._state})"
+
+    def _raise_error(self) -> None:
+        if self._error:
+            raise self._error.with_traceback(None)
+
+    def _starting(self) -> list[str]:
+        """The tasks that have not arrived."""
+        return [task for task, state in self.tasks.items() if state == "starting"]
 
     def _interruptible(self) -> contextlib.AbstractContextManager[None]:
         return saying("run", "Run.going()[-1].stop()", self._held)
@@ -259,25 +263,22 @@ class Run:
         except LockstepError as problem:
             outcome, error = "failed", problem
         except Exception as problem:
-            outcome, error = (
-                "failed",
-                LockstepError(
-                    f"the run broke in the notebook's own process: {type(problem).__name__}: {problem}"
-                ),
-            )
+            what = f"{type(problem).__name__}: {problem}"
+            outcome = "failed"
+            error = LockstepError(f"the run broke in the notebook's own process: {what}")
         finally:
             if self._channel:
                 self._channel.close()
             _going.remove(self)
             with self._sending:
                 late = [o for o in self._unanswered if o != "stop()"]
-                self.refused += [f"{o} came too late: the run was {outcome}" for o in late]
+                self.refused += [f"{o} came too late: the run is {outcome}" for o in late]
                 self._error, self._state = error, outcome
                 self._arrived.set()
                 self._over.set()
 
     def _follow(self) -> str:
-        """Start the run and take in what the supervisor says, until it is over; the outcome.
+        """Start the run, read the supervisor's messages until it is over, and return the outcome.
 
         Raises what went wrong.
         """
@@ -317,9 +318,9 @@ class Run:
         try:
             messages = channel.receive()
         except TimeoutError:
-            waiting = [task for task, state in self.tasks.items() if state == "starting"]
-            arrived = [task for task in self.tasks if task not in waiting]
-            raise StartTimeout(arrived, waiting, self.spec.start_timeout) from None
+            missing = self._starting()
+            arrived = [task for task in self.tasks if task not in missing]
+            raise StartTimeout(arrived, missing, self.spec.start_timeout) from None
         if messages is None:
             words = nursery.last_words(self.spec.framework)
             raise LockstepError(f"the supervisor process of the run is gone. {words}")
@@ -363,7 +364,7 @@ class Run:
 class Prepared:
     """All that is decided before a run starts. `programs`: by job, `module:function` or a function
     of the learner's own; `schedule`: its all-reduce, if that is not the framework's own;
-    `summarize` makes the result of a finished run, which else is what each task returned.
+    `summarize` makes the result of a finished run; without it, that is what each task returned.
     """
 
     spec: RunSpec

@@ -1,9 +1,9 @@
-"""The supervisor: one process a run, parent of its tasks. It starts them, passes on orders, buries
-them, and outlives none of them.
+"""The supervisor: one process per run, the parent of its tasks. It starts them, carries out orders,
+takes their exit status, and leaves none of them behind.
 
-It has one thread and waits for everything at once: orders from the kernel process, words from
-tasks, the death of children. When the kernel process is gone, so is its end of the socket, and the
-supervisor kills all that came from this run before it goes itself.
+It has one thread and waits for everything at once: orders from the kernel process, messages from
+tasks, the end of children. When the kernel process is gone, the socket to it is closed, and the
+supervisor kills all processes of this run before it exits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import psutil
@@ -37,9 +38,8 @@ Launch = Callable[[RunDir, str, socket.socket, int, list[int]], int]
 its lifeline, descriptors it must not keep).
 """
 
-# What is said to the tasks that are left once a run has that outcome, and how many seconds after
-# the step before. After a failure the others get a second to notice by themselves: what they say of
-# it is worth reading.
+# Outcome of a run -> what is done to the tasks that are left, and how many seconds after the step
+# before. After a failure the others get a second to notice it themselves, so that their logs tell.
 ENDING = {
     "finished": (("leave", 0.0), ("kill", 3.0)),
     "stopped": (("leave", 0.0), ("kill", 0.4)),
@@ -49,7 +49,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def begin(held: int | None, kernel: str) -> NoReturn:
-    """Start as a fresh interpreter, where there is no zygote to fork us."""
+    """Start as a fresh interpreter, where no zygote forks us."""
     # from here on the end of the socket tells us, and we clean up before we go
     lifeline.release(held)
     main(socket.socket(fileno=int(kernel)), spawn)
@@ -61,7 +61,7 @@ def main(kernel: socket.socket, launch: Launch) -> NoReturn:
     Never returns.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # what our tasks' own children leave behind becomes ours, to be killed with the rest
+    # orphans of our tasks become our children, and are killed with the rest
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     channel = Channel(kernel)
@@ -122,20 +122,13 @@ class Supervisor:
         holder, self._lifeline = os.pipe()
         for name in self.roster.states:
             ours, theirs = pair()
-            private = [
-                self._lifeline,
-                self.kernel.fileno(),
-                ours.fileno(),
-                *(c.fileno() for c in self.channels.values()),
-            ]
-            private += self.wiring.descriptors
+            channels = (self.kernel, ours, *self.channels.values())
+            private = [self._lifeline, *(c.fileno() for c in channels), *self.wiring.descriptors]
             with self.wiring.inside(name):
                 self.pids[name] = self.launch(self.files, name, theirs, holder, private)
             theirs.close()
             self.channels[name] = ours
-            self.selector.register(
-                ours, selectors.EVENT_READ, lambda name=name: self._hear_task(name)
-            )
+            self.selector.register(ours, selectors.EVENT_READ, partial(self._hear_task, name))
             self._note(name, "starting", pid=self.pids[name])
         os.close(holder)
 
@@ -191,7 +184,7 @@ class Supervisor:
             self._write(Lifecycle(task, "slowed", "by slow()", clock(), factor=factor))
 
     def _hear_task(self, name: str) -> bool:
-        """Take in what a task has to say; False when it will say no more."""
+        """Read a task's messages; False when its channel is closed."""
         messages = self.channels[name].receive()
         if messages is None:
             self.selector.unregister(self.channels[name])
@@ -202,22 +195,21 @@ class Supervisor:
             self._note(name, message["state"], "")
         return True
 
+    def _has_word(self, name: str) -> bool:
+        return bool(select.select([self.channels[name]], [], [], 0)[0])
+
     def _tell(self, task: str, **message: object) -> None:
         if task in self.channels:
             self.channels[task].send(**message)
 
     def _bury(self) -> None:
-        """Take the exit status of every process that has ended; hear its last words first."""
+        """Take the exit status of every process that has ended; read its last messages first."""
         names = {pid: name for name, pid in self.pids.items()}
         while (status := _next_death()) is not None:
             name = names.get(status[0])
             if name is None:
                 continue  # an orphan of one of our tasks
-            while (
-                (c := self.channels.get(name))
-                and select.select([c], [], [], 0)[0]
-                and self._hear_task(name)
-            ):
+            while name in self.channels and self._has_word(name) and self._hear_task(name):
                 pass
             why = self.roster.gone(name, status[1], asked=name in self.killed)
             if why:
@@ -297,14 +289,7 @@ def spawn(files: RunDir, name: str, sock: socket.socket, holder: int, private: l
     """
     for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
-    command = [
-        sys.executable,
-        "-m",
-        "course_lib.cluster.lifeline",
-        "process",
-        str(holder),
-        str(files.path),
-        name,
-        str(sock.fileno()),
-    ]
+    arguments = [holder, files.path, name, sock.fileno()]
+    module = ["-m", "course_lib.cluster.lifeline", "process"]
+    command = [sys.executable, *module, *map(str, arguments)]
     return os.posix_spawn(sys.executable, command, os.environ)

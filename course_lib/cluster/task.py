@@ -50,7 +50,7 @@ class Task:
     at_step_end: Callable[[], None] = field(
         default_factory=lambda: lambda: None, init=False, repr=False
     )
-    """Strategies call it whenever a step is over; the starting line of a race holds the task in it."""
+    """Strategies call it at the end of each step; the starting line of a race makes it wait."""
     _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     @property

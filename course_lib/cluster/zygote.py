@@ -45,11 +45,8 @@ def main(framework: str, kernel: socket.socket) -> NoReturn:
         if not data:
             os._exit(0)
         if (count := threads()) != 1:
-            print(
-                f"not forked: {count} threads here, and only a process with one can be forked safely",
-                file=sys.stderr,
-                flush=True,
-            )
+            why = f"{count} threads here, and only a process with one can be forked safely"
+            print(f"not forked: {why}", file=sys.stderr, flush=True)
         elif os.fork() == 0:
             kernel.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -37,8 +37,8 @@ _LEAST = 2 * 1514  # bytes in the bucket: two whole packets
 _OURS = 1000  # the first index that we give to an interface; those below are the kernel's
 _ROOT = 0xFFFFFFFF  # where on an interface all that leaves it passes
 _QUEUE = 4 << 20  # bytes that may wait at a link before some are lost
-# Bytes a second. tbf's figures have 32 bits: that of the rate, and that of the time in which a
-# bucket of _LEAST bytes fills, in ticks of 64 ns. The slowest passes a packet in a minute and a half.
+# Bytes a second. tbf's figures have 32 bits: the rate, and the time in which a bucket of _LEAST
+# bytes fills, in ticks of 64 ns. The slowest passes a packet in a minute and a half.
 _SLOWEST, _UNLIMITED = 16, 1 << 32
 
 
@@ -132,7 +132,7 @@ class Hosts:
         return [self.core, *self.namespaces.values()]
 
     def _add(self, routes: Any, name: str, **properties: Any) -> None:
-        """Add an interface, switched on, with an index of our choice, which need not be looked up."""
+        """Add an interface, switched on, with an index of our own, which need not be looked up."""
         self._index[name] = _OURS + len(self._index)
         routes.link("add", ifname=name, index=self._index[name], state="up", **properties)
 
@@ -162,7 +162,7 @@ class Hosts:
             inner.link("set", index=index, state="up")
 
     def _shape(self, routes: Any, host: int, link: Link) -> None:
-        """Hold both ends of a host's line to the rate of its link, and delay what leaves the host."""
+        """Hold both ends of a host's line to its link's rate, and delay what leaves the host."""
         rate = round(link.bytes_per_second) if self.rate and link.mbit else _UNLIMITED
         bucket = {}
         if rate < _UNLIMITED:
@@ -194,7 +194,7 @@ class Hosts:
 
 @contextmanager
 def _routes() -> Iterator[Any]:
-    """Sets up interfaces of the namespace that this process is in now, wherever it goes meanwhile."""
+    """Sets up interfaces of the namespace that this process is in now, wherever it goes later."""
     from pyroute2 import IPRoute  # it is for Linux only
 
     routes = IPRoute()

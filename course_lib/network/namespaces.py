@@ -1,6 +1,6 @@
-"""Network namespaces of Linux. A namespace has interfaces, addresses and ports of its own; a process
-outside can neither reach nor see what listens there. Only processes and file descriptors keep a
-namespace alive: when they are gone, however they ended, it is gone too.
+"""Network namespaces of Linux. A namespace has interfaces, addresses and ports of its own; a
+process outside can neither reach nor see what listens there. Only processes and file descriptors
+keep a namespace alive: when they are gone, however they ended, it is gone too.
 
 Run as a program, this file tries what the system allows, which only a process of its own can do, as
 it cannot be undone. It prints "ok" and the parts of the kernel that are there, or why there is no

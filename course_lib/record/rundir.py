@@ -123,8 +123,8 @@ class RunDir:
         programs: Mapping[str, str | Callable[..., Any]],
         schedule: object = None,
     ) -> None:
-        """Write all that the tasks need to know. `programs`: job -> `module:function`, or a function
-        of the learner's own; `schedule`: the all-reduce, if it is not the framework's own.
+        """Write all that the tasks need to know. `programs`: job -> `module:function`, or a
+        function of the learner's own; `schedule`: the all-reduce, if not the framework's own.
         """
         (self.path / "spec.json").write_text(spec.model_dump_json(indent=1))
         (self.path / "run.json").write_text(facts.model_dump_json(indent=1))
@@ -182,7 +182,7 @@ class RunDir:
 
     @property
     def wires(self) -> Path:
-        """The links that our own exchange keeps to, where the kernel does not: see `network.wires`."""
+        """The links that our own exchange keeps to where the kernel does not: `network.wires`."""
         return self.meetings / "wires"
 
     def events(self, task: str) -> Path:
