@@ -62,7 +62,7 @@ def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
 
 
 def sound(schedule: Schedule, transfer: Transfer) -> bool:
-    """Whether a transfer is between two ranks that are there, with a chunk that is there."""
+    """Whether a transfer is between two different ranks, and both they and its chunk exist."""
     src, dst, chunk, _ = transfer
     return (
         src != dst

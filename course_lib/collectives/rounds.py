@@ -1,7 +1,7 @@
-"""Rounds and the transfers in them, in the two ways to write the same: lists that a learner writes,
-arrays that hold thousands of ranks.
+"""Rounds and their transfers, written in one of two ways: as lists, which a learner writes, or as
+arrays, for thousands of ranks.
 
-Both read the same: `schedule.rounds[2][0]` is a `Transfer`.
+Both are read in the same way: `schedule.rounds[2][0]` is a `Transfer`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ OPS: tuple[Op, Op] = ("copy", "reduce")  # at index False and True of `Round.red
 
 
 class Transfer(NamedTuple):
-    """Chunk `chunk` goes from rank `src` to rank `dst`, where it is added (op "reduce") or takes
-    the place of what is there ("copy").
+    """Chunk `chunk` goes from rank `src` to rank `dst`, where it is added to what is there (op
+    "reduce") or replaces it ("copy").
     """
 
     src: int
@@ -56,8 +56,8 @@ class Round(Sequence[Transfer]):
 
     @classmethod
     def of(cls, transfers: Iterable[Any], number: int = 0) -> Round:
-        """A round from transfers (or plain 4-tuples); raises SpecError, which names round `number`,
-        for one that is none.
+        """A round from transfers or plain 4-tuples. Raises SpecError, with the `number` of the round,
+        for something else.
         """
         if isinstance(transfers, Round):
             return transfers
@@ -111,9 +111,7 @@ def _column(value: Any, rows: int) -> np.ndarray:
 
 
 def _transfer(given: Any, number: int) -> Transfer:
-    """The transfer that a learner gave in round `number`, or an error that says what is wrong with
-    it.
-    """
+    """The transfer that a learner gave in round `number`. Raises SpecError."""
     try:
         src, dst, chunk, op = given
     except (TypeError, ValueError):
@@ -135,9 +133,9 @@ def _transfer(given: Any, number: int) -> Transfer:
 
 
 class Rounds(Sequence[Round]):
-    """`count` rounds that are made when they are looked at: round i is `make(i)`.
+    """`count` rounds that are made when they are needed: round i is `make(i)`.
 
-    Two of them add up to one that is longer.
+    `a + b` is the rounds of `a`, then those of `b`.
     """
 
     def __init__(self, count: int, make: Callable[[int], Round]) -> None:

@@ -1,4 +1,4 @@
-"""A collective as data: a `Schedule` is a row of rounds, and a round is a set of transfers.
+"""A collective as data: a `Schedule` is a sequence of rounds, and a round is a set of transfers.
 
 The buffer of every rank is cut into equal chunks. A transfer takes one chunk from `src` to `dst`,
 where it is added to what is there ("reduce") or takes its place ("copy"). All transfers of a round
@@ -48,7 +48,7 @@ class Schedule:
     - `hosts`: the host of each rank (default: all on host 0).
 
     Ranks that contribute nothing to a chunk start with zeros there. Raises SpecError when the parts
-    do not fit together; whether the rounds do what they should is for `verify` to say.
+    do not fit together; whether the rounds reach the goal is for `verify` to say.
     """
 
     name: str
@@ -96,8 +96,8 @@ class Schedule:
         return f"worker:{rank}" if rank < self.workers else f"ps:{rank - self.workers}"
 
     def bounds(self, length: int) -> np.ndarray:
-        """Where the chunks of a buffer of `length` elements begin and end: chunk c is `[bounds[c],
-        bounds[c + 1])`.
+        """Where the chunks of a buffer of `length` elements begin and end, shape (chunks + 1,): chunk
+        c is `[bounds[c], bounds[c + 1])`.
         """
         return bounds(length, self.chunks)
 
@@ -111,10 +111,10 @@ class Schedule:
         return self.bounds(nbytes // itemsize) * itemsize
 
     def placed(self, hosts: int | Sequence[int]) -> Schedule:
-        """The same schedule on hosts: so many with equal blocks of workers, or the host of each
-        worker or of each rank.
+        """The same schedule on `hosts`: a number of hosts, which get equal blocks of workers, or the
+        host of each worker or of each rank.
 
-        Servers that are not placed are dealt out over the hosts in turn.
+        Servers that are not placed are dealt out to the hosts in turn.
         """
         placement = place(self.workers, hosts) if isinstance(hosts, int) else tuple(hosts)
         if len(placement) == self.workers:
@@ -124,8 +124,8 @@ class Schedule:
 
     @property
     def digest(self) -> str:
-        """16 hex digits, equal for two schedules just when they do the same, whatever they are
-        called and wherever they run.
+        """16 hex digits that are equal for two schedules if they do the same, whatever their names
+        and hosts.
         """
         state = hashlib.blake2b(
             repr((self.workers, self.servers, self.chunks, self.kind, self.owners)).encode(),
@@ -146,7 +146,7 @@ class Schedule:
         )
 
     def __str__(self) -> str:
-        """All rounds in words of one arrow each; long ones are cut."""
+        """A line for each round, with an arrow for each transfer; long ones are cut."""
         lines = [
             f"  {i}: {', '.join(map(str, r[:16]))}{' ...' if len(r) > 16 else ''}"
             for i, r in enumerate(self.rounds[:32])
@@ -162,8 +162,8 @@ def check_workers(workers: int) -> int:
 
 
 def bounds(length: int, chunks: int) -> np.ndarray:
-    """Ends of `chunks` nearly equal parts of `length` elements, 0 first; the first parts get one
-    more (as in numpy.array_split).
+    """The ends of `chunks` nearly equal parts of `length` elements, 0 first, shape (chunks + 1,); the
+    first parts get one element more (as in numpy.array_split).
     """
     size, extra = divmod(length, chunks)
     part = np.arange(chunks + 1)
@@ -172,7 +172,7 @@ def bounds(length: int, chunks: int) -> np.ndarray:
 
 def place(ranks: int, hosts: int | Sequence[int]) -> tuple[int, ...]:
     """The host of each rank: `hosts` is a number of hosts, which get equal blocks of neighbours, or
-    already one host for each rank.
+    the host of each rank. Raises SpecError.
     """
     if isinstance(hosts, int):
         if not 1 <= hosts <= ranks:

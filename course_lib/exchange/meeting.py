@@ -1,8 +1,8 @@
-"""Where ranks meet: a directory in which each leaves its addresses, and the first that finds
-something wrong leaves word for all others.
+"""Where ranks meet: a directory in which each leaves its addresses, and the first that finds an
+error leaves word for all others.
 
-Nothing here is on the way of the data: it is looked at when ranks connect, and when one has waited
-for longer than usual.
+No data passes here. Ranks look at the directory when they connect, and when one has waited for
+longer than usual.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Meeting:
     """One rank's view of the directory. `place` is the host of each rank; `address` is where other
     hosts reach this one.
 
-    Ranks of one host talk over AF_UNIX sockets, which can pass on shared memory; ranks of different
-    hosts over TCP.
+    Ranks of one host connect by AF_UNIX sockets, over which shared memory can be passed; ranks of
+    different hosts by TCP.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Meeting:
         return sock
 
     def answer(self, door: socket.socket) -> tuple[int, socket.socket] | None:
-        """Who is at the door, and the connection; None for one that does not belong here."""
+        """The rank that calls and its socket; None for a caller that does not know the secret."""
         sock, _ = door.accept()
         sock.settimeout(5)
         with contextlib.suppress(OSError):
             said = sock.recv(_SECRET + 4, socket.MSG_WAITALL)
-            # the directory guards the others
+            # AF_UNIX sockets are guarded by the directory's mode
             expected = self._secret if sock.family == socket.AF_INET else b"\0" * _SECRET
             if len(said) == _SECRET + 4 and hmac.compare_digest(said[:_SECRET], expected):
                 if sock.family == socket.AF_INET:
@@ -87,16 +87,16 @@ class Meeting:
         return None
 
     def accuse(self, verdict: dict[str, Any]) -> dict[str, Any]:
-        """Leave word of what is wrong, for all ranks; the first word counts, and is returned."""
+        """Leave word of an error, for all ranks; the first word counts, and is returned."""
         self._leave("verdict", verdict, first=True)
         return self.verdict() or verdict
 
     def verdict(self) -> dict[str, Any] | None:
-        """What a rank has found wrong, if any has."""
+        """The error that a rank has found, if any has."""
         return self.read("verdict")
 
     def post(self, said: dict[str, Any]) -> None:
-        """Let the others see what this rank is about."""
+        """Let the others see what this rank's call is about."""
         self._leave(f"{self.rank}.call", said)
 
     def posted(self, peer: int) -> dict[str, Any] | None:
@@ -115,7 +115,7 @@ class Meeting:
         os.close(self._directory_fd)
 
     def _leave(self, name: str, content: dict[str, Any], first: bool = False) -> None:
-        """Write a file that appears whole or not at all; with `first`, only if it is not there."""
+        """Write a file at a stroke; with `first`, only if it does not exist yet."""
         draft = self.directory / f".{name}.{self.rank}"
         draft.write_text(json.dumps(content))
         if first:
@@ -137,7 +137,7 @@ class Meeting:
     def _path(self, rank: int) -> str:
         """The address of a rank's AF_UNIX socket.
 
-        An address has about 100 characters at most, so Linux reaches the directory in a short way.
+        An address may have about 100 characters, so on Linux the directory is named in a short way.
         """
         if sys.platform == "linux":
             return f"/proc/self/fd/{self._directory_fd}/{rank}"
