@@ -56,8 +56,8 @@ class Round(Sequence[Transfer]):
 
     @classmethod
     def of(cls, transfers: Iterable[Any], number: int = 0) -> Round:
-        """A round from transfers or plain 4-tuples. Raises SpecError, with the `number` of the round,
-        for something else.
+        """A round from transfers or plain 4-tuples. Raises SpecError, with the `number` of the
+        round, for something else.
         """
         if isinstance(transfers, Round):
             return transfers

@@ -96,8 +96,8 @@ class Schedule:
         return f"worker:{rank}" if rank < self.workers else f"ps:{rank - self.workers}"
 
     def bounds(self, length: int) -> np.ndarray:
-        """Where the chunks of a buffer of `length` elements begin and end, shape (chunks + 1,): chunk
-        c is `[bounds[c], bounds[c + 1])`.
+        """Where the chunks of a buffer of `length` elements begin and end, shape (chunks + 1,):
+        chunk c is `[bounds[c], bounds[c + 1])`.
         """
         return bounds(length, self.chunks)
 
@@ -111,8 +111,8 @@ class Schedule:
         return self.bounds(nbytes // itemsize) * itemsize
 
     def placed(self, hosts: int | Sequence[int]) -> Schedule:
-        """The same schedule on `hosts`: a number of hosts, which get equal blocks of workers, or the
-        host of each worker or of each rank.
+        """The same schedule on `hosts`: a number of hosts, which get equal blocks of workers, or
+        the host of each worker or of each rank.
 
         Servers that are not placed are dealt out to the hosts in turn.
         """
@@ -162,8 +162,8 @@ def check_workers(workers: int) -> int:
 
 
 def bounds(length: int, chunks: int) -> np.ndarray:
-    """The ends of `chunks` nearly equal parts of `length` elements, 0 first, shape (chunks + 1,); the
-    first parts get one element more (as in numpy.array_split).
+    """The ends of `chunks` nearly equal parts of `length` elements, 0 first, shape (chunks + 1,);
+    the first parts get one element more (as in numpy.array_split).
     """
     size, extra = divmod(length, chunks)
     part = np.arange(chunks + 1)
