@@ -28,6 +28,7 @@ from course_lib.launch import start
 from course_lib.record.events import Lifecycle
 
 EXAMINER = "worker:0"
+Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Ended(Exception):
 def _verdicts(path: Path, names: Sequence[str], bounds: Bounds) -> list[Verdict]:
     """The verdicts on the first of the tasks: on all of them, if their examiner ends no sooner."""
     doing = ["Running the cells of the notebook", *(f"Checking {name}" for name in names)]
-    reports: list[dict[str, Any]] = []
+    reports: list[Report] = []
     lost: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as place:
         said, run_dir = Path(place, "reports"), Path(place, "run")
@@ -78,9 +79,7 @@ def _verdicts(path: Path, names: Sequence[str], bounds: Bounds) -> list[Verdict]
     return [Verdict(**report) for report in reports[1:]] + lost
 
 
-def next_report(
-    examiner: Run, said: Path, number: int, doing: str, bounds: Bounds
-) -> dict[str, Any]:
+def next_report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) -> Report:
     """Wait for the report of that number in the file `said`; `doing` is what the examiner does
     meanwhile. Raises Ended, with the reason, when it goes beyond its bounds or is gone.
     """
@@ -121,8 +120,7 @@ def _usage(examiner: Run) -> tuple[float, int]:
     for event in examiner.trace.all(Lifecycle, EXAMINER, state="starting"):
         with suppress(psutil.Error):
             process = psutil.Process(event.pid)
-            times = process.cpu_times()
-            return times.user + times.system, process.memory_info().rss
+            return sum(process.cpu_times()[:2]), process.memory_info().rss  # user and system
     return 0.0, 0
 
 
