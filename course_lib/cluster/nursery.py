@@ -96,23 +96,17 @@ class Zygote:
         try:
             while not self.ready:
                 self.channel.sock.settimeout(max(0.01, deadline - time.monotonic()))
-                self._hear(timeout)
+                if (messages := self.channel.receive()) is None:
+                    raise self._broken("it ended")
+                self.ready = bool(messages)
             socket.send_fds(self.channel.sock, [b"f"], [sock.fileno()])
+        except TimeoutError:
+            who = f"zygote of {self.framework}, which is still importing it"
+            raise StartTimeout((), (who,), timeout) from None
         except OSError as error:
             raise self._broken(str(error)) from None
         finally:
             self._turn.release()
-
-    def _hear(self, timeout: float) -> None:
-        try:
-            data = self.channel.sock.recv(65536)
-        except TimeoutError:
-            raise StartTimeout(
-                (), (f"zygote of {self.framework}, which is still importing it",), timeout
-            ) from None
-        if not data:
-            raise self._broken("it ended")
-        self.ready = True
 
     def _broken(self, why: str) -> LockstepError:
         return LockstepError(
@@ -123,9 +117,8 @@ class Zygote:
 def last_words(framework: str) -> str:
     """The end of what a framework's zygote, and the supervisors that it forked, had to say."""
     log = _log(framework)
-    tail = (
-        os.pread(log, 1500, max(0, os.fstat(log).st_size - 1500)).decode(errors="replace").strip()
-    )
+    end = os.pread(log, 1500, max(0, os.fstat(log).st_size - 1500))
+    tail = end.decode(errors="replace").strip()
     return f"The end of its log:\n{tail}" if tail else "Its log is empty."
 
 

@@ -84,27 +84,23 @@ class Task:
     def group(
         self, schedule: Schedule | None = None, name: str = "all", patience: float = PATIENCE
     ) -> Communicator:
-        """This task as a rank of a group of all workers and parameter servers: those that
-        `schedule` is for (default: that of the run).
+        """This task as a rank of a group of the first workers and parameter servers, as many as
+        `schedule` (default: that of the run) has ranks.
 
-        It is on the hosts of the run if that has several, else on those of the schedule. All tasks
-        of the group must make it, and those that make several of one name in the same order. What
-        it receives is recorded.
+        The ranks are on the run's hosts if it has several, else on those of the schedule. Every
+        task of the group must call this, and in the same order for groups of one name. Messages
+        that arrive are recorded. Raises `SpecError` if the schedule has no rank for this task.
         """
         schedule = schedule or self.schedule
         members = [task for task in self.spec.tasks if not task.startswith("chief")]
         places = tuple(self.spec.places[task] for task in members)
-        hosts = (
-            schedule.hosts
-            if schedule and len(self.spec.all_hosts) == 1
-            else places[: schedule.ranks if schedule else None]
-        )
-        if self.name not in members[: len(hosts)]:
-            raise SpecError(
-                "group",
-                self.name,
-                f"{schedule.name if schedule else 'it'} is for {', '.join(members[: len(hosts)])}",
-            )
+        hosts = places[: schedule.ranks if schedule else None]
+        if schedule and len(self.spec.all_hosts) == 1:
+            hosts = schedule.hosts
+        ranks = members[: len(hosts)]
+        if self.name not in ranks:
+            what = schedule.name if schedule else "it"
+            raise SpecError("group", self.name, f"{what} is for {', '.join(ranks)}")
         record = self.recorder.add if self.spec.trace else None
         self._groups[name] += 1
         directory = self.files.meetings / f"{name}-{self._groups[name]}"
