@@ -32,6 +32,7 @@ import numpy as np
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.spec import RunSpec
 from course_lib.workloads.model import digest
 
 Span = tuple[float, float]
@@ -97,17 +98,14 @@ class TrainingStep(ABC):
         """Images and labels of the `share`-th of `of` equal slices of the step's global batch
         (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
         """
-        examples = self.tensors(self.share(share, of, batch))
+        size = batch or self.spec.batch
+        indices = self.workload.batch(self.number, self.spec.seed, size, share, of)
+        examples = self.tensors(indices)
         self._record("read", self._end, clock())
         if self.evaluate_at:
             self.evaluate(self.evaluate_at)
             self.evaluate_at = 0
         return examples
-
-    def share(self, share: int, of: int, batch: int | None = None) -> np.ndarray:
-        """The indices of the examples in such a slice."""
-        size = batch or self.spec.batch
-        return self.workload.batch(self.number, self.spec.seed, size, share, of)
 
     @contextlib.contextmanager
     def computing(self, part: float = 1.0) -> Iterator[None]:
@@ -155,19 +153,13 @@ class TrainingStep(ABC):
         """
         self._beside.append((begun, self.now()))
 
-    @contextlib.contextmanager
-    def reducing(self) -> Iterator[None]:
+    def reducing(self) -> contextlib.AbstractContextManager[None]:
         """An exchange of gradients after the backward pass."""
-        begun = clock()
-        yield
-        self._record("reduce", begun, self.now())
+        return self._phase("reduce")
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
         """A time in which the task can only wait for others."""
-        begun = clock()
-        yield
-        self._record("wait", begun, clock())
+        return self._phase("wait")
 
     def waited(self) -> None:
         """Nothing happened here since the last phase: the task waited for others."""
@@ -176,10 +168,15 @@ class TrainingStep(ABC):
     @contextlib.contextmanager
     def applying(self) -> Iterator[None]:
         """The update of the variables that this task holds: one more version of each of them."""
-        begun = clock()
-        yield
-        self._record("apply", begun, self.now())
-        self._updated()
+        with self._phase("apply"):
+            yield
+        self.updated()
+
+    def updated(self) -> None:
+        """Record one update of everything that this task holds."""
+        gradients, versions = self.spec.shares if self._whole else 1, (self.number, self.number + 1)
+        for variables, device in self.holders:
+            self.task.update(self.number, variables, device, *versions, gradients)
 
     def done(self, loss: float | None = None) -> None:
         """The step is over. `loss`: the mean over its global batch, where this task knows it.
@@ -191,9 +188,7 @@ class TrainingStep(ABC):
         if loss is not None:
             self.loss = loss
             self.task.metric("loss", self.loss, self.number, samples)
-        if due(self.spec.evaluate_every, self.number + 1) and (
-            self.task.index == 0 or not self._whole
-        ):
+        if due(self.spec, self.number + 1) and not (self._whole and self.task.index):
             self.evaluate(samples)
         self.task.at_step_end()
 
@@ -205,22 +200,20 @@ class TrainingStep(ABC):
 
     # --- what it leaves ---
 
+    @contextlib.contextmanager
+    def _phase(self, what: str) -> Iterator[None]:
+        begun = clock()
+        yield
+        self._record(what, begun, self.now())
+
     def _record(self, what: str, start: float, end: float) -> None:
         self.task.record(what, self.number, start, end)
         self._end = end
 
-    def _updated(self) -> None:
-        """Record one update of everything that this task holds."""
-        gradients = self.spec.shares if self._whole else 1
-        for variables, device in self.holders:
-            self.task.update(
-                self.number, variables, device, self.number, self.number + 1, gradients
-            )
 
-
-def due(every: int, steps: int) -> bool:
+def due(spec: RunSpec, steps: int) -> bool:
     """Whether `evaluate_every` asks for the test accuracy once so many steps are done."""
-    return every > 0 and steps % every == 0
+    return spec.evaluate_every > 0 and steps % spec.evaluate_every == 0
 
 
 def outcome(

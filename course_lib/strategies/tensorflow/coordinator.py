@@ -178,7 +178,7 @@ class Ledger:
         shares, samples = self._open.pop(step), self._count * spec.per_worker_batch
         self.losses[step] = sum(each.loss for each in shares) / len(shares)
         self.task.metric("loss", self.losses[step], step, samples)
-        if due(spec.evaluate_every, step + 1):
+        if due(spec, step + 1):
             right = accuracy(self.model.keras, workloads.load(spec))
             self.task.metric("accuracy", right, step, samples)
         return shares

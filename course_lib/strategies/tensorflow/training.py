@@ -152,16 +152,17 @@ class ReplicasStep(TrainingStep):
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         """Where the process has several replicas, each gets an equal part of the examples."""
-        parts = np.split(indices, self.spec.replicas)
 
-        def part(k: int) -> tuple[Any, Any]:
-            images, labels = self.workload.x_train[parts[k]], self.workload.y_train[parts[k]]
-            return tf.constant(images), tf.constant(labels)
+        def tensors(part: np.ndarray) -> tuple[Any, Any]:
+            return tf.constant(self.workload.x_train[part]), tf.constant(
+                self.workload.y_train[part]
+            )
 
         if self.spec.replicas == 1:
-            return part(0)
+            return tensors(indices)
+        parts = np.split(indices, self.spec.replicas)
         values: tuple[Any, Any] = self.strategy.experimental_distribute_values_from_function(
-            lambda context: part(context.replica_id_in_sync_group)
+            lambda context: tensors(parts[context.replica_id_in_sync_group])
         )
         return values
 
@@ -180,7 +181,7 @@ class ReplicasStep(TrainingStep):
         if self.strategy.num_replicas_in_sync > 1:
             self._record("reduce", self._end, reduced)
         self._record("apply", reduced, applied)
-        self._updated()
+        self.updated()
         return float(loss)
 
     def result(self) -> dict[str, Any]:

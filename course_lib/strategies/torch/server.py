@@ -262,7 +262,7 @@ class Servers:
         }
         if self.task.index:
             held = {}
-        elif due(step.spec.evaluate_every, step.spec.steps):  # nobody pulls the last version
+        elif due(step.spec, step.spec.steps):  # nobody pulls the last version
             step.evaluate(step.spec.steps * step.spec.batch)
         return outcome(step.workload, step.weights(), shards[0][1], step.accuracy(), held)
 
