@@ -26,9 +26,14 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.exchange import scheduled_mean
 from course_lib.strategies.tensorflow.steps import after, be_patient, use
-from course_lib.strategies.tensorflow.training import MEAN, Program, all_at_once, train
+from course_lib.strategies.tensorflow.training import (
+    MEAN,
+    Program,
+    all_at_once,
+    scheduled_mean,
+    train,
+)
 from course_lib.workloads.tensorflow import loss_of, variables_of
 
 

@@ -38,12 +38,10 @@ from course_lib.strategies.tensorflow.server import (
     Shard,
     connect,
     device_time,
-    pack,
     result,
     serve,
-    unpack,
 )
-from course_lib.strategies.tensorflow.steps import after, hold
+from course_lib.strategies.tensorflow.steps import after, hold, pack, unpack
 from course_lib.workloads.tensorflow import loss_of
 
 Push = Callable[[Shard, Any, Any], Any]

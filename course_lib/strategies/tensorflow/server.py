@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tensorflow.python.data.experimental.ops import testing
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import outcome
-from course_lib.strategies.tensorflow.steps import after, use
+from course_lib.strategies.tensorflow.steps import after, pack, unpack, use
 from course_lib.workloads.tensorflow import accuracy, build, variables_of
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
@@ -211,17 +211,6 @@ def _shards(variables: list[Any]) -> list[Shard]:
             Shard(f"{where.job}:{where.task}", device, list(parts), list(places), version)
         )
     return shards
-
-
-def pack(tensors: Iterable[Any]) -> Any:
-    """Tensors as one vector: one message instead of many."""
-    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-
-
-def unpack(vector: Any, shapes: Sequence[Any]) -> list[Any]:
-    """The tensors that `pack` made this vector of; they have the shapes of `shapes`."""
-    pieces = tf.split(vector, [like.shape.num_elements() for like in shapes])
-    return [tf.reshape(piece, like.shape) for piece, like in zip(pieces, shapes, strict=True)]
 
 
 def result(task: Task, model: Model, loss: float) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What the strategies in TensorFlow share: the devices of a process, and times from inside a graph.
+"""What the strategies in TensorFlow share: times from inside a graph, many tensors in one message, and
+the devices of a process.
 
 A graph runs its operations as soon as their inputs are there, in any order. A time stamp means
 something only if it is tied to what it should come after, which is what control dependencies do:
@@ -10,6 +11,7 @@ dispatch for each.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -63,6 +65,20 @@ class WallClock:
         """The offset between the clocks, and within how many seconds both were read."""
         before, wall, later = clock(), time.time(), clock()
         return (before + later) / 2 - wall, later - before
+
+
+# --- messages ---
+
+
+def pack(tensors: Iterable[Any]) -> Any:
+    """Tensors as one vector: one message instead of many."""
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+
+def unpack(vector: Any, shapes: Sequence[Any]) -> list[Any]:
+    """The tensors that `pack` made this vector of; they have the shapes of `shapes`."""
+    pieces = tf.split(vector, [like.shape.num_elements() for like in shapes])
+    return [tf.reshape(piece, like.shape) for piece, like in zip(pieces, shapes, strict=True)]
 
 
 # --- devices: TensorFlow would take all memory of every GPU it sees, in each process ---

@@ -25,12 +25,12 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import Ledger, hand_out, record_updates
 from course_lib.strategies.tensorflow.parameter_server import make_step
-from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, result, serve, unpack
-from course_lib.strategies.tensorflow.steps import after
+from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, result, serve
+from course_lib.strategies.tensorflow.steps import after, unpack
 
 Accumulator = tf.compat.v1.ConditionalAccumulator
-"""`apply_grad(vector, step)` adds a vector to it, unless its step is over; `take_grad(n)` waits until n
-have been added, returns their sum (or mean) and empties it for the next step."""
+"""`apply_grad(vector, step)` adds a vector, unless its step is over; `take_grad(n)` waits until n have
+been added, returns their sum (or mean) and empties the accumulator for the next step."""
 
 
 def worker(task: Task) -> None:

@@ -15,8 +15,9 @@ tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep, outcome
-from course_lib.strategies.tensorflow.exchange import own_error
-from course_lib.strategies.tensorflow.steps import WallClock, after, hold
+from course_lib.strategies.tensorflow.steps import WallClock, after, hold, pack, unpack
 from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
 
 MEAN = tf.distribute.ReduceOp.MEAN
@@ -68,6 +68,47 @@ def all_at_once(strategy: Any, values: list[Any], variables: list[Any]) -> list[
         MEAN, list(zip(values, places, strict=True))
     )
     return means
+
+
+def scheduled_mean(task: Task) -> Average:
+    """The schedule of the run, in place of the strategy's own way.
+
+    All tensors travel as one array. The graph calls back into Python for the exchange, which works
+    on the CPU.
+    """
+    assert task.schedule
+    schedule, group = task.schedule, task.group()
+
+    def exchange(mine: np.ndarray) -> np.ndarray:
+        try:
+            shared = group.buffer(schedule, mine.size, mine.dtype)
+            np.copyto(shared, mine)
+            group.execute_buffer(schedule, mine.size, mine.dtype)
+        except Exception as error:
+            _errors.append(error)
+            raise
+        return shared / np.float32(schedule.workers)
+
+    def mean(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
+        flat = pack(values)
+        means = tf.ensure_shape(tf.numpy_function(exchange, [flat], tf.float32), flat.shape)
+        return unpack(means, values)
+
+    return mean
+
+
+_errors: list[Exception] = []
+
+
+@contextlib.contextmanager
+def own_error() -> Iterator[None]:
+    """Raise the error of an exchange that fails in a graph, not what TensorFlow makes of it."""
+    try:
+        yield
+    except tf.errors.OpError:
+        if _errors:
+            raise _errors[0] from None
+        raise
 
 
 def make_step(
