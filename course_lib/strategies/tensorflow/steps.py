@@ -1,5 +1,5 @@
-"""What the strategies in TensorFlow share: times from inside a graph, many tensors in one message, and
-the devices of a process.
+"""What the strategies in TensorFlow share: times from inside a graph, tensors packed into one
+message, and the devices of a process.
 
 A graph runs its operations as soon as their inputs are there, in any order. A time stamp means
 something only if it is tied to what it should come after, which is what control dependencies do:

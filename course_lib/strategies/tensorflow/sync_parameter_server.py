@@ -29,8 +29,8 @@ from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, re
 from course_lib.strategies.tensorflow.steps import after, unpack
 
 Accumulator = tf.compat.v1.ConditionalAccumulator
-"""`apply_grad(vector, step)` adds a vector, unless its step is over; `take_grad(n)` waits until n have
-been added, returns their sum (or mean) and empties the accumulator for the next step."""
+"""`apply_grad(vector, step)` adds a vector, unless its step is over. `take_grad(n)` waits until n
+have been added, returns their sum (or mean) and empties the accumulator for the next step."""
 
 
 def worker(task: Task) -> None:
