@@ -56,14 +56,18 @@ def worker(task: Task) -> dict[str, Any]:
             loss, gradient = compute(step.model, images, labels)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_at_once)
-        # every push makes a version of its own, so versions can number the pieces too
+        # The first w pieces were taken at the start, and each push before this one took one more.
+        # Every push makes a version, so the version says how many pushes there were.
         piece = replies[0].version - 1 + workers
         servers.done(replies)
     return servers.result(updates=task.spec.steps * workers)
 
 
 def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
-    """On a worker: fetch the newest values of all shards, of version `at_least`, into its model."""
+    """On a worker: fetch the newest values of all shards into its model.
+
+    They are of version `at_least`, or newer. A ps may ask for their test accuracy (`evaluate_at`).
+    """
     shards: list[Snapshot] = servers.ask("pull", newest, at_least)
     fill(servers.step.model, [shard.values for shard in shards])
     servers.step.evaluate_at = shards[0].evaluate_at or servers.step.evaluate_at
@@ -71,7 +75,7 @@ def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
 
 
 def newest(shard: Shard, at_least: int) -> Future[Any]:
-    """On a ps: a copy of the values, as soon as they have version `at_least`."""
+    """On a ps: a copy of the values, once their version is `at_least`."""
     return shard.when(lambda: shard.version >= at_least, shard.snapshot)
 
 
@@ -85,8 +89,9 @@ def compute(model: torch.nn.Module, images: Any, labels: Any) -> tuple[float, to
 def push(
     servers: Servers, shards: list[Snapshot], loss: float, gradient: torch.Tensor, handle: Any
 ) -> list[Reply]:
-    """On a worker: send every ps its part of the gradient, where `handle(shard, part)` decides what
-    becomes of it; the replies.
+    """On a worker: send every ps its part of the gradient, and wait for the replies.
+
+    `handle(shard, part)` runs on the ps: it decides what becomes of the part.
     """
     step, examples = servers.step, servers.examples
     parts = [
@@ -105,5 +110,5 @@ def ps(task: Task) -> None:
 def apply_at_once(shard: Shard, gradient: Gradient) -> Reply:
     """On a ps: apply the gradient, whatever has happened since its worker pulled."""
     with shard.updating([gradient]):
-        shard.values.sub_(gradient.values, alpha=shard.rate)
+        shard.values.sub_(gradient.values, alpha=shard.rate)  # values -= rate * gradient
     return shard.reply()

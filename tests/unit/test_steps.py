@@ -1,0 +1,161 @@
+"""The recorder of a training step: what a page says, and what the trace then holds."""
+
+import itertools
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import RunSpec
+from course_lib.cluster.task import Task
+from course_lib.racing import line
+from course_lib.record.events import Metric, Phase, Recorder, Update
+from course_lib.strategies.steps import TrainingStep
+
+
+class Toy(TrainingStep):
+    """A step without a framework; its accuracy is 0.5."""
+
+    def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
+        return self.workload.x_train[indices], self.workload.y_train[indices]
+
+    def accuracy(self) -> float:
+        return 0.5
+
+
+def toy(index: int = 0, holds: str = "all", **fields: Any) -> tuple[Toy, list[Any]]:
+    """A step of a task that has two workers, and the list of its events."""
+    spec = RunSpec(**{"workers": 2, "steps": 3, "global_batch": 64, **fields})
+    events: list[Any] = []
+    recorder: Any = SimpleNamespace(add=events.append)
+    task = Task(f"worker:{index}", spec, {}, Path("nowhere"), recorder)
+    return Toy(task, [(holds, "cpu")]), events
+
+
+def phases(events: list[Any]) -> list[Phase]:
+    return [event for event in events if isinstance(event, Phase)]
+
+
+def test_a_step_is_recorded_in_the_order_of_its_page() -> None:
+    step, events = toy()
+    while step.begin():
+        images, labels = step.read(0, 2)
+        assert (len(images), len(labels)) == (32, 32)
+        with step.computing():
+            pass
+        with step.reducing():
+            pass
+        with step.waiting():
+            pass
+        with step.applying():
+            pass
+        step.done(loss=2.0 - step.number)
+    found = phases(events)
+    order = ("read", "compute", "reduce", "wait", "apply")
+    assert [(p.step, p.what) for p in found] == list(itertools.product(range(3), order))
+    assert all(a.end <= b.start for a, b in itertools.pairwise(found))
+    losses = [(e.value, e.step, e.samples) for e in events if isinstance(e, Metric)]
+    assert losses == [(2.0, 0, 64), (1.0, 1, 128), (0.0, 2, 192)]
+    updates = [(e.step, e.read, e.written, e.gradients) for e in events if isinstance(e, Update)]
+    assert updates == [(n, n, n + 1, 2) for n in range(3)]
+    assert step.loss == 0.0
+
+
+def test_an_exchange_that_computing_waits_for_divides_it_and_is_no_computing() -> None:
+    step, events = toy(slow={})
+    step.begin()
+    with step.computing(), step.exchanging():
+        time.sleep(0.03)
+    with step.exchanging():  # while the accuracy is measured
+        pass
+    assert [p.what for p in phases(events)] == ["compute", "reduce", "compute"]
+    first, exchange, second = phases(events)
+    assert first.end == exchange.start and exchange.end == second.start
+    assert step._busy[1.0][-1] < 0.03 <= exchange.end - exchange.start
+
+
+def test_computing_ends_when_the_last_reduction_beside_it_begins() -> None:
+    step, events = toy()
+    step.begin()
+    with step.computing():
+        for begun in (time.monotonic(), time.monotonic()):
+            step.reduced_beside(begun)
+    compute, *reductions = phases(events)
+    assert [p.what for p in reductions] == ["reduce", "reduce"]
+    assert compute.end == reductions[-1].start
+
+
+def test_an_exchange_beside_computing_that_fails_ends_the_step_with_its_own_error() -> None:
+    step, _ = toy()
+    step.begin()
+    with pytest.raises(ConnectionError, match="worker:1"), step.computing():
+        step.failure = ConnectionError("worker:1")
+
+
+def test_a_slowed_task_takes_longer_over_device_time_and_what_it_computed() -> None:
+    step, _ = toy(device_ms=4)
+    paced: list[tuple[float, float]] = []
+    step.task.pace = lambda busy=0.0, share=1.0: paced.append((busy, share))  # type: ignore[method-assign]
+    step.begin()
+    for part in (1.0, 0.5, 1.0):
+        with step.computing(part):
+            time.sleep(0.01)
+    assert [(busy > 0, share) for busy, share in paced] == [
+        (False, 1.0),
+        (False, 0.5),
+        (False, 1.0),
+    ]
+    for _ in range(5):  # the first guess of nothing is forgotten
+        with step.computing():
+            time.sleep(0.01)
+    assert paced[-1][0] >= 0.01
+
+
+@pytest.mark.parametrize(
+    ("index", "holds", "measures"), [(0, "all", True), (1, "all", False), (1, "shard 1", True)]
+)
+def test_who_holds_a_part_of_the_model_takes_part_in_measuring_its_accuracy(
+    index: int, holds: str, measures: bool
+) -> None:
+    step, events = toy(index, holds, evaluate_every=2)
+    while step.begin():
+        step.done()
+    found = [(e.name, e.step, e.samples) for e in events if isinstance(e, Metric)]
+    assert found == ([("accuracy", 1, 128)] if measures else [])
+
+
+def test_parameters_that_were_fetched_for_a_step_are_measured_when_they_are_read() -> None:
+    step, events = toy()
+    step.begin(1)
+    step.evaluate_at = 64
+    step.read()
+    step.done()
+    assert [type(event) for event in events] == [Phase, Metric]
+    assert (events[1].name, events[1].step, events[1].samples) == ("accuracy", 0, 64)
+
+
+def test_a_starting_line_holds_a_task_at_the_end_of_its_first_step_and_of_no_other(
+    tmp_path: Path,
+) -> None:
+    line.draw(tmp_path, {}, ())
+    task = Task("worker:1", RunSpec(workers=2), {}, tmp_path, Recorder(None))
+    line._hold(task)
+    steps: list[int] = []
+
+    def train() -> None:
+        for n in range(3):
+            task.at_step_end()
+            steps.append(n)
+
+    worker = threading.Thread(target=train)
+    worker.start()
+    while not (tmp_path / "line" / "worker-1").exists():
+        assert worker.is_alive()
+    assert steps == []
+    (tmp_path / "line" / "open").touch()
+    worker.join(10)
+    assert steps == [0, 1, 2]
