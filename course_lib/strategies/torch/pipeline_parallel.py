@@ -50,9 +50,12 @@ def worker(task: Task) -> dict[str, Any]:
     parameters.
     """
     join(task)
-    spec, workload = task.spec, workloads.load(task.spec)
-    layers = cut(build(workload, spec.seed), spec.workers)[task.index].to(use(task.device))
-    stage = Stage(step := PipelineStep(task, layers))
+    spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
+    layers = cut(build(workload, spec.seed), spec.workers)[task.index].to(device)
+    step = TorchStep(
+        task, layers, f"stage {task.index}", measure=lambda: accuracy(task, layers, device)
+    )
+    stage = Stage(step)
     # it scales gradients by 1/m
     schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, loss_of)
     losses: list[torch.Tensor] = []  # of the microbatches
@@ -91,24 +94,21 @@ class Contiguous(torch.nn.Module):
         return activations.contiguous()
 
 
-class PipelineStep(TorchStep):
-    """A training step of one stage; the accuracy takes all stages together."""
+def accuracy(task: Task, layers: Any, device: Any) -> float:
+    """The share of test images that the whole model gets right; all stages must call it together.
 
-    def __init__(self, task: Task, layers: torch.nn.Module) -> None:
-        super().__init__(task, layers, f"stage {task.index}")
-
-    def accuracy(self) -> float:
-        """Only the last stage knows it: NaN on the others."""
-        before, after = self.task.index - 1, self.task.index + 1
-        received = [self.workload.x_test]
-        if before >= 0:
-            dist.recv_object_list(received, src=before)
-        with torch.no_grad():
-            output = self.model(torch.from_numpy(received[0]).to(self.device)).cpu().numpy()
-        if after == self.spec.workers:
-            return float(np.mean(np.argmax(output, -1) == self.workload.y_test))
-        dist.send_object_list([output], dst=after)
-        return float("nan")
+    Only the last one knows it: NaN on the others.
+    """
+    workload, before, after = workloads.load(task.spec), task.index - 1, task.index + 1
+    received = [workload.x_test]
+    if before >= 0:
+        dist.recv_object_list(received, src=before)
+    with torch.no_grad():
+        output = layers(torch.from_numpy(received[0]).to(device)).cpu().numpy()
+    if after == task.spec.workers:
+        return float(np.mean(np.argmax(output, -1) == workload.y_test))
+    dist.send_object_list([output], dst=after)
+    return float("nan")
 
 
 class Stage(PipelineStage):
