@@ -68,7 +68,7 @@ def worker(task: Task) -> dict[str, Any]:
         step.waited()  # for the neighbours to take the last gradients
         with step.applying():
             descend(layers, step.rate)
-        step.done(float(sum(losses) / len(losses)) if stage.is_last else None)
+        step.done(sum(loss.item() for loss in losses) / len(losses) if stage.is_last else None)
     result = step.result()
     return result if stage.is_last else {key: result[key] for key in ("digest", "variables_on")}
 
