@@ -75,8 +75,9 @@ class Barrier:
         self.shard, self.workers = shard, workers
         self.size = sum(part.shape.num_elements() for part in shard.parts)
         with tf.device(shard.device):
-            self.sums = Accumulator(tf.float32, [self.size + 1], reduction_type="SUM")
-            self.tokens = [Accumulator(tf.float64, [4]) for _ in range(workers)]
+            # without names they would be one and the same
+            self.sums = Accumulator(tf.float32, [self.size + 1], "sums", reduction_type="SUM")
+            self.tokens = [Accumulator(tf.float64, [4], f"token-{k}") for k in range(workers)]
 
     def push(self, step: Any, gradients: Any) -> Any:
         """Add a worker's gradients, and a one to count them; its token, when there is one."""
