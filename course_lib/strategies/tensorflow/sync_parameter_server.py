@@ -28,10 +28,6 @@ from course_lib.strategies.tensorflow.parameter_server import make_step
 from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, result, serve
 from course_lib.strategies.tensorflow.steps import after, unpack
 
-Accumulator = tf.compat.v1.ConditionalAccumulator
-"""`apply_grad(vector, step)` adds a vector, unless its step is over. `take_grad(n)` waits until n
-have been added, returns their sum (or mean) and empties the accumulator for the next step."""
-
 
 def worker(task: Task) -> None:
     """Compute gradients, as the chief's graphs say."""
@@ -75,24 +71,27 @@ class Barrier:
         self.shard, self.workers = shard, workers
         self.size = sum(part.shape.num_elements() for part in shard.parts)
         with tf.device(shard.device):
-            # without names they would be one and the same
-            self.sums = Accumulator(tf.float32, [self.size + 1], "sums", reduction_type="SUM")
-            self.tokens = [Accumulator(tf.float64, [4], f"token-{k}") for k in range(workers)]
+            self.sums = _accumulator(f"sums-{shard.task}", tf.float32, self.size + 1)
+            self.tokens = [
+                _accumulator(f"token-{shard.task}-{k}", tf.float64, 4) for k in range(workers)
+            ]
 
     def push(self, step: Any, gradients: Any) -> Any:
         """Add a worker's gradients, and a one to count them; its token, when there is one."""
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         with tf.device(self.shard.device):
-            added = self.sums.apply_grad(tf.concat([gradients, [1.0]], 0), step)
+            added = _add(self.sums, step, tf.concat([gradients, [1.0]], 0))
             with tf.control_dependencies([added]):
-                mine = [partial(token.take_grad, 1) for token in self.tokens]
-                return tf.switch_case(tf.cast(worker, tf.int32), mine)
+                return tf.switch_case(
+                    tf.cast(worker, tf.int32),
+                    [partial(_take, token, 1, tf.float64) for token in self.tokens],
+                )
 
     def loop(self, steps: int, learning_rate: float) -> Any:
         """The part of the ps: each step, wait for all gradients, apply the mean, give tokens."""
 
         def one(step: Any) -> Any:
-            sums = self.sums.take_grad(self.workers)
+            sums = _take(self.sums, self.workers, tf.float32)
             begun, count = after(sums), sums[self.size]
             with tf.control_dependencies([begun]):
                 means = unpack(sums[: self.size] / count, self.shard.parts)
@@ -105,11 +104,36 @@ class Barrier:
             token = tf.stack(
                 [tf.cast(written, tf.float64), tf.cast(count, tf.float64), begun, after(written)]
             )
-            given = [accumulator.apply_grad(token, step) for accumulator in self.tokens]
-            with tf.control_dependencies(given):
+            with tf.control_dependencies(
+                [_add(accumulator, step, token) for accumulator in self.tokens]
+            ):
                 return step + 1
 
         with tf.device(self.shard.device):
             return tf.while_loop(
                 lambda step: step < steps, one, [tf.constant(0, tf.int64)], parallel_iterations=1
             )
+
+
+def _accumulator(name: str, kind: Any, size: int) -> Any:
+    """A vector of zeros on the current device.
+
+    TensorFlow's class for it, tf.compat.v1.ConditionalAccumulator, is not for here: it deletes an
+    accumulator when the chief fails, and a ps that still waits in it crashes.
+    """
+    return tf.raw_ops.ResourceConditionalAccumulator(
+        dtype=kind, shape=[size], shared_name=name, reduction_type="SUM"
+    )
+
+
+def _add(accumulator: Any, step: Any, vector: Any) -> Any:
+    return tf.raw_ops.ResourceAccumulatorApplyGradient(
+        handle=accumulator, local_step=step, gradient=vector
+    )
+
+
+def _take(accumulator: Any, required: int, kind: Any) -> Any:
+    """Wait until so many vectors have been added, then empty the accumulator; their sum."""
+    return tf.raw_ops.ResourceAccumulatorTakeGradient(
+        handle=accumulator, num_required=required, dtype=kind
+    )
