@@ -14,6 +14,7 @@ from course_lib import RunSpec
 from course_lib.cluster.task import Task
 from course_lib.racing import line
 from course_lib.record.events import Metric, Phase, Recorder, Update
+from course_lib.record.rundir import RunDir
 from course_lib.strategies.steps import TrainingStep
 
 
@@ -32,7 +33,7 @@ def toy(index: int = 0, holds: str = "all", **fields: Any) -> tuple[Toy, list[An
     spec = RunSpec(**{"workers": 2, "steps": 3, "global_batch": 64, **fields})
     events: list[Any] = []
     recorder: Any = SimpleNamespace(add=events.append)
-    task = Task(f"worker:{index}", spec, {}, Path("nowhere"), recorder)
+    task = Task(f"worker:{index}", spec, {}, RunDir("nowhere"), recorder)
     return Toy(task, [(holds, "cpu")]), events
 
 
@@ -142,7 +143,7 @@ def test_a_starting_line_holds_a_task_at_the_end_of_its_first_step_and_of_no_oth
     tmp_path: Path,
 ) -> None:
     line.draw(tmp_path, {}, ())
-    task = Task("worker:1", RunSpec(workers=2), {}, tmp_path, Recorder(None))
+    task = Task("worker:1", RunSpec(workers=2), {}, RunDir(tmp_path), Recorder(None))
     line._hold(task)
     steps: list[int] = []
 
