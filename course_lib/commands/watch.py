@@ -18,10 +18,9 @@ from rich.text import Text
 from course_lib.errors import SpecError
 from course_lib.record.events import Phase
 from course_lib.record.saved import saved_runs
-from course_lib.widgets.board import pictures, sentences
+from course_lib.widgets.board import pictures
 from course_lib.widgets.board.plots import NAMES, runs
-from course_lib.widgets.board.side import Side
-from course_lib.widgets.board.view import View
+from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
 from course_lib.widgets.source import source
@@ -90,7 +89,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
             at = last
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
     about = f"{side.spec.framework}, {side.state}, {side.reality.word}"
-    head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {sentences.summary(side)}")
+    head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {side.summary()}")
     zero = 0.0 if math.isinf(side.digest.zero) else side.digest.zero
     foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
     return Group(head, *filter(None, [side.failure]), grid, foot)

@@ -13,7 +13,7 @@ import ipywidgets as w
 from course_lib.errors import LockstepError, SpecError
 from course_lib.record.events import Lifecycle
 from course_lib.spec import Link
-from course_lib.widgets.board.side import Side
+from course_lib.widgets.board.view import Side
 
 EVERY = "all"
 FASTEST = 4  # the link slider ends at 10 ** 4 Mbit/s, where a link without a limit stands, too

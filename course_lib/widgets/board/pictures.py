@@ -12,10 +12,8 @@ import numpy as np
 
 from course_lib.record import measures
 from course_lib.record.digest import Digest
-from course_lib.widgets.board import sentences
 from course_lib.widgets.board.plots import COLUMNS, NAMES, Lane, Panel, TimeWindow, runs
-from course_lib.widgets.board.side import Side
-from course_lib.widgets.board.view import View
+from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.palette import FATE, SHADE, entrant
 
@@ -88,7 +86,7 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
-        element("p", sentences.summary(side), class_="lk-figures"),
+        element("p", side.summary(), class_="lk-figures"),
         element("p", side.failure, class_="lk-fail") if side.failure else None,
         [_row(lane, prefix) for lane in lanes],
         _axis(side, window),
@@ -204,7 +202,7 @@ def _side(
         svg.entrant_line(number, x, y + 12),
         svg.text(x + 50, y + 17, side.label, class_="ink", font_size=15, font_weight=600),
         svg.text(x + width, y + 17, state, class_="muted", text_anchor="end"),
-        svg.text(x, y + 38, sentences.summary(side), class_="muted"),
+        svg.text(x, y + 38, side.summary(), class_="muted"),
     ]
     top = y + 50
     for lane in lanes:

@@ -1,16 +1,22 @@
 """View: what a board shows of one run or several, without any widget.
 
-Boards, pages, pictures and `lockstep watch` are drawn from it.
+Boards, pages, pictures and `lockstep watch` are drawn from it. In its sentences, names of runs
+stand between ** and **.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from course_lib.errors import LockstepError
 from course_lib.record import measures
-from course_lib.record.curves import Goal
-from course_lib.widgets.board import sentences
+from course_lib.record.curves import EMPTY, Goal
+from course_lib.record.digest import Digest
+from course_lib.record.reality import reality
+from course_lib.record.trace import Trace
+from course_lib.spec import RunSpec
 from course_lib.widgets.board.plots import (
     Lane,
     Panel,
@@ -20,7 +26,22 @@ from course_lib.widgets.board.plots import (
     span_for,
     throughput,
 )
-from course_lib.widgets.board.side import Side, Watched
+
+ACTIVE = ("starting", "running")
+LEVEL = 1.03  # times as long that count as equally fast
+
+
+class Watched(Protocol):
+    """What is needed of a run to look at it. A live run has it, and so has a saved one."""
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def result(self) -> Any: ...
 
 
 class Raced(Protocol):
@@ -36,6 +57,105 @@ class Raced(Protocol):
     @property
     def comparison(self) -> Any: ...
     def stop(self) -> Any: ...
+
+
+class Side:
+    """One run in a view: the run, the digest of its trace, and its `state`, its `reality` and the
+    curves of its `loss` and `accuracy` as they were at the last look.
+    """
+
+    def __init__(self, label: str, run: Watched) -> None:
+        self.label, self.run, self.spec = label, run, run.spec
+        self.digest = Digest(run.spec)
+        self.state, self.reality = run.state, reality(run.spec)
+        self.loss, self.accuracy = EMPTY, EMPTY
+
+    def look(self) -> bool:
+        """Take in what is new; whether anything was."""
+        state = self.run.state  # before the trace: if it is over by now, the trace is whole
+        trace = self.run.trace
+        news = self.digest.look(trace, over=state not in ACTIVE)
+        if news or state != self.state:
+            self.state, self.reality = state, reality(self.spec, trace)
+            self.loss, self.accuracy = self.digest.losses, self.digest.accuracies
+            return True
+        return False
+
+    def begin_at(self, zero: float) -> None:
+        """Count all figures of a run that is over from this time on."""
+        self.digest = Digest.of(self.spec, self.run.trace, zero)
+        self.loss, self.accuracy = self.digest.losses, self.digest.accuracies
+
+    def order(self, what: str, *values: Any) -> None:
+        """Have a live run do something: it has a method for it. A saved run has none, but is over,
+        so nobody orders anything.
+        """
+        getattr(self.run, what)(*values)
+
+    def reached(self, goal: Goal) -> tuple[float, int] | None:
+        """Seconds and examples to a goal; None if it is not reached."""
+        return goal.reached(self.accuracy if goal.what == "accuracy" else self.loss)
+
+    @property
+    def active(self) -> bool:
+        return self.state in ACTIVE
+
+    @property
+    def failure(self) -> str:
+        """What ended a failed run, in one line; empty for others."""
+        if self.state != "failed":
+            return ""
+        try:
+            return str(self.run.result)
+        except LockstepError as error:
+            return str(error).splitlines()[0]
+
+    @property
+    def idle(self) -> float | None:
+        """The share of their time that workers waited for others, a mean over the workers; None
+        while it is not known.
+        """
+        idle = self.digest.idle
+        shares = [share for task, share in idle.items() if task.startswith("worker:")]
+        return sum(shares) / len(shares) if shares else 0.0 if idle else None
+
+    def how_far(self) -> str:
+        """How far the run is."""
+        state = f"**{self.label}** {'has' if self.state == 'failed' else 'is'} {self.state}"
+        if self.loss.last is None:
+            return state + ("; no step is done yet" if self.active else "")
+        step = self.digest.steps_done
+        return f"{state}: step {step:,} of {self.spec.steps:,}, loss {self.loss.last:.3g}"
+
+    def summary(self) -> str:
+        """The figures of the run so far, in one line: those of its whole time, but for the
+        throughput of one that goes on.
+        """
+        speed = self.loss.rate(over=2.0 if self.active else math.inf)
+        done = min(1.0, self.digest.steps_done / self.spec.steps)
+        parts = [
+            f"{speed:,.0f} examples/s" if speed else "",
+            f"loss {self.loss.last:.3g}" if self.loss.last is not None else "",
+            f"accuracy {self.accuracy.last:.3g}" if self.accuracy.last is not None else "",
+            f"workers waited {self.idle:.0%}" if self.idle is not None else "",
+            f"{done:.0%} done" if self.active and self.loss.last is not None else "",
+        ]
+        return " · ".join(filter(None, parts))
+
+    def details(self) -> str:
+        """The same and more, in lines."""
+        waiting = ", ".join(f"{task} {share:.0%}" for task, share in self.digest.idle.items())
+        stale = sorted(self.digest.updates.staleness.items())
+        updates = ", ".join(f"{n:,} of staleness {s}" for s, n in stale)
+        parts = [
+            f"{self.label}: {self.state}",
+            self.summary(),
+            f"waiting {waiting or 'not known'}",
+            f"updates: {updates or 'none'}",
+            f"{self.reality.word}: {self.reality.why}",
+            self.failure,
+        ]
+        return "\n  ".join(filter(None, parts))
 
 
 class View:
@@ -64,7 +184,7 @@ class View:
                 began = comparison.entrants[side.label].began
                 if began not in (None, side.digest.zero):
                     side.begin_at(began)
-            if all(side.state != "failed" for side in self.sides):
+            if not self._failed:
                 fairness = comparison.fairness
                 self.fairness = " ".join(filter(None, (fairness.why, fairness.advice)))
         active = [side.digest for side in self.sides if side.active]
@@ -81,9 +201,7 @@ class View:
 
         None for a single run, and while one of them has no loss.
         """
-        if self.given is not None:
-            return self.given
-        return sentences.common(self.sides) if len(self.sides) > 1 else None
+        return self.given or (self._common() if len(self.sides) > 1 else None)
 
     def panels(self) -> list[Panel]:
         """The charts; with one of the test accuracy if that is measured on the way."""
@@ -101,11 +219,13 @@ class View:
         return window, lanes(side.digest, window, columns)
 
     def headline(self) -> str:
-        """Who is ahead, or how far a single run is; names stand between ** and **."""
+        """Who is ahead or has won, or how far a single run is."""
         if len(self.sides) == 1:
-            return sentences.how_far(self.sides[0])
-        told = sentences.outcome if self.over else sentences.ahead
-        return told(self.sides, self.goal)
+            return self.sides[0].how_far()
+        if self._failed:
+            others = _names([side.label for side in self.sides if side.active])
+            return f"{_names(self._failed)} failed{f'; {others} goes on' if others else ''}"
+        return self._outcome(self.goal) if self.over else self._ahead(self.goal)
 
     def detail(self) -> str:
         """What to know beside the headline of a race: what it is for, and in the end whether it was
@@ -113,9 +233,12 @@ class View:
         """
         if len(self.sides) == 1 or self.fairness:
             return self.fairness
-        if any(side.state == "failed" for side in self.sides):
+        if self._failed:
             return ""
-        return sentences.aim(self.goal, given=self.given is not None)
+        if self.goal is None:
+            return "They race for the lowest loss that all reach."
+        lowest = "" if self.given else ", the lowest that all have reached"
+        return f"They race for {self.goal}{lowest}."
 
     def table(self) -> str:
         """The same as text: the sentence, what to know of it, and for each run its figures and
@@ -123,5 +246,71 @@ class View:
         """
         parts = [self.headline().replace("**", ""), self.detail()]
         for side in self.sides:
-            parts += ["", sentences.details(side), measures.table(side.run.trace)]
+            parts += ["", side.details(), measures.table(side.run.trace)]
         return "\n".join(parts).strip()
+
+    # --- who is ahead ---
+
+    @property
+    def _failed(self) -> list[str]:
+        return [side.label for side in self.sides if side.state == "failed"]
+
+    def _common(self) -> Goal | None:
+        """The lowest loss that all have reached; None while one of them has none."""
+        curves = [side.loss for side in self.sides]
+        return Goal.of_all("loss", curves) if all(c.record is not None for c in curves) else None
+
+    def _times(self, goal: Goal) -> tuple[list[tuple[str, float]], str]:
+        """(Label, seconds to the goal) of those that reached it, the first first; and the names of
+        the others.
+        """
+        reached = {side.label: r[0] for side in self.sides if (r := side.reached(goal))}
+        others = [side.label for side in self.sides if side.label not in reached]
+        return sorted(reached.items(), key=lambda pair: pair[1]), _names(others)
+
+    def _ahead(self, goal: Goal | None) -> str:
+        """Who is ahead in a race that goes on."""
+        shared = self._common()
+        if goal is None or shared is None:
+            late = _names([side.label for side in self.sides if side.loss.record is None])
+            return f"At the start: no loss yet from {late}"
+        times, behind = self._times(goal)
+        if not times:  # a target that nobody has reached
+            return self._ahead(shared)
+        (first, seconds), *others = times
+        so_far = f"{goal} after {_seconds(seconds)}"
+        if behind:
+            return f"**{first}** has reached {so_far}; {behind} not yet"
+        if others[0][1] <= LEVEL * seconds:
+            return f"**{first}** and **{others[0][0]}** are level: {so_far}"
+        later = ", ".join(f"**{label}** after {_seconds(then)}" for label, then in others)
+        return f"**{first}** is ahead: {so_far}, {later}"
+
+    def _outcome(self, goal: Goal | None) -> str:
+        """Who won a race that is over, and by how much."""
+        early = any(side.state == "stopped" for side in self.sides)
+        stopped = "Stopped early. So far: " if early else ""
+        if goal is None:
+            return f"{stopped}there is no loss to compare"
+        times, missed = self._times(goal)
+        if not times:
+            return f"{stopped}nobody reached {goal}"
+        (first, fast), *others = times
+        if not others:
+            after = f"after {_seconds(fast)}; {missed} did not"
+            return f"{stopped}only **{first}** reached {goal}, {after}"
+        second, slow = others[0]
+        if slow <= LEVEL * fast:
+            both = f"**{first}** and **{second}**"
+            return f"{stopped}{both} reached {goal} equally fast, after {_seconds(fast)}"
+        gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
+        won = f"**{first}** reached {goal} in {_seconds(fast)}"
+        return f"{stopped}{won}, {gap} **{second}** ({_seconds(slow)})"
+
+
+def _names(labels: Sequence[str]) -> str:
+    return " and ".join(f"**{label}**" for label in labels)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"
