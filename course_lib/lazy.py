@@ -4,24 +4,35 @@ and files of a package that are found by themselves.
 
 from __future__ import annotations
 
+import ast
 import pkgutil
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 
-def names(
-    package: str, places: dict[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package: `places` maps each public name to its
-    `module:name`.
+def names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` for a package. Its public names are those that it imports under
+    `if TYPE_CHECKING:`, where type checkers and editors find them as well.
     """
+    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text())
+    lists = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
+    places = {
+        alias.asname or alias.name: (str(node.module), alias.name)
+        for node in lists
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
     def __getattr__(name: str) -> Any:
+        if name == "__all__":  # asked for by `from ... import *`
+            return sorted(places)
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, attribute = places[name].partition(":")
+        module, attribute = places[name]
         return getattr(import_module(module), attribute)
 
     return __getattr__, lambda: sorted(places)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from course_lib.hardware import Machine, Reason
@@ -45,18 +45,7 @@ class Standing(NamedTuple):
 StandingOf = Callable[[str, Machine], Standing]
 """Framework and machine -> how real a strategy is there."""
 
-Programs = Mapping[str, Mapping[str, str]]
-"""Framework -> job -> `module:function`."""
-
-
-def programs(module: str, **jobs: tuple[str, ...]) -> Programs:
-    """Role functions named after their jobs, in a module of the same name for each framework:
-    `programs("mirrored", torch=("worker",))`.
-    """
-    return {
-        framework: {job: f"{__package__}.{framework}.{module}:{job}" for job in names}
-        for framework, names in jobs.items()
-    }
+WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
 
 
 def measured(cpu: str, gpu: str = "", at_least: int = 2) -> StandingOf:
@@ -82,10 +71,6 @@ REAL_PROCESSES = by_framework(
     tensorflow=measured(f"real processes; TensorFlow's RING {NO_NCCL}", NCCL),
     torch=measured(f"real processes; gloo {NO_NCCL}", NCCL),
 )
-OVER_TCP = by_framework(
-    tensorflow=measured("real processes; gRPC between TensorFlow's servers"),
-    torch=measured("real processes; torch RPC over TCP between workers and parameter servers"),
-)
 
 
 def anything(spec: RunSpec, machine: Machine) -> None:
@@ -102,11 +87,6 @@ def no_all_reduce(why: str) -> Callable[[RunSpec], Reason]:
     return lambda spec: Reason("all-reduce", "none", why)
 
 
-BY_PARAMETER_SERVERS = no_all_reduce(
-    "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
-)
-
-
 def batch_of(*parts: int) -> int:
     """A batch of 128 examples or a little less that divides by each of `parts`."""
     unit = math.lcm(*parts)
@@ -117,6 +97,8 @@ def batch_of(*parts: int) -> int:
 class Strategy:
     """A strategy: its facts, its role functions, and what a run of it may be asked for.
 
+    - `jobs`: for each framework that it is for, the jobs of its tasks; none if it cannot run there.
+      Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
     - `standing`: how real it is with a framework on a machine.
     - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
     - `order`: where it stands in tables.
@@ -135,7 +117,7 @@ class Strategy:
 
     name: str
     facts: Facts
-    programs: Programs
+    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: WORKERS)
     standing: StandingOf = REAL_PROCESSES
     check: Callable[[RunSpec, Machine], None] = anything
     order: int = 1000
@@ -149,6 +131,14 @@ class Strategy:
     asynchronous: bool = False
     model_parallel: bool = False
     takes: tuple[str, ...] = ()
+
+    @property
+    def programs(self) -> dict[str, dict[str, str]]:
+        """Framework -> job -> `module:function`."""
+        return {
+            framework: {job: f"{__package__}.{framework}.{self.name}:{job}" for job in jobs}
+            for framework, jobs in self.jobs.items()
+        }
 
     @property
     def usual_framework(self) -> str:

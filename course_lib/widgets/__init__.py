@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_lib import lazy
 
-_place, _names = lazy.names(
-    __name__,
-    {
-        "AllReduceStage": "course_lib.widgets.stage.all_reduce_stage:AllReduceStage",
-        "RaceBoard": "course_lib.widgets.board.board:RaceBoard",
-        "SavedRun": "course_lib.record.saved:SavedRun",
-        "Timeline": "course_lib.widgets.timeline.timeline:Timeline",
-        "TrainingBoard": "course_lib.widgets.board.board:TrainingBoard",
-    },
-)
+if TYPE_CHECKING:  # these are public names, for `lazy` as well
+    from course_lib.record.saved import SavedRun as SavedRun
+    from course_lib.widgets.board.board import RaceBoard as RaceBoard
+    from course_lib.widgets.board.board import TrainingBoard as TrainingBoard
+    from course_lib.widgets.stage.all_reduce_stage import AllReduceStage as AllReduceStage
+    from course_lib.widgets.timeline.timeline import Timeline as Timeline
+
+_place, _names = lazy.names(__name__)
 
 
 def _cards() -> dict[str, Any]:

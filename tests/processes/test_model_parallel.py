@@ -15,9 +15,7 @@ from course_lib import Trace, start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record.events import Metric, Phase, Update, task_key
 from course_lib.strategies import catalog
-from course_lib.strategies.facts.fully_sharded import FULLY_SHARDED
-from course_lib.strategies.facts.pipeline_parallel import PIPELINE_PARALLEL
-from course_lib.strategies.facts.tensor_parallel import TENSOR_PARALLEL
+from course_lib.strategies.facts.peers import FULLY_SHARDED, PIPELINE_PARALLEL, TENSOR_PARALLEL
 from tests.helpers import SUM_ORDER, keeping_weights
 
 STEPS = 30

@@ -21,10 +21,7 @@ from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import probe
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies.catalog import spec_for
-from course_lib.strategies.facts.central_storage import CENTRAL_STORAGE
-from course_lib.strategies.facts.mirrored import MIRRORED
-from course_lib.strategies.facts.one_device import ONE_DEVICE
-from course_lib.strategies.facts.tpu import TPU
+from course_lib.strategies.facts.one_machine import CENTRAL_STORAGE, MIRRORED, ONE_DEVICE, TPU
 from course_lib.strategies.strategy import Standing
 from tests.helpers import SUM_ORDER
 

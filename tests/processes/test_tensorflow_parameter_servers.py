@@ -18,8 +18,7 @@ from course_lib.errors import SpecError, TaskFailed
 from course_lib.record import measures
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
-from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
-from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
+from course_lib.strategies.facts.parameter_servers import PARAMETER_SERVER, SYNC_PARAMETER_SERVER
 from tests.helpers import SUM_ORDER, keeping_weights, until, updates, usual
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name

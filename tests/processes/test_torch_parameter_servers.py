@@ -16,10 +16,12 @@ from course_lib import Trace, start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
-from course_lib.strategies.facts.backup_workers import BACKUP_WORKERS
-from course_lib.strategies.facts.parameter_server import PARAMETER_SERVER
-from course_lib.strategies.facts.stale_synchronous import STALE_SYNCHRONOUS
-from course_lib.strategies.facts.sync_parameter_server import SYNC_PARAMETER_SERVER
+from course_lib.strategies.facts.parameter_servers import (
+    BACKUP_WORKERS,
+    PARAMETER_SERVER,
+    STALE_SYNCHRONOUS,
+    SYNC_PARAMETER_SERVER,
+)
 from tests.helpers import SUM_ORDER, keeping_weights, until, updates, usual
 
 ALL = (PARAMETER_SERVER, SYNC_PARAMETER_SERVER, STALE_SYNCHRONOUS, BACKUP_WORKERS)

@@ -20,7 +20,7 @@ from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 
 FACTS = """
-from course_lib.strategies.strategy import Facts, Strategy, no_all_reduce, programs
+from course_lib.strategies.strategy import Facts, Strategy, no_all_reduce
 
 TOY = Strategy(
     "toy",
@@ -29,7 +29,7 @@ TOY = Strategy(
         waits="nobody at all", wire="nothing", use="tests", limits="it learns nothing",
         source="ours",
     ),
-    programs("toy", torch=("worker",)),
+    jobs={"torch": ("worker",)},
     default_workers=2,
     all_reduce=no_all_reduce("There is nothing to reduce."),
     takes=("backups",),

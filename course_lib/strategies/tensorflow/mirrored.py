@@ -36,7 +36,7 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.facts.mirrored import cross_device_ops
+from course_lib.strategies.facts.one_machine import cross_device_ops
 from course_lib.strategies.tensorflow.steps import use_several
 from course_lib.strategies.tensorflow.training import train
 

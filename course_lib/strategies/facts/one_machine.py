@@ -1,0 +1,212 @@
+"""Strategies for the devices of one machine."""
+
+from __future__ import annotations
+
+from course_lib.errors import SpecError, Unavailable
+from course_lib.hardware import Machine, Reason
+from course_lib.spec import RunSpec
+from course_lib.strategies.strategy import (
+    REAL_PROCESSES,
+    Facts,
+    Standing,
+    Strategy,
+    by_framework,
+    measured,
+    no_all_reduce,
+)
+
+ONE_DEVICE = Strategy(
+    "one_device",
+    Facts(
+        summary="One process trains on one device: the yardstick for all others.",
+        variables="on the device",
+        gradients="the device, from the whole batch",
+        update="the device",
+        waits="nobody",
+        wire="nothing",
+        use="whatever fits on one device and is fast enough there; debugging",
+        limits="one device's speed and memory",
+        source="https://www.tensorflow.org/api_docs/python/tf/distribute/OneDeviceStrategy",
+    ),
+    standing=measured("one real process, on the CPU", "one real process, on a GPU", at_least=1),
+    order=10,
+    default_workers=1,
+    max_workers=1,
+    all_reduce=no_all_reduce("One device has nobody to reduce with."),
+)
+
+
+def cross_device_ops(spec: RunSpec) -> str:
+    """How TensorFlow's replicas reduce: as the spec says, else by hierarchical copy, where that is
+    right.
+    """
+    usual = "reduction_to_one_device" if spec.replicas % 2 else "hierarchical_copy"
+    return spec.cross_device_ops or usual
+
+
+def _check_mirrored(spec: RunSpec, machine: Machine) -> None:
+    """NCCL needs a GPU for each replica, TensorFlow's hierarchical copy an even number of them."""
+    asked, torch = spec.cross_device_ops, spec.framework == "torch"
+    if torch and asked not in (None, "nccl"):
+        text = "is TensorFlow's: leave it out, or take nccl on GPUs"
+        raise SpecError("cross_device_ops", asked, text)
+    if asked == "nccl":
+        any_device = "Take hierarchical_copy or reduction_to_one_device: they need no GPUs."
+        check_nccl(spec, machine, "Leave it out for gloo." if torch else any_device)
+    if asked == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
+        lost = f"TensorFlow's would lose the gradient of one of {spec.replicas} devices"
+        text = f"{lost}: take an even number, or reduction_to_one_device"
+        raise SpecError("cross_device_ops", asked, text)
+
+
+def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
+    """Raise `Unavailable` if a run cannot have NCCL on a machine; `cure`: what to take instead."""
+    needed = max(2, spec.shares)
+    usable = len(machine.gpus) if spec.framework in machine.cuda_frameworks else 0
+    if usable < needed:
+        can = f"{spec.framework} can use {usable or 'none'} on this machine"
+        why = f"it joins NVIDIA GPUs, {needed} of them in this run, and {can}"
+        raise Unavailable("nccl", why, cure)
+
+
+def _mirrored_all_reduce(spec: RunSpec) -> Reason | None:
+    """TensorFlow's is inside its one process; PyTorch's is the one that the plan finds."""
+    if spec.framework == "torch":
+        return None
+    why = f"All {spec.replicas} replicas are devices of one process."
+    return Reason("all-reduce", cross_device_ops(spec), why)
+
+
+MIRRORED = Strategy(
+    "mirrored",
+    Facts(
+        summary="Every device of one machine has a full copy of the model; their gradients are "
+        "averaged in each step, so the copies stay equal.",
+        variables="a copy on every device",
+        gradients="each device, from its share of the batch",
+        update="every device, to its own copy, with the same average",
+        waits="every device for all others, in each step",
+        wire="nothing leaves the machine; the busiest device moves (n-1) S each way "
+        "(reduction_to_one_device), n/2 S (hierarchical_copy) or 2(n-1)/n S (nccl)",
+        use="synchronous data parallelism over the GPUs of one machine: the usual first step "
+        "beyond one device",
+        limits="one machine; the slowest device sets the pace; the model must fit on every device",
+        source="https://www.tensorflow.org/api_docs/python/tf/distribute/MirroredStrategy",
+    ),
+    standing=by_framework(
+        tensorflow=measured(
+            "one real process; real replicas on logical CPU devices, which share its cores; "
+            "nccl would need two GPUs",
+            "one real process; replicas on up to {gpus} GPUs, joined by NCCL if you ask for it",
+        ),
+        torch=REAL_PROCESSES,
+    ),
+    check=_check_mirrored,
+    order=20,
+    one_process=("tensorflow",),
+    one_host="mirrored is for the devices of one machine",
+    all_reduce=_mirrored_all_reduce,
+    takes=("cross_device_ops",),
+)
+
+
+def _tpu_standing(framework: str, machine: Machine) -> Standing:
+    if framework == "torch":
+        why = "PyTorch reaches a TPU only through torch_xla, which this course does not use"
+        return Standing("unavailable", why, "Use --framework tensorflow.")
+    if not machine.tpu:
+        how = "the same replicas, compiled by the same compiler (XLA), with logical CPU devices"
+        cure = f"Use --emulate (emulate=True): {how} for cores."
+        return Standing("unavailable", "TPUStrategy needs a TPU, and this machine has none", cure)
+    return Standing("measured", "one real process, a replica on each core of the TPU")
+
+
+def _check_tpu(spec: RunSpec, machine: Machine) -> None:
+    """Refuse a run without a TPU, unless it is asked to emulate one."""
+    here = _tpu_standing(spec.framework, machine)
+    if here.reality == "unavailable" and not (spec.emulate and spec.framework == "tensorflow"):
+        what = "tpu" if spec.framework == "tensorflow" else f"tpu with {spec.framework}"
+        raise Unavailable(what, here.why, here.cure)
+    if spec.cross_device_ops == "nccl":
+        text = "a TPU's cores average over links of their own; NCCL is for GPUs"
+        raise SpecError("cross_device_ops", "nccl", text)
+
+
+def _tpu_all_reduce(spec: RunSpec) -> Reason:
+    if spec.emulate:
+        why = f"All {spec.replicas} replicas are devices of one process; one of them adds up."
+        return Reason("all-reduce", "reduction_to_one_device", why)
+    why = "XLA compiles it into the step, over the links between the TPU's cores."
+    return Reason("all-reduce", "xla", why)
+
+
+TPU = Strategy(
+    "tpu",
+    Facts(
+        summary="Every core of a TPU has a full copy of the model and runs the same program, "
+        "compiled by XLA; the cores average their gradients.",
+        variables="a copy on every core",
+        gradients="each core, from its share of the batch, multiplying in bfloat16",
+        update="every core, to its own copy, with the same average",
+        waits="every core for all others, in each step",
+        wire="nothing leaves the process; 2(n-1)/n S sent by each core over the TPU's own links "
+        "(emulated: (n-1) S to one device and back)",
+        use="large dense models whose shapes never change",
+        limits="everything must compile with XLA: fixed shapes, no Python inside a step; bfloat16 "
+        "keeps 8 significant bits",
+        source="https://www.tensorflow.org/guide/tpu",
+    ),
+    jobs={"tensorflow": ("worker",), "torch": ()},
+    standing=_tpu_standing,
+    check=_check_tpu,
+    order=30,
+    one_process=("tensorflow",),
+    all_reduce=_tpu_all_reduce,
+    takes=("emulate",),
+)
+
+
+def _check_central_storage(spec: RunSpec, machine: Machine) -> None:
+    """Refuse nccl: there is no all-reduce here that it could do."""
+    if spec.cross_device_ops == "nccl":
+        text = "central_storage averages on the host; mirrored has an all-reduce between devices"
+        raise SpecError("cross_device_ops", "nccl", text)
+
+
+CENTRAL_STORAGE = Strategy(
+    "central_storage",
+    Facts(
+        summary="The variables live once, on the host; every device of the machine fetches them, "
+        "and the host applies the average of the gradients.",
+        variables="once, on the host (CPU)",
+        gradients="each device, from its share of the batch",
+        update="the host, once a step, with the average",
+        waits="the host for all devices, and every device for the host's update, in each step",
+        wire="nothing leaves the machine; n S of variables from the host to the devices, and n S "
+        "of gradients back",
+        use="models whose variables do not fit on every device, such as large embeddings, on one "
+        "machine",
+        limits="everything passes through the host's memory; one machine; the slowest device sets "
+        "the pace",
+        source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
+    ),
+    standing=by_framework(
+        tensorflow=measured(
+            "one real process; variables on one logical CPU device, real replicas on others, "
+            "which share its cores",
+            "one real process; variables on the CPU, real replicas on up to {gpus} GPUs",
+            at_least=1,
+        ),
+        torch=measured(
+            "real processes, a replica in each; variables and gradients in memory that all of "
+            "them share"
+        ),
+    ),
+    check=_check_central_storage,
+    order=50,
+    one_process=("tensorflow",),
+    one_host="the parameters of central_storage lie in memory that all its workers share",
+    all_reduce=no_all_reduce(
+        "Gradients meet in the host's memory, where they are averaged and applied once."
+    ),
+)

@@ -1,0 +1,132 @@
+"""Strategies whose variables live on parameter servers. They differ in when a server applies a
+gradient, and in who waits for whom.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from course_lib.errors import SpecError
+from course_lib.hardware import Machine
+from course_lib.spec import RunSpec
+from course_lib.strategies.strategy import (
+    Facts,
+    Strategy,
+    batch_of,
+    by_framework,
+    measured,
+    no_all_reduce,
+)
+
+_FACTS = partial(
+    Facts,
+    variables="on the parameter servers, cut into equal parts; workers pull copies",
+    wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
+)
+_STRATEGY = partial(
+    Strategy,
+    jobs={"torch": ("worker", "ps")},
+    standing=by_framework(
+        tensorflow=measured("real processes; gRPC between TensorFlow's servers"),
+        torch=measured("real processes; torch RPC over TCP between workers and parameter servers"),
+    ),
+    all_reduce=no_all_reduce(
+        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
+    ),
+)
+_BOTH = {"tensorflow": ("chief", "worker", "ps"), "torch": ("worker", "ps")}
+_REVISITED = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)"
+
+PARAMETER_SERVER = _STRATEGY(
+    "parameter_server",
+    _FACTS(
+        summary="Workers pull the variables from parameter servers and push gradients back, which "
+        "are applied as they come (asynchronous SGD).",
+        gradients="each worker, from a share of a batch: whoever is free takes the next one",
+        update="the parameter server, with each gradient as it comes",
+        waits="nobody",
+        use="models too large for one machine's memory, such as big embeddings; workers of "
+        "unequal speed",
+        limits="gradients are stale: by close to n-1 updates if computing is nearly all of a "
+        "step, less otherwise; the parameter servers' network carries everything; Keras 3's fit "
+        "does not support it",
+        source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI "
+        "2014",
+    ),
+    jobs=_BOTH,
+    order=90,
+    default_workers=3,
+    asynchronous=True,
+)
+
+SYNC_PARAMETER_SERVER = _STRATEGY(
+    "sync_parameter_server",
+    _FACTS(
+        summary="Workers pull the variables from parameter servers, which wait for a gradient "
+        "from every worker and apply their mean, once a step.",
+        gradients="each worker, from its share of the batch",
+        update="the parameter server, with the mean of all workers' gradients",
+        waits="every worker for all others, in each step",
+        use="as an all-reduce would, where variables are to live on machines of their own",
+        limits="the slowest worker sets the pace; the parameter servers' network carries "
+        "everything; TensorFlow 2 has none, this one is ours",
+        source=_REVISITED,
+    ),
+    jobs=_BOTH,
+    order=100,
+    default_workers=3,
+)
+
+STALE_SYNCHRONOUS = _STRATEGY(
+    "stale_synchronous",
+    _FACTS(
+        summary="Parameter servers apply gradients as they come, but no worker begins a step "
+        "while it is too far ahead of the slowest.",
+        gradients="each worker, from its share of the batch",
+        update="the parameter server, with each gradient as it comes",
+        waits="a worker that has done more than staleness_bound steps more than the slowest, for "
+        "the slowest",
+        use="clusters whose workers have hiccups at different times",
+        limits="a worker that is always slow sets the pace of all; staleness up to (n-1)(2 "
+        "staleness_bound + 1)",
+        source="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel "
+        "Parameter Server, NIPS 2013",
+    ),
+    order=110,
+    asynchronous=True,
+    takes=("staleness_bound",),
+)
+
+
+def _check_backups(spec: RunSpec, machine: Machine) -> None:
+    """At least one gradient must count, and the batch must divide over those that do."""
+    counted = spec.workers - spec.backups
+    if counted < 1:
+        text = f"at most {spec.workers - 1} of {spec.workers} workers"
+        raise SpecError("backups", spec.backups, text)
+    if spec.batch % counted:
+        text = f"must divide evenly over the {counted} workers whose gradients count"
+        raise SpecError("global_batch", spec.batch, text)
+
+
+BACKUP_WORKERS = _STRATEGY(
+    "backup_workers",
+    _FACTS(
+        summary="Synchronous training with spare workers: the first (workers - backups) gradients "
+        "of a step make the update, the rest are dropped.",
+        gradients="each worker, from a share of the batch; (workers - backups) shares make up the "
+        "whole",
+        update="the parameter server, with the mean of the first (workers - backups) gradients of "
+        "a step",
+        waits="every worker for the first (workers - backups), in each step; the slowest "
+        "`backups` are not waited for",
+        use="synchronous training on many machines, of which some are slow at any time",
+        limits="what the backups compute is thrown away; the parameter servers' network carries "
+        "everything",
+        source=_REVISITED,
+    ),
+    check=_check_backups,
+    order=120,
+    default_batch=lambda spec: batch_of(spec.workers, max(1, spec.workers - spec.backups)),
+    takes=("backups",),
+)

@@ -1,0 +1,196 @@
+"""Strategies whose workers exchange with each other: each has a copy of the model, or a part."""
+
+from __future__ import annotations
+
+from course_lib import workloads
+from course_lib.errors import SpecError
+from course_lib.hardware import Machine, Reason
+from course_lib.spec import RunSpec
+from course_lib.strategies.facts.one_machine import check_nccl
+from course_lib.strategies.strategy import (
+    REAL_PROCESSES,
+    Facts,
+    Strategy,
+    batch_of,
+    by_framework,
+    measured,
+    no_all_reduce,
+)
+from course_lib.workloads.digits import CLASSES, PER_UNIT
+from course_lib.workloads.model import Dense, shapes
+
+
+def _check_native(spec: RunSpec, machine: Machine) -> None:
+    """Refuse nccl by name: the plan takes it by itself where every worker has a GPU."""
+    if "nccl" not in (spec.all_reduce, spec.cross_device_ops):
+        return
+    native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
+    cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
+    check_nccl(spec, machine, cure)
+    field = "all_reduce" if spec.all_reduce == "nccl" else "cross_device_ops"
+    text = "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
+    raise SpecError(field, "nccl", text)
+
+
+MULTI_WORKER_MIRRORED = Strategy(
+    "multi_worker_mirrored",
+    Facts(
+        summary="Every worker has a full copy of the model; an all-reduce averages their "
+        "gradients in each step, so the copies stay equal.",
+        variables="a copy on every worker",
+        gradients="each worker, from its share of the batch",
+        update="every worker, to its own copy, with the same average",
+        waits="every worker for all others, in each step: none begins the next before the average "
+        "is there",
+        wire="2(n-1)/n S bytes sent by each worker (ring all-reduce)",
+        use="synchronous data parallelism over several machines: the usual way to train on more "
+        "than one",
+        limits="the slowest worker sets the pace; the model must fit on every worker; one lost "
+        "worker stops all",
+        source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., "
+        "PyTorch Distributed, VLDB 2020",
+    ),
+    order=40,
+    check=_check_native,
+    takes_schedule=True,
+)
+
+
+FULLY_SHARDED = Strategy(
+    "fully_sharded",
+    Facts(
+        summary="Every worker keeps a part of each layer's parameters, and gathers the rest from "
+        "the others only while it computes that layer.",
+        variables="1/n of each layer on every worker",
+        gradients="each worker, from its share of the batch; a reduce-scatter leaves it with the "
+        "mean of its part",
+        update="each worker, to its own part",
+        waits="every worker for all others, in each layer, forward and back",
+        wire="3(n-1)/n S bytes sent by each worker: two all-gathers of the parameters and a "
+        "reduce-scatter of the gradients",
+        use="data parallelism with models that do not fit on one device: the usual way to train "
+        "large ones",
+        limits="half as much again over the wire as an all-reduce; the largest layers, two at a "
+        "time, must fit on every worker",
+        source="Rajbhandari et al., ZeRO, SC 2020; Zhao et al., PyTorch FSDP, VLDB 2023",
+    ),
+    jobs={"torch": ("worker",)},
+    order=80,
+    default_workers=2,
+    all_reduce=no_all_reduce(
+        "All-gathers of parameters and a reduce-scatter of gradients take its place."
+    ),
+)
+
+
+def _check_tensor(spec: RunSpec, machine: Machine) -> None:
+    """Only pairs of dense layers can be cut, into at most as many pieces as they have hidden units;
+    TensorFlow's DTensor needs pieces of equal size.
+    """
+    layers = workloads.load(spec).layers
+    dense = [layer for layer in layers if isinstance(layer, Dense)]
+    if len(dense) < len(layers) or len(dense) % 2:
+        text = "cuts dense layers, two at a time: digits, digits_deep and wide have them"
+        raise SpecError("workload", spec.workload, f"tensor_parallel {text}")
+    even = spec.framework == "tensorflow"
+    field, shards = ("replicas", spec.replicas) if even else ("workers", spec.workers)
+    for units in (layer.units for layer in dense[::2]):
+        if shards > units:
+            text = f"at most {units}, one for each hidden unit of {spec.workload}"
+            raise SpecError(field, shards, text)
+        if even and units % shards:
+            cure = "such as 2, 4 or 8"
+            if "parameters" in workloads.fields(spec.workload):
+                cure = f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
+            text = f"must divide the {units} hidden units of {spec.workload}, {cure}"
+            raise SpecError(field, shards, text)
+
+
+def _tensor_all_reduce(spec: RunSpec) -> Reason:
+    why = "Workers add up in the middle of a step what their pieces make"
+    return Reason("all-reduce", "of activations", f"{why}; gradients of parameters stay.")
+
+
+TENSOR_PARALLEL = Strategy(
+    "tensor_parallel",
+    Facts(
+        summary="Every layer is cut into pieces, one on each worker; all compute the same batch, "
+        "and add up what their pieces make of it.",
+        variables="a piece of every layer on each worker",
+        gradients="each worker those of its own pieces, from the whole batch",
+        update="each worker, to its own pieces",
+        waits="every worker for all others, in each pair of layers",
+        wire="activations: 2(n-1)/n A bytes sent by each worker in an all-reduce of A bytes, one "
+        "forward for each pair of layers and one back for each but the first; no gradients of "
+        "parameters",
+        use="layers that are too large for one device; inside a machine, where the wires are fast",
+        limits="it exchanges in the middle of every step, so slow wires stall it; a layer has "
+        "only so many units to share out",
+        source="Shoeybi et al., Megatron-LM, 2019; "
+        "https://www.tensorflow.org/guide/dtensor_overview",
+    ),
+    standing=by_framework(
+        tensorflow=measured(
+            "one real process; DTensor on a mesh of logical CPU devices, which share its cores"
+        ),
+        torch=REAL_PROCESSES,
+    ),
+    check=_check_tensor,
+    order=60,
+    default_workers=2,
+    model_parallel=True,
+    one_process=("tensorflow",),
+    all_reduce=_tensor_all_reduce,
+)
+
+
+def _check_pipeline(spec: RunSpec, machine: Machine) -> None:
+    """Every stage needs a layer with weights, all microbatches are equally large, and 1F1B needs a
+    microbatch for each stage to fill the pipeline.
+    """
+    workload, stages, parts = workloads.load(spec), spec.workers, spec.microbatches
+    layers = sum(len(shape) > 1 for shape in shapes(workload.layers, workload.input_shape))
+    if stages > layers:
+        text = f"{spec.workload} has {layers} layers with weights, so at most {layers} stages"
+        raise SpecError("workers", stages, text)
+    if spec.batch % parts:
+        divisors = [n for n in range(stages, spec.batch + 1) if spec.batch % n == 0]
+        near = min(divisors, key=lambda n: abs(n - parts))
+        text = f"must divide the batch of {spec.batch}, such as {near}"
+        raise SpecError("microbatches", parts, text)
+    if spec.pipeline == "1f1b" and parts < stages:
+        text = f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer"
+        raise SpecError("microbatches", parts, text)
+
+
+PIPELINE_PARALLEL = Strategy(
+    "pipeline_parallel",
+    Facts(
+        summary="The layers are cut into stages, one on each worker; the batch flows through them "
+        "in microbatches, forward and back.",
+        variables="each layer on one worker: its stage",
+        gradients="each stage those of its own layers, microbatch by microbatch",
+        update="each stage, to its own layers, once all microbatches are back",
+        waits="every stage for its neighbours; for (n-1)/(m+n-1) of the time, with m "
+        "microbatches, while the pipeline fills and drains",
+        wire="the activations between two stages forward, and as many bytes of their gradients "
+        "back; no parameters and no gradients of them",
+        use="models too deep for one device, across machines too: it sends little, and only to "
+        "neighbours",
+        limits="the bubble; the slowest stage sets the pace; activations of many microbatches at "
+        "a time (gpipe: m, 1f1b: at most n)",
+        source="Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019; "
+        "Narayanan et al., Efficient Large-Scale Language Model "
+        "Training, SC 2021",
+    ),
+    jobs={"torch": ("worker",)},
+    order=70,
+    check=_check_pipeline,
+    default_batch=lambda spec: batch_of(spec.workers, spec.microbatches),
+    default_workers=2,
+    model_parallel=True,
+    all_reduce=no_all_reduce(
+        "Neighbours send each other activations and their gradients; nobody all-reduces."
+    ),
+    takes=("microbatches", "pipeline"),
+)
