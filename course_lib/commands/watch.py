@@ -16,15 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.errors import SpecError
-from course_lib.record.events import Phase
 from course_lib.record.saved import saved_runs
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.plots import NAMES, runs
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
-from course_lib.widgets.source import source
-from course_lib.widgets.timeline.still import lanes_svg
+from course_lib.widgets.timeline.timeline import Timeline
 
 PERIOD = 0.25  # seconds between pictures
 
@@ -115,12 +113,7 @@ def picture(
 ) -> None:
     """Draw what each worker of a run did, from its trace, as an SVG file."""
     try:
-        shown = source(run_dir)
-        last = max((p.step for p in shown.trace.all(Phase)), default=0)
-        first = max(0, (last - steps) // 2) if first is None else first
-        named = " · ".join(filter(None, (title or shown.title, shown.reality)))
-        out.write_text(lanes_svg(shown.trace, named, first, steps))
+        print(Timeline(run_dir).still(out, first, steps, title))
     except (OSError, ValueError) as error:
         text = "cannot be drawn: the directory of a run is needed, as `run` prints it"
         raise SpecError("run_dir", str(run_dir), f"{text} ({error})") from None
-    print(out)

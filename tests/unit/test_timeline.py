@@ -27,9 +27,9 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.spec import RunSpec
 from course_lib.widgets import Timeline
-from course_lib.widgets.source import source
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
+from course_lib.widgets.timeline.timeline import source
 from tests.made_up import EVENTS, training
 
 
@@ -346,6 +346,15 @@ def test_a_still_picture_of_phases_marks_what_befell_a_task(tmp_path: Path) -> N
     timeline = Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "by kill()", 5.5)]))
     svg = timeline.still(tmp_path / "t.svg").read_text()
     assert "worker:0, step 0: wait 2000.0 ms" in titles(svg) and "killed by kill()" in svg
+
+
+def test_words_that_have_no_room_on_the_right_stand_on_the_left() -> None:
+    marks = [Lifecycle("worker:0", "slowed", "", at, factor=4.0) for at in (1.5, 6.4)]
+    words = "slowed to 4 times its time"
+    root = ET.fromstring(lanes_svg(Trace([*EVENTS, *marks]), ""))
+    found = [e for e in root.iter("{http://www.w3.org/2000/svg}text") if e.text == words]
+    assert [e.get("text-anchor") for e in found] == ["start", "end"]
+    assert float(found[0].get("x", "")) + 8 * len(words) < 960 > float(found[1].get("x", ""))
 
 
 def test_a_still_picture_of_messages_has_an_arrow_for_each_of_them(tmp_path: Path) -> None:

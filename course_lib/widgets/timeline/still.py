@@ -16,6 +16,7 @@ from course_lib.widgets.kit import Inside, Markup, svg
 from course_lib.widgets.kit.palette import ALARM, INK, PHASE
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 90, 940, 34, 52
+LETTER = 8  # the width of a bold letter, on average at most
 BLUE = PHASE["compute"].color
 MOST = 2000  # arrows that can be told apart, or nearly
 MARKED = ("slowed", "paused", "resumed", "killed", "failed")
@@ -45,7 +46,10 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
         if e.state in MARKED and start <= e.at <= end and e.task in tasks:
             x, y = LEFT + (e.at - start) * scale, top[e.task]
             parts.append(svg.path("M", x, y, "v", LANE, stroke=ALARM, stroke_width=3))
-            parts.append(svg.text(x + 6, y + 22, e.words, fill=ALARM, font_weight=600))
+            fits = x + 6 + LETTER * len(e.words) < WIDTH
+            place = (x + 6, "start") if fits else (x - 6, "end")
+            look = {"fill": ALARM, "font_weight": 600, "text_anchor": place[1]}
+            parts.append(svg.text(place[0], y + 22, e.words, **look))
     present = [what for what in PHASE if any(p.what == what for p in phases)]
     parts += [
         _axis(bottom, end - start, scale),

@@ -8,20 +8,46 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import anywidget
 import traitlets
 
 from course_lib import text
+from course_lib.collectives import Simulation
+from course_lib.errors import SpecError
 from course_lib.record import measures
 from course_lib.record.chrome import save_chrome
 from course_lib.record.events import Message, Phase, task_key
+from course_lib.record.reality import SIMULATED, reality
+from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
+from course_lib.spec import RunSpec
 from course_lib.widgets.kit import badge, page
-from course_lib.widgets.source import Given, is_over, source
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
+
+
+class Traced(Protocol):
+    """Whatever has a trace: a run, an entrant of a race, an all-reduce."""
+
+    @property
+    def trace(self) -> Trace: ...
+
+
+Given = Trace | Traced | Simulation | Path | str
+
+
+class Source(NamedTuple):
+    """A trace, what ran (`title`), how real it is (`reality`, "" where nobody says) and `why`, and
+    the `slow` tasks of its spec.
+    """
+
+    trace: Trace
+    title: str
+    reality: str
+    why: str
+    slow: dict[str, float]
 
 
 class Timeline(anywidget.AnyWidget):
@@ -52,8 +78,9 @@ class Timeline(anywidget.AnyWidget):
         described, data = scene(self.source.trace, self.source.slow)
         sign = badge(self.source.reality, self.source.why)
         described |= {"title": self.source.title, "badge": sign}
+        live = getattr(self.given, "state", "finished") in ("starting", "running")
         with self.hold_sync():  # one message: the columns belong to the description
-            self.scene, self.data, self.live = described, data, not is_over(self.given)
+            self.scene, self.data, self.live = described, data, live
         return self
 
     def export(self, path: Path | str) -> Path:
@@ -67,12 +94,14 @@ class Timeline(anywidget.AnyWidget):
         """Write a page with the same timeline, zoom and all, without a kernel or a network."""
         return page.save(path, page.html(self, self.source.title or "Timeline", self.table()))
 
-    def still(self, path: Path | str, first: int | None = None, steps: int = 8) -> Path:
+    def still(
+        self, path: Path | str, first: int | None = None, steps: int = 8, title: str = ""
+    ) -> Path:
         """Write an SVG picture of `steps` steps from step `first` on (default: from the middle); of
-        a trace without phases, of its messages.
+        a trace without phases, of its messages. `title`: default is what ran.
         """
         trace = self.source.trace
-        title = " · ".join(filter(None, (self.source.title, self.source.reality)))
+        title = " · ".join(filter(None, (title or self.source.title, self.source.reality)))
         numbers = sorted({p.step for p in trace.all(Phase)})
         if not numbers:
             return page.save(path, messages_svg(trace, title))
@@ -131,3 +160,40 @@ class Timeline(anywidget.AnyWidget):
         tasks = f"{len(self.scene['lanes'])} tasks"
         facts = filter(None, (self.source.title, tasks, self.source.reality))
         return f"Timeline({', '.join(facts)})"
+
+
+def source(given: Given) -> Source:
+    """Read what was given.
+
+    Raises `SpecError` for a path that holds no trace, and for an object that has none.
+    """
+    if isinstance(given, (str, Path)):
+        given = _saved(Path(given))
+    trace = given if isinstance(given, Trace) else getattr(given, "trace", None)
+    if isinstance(given, Simulation):
+        if trace is None:
+            allowed = "a simulation with its messages: simulate(..., trace=True)"
+            raise SpecError("trace", given, allowed)
+        title = f"{given.schedule.name}, {given.schedule.ranks} ranks"
+        return Source(trace, title, *SIMULATED, {})
+    if not isinstance(trace, Trace):
+        raise SpecError("trace", given, "a run, the directory of one, a simulation, or a Trace")
+    saved = trace.files.spec if trace.files and trace.files.holds_run else None
+    spec: RunSpec | None = getattr(given, "spec", None) or saved
+    if spec:
+        title = (
+            f"{spec.strategy} · {spec.framework} · "
+            f"{spec.shares} {'replicas' if spec.replicas > 1 else 'workers'}"
+        )
+        return Source(trace, title, *reality(spec, trace), dict(spec.slow))
+    named: Any = given if hasattr(given, "algorithm") and hasattr(given, "workers") else None
+    title = f"{named.algorithm}, {named.workers} workers" if named else ""
+    return Source(trace, title, getattr(given, "reality", ""), "", {})
+
+
+def _saved(path: Path) -> Trace:
+    try:
+        return Trace.of_run(path) if path.is_dir() else Trace.load(path)
+    except (OSError, ValueError) as error:
+        allowed = f"the directory of a run, or a file that Trace.save wrote ({error})"
+        raise SpecError("trace", str(path), allowed) from None
