@@ -4,33 +4,157 @@ The buffer of every rank is cut into equal chunks. A transfer takes one chunk fr
 where it is added to what is there ("reduce") or takes its place ("copy"). All transfers of a round
 read what was there at the start of the round. No barrier stands between rounds: a rank goes on when
 its own sends of the round have left and its own receives have been applied.
+
+Rounds are written in one of two ways: as lists, which a learner writes, or as arrays, for thousands
+of ranks. Both are read in the same way: `schedule.rounds[2][0]` is a `Transfer`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 
-from course_lib.collectives.rounds import Op, Round, Rounds, Transfer
 from course_lib.errors import SpecError
 
-__all__ = [
-    "Kind",
-    "Op",
-    "Round",
-    "Rounds",
-    "Schedule",
-    "Transfer",
-    "bounds",
-    "check_workers",
-    "place",
-]
-
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"]
+Op = Literal["reduce", "copy"]
+OPS: tuple[Op, Op] = ("copy", "reduce")  # at index False and True of `Round.reduce`
+
+
+class Transfer(NamedTuple):
+    """Chunk `chunk` goes from rank `src` to rank `dst`, where it is added to what is there (op
+    "reduce") or replaces it ("copy").
+    """
+
+    src: int
+    dst: int
+    chunk: int
+    op: Op
+
+    def __str__(self) -> str:
+        return f"{self.src}→{self.dst} {'+' if self.op == 'reduce' else '='}c{self.chunk}"
+
+
+class Round(Sequence[Transfer]):
+    """The transfers of one round, held as arrays: row i takes `span[i]` chunks, from `chunk[i]` on,
+    from `src[i]` to `dst[i]`.
+
+    Any of `src`, `dst`, `chunk` and `span` may be one number for all rows. As a sequence it has one
+    `Transfer` for each chunk.
+    """
+
+    __slots__ = ("chunk", "dst", "reduce", "span", "src")
+
+    def __init__(
+        self, src: Any, dst: Any, chunk: Any, op: Op | np.ndarray, span: Any = None
+    ) -> None:
+        self.src, self.dst, self.chunk = np.broadcast_arrays(*np.atleast_1d(src, dst, chunk))
+        rows = len(self.src)
+        # None: one chunk in each row
+        self.span = None if span is None else np.broadcast_to(span, rows)
+        self.reduce = np.full(rows, op == "reduce") if isinstance(op, str) else op
+
+    @classmethod
+    def of(cls, transfers: Iterable[Any], number: int = 0) -> Round:
+        """A round from transfers or plain 4-tuples. Raises SpecError, with the `number` of the
+        round, for something else.
+        """
+        if isinstance(transfers, Round):
+            return transfers
+        rows = [_transfer(t, number) for t in transfers]
+        src, dst, chunk = np.array([t[:3] for t in rows], dtype=np.int64).reshape(-1, 3).T
+        return cls(src, dst, chunk, np.array([t.op == "reduce" for t in rows], dtype=bool))
+
+    def __len__(self) -> int:
+        return len(self.src) if self.span is None else int(self.span.sum())
+
+    def __iter__(self) -> Iterator[Transfer]:
+        span = np.ones_like(self.src) if self.span is None else self.span
+        columns = (self.src, self.dst, self.chunk, span, self.reduce)
+        for src, dst, first, chunks, reduce in zip(*(c.tolist() for c in columns), strict=True):
+            for chunk in range(first, first + chunks):
+                yield Transfer(src, dst, chunk, OPS[reduce])
+
+    @overload
+    def __getitem__(self, index: int) -> Transfer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Transfer, ...]: ...
+    def __getitem__(self, index: int | slice) -> Transfer | tuple[Transfer, ...]:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        if len(self) == 0 or len(self) > 1000:
+            return f"Round({len(self)} transfers)"
+        more = ", ..." if len(self) > 4 else ""
+        return f"Round({len(self)} transfers: {', '.join(map(str, self[:4]))}{more})"
+
+
+def _transfer(given: Any, number: int) -> Transfer:
+    """The transfer that a learner gave in round `number`. Raises SpecError."""
+    where = f"rounds[{number}]"
+    try:
+        src, dst, chunk, op = given
+    except (TypeError, ValueError):
+        raise SpecError(where, given, "each transfer is Transfer(src, dst, chunk, op)") from None
+    if op not in OPS:
+        allowed = "'reduce' (add to what is there) or 'copy' (take its place)"
+        raise SpecError(f"{where} {src}→{dst} op", op, allowed)
+    for name, value in (("src", src), ("dst", dst), ("chunk", chunk)):
+        if not hasattr(value, "__index__"):
+            raise SpecError(f"{where} {name}", value, "a whole number (divide with //, not /)")
+    return Transfer(operator.index(src), operator.index(dst), operator.index(chunk), op)
+
+
+class Rounds(Sequence[Round]):
+    """`count` rounds that are made when they are needed: round i is `make(i)`.
+
+    `a + b` is the rounds of `a`, then those of `b`.
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Round]) -> None:
+        self._count, self._make = count, make
+
+    def __add__(self, other: Rounds) -> Rounds:
+        n = self._count
+        return Rounds(n + len(other), lambda i: self._make(i) if i < n else other._make(i - n))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Round: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
+    def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
+        numbers = range(self._count)[index]
+        return self._make(numbers) if isinstance(numbers, int) else tuple(map(self._make, numbers))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tuple, (list(self),)  # the functions that make rounds do not pickle, the rounds do
+
+    def __repr__(self) -> str:
+        return f"Rounds({len(self)})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,10 +185,8 @@ class Schedule:
     hosts: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        check_workers(self.workers)
-        for name, least in (("chunks", 1), ("servers", 0)):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
-                raise SpecError(name, getattr(self, name), f"a whole number from {least} on")
+        for name, least in (("workers", 1), ("chunks", 1), ("servers", 0)):
+            check_number(name, getattr(self, name), least)
         if self.kind not in get_args(Kind):
             raise SpecError.unknown("kind", self.kind, get_args(Kind))
         if not isinstance(self.rounds, Rounds):
@@ -75,11 +197,8 @@ class Schedule:
         if owners and (
             len(owners) != self.chunks or not all(0 <= r < self.workers for r in owners)
         ):
-            raise SpecError(
-                "owners",
-                owners,
-                f"one rank from 0 to {self.workers - 1} for each of {self.chunks} chunks",
-            )
+            allowed = f"one rank from 0 to {self.workers - 1} for each of {self.chunks} chunks"
+            raise SpecError("owners", owners, allowed)
         self._set("owners", owners)
         self._set("hosts", place(self.ranks, self.hosts or (0,) * self.ranks))
 
@@ -127,15 +246,11 @@ class Schedule:
         """16 hex digits that are equal for two schedules if they do the same, whatever their names
         and hosts.
         """
-        state = hashlib.blake2b(
-            repr((self.workers, self.servers, self.chunks, self.kind, self.owners)).encode(),
-            digest_size=8,
-        )
+        facts = (self.workers, self.servers, self.chunks, self.kind, self.owners)
+        state = hashlib.blake2b(repr(facts).encode(), digest_size=8)
         for r in self.rounds:
-            state.update(
-                np.array([(*t[:3], t.op == "reduce") for t in r], dtype=np.int64).tobytes()
-                + b"round"
-            )
+            transfers = np.array([(*t[:3], t.op == "reduce") for t in r], dtype=np.int64)
+            state.update(transfers.tobytes() + b"round")
         return state.hexdigest()
 
     def __repr__(self) -> str:
@@ -154,11 +269,11 @@ class Schedule:
         return "\n".join([repr(self), *lines, *(["  ..."] if len(self.rounds) > 32 else [])])
 
 
-def check_workers(workers: int) -> int:
-    """Return a number of workers if it is one, else raise SpecError."""
-    if not isinstance(workers, int) or workers < 1:
-        raise SpecError("workers", workers, "a whole number from 1 on")
-    return workers
+def check_number(name: str, value: int, least: int = 1) -> int:
+    """Return a number if it is whole and at least `least`, else raise SpecError."""
+    if not isinstance(value, int) or value < least:
+        raise SpecError(name, value, f"a whole number from {least} on")
+    return value
 
 
 def bounds(length: int, chunks: int) -> np.ndarray:
@@ -176,15 +291,11 @@ def place(ranks: int, hosts: int | Sequence[int]) -> tuple[int, ...]:
     """
     if isinstance(hosts, int):
         if not 1 <= hosts <= ranks:
-            raise SpecError(
-                "hosts", hosts, f"a number from 1 to {ranks}, one host for each rank at most"
-            )
+            allowed = f"a number from 1 to {ranks}, one host for each rank at most"
+            raise SpecError("hosts", hosts, allowed)
         return tuple(np.repeat(np.arange(hosts), np.diff(bounds(ranks, hosts))).tolist())
     placement = tuple(map(int, hosts))
     if len(placement) != ranks or min(placement) < 0:
-        raise SpecError(
-            "hosts",
-            placement,
-            f"a number of hosts, or the host (from 0 on) of each of {ranks} ranks",
-        )
+        allowed = f"a number of hosts, or the host (from 0 on) of each of {ranks} ranks"
+        raise SpecError("hosts", placement, allowed)
     return placement

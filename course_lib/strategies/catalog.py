@@ -98,15 +98,9 @@ def schedule(spec: RunSpec, algorithm: Callable[..., Schedule] | None = None) ->
         raise SpecError("all_reduce", spec.all_reduce, _keeps_its_own(spec))
     if algorithm is None and spec.all_reduce not in ALGORITHMS | FOILS:
         raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS, *FOILS])
-    # a worker is the server
-    colocated = spec.all_reduce == "parameter_server" and algorithm is None
     hosts = [spec.places[f"worker:{i}"] for i in range(spec.workers)]
-    found = build(
-        algorithm or spec.all_reduce,
-        spec.workers,
-        hosts=hosts if spec.placement else spec.hosts,
-        **({"colocated": True} if colocated else {}),
-    )
+    on = hosts if spec.placement else spec.hosts
+    found = build(algorithm or spec.all_reduce, spec.workers, on, alone=True)
     if found.kind != "all_reduce" or found.servers:
         what = "one that needs servers of its own" if found.servers else f"a {found.kind}"
         text = f"{what}; a run needs an all-reduce between its workers"

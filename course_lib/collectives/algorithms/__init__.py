@@ -2,7 +2,8 @@
 
 The file `NAME.py` holds the all-reduce `NAME(workers) -> Schedule` and its `closed_form`. It may
 list related functions in a tuple: `FOILS` (all-reduces that nobody would use, for comparison) and
-`HALVES` (a reduce-scatter or an all-gather alone).
+`HALVES` (a reduce-scatter or an all-gather alone), and give its place in tables (`ORDER`; without
+one it comes last).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from course_lib import lazy
 from course_lib.collectives.model import ClosedForm
@@ -23,7 +24,7 @@ ALGORITHMS: dict[str, Algorithm] = {}
 FOILS: dict[str, Algorithm] = {}
 HALVES: dict[str, Algorithm] = {}
 
-for module in lazy.modules(__name__):
+for module in sorted(lazy.modules(__name__), key=lambda module: getattr(module, "ORDER", 100)):
     name = module.__name__.rpartition(".")[2]
     ALGORITHMS[name] = getattr(module, name)
     FOILS |= {function.__name__: function for function in getattr(module, "FOILS", ())}
@@ -44,30 +45,32 @@ def find(algorithm: str | Algorithm) -> Algorithm:
 
 
 def build(
-    algorithm: str | Algorithm, workers: int, hosts: int | Sequence[int] = 1, **options: Any
+    algorithm: str | Algorithm,
+    workers: int,
+    hosts: int | Sequence[int] = 1,
+    alone: bool = False,
+    **options: Any,
 ) -> Schedule:
     """The schedule of an algorithm for `workers` workers on `hosts`; `options` go to its function.
 
+    If the workers are `alone`, an algorithm that can put its servers on them (`colocated`) does.
     Raises SpecError where a learner's function does not return a Schedule for so many workers.
     """
     function = find(algorithm)
     name = getattr(function, "__name__", "algorithm")
-    knows_hosts = "hosts" in inspect.signature(function).parameters
-    if knows_hosts:
+    takes = inspect.signature(function).parameters
+    if "hosts" in takes:
         options["hosts"] = hosts
+    if alone and "colocated" in takes:
+        options["colocated"] = True
     schedule = function(workers, **options)
     if not isinstance(schedule, Schedule):
-        kind = type(schedule).__name__
-        raise SpecError(
-            f"{name}({workers})", kind, "must return a Schedule(name, workers, chunks, rounds)"
-        )
+        must = "must return a Schedule(name, workers, chunks, rounds)"
+        raise SpecError(f"{name}({workers})", type(schedule).__name__, must)
     if schedule.workers != workers:
-        raise SpecError(
-            f"{name}({workers}).workers",
-            schedule.workers,
-            f"a schedule for {workers} workers was asked for",
-        )
-    return schedule if knows_hosts or hosts == 1 else schedule.placed(hosts)
+        asked = f"a schedule for {workers} workers was asked for"
+        raise SpecError(f"{name}({workers}).workers", schedule.workers, asked)
+    return schedule if "hosts" in takes or hosts == 1 else schedule.placed(hosts)
 
 
 def closed_form(algorithm: str, workers: int, bytes: int, **options: Any) -> ClosedForm:
@@ -78,7 +81,5 @@ def closed_form(algorithm: str, workers: int, bytes: int, **options: Any) -> Clo
     """
     if algorithm not in ALGORITHMS:
         raise SpecError.unknown("algorithm", algorithm, ALGORITHMS)
-    form: ClosedForm = import_module(f"{__name__}.{algorithm}").closed_form(
-        workers, bytes, **options
-    )
-    return form
+    form = import_module(f"{__name__}.{algorithm}").closed_form
+    return cast(ClosedForm, form(workers, bytes, **options))

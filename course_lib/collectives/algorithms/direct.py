@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import Round, Rounds, Schedule, check_workers
+from course_lib.collectives.schedule import Round, Rounds, Schedule, check_number
+
+ORDER = 8
 
 
 def direct(workers: int) -> Schedule:
@@ -61,5 +63,5 @@ HALVES = (direct_reduce_scatter, direct_all_gather)
 
 
 def _everyone_to_everyone(workers: int) -> tuple[np.ndarray, np.ndarray]:
-    src = np.tile(np.arange(check_workers(workers)), max(workers - 1, 1))
+    src = np.tile(np.arange(check_number("workers", workers)), max(workers - 1, 1))
     return src, (src + np.repeat(np.arange(1, max(workers, 2)), workers)) % workers

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import Round, Schedule, check_workers
-from course_lib.errors import SpecError
+from course_lib.collectives.schedule import Round, Schedule, check_number
+
+ORDER = 3
 
 
 def double_tree(workers: int, pieces: int = 4) -> Schedule:
@@ -26,8 +27,7 @@ def double_tree(workers: int, pieces: int = 4) -> Schedule:
     one message and receives one at a time; without colours a rank has up to four of each in a
     round. NCCL has used such trees since 2.4.
     """
-    if pieces < 1:
-        raise SpecError("pieces", pieces, "a whole number from 1 on")
+    check_number("pieces", pieces)
     # tree, rank -> parent, or -1 for the root
     up = np.array([_parents(workers), _parents(workers, mirrored=True)])
     depth = _depths(up)
@@ -74,7 +74,7 @@ def _parents(workers: int, mirrored: bool = False) -> np.ndarray:
     sets the next one, or only clears it where that would be past the end. In the mirrored tree the
     ranks of even seats sit on odd ones (with an odd number, all move on by one).
     """
-    rank = np.arange(check_workers(workers))
+    rank = np.arange(check_number("workers", workers))
     seat = rank + 1
     if mirrored:
         seat = workers - rank if workers % 2 == 0 else (rank + 1) % workers + 1

@@ -22,6 +22,8 @@ from course_lib.collectives.algorithms.recursive_doubling import fold
 from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule
 
+ORDER = 5
+
 
 def halving_doubling(workers: int) -> Schedule:
     """All-reduce by Rabenseifner: vector halving with distance doubling as reduce-scatter, then all

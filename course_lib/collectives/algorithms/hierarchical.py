@@ -24,6 +24,8 @@ import numpy as np
 from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Op, Round, Schedule, bounds, place
 
+ORDER = 7
+
 
 def hierarchical(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
     """All-reduce in which no more bytes cross between hosts than must.

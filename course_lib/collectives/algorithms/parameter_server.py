@@ -10,6 +10,8 @@ from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule, Transfer
 from course_lib.errors import SpecError
 
+ORDER = 9
+
 
 def parameter_server(workers: int, servers: int = 1, colocated: bool = False) -> Schedule:
     """All-reduce in 2 rounds, push and pull, through k servers that hold S/k bytes each.

@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import Round, Schedule, check_workers
+from course_lib.collectives.schedule import Round, Schedule, check_number
+
+ORDER = 6
 
 
 def recursive_doubling(workers: int) -> Schedule:
@@ -57,6 +59,6 @@ def fold(workers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     2, 4, 5 and the extra ranks are 1 and 3. The extra ranks hand their gradients to their partners
     before the others start, and get the result from them after.
     """
-    pairs = check_workers(workers) - 2 ** (workers.bit_length() - 1)
+    pairs = check_number("workers", workers) - 2 ** (workers.bit_length() - 1)
     stay = 2 * np.arange(pairs)
     return np.concatenate([stay, np.arange(2 * pairs, workers)]), stay, stay + 1

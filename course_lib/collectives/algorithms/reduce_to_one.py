@@ -11,6 +11,8 @@ import numpy as np
 from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule
 
+ORDER = 1
+
 
 def reduce_to_one(workers: int) -> Schedule:
     """All-reduce in 2 rounds through rank 0, the bottleneck.

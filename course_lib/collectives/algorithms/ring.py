@@ -27,10 +27,12 @@ from course_lib.collectives.schedule import (
     Round,
     Rounds,
     Schedule,
-    check_workers,
+    check_number,
     place,
 )
 from course_lib.errors import SpecError
+
+ORDER = 4
 
 
 def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
@@ -120,7 +122,7 @@ def _around(rank: np.ndarray, behind: int, op: Op) -> Rounds:
 def _seats(workers: int, order: Sequence[int] | None) -> np.ndarray:
     """The rank in each seat of the ring."""
     if order is None:
-        return np.arange(check_workers(workers))
+        return np.arange(check_number("workers", workers))
     if sorted(order) != list(range(workers)):
         raise SpecError("order", order, f"each rank from 0 to {workers - 1} once")
     return np.array(order, dtype=np.int64)

@@ -12,6 +12,8 @@ import numpy as np
 from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule
 
+ORDER = 2
+
 
 def tree(workers: int) -> Schedule:
     """All-reduce as a reduction to rank 0 and a broadcast from it, each along a binomial tree.
