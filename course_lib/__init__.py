@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cards import strategy_table as strategy_table
     from course_lib.cluster.nursery import warm as warm
     from course_lib.cluster.run import Run as Run
-    from course_lib.hardware import probe as machine  # noqa: F401
+    from course_lib.hardware import probe as machine
     from course_lib.launch import start as start
     from course_lib.racing.call import Race as Race
     from course_lib.racing.call import race as race
