@@ -5,6 +5,7 @@ date while it goes on.
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -91,86 +92,44 @@ class Goal(NamedTuple):
         return f"{self.what} {self.value:.3g}"
 
 
-Key = tuple[int, int, float]  # of a reading: its step, the examples seen by then, the value
-
-
 class Readings:
     """The values of a metric. Tasks that report one and the same give one reading, at the time of
     the first.
 
     `best`: `np.fmin` or `np.fmax`. `window`: over how many examples values are averaged; 0 leaves
-    them as they are. The cost of a curve depends on how many readings are new, not on how many
-    there are: readings are kept in order of time, and only the end is worked out again.
+    them as they are. A new value costs a tuple; a curve costs some passes of numpy over all.
     """
 
     def __init__(self, best: np.ufunc, window: int = 0) -> None:
         self._best, self._window = best, window
-        self._at: dict[Key, float] = {}
-        self._new: dict[Key, None] = {}
-        self._sorted: list[Key] = []
-        self._clock: tuple[float, list[int]] = (math.inf, [])
-        names = ("at", "step", "sum", *Curve._fields)
-        self._columns = {name: np.zeros(1024) for name in names}
+        self._numbers: dict[tuple[int, int, float], int] = {}  # step, examples, value -> number
+        # of each reading: its time; and its step, examples and value
+        self._at, self._rows = array("d"), array("d")
 
     def add(self, m: Metric) -> None:
         """Take in a value."""
-        key = (m.step, m.samples, m.value)
-        if m.at < self._at.get(key, math.inf):
-            self._at[key] = m.at
-            self._new[key] = None
+        row = (m.step, m.samples, m.value)
+        number = self._numbers.setdefault(row, len(self._at))
+        if number == len(self._at):
+            self._at.append(m.at)
+            self._rows.extend(row)
+        self._at[number] = min(m.at, self._at[number])
 
     def curve(self, zero: float, early: Sequence[int] = ()) -> Curve:
         """The readings so far.
 
         All are at 0 s until one comes after `zero` that is not of an `early` step.
         """
-        begin = self._sort()
-        count = len(self._sorted)
-        if count > len(self._columns["at"]):
-            self._columns = {
-                name: np.resize(column, 2 * count) for name, column in self._columns.items()
-            }
-        column = {name: column[:count] for name, column in self._columns.items()}
-        if begin < count:
-            self._work_out(column, begin)
-        if self._clock != (zero, list(early)):
-            self._clock, begin = (zero, list(early)), 0
-        after = np.maximum(0.0, column["at"][begin:] - zero)  # nothing is after infinity
-        late = (after > 0) & ~np.isin(column["step"][begin:], early)
-        late[:1] |= begin > 0 and column["seconds"][begin - 1] > 0
-        column["seconds"][begin:] = after * np.logical_or.accumulate(late)
-        return Curve(*(column[name] for name in Curve._fields))
-
-    def _sort(self) -> int:
-        """Put what is new in its place; returns from where on anything changed."""
-        new, self._new = self._new, {}
-        if not new:
-            return len(self._sorted)
-        time = self._at.__getitem__
-        begin = bisect_left(self._sorted, min(map(time, new)), key=time)
-        self._sorted[begin:] = sorted(
-            [*(key for key in self._sorted[begin:] if key not in new), *new], key=time
-        )
-        return begin
-
-    def _work_out(self, column: dict[str, np.ndarray], begin: int) -> None:
-        """Fill the columns from `begin` on, but for the seconds."""
-        tail = self._sorted[begin:]
-        column["at"][begin:] = [self._at[key] for key in tail]
-        fields = np.array(tail, float).T
-        for name, values in zip(("step", "examples", "values"), fields, strict=True):
-            column[name][begin:] = values
-        column["means"][begin:] = column["values"][begin:]
-        before = max(0, begin - 1)
+        at = np.array(self._at)
+        order = np.argsort(at, kind="stable")
+        step, examples, values = np.array(self._rows).reshape(-1, 3).take(order, axis=0).T
+        after = np.maximum(0.0, at[order] - zero)  # nothing is after infinity
+        late = np.logical_or.accumulate((after > 0) & ~np.isin(step, early))
+        means = values
         if self._window:
             # workers that count together may write down their counts in another order
-            counts = column["examples"]
-            counts[before:] = np.maximum.accumulate(counts[before:])
-            column["sum"][begin:] = column["values"][begin:]
-            column["sum"][before:] = np.cumsum(column["sum"][before:])
-            oldest = np.searchsorted(counts, counts[begin:] - self._window, side="right")
-            gone = np.where(oldest > 0, column["sum"][oldest - 1], 0.0)
-            number = np.arange(begin + 1, len(counts) + 1) - oldest
-            column["means"][begin:] = (column["sum"][begin:] - gone) / number
-        column["best"][begin:] = column["means"][begin:]
-        column["best"][before:] = self._best.accumulate(column["best"][before:])
+            examples = np.maximum.accumulate(examples)
+            oldest = np.searchsorted(examples, examples - self._window, side="right")
+            sums = np.concatenate([[0.0], np.cumsum(values)])
+            means = (sums[1:] - sums[oldest]) / (np.arange(1, len(values) + 1) - oldest)
+        return Curve(after * late, examples, values, means, self._best.accumulate(means))

@@ -1,7 +1,8 @@
 """Digest: what the events of a run say so far, kept up to date. The one reader of a run: boards,
 the comparison of a race, `lockstep watch`, progress lines and results are drawn from it.
 
-A look costs as much as has happened since the last one, however long the run.
+A look costs as much as has happened since the last one, however long the run; only the curves,
+arrays of numpy, are worked out anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.record.curves import WINDOW, Curve, Readings
+from course_lib.record.curves import EMPTY, WINDOW, Readings
 from course_lib.record.events import STATES, E, Event, Lifecycle, Metric, Phase, Update, task_key
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
@@ -33,8 +34,9 @@ class Digest:
     begins its second step, since the first one traces and compiles; a race knows when its starting
     line opened, and says so. Infinity until then. `states`: task -> what it was last (`STATES`, or
     paused or resumed); `life`: task or host -> all that became of it, or was done to it. `updates`:
-    counted by staleness. `dropped`: how many gradients went into no update. `lockstep`: whether
-    nobody has left a reduction before all came.
+    counted by staleness. `dropped`: how many gradients went into no update. `losses` and
+    `accuracies` (where they are measured on the way): the curves. `lockstep`: whether nobody has
+    left a reduction before all came.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -43,14 +45,15 @@ class Digest:
         self.states: dict[str, Lifecycle] = {}
         self.life: dict[str, list[Lifecycle]] = defaultdict(list)
         self.updates, self.dropped, self.lockstep = Updates(), 0, True
+        self.losses = self.accuracies = EMPTY
         self._read: Counter[type[Event]] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._heard: dict[str, float] = {}  # when each task was heard of last
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self._loss = Readings(np.fmin, WINDOW * spec.batch)
         self._accuracy = Readings(np.fmax)
-        # task -> its first step, and when it began the next
-        self._second: dict[str, tuple[int, float | None]] = {}
+        self._first: dict[str, int] = {}  # task -> its first step
+        self._second: dict[str, float] = {}  # task -> when it began the next
         # step -> when it was computed, of those that were before the clock started
         self._early: dict[int, float] = {}
         self._named: deque[Update] = deque(maxlen=KEPT)  # updates that name workers
@@ -90,6 +93,8 @@ class Digest:
             self.dropped += m.name == "dropped"
         self.updates.add(updates)
         self._account(phases, [u for u in updates if u.workers], over)
+        self.losses = self._loss.curve(self.zero, list(self._early))
+        self.accuracies = self._accuracy.curve(self.zero)
         self.over = over
         moments = [e.at for events in (life, metrics, updates) for e in events]
         if news := [*(p.end for p in phases), *moments]:
@@ -104,18 +109,14 @@ class Digest:
 
     def _start_clock(self, phases: Sequence[Phase], over: bool) -> None:
         for p in phases:
-            if p.end <= self.zero:
-                first, second = self._second.get(p.task, (p.step, None))
-                begins = second is None and p.step != first
-                self._second[p.task] = (first, p.start if begins else second)
+            if p.step != self._first.setdefault(p.task, p.step):
+                self._second.setdefault(p.task, p.start)
             if p.what == "compute" and (p.end <= self.zero or p.step in self._early):
                 self._early[p.step] = max(p.end, self._early.get(p.step, p.end))
         if math.isinf(self.zero):
-            racers = {
-                task: when for task, (_, when) in self._second.items() if not task.startswith("ps:")
-            }
-            workers = {task: when for task, when in racers.items() if task.startswith("worker:")}
-            begun = [when for when in (workers or racers).values() if when is not None]
+            racers = [task for task in self._first if not task.startswith("ps:")]
+            workers = [task for task in racers if task.startswith("worker:")]
+            begun = [self._second[task] for task in workers or racers if task in self._second]
             if begun and (over or len(begun) >= (self.spec.workers if workers else 1)):
                 self.zero = max(begun)
         self._early = {step: end for step, end in self._early.items() if end <= self.zero}
@@ -137,14 +138,13 @@ class Digest:
         whole = self._whole() if self._meet and not over else math.inf
         known = [e for e in self._pending if e.step < whole]
         self._pending = [e for e in self._pending if e.step >= whole]
-        known_phases = [e for e in known if isinstance(e, Phase)]
-        self.lockstep = self.lockstep and in_lockstep(known_phases)
-        self._idle.add(
-            self._lanes(known_phases, [e for e in known if isinstance(e, Update)]), self.zero
-        )
-        for p in known_phases:
+        phases = [e for e in known if isinstance(e, Phase)]
+        named = [e for e in known if isinstance(e, Update)]
+        self.lockstep = self.lockstep and in_lockstep(phases)
+        self._idle.add(self._lanes(phases, named), self.zero)
+        for p in phases:
             if p.what == "compute" and p.end > self.zero and p.task.startswith("worker:"):
-                most = self.factor_at(p.task, p.start) * self.spec.device_ms / 1000
+                most = self.factor(p.task, p.start) * self.spec.device_ms / 1000
                 self._device[p.task] += min(p.end - max(p.start, self.zero), most)
 
     @property
@@ -168,22 +168,12 @@ class Digest:
         """The phases; where workers meet, with the waits told apart from the exchanges."""
         return split(phases, named if self._named else None) if self._meet else phases
 
-    def factor_at(self, task: str, at: float) -> float:
-        """How many times slower a task was at a time."""
+    def factor(self, task: str, at: float = math.inf) -> float:
+        """How many times slower a task was made at a time, or is now."""
         ordered = [e.factor for e in self.life.get(task, ()) if e.state == "slowed" and e.at <= at]
         return ordered[-1] if ordered else self.spec.slow.get(task, 1.0)
 
     # --- what it says of the run as a whole ---
-
-    @property
-    def losses(self) -> Curve:
-        """The loss over time and examples."""
-        return self._loss.curve(self.zero, list(self._early))
-
-    @property
-    def accuracies(self) -> Curve:
-        """The test accuracy over time and examples, where it is measured on the way."""
-        return self._accuracy.curve(self.zero)
 
     @property
     def steps_done(self) -> int:
@@ -221,12 +211,6 @@ class Digest:
             for task, (first, last) in spans.items()
         )
 
-    @property
-    def factors(self) -> dict[str, float]:
-        """Task -> how many times slower it is made now, for those that ever were."""
-        ordered = {task: self.last(task, "slowed") for task in self.spec.tasks}
-        return dict(self.spec.slow) | {task: e.factor for task, e in ordered.items() if e}
-
     def last(self, who: str, *states: str) -> Lifecycle | None:
         """The last event with which a task or host entered one of these states."""
         return next((e for e in reversed(self.life.get(who, ())) if e.state in states), None)
@@ -262,17 +246,12 @@ class Digest:
         """What kept a task from going on: (one of `FATES`, from when, until when); infinity for
         what lasts. A task is `cut` with its host.
         """
-        found: list[tuple[str, float, float]] = []
+        found = []
         for who in (f"host:{self.spec.places[task]}", task):
-            open_since: tuple[str, float] | None = None
-            for e in self.life.get(who, ()):
-                if open_since and e.state in ("resumed", "healed", *FATES):
-                    found.append((*open_since, e.at))
-                    open_since = None
-                if e.state in FATES:
-                    open_since = e.state, e.at
-            if open_since:
-                found.append((*open_since, math.inf))
+            turns = [e for e in self.life.get(who, ()) if e.state in (*FATES, "resumed", "healed")]
+            ends = [*(e.at for e in turns[1:]), math.inf]
+            pairs = zip(turns, ends, strict=False)  # no turns, no pairs
+            found += [(e.state, e.at, end) for e, end in pairs if e.state in FATES]
         return found
 
     def step_seconds(self) -> float:

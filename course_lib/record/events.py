@@ -165,13 +165,11 @@ class Recorder:
         self._file = path.open("ab", buffering=0) if path else None
         self._stop = threading.Event()
         self._writing = threading.Lock()
-        self.add = self._pending.append if path else _forget
+        self.add = self._pending.append if path else lambda event: None
         self._period = period
-        self._thread: threading.Thread | None = None
+        name = "lockstep-recorder"
+        self._thread = threading.Thread(target=self._write_on, name=name, daemon=True)
         if path:
-            self._thread = threading.Thread(
-                target=self._write_on, name="lockstep-recorder", daemon=True
-            )
             self._thread.start()
 
     def flush(self) -> None:
@@ -185,20 +183,15 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is pending and end the thread."""
-        self._stop.set()
-        if self._thread:
-            self._thread.join(timeout=5)
-        self.flush()
         if self._file:
+            self._stop.set()
+            self._thread.join(timeout=5)
+            self.flush()
             self._file.close()
 
     def _write_on(self) -> None:
         while not self._stop.wait(self._period):
             self.flush()
-
-
-def _forget(event: Event) -> None:
-    """Drop an event: tracing is switched off."""
 
 
 def end_of(event: Event) -> float:

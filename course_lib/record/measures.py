@@ -30,20 +30,15 @@ SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training s
 NAN = float("nan")
 
 
-def time_in(trace: Trace) -> dict[str, dict[str, float]]:
-    """Task -> phase -> seconds spent in it, waits told apart from exchanges."""
-    total: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for p in with_waits(trace):
-        total[p.task][p.what] += p.end - p.start
-    return {task: dict(total[task]) for task in sorted(total, key=task_key)}
-
-
 def table(trace: Trace) -> str:
     """Where each task's time went, as text: seconds in each phase, and its share of all."""
+    spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for p in with_waits(trace):
+        spent[p.task][p.what] += p.end - p.start
     rows = [["", *SHOWN]]
-    for task, spent in time_in(trace).items():
-        whole = sum(spent.values()) or 1.0
-        times = [spent.get(what, 0.0) for what in SHOWN]
+    for task in sorted(spent, key=task_key):
+        whole = sum(spent[task].values()) or 1.0
+        times = [spent[task][what] for what in SHOWN]
         rows.append([task, *(f"{seconds:.2f} s {seconds / whole:4.0%}" for seconds in times)])
     return text.table(rows, right=True)
 
@@ -152,19 +147,12 @@ def step_spans(trace: Trace) -> dict[int, tuple[float, float]]:
     return dict(sorted(spans.items()))
 
 
-def step_ends(trace: Trace) -> list[float]:
-    """When each step was over, in order: when its last worker had applied the update."""
-    return [last for _, last in step_spans(trace).values()]
-
-
-def step_seconds(trace: Trace) -> list[float]:
-    """Seconds from the end of each step to the end of the next."""
-    return [b - a for a, b in itertools.pairwise(step_ends(trace))]
-
-
 def median_step(trace: Trace) -> float:
-    """Median seconds of a step; NaN for fewer than two steps."""
-    return statistics.median(step_seconds(trace) or [NAN])
+    """Median seconds from the end of a step, when its last worker had applied the update, to the
+    end of the next; NaN for fewer than two steps.
+    """
+    ends = [last for _, last in step_spans(trace).values()]
+    return statistics.median([b - a for a, b in itertools.pairwise(ends)] or [NAN])
 
 
 def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
@@ -219,7 +207,7 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
     are read at moments of their own: a step that goes on just then counts as far as its exchange is
     over.
     """
-    ends = sorted(step_ends(trace))
+    ends = sorted(last for _, last in step_spans(trace).values())
     if len(ends) < 2:
         return {}
     progress, found = _progress(trace, ends), {}
@@ -241,18 +229,17 @@ def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
     """A function of time: how many steps are over. Of the step that goes on, the part of its
     exchange counts, or of its time where it has none.
     """
-    exchanges: dict[int, list[Phase]] = defaultdict(list)
+    exchanges: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for p in with_waits(trace):
         if p.what == "reduce":
-            exchanges[p.step].append(p)
+            exchanges[p.step].append((p.start, p.end))
 
     def progress(at: float) -> float:
         done = bisect_right(ends, at)
         if done in (0, len(ends)):
             return float(done)
-        if not exchanges[done]:
-            return done + (at - ends[done - 1]) / (ends[done] - ends[done - 1])
-        over = sum(min(max(0.0, at - p.start), p.end - p.start) for p in exchanges[done])
-        return done + over / sum(p.end - p.start for p in exchanges[done])
+        parts = exchanges[done] or [(ends[done - 1], ends[done])]
+        over = sum(min(max(0.0, at - start), end - start) for start, end in parts)
+        return done + over / sum(end - start for start, end in parts)
 
     return progress

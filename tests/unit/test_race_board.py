@@ -407,12 +407,12 @@ def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_show
     slider.value = 2.0
     until(lambda: other.orders, "the order is carried out")
     sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.1, factor=3)])  # it came before
-    until(lambda: board.view.sides[0].digest.factors["worker:1"] == 3.0, "the trace is read")
+    until(lambda: board.view.sides[0].digest.factor("worker:1") == 3.0, "the trace is read")
     board.controls.refresh()
     assert slider.value == 2.0
     for run in (sync, other):
         run.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.2, factor=2)])
-    until(lambda: board.view.sides[1].digest.factors.get("worker:1") == 2.0, "the trace is read")
+    until(lambda: board.view.sides[1].digest.factor("worker:1") == 2.0, "the trace is read")
     sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.3, factor=12)])
     until(lambda: slider.value == 12.0, "the slider follows again, as far as that is")
     assert sync.orders == other.orders == [("slow", "worker:1", 2.0)]

@@ -522,7 +522,7 @@ def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_o
         ]
     )
     spec = SPEC.model_copy(update={"slow": {"worker:0": 2.0}})
-    factor = Digest.of(spec, trace).factor_at
+    factor = Digest.of(spec, trace).factor
     assert [factor("worker:0", at) for at in (4.0, 6.0, 9.0)] == [2.0, 3.0, 1.0]
     assert factor("worker:1", 6.0) == 1.0
 

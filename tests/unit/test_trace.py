@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from course_lib.record import measures
-from course_lib.record.chrome import save_chrome
 from course_lib.record.digest import Digest
 from course_lib.record.events import (
     Event,
@@ -19,7 +18,7 @@ from course_lib.record.events import (
     from_line,
     to_line,
 )
-from course_lib.record.trace import Trace
+from course_lib.record.trace import Trace, save_chrome
 from course_lib.record.waits import with_waits
 from course_lib.spec import RunSpec
 from tests.made_up import EVENTS

@@ -146,9 +146,7 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
             if start < window.end and end > window.begin:
                 _paint(cells, window, start, end, what)
             fate = what if math.isinf(end) else fate
-        found.append(
-            Lane(task, cells, idle.share.get(task, 0.0), fate, digest.factors.get(task, 1.0))
-        )
+        found.append(Lane(task, cells, idle.share.get(task, 0.0), fate, digest.factor(task)))
     return found
 
 

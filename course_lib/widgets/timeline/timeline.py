@@ -17,10 +17,9 @@ from course_lib import text
 from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
 from course_lib.record import measures
-from course_lib.record.chrome import save_chrome
 from course_lib.record.events import Message, Phase, task_key
 from course_lib.record.reality import SIMULATED, reality
-from course_lib.record.trace import Trace
+from course_lib.record.trace import Trace, save_chrome
 from course_lib.record.waits import waits, with_waits
 from course_lib.spec import RunSpec
 from course_lib.widgets.kit import badge, page
