@@ -426,3 +426,21 @@ def test_paths_without_a_speed_are_refused_in_words() -> None:
     endless = Topology(inter=AlphaBeta(1e-6, 0.0))
     with pytest.raises(SpecError, match="not infinite"):
         AllReduceStage("ring", topology=endless)
+
+
+@pytest.mark.parametrize(
+    ("link", "held"),
+    [
+        (spec.Link(mbit=200), "held to 200 Mbit/s."),
+        (spec.Link(mbit=200, delay_ms=5), "held to 200 Mbit/s and 5 ms."),
+        (spec.Link(delay_ms=5), "held to a delay of 5 ms."),
+        (spec.Link(), "on this machine."),
+        (None, "on this machine."),
+    ],
+)
+def test_what_was_carried_out_says_what_its_links_were_held_to(
+    link: spec.Link | None, held: str
+) -> None:
+    stage = AllReduceStage(*carried(960, ["ring"], 4, 2, link))
+    assert stage.scene["words"]["measured"]["about"].endswith(held)
+    assert "Gbit/s" not in stage.scene["words"]["measured"]["between"]

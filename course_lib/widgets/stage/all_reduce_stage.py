@@ -6,34 +6,86 @@ from __future__ import annotations
 
 import math
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets as t
 
-from course_lib.collectives import AlphaBeta, Topology
-from course_lib.collectives.algorithms import Algorithm
+from course_lib import text
+from course_lib.collectives import AlphaBeta, Topology, build
+from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.errors import SpecError
 from course_lib.spec import Link, parse_bytes
+from course_lib.text import amount
 from course_lib.widgets.kit import page
-from course_lib.widgets.kit.palette import WORKER
-from course_lib.widgets.stage.act import Act, Setting, alike, scene, table
-from course_lib.widgets.stage.scene import Reduced
+from course_lib.widgets.stage.scene import MOST, PALETTE, Act, Reduced, Shown, measured, simulated
 from course_lib.widgets.stage.still import still_svg
 
-# Workers in order get cool colours in the first half and warm ones in the second, so that two hosts
-# can be told apart.
-PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
 SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
+CLOCKS = ("rounds", "simulated", "measured")
+HEADS = ("", "rounds", "a rank sends", "busiest link", "time", "bus bandwidth", "")
 PAST = "These were carried out as they are: settings cannot be changed."
 
 Carry = Callable[..., Sequence[Reduced]]
 """What carries algorithms out: (bytes, algorithms, workers, hosts, link=) -> a result for each, as
 `course_lib.reduction.call.compare`.
 """
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How many workers on how many hosts, the bytes that each brings, the bytes a second of a link
+    `inside` a host and `between` hosts, and the seconds of `delay` between hosts.
+
+    `held`: what the links were really held to when the acts were carried out, in words.
+    """
+
+    workers: int
+    hosts: int
+    bytes: int
+    inside: float
+    between: float
+    delay: float = 0.0
+    held: str = ""
+
+    def __post_init__(self) -> None:
+        for name, most in (("workers", MOST["workers"]), ("hosts", self.workers)):
+            if not isinstance(value := getattr(self, name), int) or not 1 <= value <= most:
+                raise SpecError(name, value, f"a whole number from 1 to {most}")
+        for name in ("inside", "between"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SpecError(name, getattr(self, name), "bytes a second, above 0, not infinite")
+
+    def topology(self, base: Topology) -> Topology:
+        """`base` with links of these speeds and this delay."""
+        inter = replace(base.inter, beta=1 / self.between, delay=self.delay)
+        return replace(base, intra=replace(base.intra, beta=1 / self.inside), inter=inter)
+
+    @property
+    def link(self) -> Link | None:
+        """The link of each host, to be imposed on real processes."""
+        real = Link(mbit=self.between * 8e-6, delay_ms=1000 * self.delay)
+        return real if self.hosts > 1 else None
+
+    def words(self, clock: str) -> dict[str, str]:
+        """What stands at hosts and links, and the whole setting in a sentence."""
+        inside, between = _speed(self.inside), _imposed(self.between, self.delay)
+        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
+        about = f"{workers} on {hosts}, {amount(self.bytes)} each"
+        if clock == "measured":
+            held = f", links between hosts held to {self.held}" if self.held else ""
+            return {
+                "inside": "shared memory",
+                "between": self.held or "TCP",
+                "about": f"{about}; real processes on this machine{held}.",
+            }
+        links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
+        return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
 
 
 class AllReduceStage(anywidget.AnyWidget):
@@ -55,7 +107,7 @@ class AllReduceStage(anywidget.AnyWidget):
 
     scene = t.Dict().tag(sync=True)
     settings = t.Dict().tag(sync=True)  # the fields of a Setting
-    clock = t.Enum(("rounds", "simulated", "measured"), "rounds").tag(sync=True)
+    clock = t.Enum(CLOCKS, "rounds").tag(sync=True)
     at = t.Float(0.0).tag(sync=True)
     playing = t.Bool(False).tag(sync=True)
     speed = t.Float(1.0).tag(sync=True)
@@ -90,10 +142,16 @@ class AllReduceStage(anywidget.AnyWidget):
             1 / path.beta if path.beta else math.inf for path in (topology.intra, inter)
         )
         self.setting = Setting(
-            workers, hosts, parse_bytes(bytes), inside, between, inter.delay, bool(done and link)
+            workers,
+            hosts,
+            parse_bytes(bytes),
+            inside,
+            between,
+            inter.delay,
+            _held(link) if done else "",
         )
         self.acts = self._acts(self.setting)
-        first = scene(self.acts, self.setting, PALETTE, self.past)
+        first = self._scene()
         super().__init__(
             scene=first,
             settings=first["settings"],
@@ -110,7 +168,10 @@ class AllReduceStage(anywidget.AnyWidget):
 
     def table(self) -> str:
         """The same as text: rounds, bytes, times and bus bandwidth, or what is wrong."""
-        return table(self.acts, self.setting)
+        rows = [row for act in self.acts for row in act.rows(self.setting.bytes)]
+        problems = [f"{act.label}: {act.problem}" for act in self.acts if act.problem]
+        facts = [text.table([HEADS, *rows])] if rows else []
+        return "\n".join([self.setting.words("simulated")["about"], *facts, *problems])
 
     def to_html(self, path: Path | str, title: str = "") -> Path:
         """Write a page that plays without a kernel or a network; return its path."""
@@ -121,7 +182,8 @@ class AllReduceStage(anywidget.AnyWidget):
         """Write an SVG picture for slides: the state after `round` rounds (default: half of the
         shortest), and what moves next.
         """
-        return page.save(path, still_svg(self.acts, self.setting, PALETTE, round))
+        about = self.setting.words("simulated")["about"]
+        return page.save(path, still_svg(self.acts, self.setting.bytes, about, round))
 
     def carry_out(self) -> None:
         """Carry the algorithms out in real processes, on a thread, and play their measured moments.
@@ -144,7 +206,7 @@ class AllReduceStage(anywidget.AnyWidget):
                 setting.bytes, self.algorithms, setting.workers, setting.hosts, link=setting.link
             )
             if setting == self.setting:
-                setting = replace(setting, held=any(d.link for d in done))
+                setting = replace(setting, held=_held(done[0].link))
                 acts = self._acts(setting, done)
                 with self.hold_sync():  # one message
                     self._show(setting, acts)
@@ -159,17 +221,27 @@ class AllReduceStage(anywidget.AnyWidget):
     def _acts(self, setting: Setting, done: Sequence[Reduced | None] = ()) -> list[Act]:
         done = done or (None,) * len(self.algorithms)
         return [
-            Act.of(a, label, setting, self.base, d)
+            perform(a, label, setting, self.base, d)
             for a, label, d in zip(self.algorithms, self.labels, done, strict=True)
         ]
 
     def _show(self, setting: Setting, acts: list[Act]) -> None:
         self.setting, self.acts = setting, acts
-        self.scene = scene(acts, setting, PALETTE, self.past)
+        self.scene = self._scene()
+
+    def _scene(self) -> dict[str, Any]:
+        """All that the page draws. `fixed`: why the setting cannot be changed; "" if it can."""
+        return {
+            "panels": [act.panel(self.setting.bytes) for act in self.acts],
+            "settings": asdict(self.setting),
+            "words": {clock: self.setting.words(clock) for clock in CLOCKS},
+            "palette": list(PALETTE),
+            "fixed": self.past,
+        }
 
     def _set(self, change: dict[str, Any]) -> None:
         """Take settings from a slider or a cell; hosts are at most as many as workers."""
-        wanted = {**self.scene["settings"], **change["new"], "held": False}
+        wanted = {**self.scene["settings"], **change["new"], "held": ""}
         wanted["hosts"] = min(wanted["hosts"], wanted["workers"])
         if wanted != self.scene["settings"] and not self.past:
             self.status = ""
@@ -179,3 +251,70 @@ class AllReduceStage(anywidget.AnyWidget):
     def _told(self, _: Any, content: dict[str, Any], __: Any) -> None:
         if content.get("run"):
             self.carry_out()
+
+
+def perform(
+    algorithm: str | Algorithm | Reduced,
+    label: str,
+    setting: Setting,
+    base: Topology,
+    done: Reduced | None = None,
+) -> Act:
+    """Build, verify and simulate; what a learner's function raises becomes the `error`."""
+    if isinstance(algorithm, str) or callable(algorithm):
+        function = find(algorithm)
+        name = algorithm if isinstance(algorithm, str) else _name(algorithm)
+        try:
+            found = done.schedule if done else build(function, setting.workers, setting.hosts)
+            shown = Shown.of(found)
+        except Exception as error:  # whatever a learner's function raises is the answer
+            return Act(label or name or "your function", None, {}, _said(function, error))
+    else:
+        done, shown, name = algorithm, Shown.of(algorithm.schedule), ""
+    clocks = {"simulated": simulated(shown, setting.bytes, setting.topology(base))}
+    if done:
+        clock = "simulated" if done.reality == "simulated" else "measured"
+        clocks[clock] = measured(shown, done)
+    return Act(label or name or shown.schedule.name, shown, clocks)
+
+
+def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
+    """Workers, hosts, bytes and link of all-reduces that were carried out.
+
+    Raises SpecError if they do not go together.
+    """
+    found = {(d.schedule.workers, len(set(d.schedule.hosts)), d.bytes, d.link) for d in done}
+    if len(found) > 1:
+        allowed = "all-reduces with the same workers, hosts, bytes and links"
+        raise SpecError("algorithms", [f[:3] for f in found], allowed)
+    return found.pop()
+
+
+def _name(function: Any) -> str:
+    """The name of a learner's function; "" for a lambda, which has none."""
+    return getattr(function, "__name__", "").replace("<lambda>", "")
+
+
+def _said(function: Algorithm, error: Exception) -> str:
+    if isinstance(error, SpecError):
+        return str(error)
+    name = getattr(function, "__name__", "the function")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == name]
+    line = f", in line {frames[-1].lineno}: {frames[-1].line}" if frames and frames[-1].line else ""
+    return f"{name} raises {type(error).__name__}: {error}{line}"
+
+
+def _speed(rate: float) -> str:
+    mbit = round(8 * rate / 1e6, 3)
+    return f"{mbit / 1e3:g} Gbit/s" if mbit >= 1e3 else f"{mbit:g} Mbit/s"
+
+
+def _imposed(rate: float, delay: float) -> str:
+    """The speed and the delay of a link, as far as it has them."""
+    if rate == math.inf:
+        return f"a delay of {1000 * delay:g} ms" if delay else ""
+    return _speed(rate) + (f" and {1000 * delay:g} ms" if delay else "")
+
+
+def _held(link: Link | None) -> str:
+    return _imposed(link.bytes_per_second, link.delay) if link else ""

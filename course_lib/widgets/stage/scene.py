@@ -32,7 +32,12 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.spec import Link
+from course_lib.text import amount
+from course_lib.widgets.kit.palette import WORKER
 
+# Workers in order get cool colours in the first half and warm ones in the second, so that two hosts
+# can be told apart.
+PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
 FINEST = 65535  # times are sent as this many parts of the whole time
 MIDDLE = 0.35  # on the clock of rounds, a transfer is half-way after this share of its round
 ITEMSIZE = 4  # bytes of an element: float32, as in `allreduce`
@@ -105,44 +110,73 @@ class Shown:
         return cls(played, shown, breaks, len(schedule.rounds))
 
 
-def panel(
-    shown: Shown, label: str, nbytes: int, clocks: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """One algorithm as plain values and bytes, small enough to be sent at each move of a slider.
+@dataclass(frozen=True)
+class Act:
+    """What is shown of an algorithm, and its `clocks`; or the `error`, if nothing can be shown."""
 
-    Columns with an entry for each transfer in the order of rounds: `src`, `dst` (uint8), `chunk`
-    (uint8, or uint16 where there are more than 256) and `reduce`, whether it is added (a bit).
-    `offsets`: the first transfer of each round. A bit by rank and chunk: `own`, whether the rank
-    starts with its own contribution there, and `wants`, whether it must end with the `whole` (a bit
-    set for each chunk). `sizes`: bytes of each chunk. `clocks` from `simulated` and `measured`.
-    """
-    schedule = shown.schedule
-    chunks = range(schedule.chunks)
-    columns = np.array([t[:3] for _, t in shown.transfers], dtype=np.uint16).reshape(-1, 3)
-    src, dst, chunk = columns.T
-    rounds = [number for number, _ in shown.transfers]
-    wants = [
-        [goal(schedule, rank, c) is not None for c in chunks] for rank in range(schedule.ranks)
-    ]
-    return {
-        "label": label,
-        "workers": schedule.workers,
-        "ranks": schedule.ranks,
-        "chunks": schedule.chunks,
-        "hosts": list(schedule.hosts),
-        "length": shown.length,
-        "sizes": np.diff(schedule.byte_ends(nbytes, ITEMSIZE)).tolist(),
-        "offsets": np.searchsorted(rounds, np.arange(len(schedule.rounds) + 1)).tolist(),
-        "src": src.astype(np.uint8).tobytes(),
-        "dst": dst.astype(np.uint8).tobytes(),
-        "chunk": chunk.astype(np.min_scalar_type(schedule.chunks - 1)).tobytes(),
-        "reduce": _bits([t.op == "reduce" for _, t in shown.transfers]),
-        "own": _bits(np.array(State(schedule).once) != 0),
-        "wants": _bits(wants),
-        "whole": [whole(schedule, c) for c in chunks],
-        "clocks": clocks,
-        "stop": _stop(shown, clocks),
-    }
+    label: str
+    shown: Shown | None
+    clocks: dict[str, dict[str, Any]]
+    error: str = ""
+
+    def panel(self, nbytes: int) -> dict[str, Any]:
+        """The same as plain values and bytes, small enough to be sent at each move of a slider.
+
+        Columns with an entry for each transfer in the order of rounds: `src`, `dst` (uint8),
+        `chunk` (uint8, or uint16 where there are more than 256) and `reduce`, whether it is added
+        (a bit). `offsets`: the first transfer of each round. A bit by rank and chunk: `own`,
+        whether the rank starts with its own contribution there, and `wants`, whether it must end
+        with the `whole` (a bit set for each chunk). `sizes`: bytes of each chunk. `clocks` from
+        `simulated` and `measured`.
+        """
+        if not self.shown:
+            return {"label": self.label, "error": self.error}
+        schedule, transfers = self.shown.schedule, self.shown.transfers
+        chunks = range(schedule.chunks)
+        columns = np.array([t[:3] for _, t in transfers], dtype=np.uint16).reshape(-1, 3)
+        src, dst, chunk = columns.T
+        rounds = [number for number, _ in transfers]
+        wants = [
+            [goal(schedule, rank, c) is not None for c in chunks] for rank in range(schedule.ranks)
+        ]
+        return {
+            "label": self.label,
+            "workers": schedule.workers,
+            "ranks": schedule.ranks,
+            "chunks": schedule.chunks,
+            "hosts": list(schedule.hosts),
+            "length": self.shown.length,
+            "sizes": np.diff(schedule.byte_ends(nbytes, ITEMSIZE)).tolist(),
+            "offsets": np.searchsorted(rounds, np.arange(len(schedule.rounds) + 1)).tolist(),
+            "src": src.astype(np.uint8).tobytes(),
+            "dst": dst.astype(np.uint8).tobytes(),
+            "chunk": chunk.astype(np.min_scalar_type(schedule.chunks - 1)).tobytes(),
+            "reduce": _bits([t.op == "reduce" for _, t in transfers]),
+            "own": _bits(np.array(State(schedule).once) != 0),
+            "wants": _bits(wants),
+            "whole": [whole(schedule, c) for c in chunks],
+            "clocks": self.clocks,
+            "stop": _stop(self.shown, self.clocks),
+        }
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, in words; empty where nothing is."""
+        return self.error or (self.shown.breaks.text if self.shown and self.shown.breaks else "")
+
+    def rows(self, nbytes: int) -> list[tuple[str, ...]]:
+        """A row for each clock in seconds: label, rounds, bytes, busiest link, time, bus bandwidth,
+        and whether it was simulated or measured.
+        """
+        if not self.shown or self.problem:
+            return []
+        most, link, carried = totals(self.shown, nbytes)
+        busiest = f"{link}: {amount(carried)}" if link else "none"
+        facts = (self.label, str(len(self.shown.schedule.rounds)), amount(most), busiest)
+        return [
+            (*facts, f"{c['seconds'] * 1e3:.3g} ms", f"{c['bus'] / 1e9:.3g} GB/s", c["reality"])
+            for c in self.clocks.values()
+        ]
 
 
 def _bits(flags: ArrayLike) -> bytes:

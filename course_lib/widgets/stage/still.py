@@ -12,16 +12,14 @@ from course_lib.collectives.contributions import goal, members
 from course_lib.text import amount
 from course_lib.widgets.kit import Markup, element, join, svg
 from course_lib.widgets.kit.palette import INK
-from course_lib.widgets.stage.act import Act, Setting
-from course_lib.widgets.stage.scene import ITEMSIZE
+from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Act
 
 PANEL, LABEL, ROW, TOP, GAP = 620, 30, 44, 80, 12
 
 
-def still_svg(
-    acts: Sequence[Act], setting: Setting, palette: Sequence[str], rounds: int | None = None
-) -> str:
-    """The acts side by side after `rounds` rounds (default: half of the shortest).
+def still_svg(acts: Sequence[Act], nbytes: int, about: str, rounds: int | None = None) -> str:
+    """The acts side by side after `rounds` rounds (default: half of the shortest), in which each
+    worker brings `nbytes` bytes; below them, what it is `about`.
 
     Raises ValueError if no act can be drawn.
     """
@@ -30,7 +28,7 @@ def still_svg(
         raise ValueError("; ".join(f"{act.label}: {act.problem}" for act in acts))
     if rounds is None:
         rounds = max(1, min(len(schedule.rounds) for _, schedule in drawn) // 2)
-    panels = [_Panel(act, schedule, rounds, palette) for act, schedule in drawn]
+    panels = [_Panel(act, schedule, rounds) for act, schedule in drawn]
     height = max(panel.height for panel in panels) + 34
     return svg.picture(
         PANEL * len(panels),
@@ -38,10 +36,10 @@ def still_svg(
         f"{' beside '.join(panel.act.label for panel in panels)}, after {rounds} rounds",
         svg.arrow_head("head", INK, 7),
         [
-            element("g", panel.draw(setting), transform=f"translate({i * PANEL} 0)")
+            element("g", panel.draw(nbytes), transform=f"translate({i * PANEL} 0)")
             for i, panel in enumerate(panels)
         ],
-        svg.text(12, height - 12, setting.words("simulated")["about"]),
+        svg.text(12, height - 12, about),
     )
 
 
@@ -50,8 +48,8 @@ class _Panel:
     chunk, in that a layer for each worker whose contribution the rank has.
     """
 
-    def __init__(self, act: Act, schedule: Schedule, rounds: int, palette: Sequence[str]) -> None:
-        self.act, self.schedule, self.palette = act, schedule, palette
+    def __init__(self, act: Act, schedule: Schedule, rounds: int) -> None:
+        self.act, self.schedule = act, schedule
         self.after = min(rounds, len(schedule.rounds))
         self.state = State(schedule)
         for transfers in schedule.rounds[: self.after]:
@@ -76,17 +74,17 @@ class _Panel:
     def color(self, rank: int) -> str:
         if rank >= self.schedule.workers:  # a server
             return INK
-        color = self.palette[rank * 8 // self.schedule.workers % 8]
+        color = PALETTE[rank * 8 // self.schedule.workers % 8]
         return "#555555" if color == "ink" else color
 
-    def draw(self, setting: Setting) -> Iterator[Markup]:
+    def draw(self, nbytes: int) -> Iterator[Markup]:
         clocks = self.act.clocks.values()
         times = ", ".join(f"{c['seconds'] * 1e3:.3g} ms {c['reality']}" for c in clocks)
         length = self.act.shown.length if self.act.shown else 0
         said = f"after {self.after} of {length} rounds; in all {times}"
         yield svg.text(12, 28, self.act.label, font_size=20, font_weight=600)
         yield svg.text(PANEL - 12, 28, said, text_anchor="end")
-        links = self._links(setting.bytes)
+        links = self._links(nbytes)
         shade = {"fill": INK, "fill_opacity": 0.06, "stroke": INK, "stroke_opacity": 0.4}
         for host, ranks in self.racks.items():
             x = self.left(host)
