@@ -63,7 +63,6 @@ class RunFacts(BaseModel):
     delay: str | None = None
     backend: str = "none"
     start_method: str = "spawn"
-    reality: str = ""
     reasons: list[dict[str, str]] = []
     threads: int = 1
     devices: dict[str, str] = {}

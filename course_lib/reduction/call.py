@@ -83,6 +83,11 @@ class AllReduce:
     arrays: list[np.ndarray]
     link: Link | None = None
 
+    @property
+    def why(self) -> str:
+        """Why it is as real as `reality` says, in a sentence."""
+        return (SIMULATED if self.reality == SIMULATED.word else over(self.link)).why
+
     def as_dict(self) -> dict[str, Any]:
         """The figures, as plain values."""
         left_out = ("schedule", "trace", "arrays", "link")

@@ -5,6 +5,7 @@ text.
 import json
 import xml.etree.ElementTree as ET
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from course_lib.record.events import (
     Update,
     to_line,
 )
+from course_lib.record.reality import MEASURED, SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
-from course_lib.spec import RunSpec
+from course_lib.reduction.call import allreduce
+from course_lib.spec import Link, RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.timeline.scene import scene
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
@@ -252,6 +255,16 @@ def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> No
     with (measured / "lifecycle.jsonl").open("wb") as more:
         more.write(to_line(Lifecycle("worker:1", "slowed", "by slow()", 2.0, factor=4)))
     assert source(measured).reality == "emulated"
+
+
+def test_an_all_reduce_says_how_real_it_was_and_why() -> None:
+    modelled = allreduce(4096, workers=4, simulated=True)
+    assert source(modelled)[1:4] == ("ring, 4 workers", *SIMULATED)
+    alone = replace(modelled, reality="measured")
+    assert source(alone)[2:4] == MEASURED
+    held = replace(modelled, reality="emulated", link=Link(mbit=100))
+    assert source(held)[2:4] == over(Link(mbit=100)) and "100 Mbit/s" in source(held).why
+    assert source(held).why in Timeline(held).scene["badge"]
 
 
 def test_a_simulation_says_so_and_a_bare_trace_that_it_does_not_know(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def source(given: Given) -> Source:
         return Source(trace, title, *reality(spec, trace), dict(spec.slow))
     named: Any = given if hasattr(given, "algorithm") and hasattr(given, "workers") else None
     title = f"{named.algorithm}, {named.workers} workers" if named else ""
-    return Source(trace, title, getattr(given, "reality", ""), "", {})
+    return Source(trace, title, getattr(given, "reality", ""), getattr(given, "why", ""), {})
 
 
 def _saved(path: Path) -> Trace:
