@@ -109,13 +109,19 @@ def _row(lane: Lane, prefix: str) -> Markup:
 
 def _axis(side: Side, window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
-    zero = side.digest.zero if side.digest.zero < window.end else 0.0
-    marks = []
-    for tick in svg.ticks(window.begin - zero, window.end - zero, 4):
-        share = (tick - window.begin + zero) / window.span
-        if 0.03 < share < 0.97:
-            marks.append(element("i", f"{tick:.4g} s", style=f"left:{share:.1%}"))
+    marks = [
+        element("i", words, style=f"left:{share:.1%}")
+        for share, words in _ticks(side, window)
+        if 0.03 < share < 0.97
+    ]
     return element("div", marks, class_="lk-axis")
+
+
+def _ticks(side: Side, window: TimeWindow) -> list[tuple[float, str]]:
+    """The marks of a time axis: at which share of the window, and the seconds there."""
+    zero = side.digest.zero if side.digest.zero < window.end else 0.0
+    ticks = svg.ticks(window.begin - zero, window.end - zero, 4)
+    return [((tick - window.begin + zero) / window.span, f"{tick:.4g} s") for tick in ticks]
 
 
 def _staleness(digest: Digest, number: int) -> Inside:
@@ -213,11 +219,9 @@ def _side(
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         top += LANE
-    zero = side.digest.zero if side.digest.zero < window.end else 0.0
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
-    for tick in svg.ticks(window.begin - zero, window.end - zero, 4):
-        place = left + (tick - window.begin + zero) / window.span * across
-        parts.append(svg.text(place, top + 14, f"{tick:.4g} s", **axis))
+    for share, words in _ticks(side, window):
+        parts.append(svg.text(left + share * across, top + 14, words, **axis))
     return join(parts), top + 34
 
 

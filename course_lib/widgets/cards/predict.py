@@ -37,9 +37,7 @@ class Predict(w.VBox):
         if bool(choices) == bool(numbers):
             raise ValueError("a prediction needs either choices or numbers")
         self.question, self.choices, self.numbers = question, tuple(choices), numbers
-        self.ranges: dict[str, Range] = (
-            dict(numbers) if isinstance(numbers, Mapping) else {"": numbers} if numbers else {}
-        )
+        self.ranges: dict[str, Range] = dict(_named(numbers)) if numbers else {}
         self.guess: Any = None
         self.measured: Outcome | None = None
         self.note = ""
@@ -122,8 +120,7 @@ class Predict(w.VBox):
 
     def _picture(self) -> list[Markup]:
         """Guess and measurement as bars, one pair for each number."""
-        guesses = self.guess if isinstance(self.guess, Mapping) else {"": self.guess}
-        found: Any = self.measured if isinstance(self.measured, Mapping) else {"": self.measured}
+        guesses, found = _named(self.guess), _named(self.measured)
         names = [name for name in self.ranges if name in found]
         return [self._scale(name, guesses.get(name), float(found[name])) for name in names]
 
@@ -167,12 +164,17 @@ class Predict(w.VBox):
         if self.guess is None:
             self._moved.add(name)
         else:
-            slider.value = self.guess[name] if isinstance(self.guess, Mapping) else self.guess
+            slider.value = _named(self.guess)[name]
 
     def _close(self, said: str) -> None:
         for one in self.inputs.values():
             one.disabled = True
         self.button.disabled, self.button.description = True, said
+
+
+def _named(value: Any) -> Mapping[str, Any]:
+    """A value for each name; that of a card with one slider has no name."""
+    return value if isinstance(value, Mapping) else {"": value}
 
 
 def _question(question: str) -> Markup:

@@ -7,8 +7,8 @@ stand on the screen.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -232,17 +232,28 @@ def totals(shown: Shown, nbytes: int) -> tuple[int, str, int]:
     """Bytes sent by the rank that sends most; the busiest link between hosts ("" if there is none)
     and the bytes on it.
     """
-    size = np.diff(shown.schedule.byte_ends(nbytes, ITEMSIZE)).tolist()
-    sent: dict[int, int] = defaultdict(int)
-    links: dict[str, int] = defaultdict(int)
-    host = shown.schedule.hosts
-    for _, (src, dst, chunk, _) in shown.transfers:
+    sent, links = carried(shown.schedule, (t for _, t in shown.transfers), nbytes)
+    busiest = max(links, key=links.__getitem__, default=None)
+    name = f"host {busiest[0]} {busiest[1]}" if busiest else ""
+    return max(sent.values(), default=0), name, links[busiest] if busiest else 0
+
+
+def carried(
+    schedule: Schedule, transfers: Iterable[Transfer], nbytes: int
+) -> tuple[Counter[int], Counter[tuple[int, str]]]:
+    """Bytes that each rank sent, and bytes on the links between hosts: of (host, "up") from a host,
+    of (host, "down") to it.
+    """
+    size = np.diff(schedule.byte_ends(nbytes, ITEMSIZE)).tolist()
+    sent: Counter[int] = Counter()
+    links: Counter[tuple[int, str]] = Counter()
+    for src, dst, chunk, _ in transfers:
         sent[src] += size[chunk]
-        if host[src] != host[dst]:
-            links[f"host {host[src]} up"] += size[chunk]
-            links[f"host {host[dst]} down"] += size[chunk]
-    busiest = max(links, key=links.__getitem__, default="")
-    return max(sent.values(), default=0), busiest, links.get(busiest, 0)
+        here, there = schedule.hosts[src], schedule.hosts[dst]
+        if here != there:
+            links[here, "up"] += size[chunk]
+            links[there, "down"] += size[chunk]
+    return sent, links
 
 
 def _first(proof: Proof) -> tuple[Problem, Transfer | None]:

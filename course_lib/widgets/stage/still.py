@@ -4,6 +4,7 @@ moves next, and what the links have carried.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +13,7 @@ from course_lib.collectives.contributions import goal, members
 from course_lib.text import amount
 from course_lib.widgets.kit import Markup, element, join, svg
 from course_lib.widgets.kit.palette import INK
-from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Act
+from course_lib.widgets.stage.scene import PALETTE, Act, carried
 
 PANEL, LABEL, ROW, TOP, GAP = 620, 30, 44, 80, 12
 
@@ -84,16 +85,16 @@ class _Panel:
         said = f"after {self.after} of {length} rounds; in all {times}"
         yield svg.text(12, 28, self.act.label, font_size=20, font_weight=600)
         yield svg.text(PANEL - 12, 28, said, text_anchor="end")
-        links = self._links(nbytes)
+        done = itertools.chain.from_iterable(self.schedule.rounds[: self.after])
+        _, links = carried(self.schedule, done, nbytes)
         shade = {"fill": INK, "fill_opacity": 0.06, "stroke": INK, "stroke_opacity": 0.4}
         for host, ranks in self.racks.items():
             x = self.left(host)
             yield svg.rect(x, 44, self.rack, self.bottom - 44, rx=10, **shade)
             yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
             if len(self.racks) > 1:
-                up, down = links[host]
-                carried = f"↑ {amount(up)}   ↓ {amount(down)}"
-                yield svg.text(x + self.rack / 2, self.bottom + 22, carried, text_anchor="middle")
+                said = f"↑ {amount(links[host, 'up'])}   ↓ {amount(links[host, 'down'])}"
+                yield svg.text(x + self.rack / 2, self.bottom + 22, said, text_anchor="middle")
             for rank in ranks:
                 yield from self._row(rank)
         if self.after < len(self.schedule.rounds):
@@ -136,15 +137,3 @@ class _Panel:
         middle = (ax + bx) / 2 + bow, (ay + by) / 2 + (abs(bow) if ay == by else 0)
         look = {"fill": "none", "stroke": INK, "stroke_width": 1.3, "marker_end": "url(#head)"}
         return svg.path("M", ax, ay, "Q", *middle, bx, by, inside=svg.title(str(t)), **look)
-
-    def _links(self, nbytes: int) -> dict[int, list[int]]:
-        """Host -> bytes out and in so far."""
-        ends = self.schedule.byte_ends(nbytes, ITEMSIZE)
-        carried: dict[int, list[int]] = {host: [0, 0] for host in self.racks}
-        for transfers in self.schedule.rounds[: self.after]:
-            for t in transfers:
-                src, dst = self.schedule.hosts[t.src], self.schedule.hosts[t.dst]
-                if src != dst:
-                    carried[src][0] += int(ends[t.chunk + 1] - ends[t.chunk])
-                    carried[dst][1] += int(ends[t.chunk + 1] - ends[t.chunk])
-        return carried
