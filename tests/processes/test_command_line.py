@@ -45,8 +45,8 @@ ALL_REDUCE = [
     *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
 ]
 NINE = [
-    *("direct", "double_tree", "halving_doubling", "hierarchical", "parameter_server"),
-    *("recursive_doubling", "reduce_to_one", "ring", "tree"),
+    *("reduce_to_one", "tree", "double_tree", "ring", "halving_doubling"),
+    *("recursive_doubling", "hierarchical", "direct", "parameter_server"),
 ]
 
 
@@ -141,7 +141,7 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
         ("run --hosts 9", "hosts=9: at most 4, one for each worker"),
         ("run --hosts 0", "hosts=0: allowed: a whole number from 1"),
         ("run one_device --all-reduce ring", "one_device has no all-reduce to replace"),
-        ("allreduce rign", "algorithm='rign': did you mean 'ring'? allowed: direct, "),
+        ("allreduce rign", "algorithm='rign': did you mean 'ring'? allowed: reduce_to_one, "),
         ("allreduce ring_all_gather", "algorithm='ring_all_gather': "),
         ("allreduce --workers 0", "workers=0: a whole number from 1"),
         (

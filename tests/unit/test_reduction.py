@@ -161,8 +161,8 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
     [
         ({"algorithms": ["rign"]}, "algorithm", "did you mean 'ring'?"),
         ({"algorithms": ["ring", "hierachical"]}, "algorithm", "did you mean 'hierarchical'?"),
-        ({"algorithms": ["ring_reduce_scatter"]}, "algorithm", "allowed: direct, "),
-        ({"algorithms": [4]}, "algorithm", "allowed: direct, "),
+        ({"algorithms": ["ring_reduce_scatter"]}, "algorithm", "allowed: reduce_to_one, "),
+        ({"algorithms": [4]}, "algorithm", "allowed: reduce_to_one, "),
         ({"workers": 0}, "workers", "a whole number from 1 on"),
         ({"workers": -3}, "workers", "a whole number from 1 on"),
         ({"workers": 2.5}, "workers", "a whole number from 1 on"),
