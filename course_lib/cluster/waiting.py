@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from course_lib.cluster.roster import SERVICES
 from course_lib.network.layout import host_name
@@ -34,12 +34,9 @@ def describe(
     recent = {task: _recent(digest, task) for task in busy}
     silent = {task for task, phases in recent.items() if _silent(phases, now)}
     held = {task: why for task in recent if (why := _held(digest, task, task in silent, handle))}
-    does = {
-        task: _does(phases, list(held) if task in silent else []) for task, phases in recent.items()
-    }
     return {
-        task: held.get(task, what)
-        for task, what in does.items()
+        task: held.get(task) or _does(phases, held if task in silent else ())
+        for task, phases in recent.items()
         if task in held or not task.startswith(SERVICES)
     }
 
@@ -89,7 +86,7 @@ def _held(digest: Digest, task: str, silent: bool, handle: str) -> str | None:
     return None
 
 
-def _does(phases: list[Phase], waits_for: list[str]) -> str:
+def _does(phases: list[Phase], waits_for: Collection[str]) -> str:
     """What a task does that nothing holds up but others."""
     if not phases:
         return "has recorded nothing so far"

@@ -157,11 +157,8 @@ class Digest:
 
         Nobody waits for one that is paused, unless all do.
         """
-        going = [
-            step
-            for task, step in self._reducing.items()
-            if task not in self.states or self.states[task].state != "paused"
-        ]
+        paused = {task for task, e in self.states.items() if e.state == "paused"}
+        going = [step for task, step in self._reducing.items() if task not in paused]
         return min([*going, *(step + 1 for step in self._updated.values())], default=math.inf)
 
     def _lanes(self, phases: list[Phase], named: Sequence[Update]) -> list[Phase]:
@@ -222,10 +219,9 @@ class Digest:
         """Tasks that have a lane: workers first, then servers, then a chief if it does anything
         itself.
         """
-        busy = [
-            task for task in self.spec.tasks if task.startswith("worker:") or task in self._recent
-        ]
-        return sorted(busy, key=lambda task: (not task.startswith("worker:"), *task_key(task)))
+        others = {task for task in self._recent if task in self.spec.tasks}
+        workers = {task for task in self.spec.tasks if task.startswith("worker:")}
+        return sorted(workers, key=task_key) + sorted(others - workers, key=task_key)
 
     def latest(self, task: str, count: int) -> list[Phase]:
         """The last phases of a task, as recorded."""
@@ -233,13 +229,10 @@ class Digest:
 
     def recent(self, since: float) -> list[Phase]:
         """The phases of all lanes that end after `since`, with waits told apart from exchanges."""
-        kept = [
-            p
-            for task in self.tasks
-            for p in itertools.takewhile(
-                lambda p: p.end > since, reversed(self._recent.get(task, ()))
-            )
-        ]
+        kept: list[Phase] = []
+        for task in self.tasks:
+            newest_first = reversed(self._recent.get(task, ()))
+            kept += itertools.takewhile(lambda p: p.end > since, newest_first)
         return self._lanes(kept[::-1], [u for u in self._named if u.at > since])
 
     def fates(self, task: str) -> list[tuple[str, float, float]]:
@@ -264,9 +257,9 @@ class Digest:
                     starts[p.step] = p.start
                     if len(starts) > 10:
                         break
-                times = sorted(starts.values())
-                whole = times[-1] - times[0] if len(times) > 1 else phases[-1].end - times[0]
-                slowest = max(slowest, whole / max(1, len(times) - 1))
+                first, *others = sorted(starts.values())
+                last = others[-1] if others else phases[-1].end
+                slowest = max(slowest, (last - first) / max(1, len(others)))
         return slowest
 
     def edge(self) -> float:
@@ -280,10 +273,6 @@ class Digest:
             ends = [*self._heard.values(), *(at + self.step_seconds() for at in killed)]
             return max(ends, default=self.seconds)
         gone = {task for task, e in self.states.items() if e.state in (*ENDED, "paused")}
-        ends = [
-            end
-            for task, end in self._heard.items()
-            if not task.startswith("ps:") and task not in gone
-        ]
+        active = [task for task in self._heard if not task.startswith("ps:") and task not in gone]
         long_ago = time.monotonic() - self._ahead - max(1.0, 3 * self.step_seconds())
-        return max(min(ends, default=self.seconds), long_ago)
+        return max(min(map(self._heard.__getitem__, active), default=self.seconds), long_ago)

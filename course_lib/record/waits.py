@@ -50,47 +50,33 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
     these wait for each other, and for nobody else. None if the updates of the run name nobody: then
     all workers wait for each other.
     """
-    numbers: list[int] = []  # of the reduction in its step: in each, workers wait anew
+    groups: dict[int, set[frozenset[str]]] = defaultdict(set)  # step -> who make an update
+    for update in named or ():
+        groups[update.step].add(frozenset(update.workers.split()))
+    # (step, number of the reduction in it) -> task -> phase; in each, workers wait anew
+    reductions: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
     seen: Counter[tuple[str, int]] = Counter()
-    for p in phases:
-        numbers.append(seen[p.task, p.step])
-        seen[p.task, p.step] += p.what == "reduce"
-    last = _last_arrivals(phases, numbers, named)
+    for i, p in enumerate(phases):
+        if p.what == "reduce":
+            reductions[p.step, seen[p.task, p.step]][p.task] = i
+            seen[p.task, p.step] += 1
+    everyone = max(map(len, reductions.values()), default=0)
+    last: dict[int, float] = {}  # index of a phase -> when the last came for whom its task waits
+    for (step, _), index in reductions.items():
+        whole = {frozenset(index)} if len(index) == everyone else set()
+        for who in whole if named is None else groups[step]:
+            if who <= index.keys():
+                came = max(phases[index[task]].start for task in who)
+                last |= {index[task]: max(came, last.get(index[task], came)) for task in who}
     found: list[Phase] = []
-    for p, number in zip(phases, numbers, strict=True):
-        came = last.get((p.task, p.step, number), p.start) if p.what == "reduce" else p.start
+    for i, p in enumerate(phases):
+        came = last.get(i, p.start)
         # who left before the last came did not wait for it
         ready = came if p.start < came <= p.end else p.start
         if ready > p.start:
             found.append(p._replace(what="wait", end=ready))
         found.append(p._replace(start=ready))
     return found
-
-
-def _last_arrivals(
-    phases: Sequence[Phase], numbers: Sequence[int], named: Iterable[Update] | None
-) -> dict[tuple[str, int, int], float]:
-    """(Task, step, number of the reduction in it) -> when the last of those came for whom the task
-    waits there; only where all of them came.
-    """
-    begun: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
-    for p, number in zip(phases, numbers, strict=True):
-        if p.what == "reduce":
-            begun[p.step, number][p.task] = p.start
-    groups: dict[int, set[tuple[str, ...]]] = defaultdict(set)
-    for update in named or ():
-        groups[update.step].add(tuple(update.workers.split()))
-    everyone = max(map(len, begun.values()), default=0)
-    last: dict[tuple[str, int, int], float] = {}
-    for (step, number), tasks in begun.items():
-        if named is None:
-            groups[step] = {tuple(tasks)} if len(tasks) == everyone else set()
-        for who in groups[step]:
-            if tasks.keys() >= set(who):
-                came = max(tasks[task] for task in who)
-                for task in who:
-                    last[task, step, number] = max(came, last.get((task, step, number), came))
-    return last
 
 
 class Wait(NamedTuple):
