@@ -5,7 +5,6 @@ The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.
 
 from __future__ import annotations
 
-import re
 import textwrap
 
 import numpy as np
@@ -158,8 +157,7 @@ def still(view: View) -> str:
         for i, line in enumerate(headline)
     ]
     y = 27.0 * len(headline) + 4
-    notes = [f"{side.label} {side.reality.word}: {side.reality.why}" for side in view.sides]
-    for note in filter(None, [*_once(notes), view.detail()]):
+    for note in filter(None, [*_realities(view), view.detail()]):
         for line in textwrap.wrap(note, 160):
             parts.append(svg.text(0, y + 14, line, class_="muted"))
             y += 20
@@ -190,10 +188,12 @@ def still(view: View) -> str:
     )
 
 
-def _once(notes: list[str]) -> list[str]:
-    """What is said of all alike is said once, without a name."""
-    bare = {re.sub(r"^\S+ ", "", note) for note in notes}
-    return [one[0].upper() + one[1:] for one in bare] if len(bare) == 1 else notes
+def _realities(view: View) -> list[str]:
+    """How real each run is, and why; what is said of all alike is said once, without a name."""
+    said = [f"{side.reality.word}: {side.reality.why}" for side in view.sides]
+    if len(set(said)) == 1:
+        return [said[0][0].upper() + said[0][1:]]
+    return [f"{side.label} {why}" for side, why in zip(view.sides, said, strict=True)]
 
 
 def _side(
