@@ -81,6 +81,14 @@ class TrainingStep(ABC):
         """The time, once the device has done all that it was given."""
         return clock()
 
+    def weights(self) -> list[np.ndarray]:
+        """The weights that this task ends with, in the layout that all frameworks share."""
+        raise NotImplementedError
+
+    def variables_on(self) -> dict[str, int]:
+        """Bytes of the variables that this task holds, by device."""
+        raise NotImplementedError
+
     # --- a step, from its beginning to its end ---
 
     def begin(self, number: int | None = None) -> bool:
@@ -199,6 +207,14 @@ class TrainingStep(ABC):
             self.task.metric("accuracy", right, samples // self.spec.batch - 1, samples)
 
     # --- what it leaves ---
+
+    def result(self) -> dict[str, Any]:
+        """What the strategy returns (see `outcome`).
+
+        Where each task holds a shard, all tasks must call it together.
+        """
+        right = self.accuracy()
+        return outcome(self.workload, self.weights(), self.loss, right, self.variables_on())
 
     @contextlib.contextmanager
     def _phase(self, what: str) -> Iterator[None]:

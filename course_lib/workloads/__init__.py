@@ -1,8 +1,8 @@
 """Workloads: the data and the model of a run, described without a framework, so that every strategy
 trains exactly the same thing.
 
-A new workload is a function that returns a `Workload`, and one line in `WORKLOADS`. Its parameters
-are named after the fields of `RunSpec` that it has a use for.
+A workload is a function in a file here that is annotated to return a `Workload`, such as `digits`.
+It is found by itself. Its parameters are named after the fields of `RunSpec` that it uses.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
+from course_lib import lazy
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.workloads.digits import digits, digits_cnn, digits_deep, wide
 from course_lib.workloads.model import Workload
 
 WORKLOADS: dict[str, Callable[..., Workload]] = {
-    "digits": digits,
-    "digits_cnn": digits_cnn,
-    "digits_deep": digits_deep,
-    "wide": wide,
+    name: function
+    for module in lazy.modules(__name__)
+    for name, function in inspect.getmembers(module, inspect.isfunction)
+    if function.__annotations__.get("return") in (Workload, "Workload")
 }
 
 
@@ -34,7 +34,7 @@ def find(name: str) -> Callable[..., Workload]:
 
 
 def fields(name: str) -> tuple[str, ...]:
-    """The fields of `RunSpec` that only some workloads have a use for, and this one has."""
+    """The fields of `RunSpec` that this workload uses and not every workload does."""
     return tuple(inspect.signature(find(name)).parameters)
 
 

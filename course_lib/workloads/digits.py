@@ -8,7 +8,6 @@ Repository, 1998.
 from __future__ import annotations
 
 import functools
-import gzip
 import importlib.util
 from pathlib import Path
 
@@ -27,9 +26,7 @@ def digits() -> Workload:
     """A perceptron with one hidden layer, 4,810 parameters; about 0.96 of the test images right
     after 200 steps of 128.
     """
-    x_train, y_train, x_test, y_test = images()
-    layers = (Dense(64, relu=True), Dense(CLASSES))
-    return Workload("digits", layers, 0.2, x_train, y_train, x_test, y_test)
+    return Workload("digits", (Dense(64, relu=True), Dense(CLASSES)), 0.2, *images())
 
 
 def digits_cnn() -> Workload:
@@ -38,15 +35,8 @@ def digits_cnn() -> Workload:
     """
     x_train, y_train, x_test, y_test = images()
     layers = (Conv(8, 3, relu=True), Conv(16, 3, relu=True), Flatten(), Dense(CLASSES))
-    return Workload(
-        "digits_cnn",
-        layers,
-        0.3,
-        x_train.reshape(-1, 8, 8, 1),
-        y_train,
-        x_test.reshape(-1, 8, 8, 1),
-        y_test,
-    )
+    x_train, x_test = x_train.reshape(-1, 8, 8, 1), x_test.reshape(-1, 8, 8, 1)
+    return Workload("digits_cnn", layers, 0.3, x_train, y_train, x_test, y_test)
 
 
 def digits_deep() -> Workload:
@@ -58,10 +48,9 @@ def digits_deep() -> Workload:
     layer, and after 50 steps the loss is two to four times as large. Source: He et al., "Delving
     Deep into Rectifiers", 2015.
     """
-    x_train, y_train, x_test, y_test = images()
     blocks = (Dense(DEEP_UNITS, relu=True), Dense(DEEP_UNITS)) * DEEP_BLOCKS
     layers = (*blocks, Dense(DEEP_UNITS, relu=True), Dense(CLASSES))
-    return Workload("digits_deep", layers, 0.07, x_train, y_train, x_test, y_test, DEEP_GAIN)
+    return Workload("digits_deep", layers, 0.07, *images(), gain=DEEP_GAIN)
 
 
 def wide(parameters: int) -> Workload:
@@ -73,9 +62,7 @@ def wide(parameters: int) -> Workload:
     as the layer grows, so that the sum over more units changes as fast as before.
     """
     units = max(1, round((parameters - CLASSES) / PER_UNIT))
-    x_train, y_train, x_test, y_test = images()
-    layers = (Dense(units, relu=True), Dense(CLASSES))
-    return Workload("wide", layers, 0.3, x_train, y_train, x_test, y_test)
+    return Workload("wide", (Dense(units, relu=True), Dense(CLASSES)), 0.3, *images())
 
 
 @functools.cache
@@ -94,12 +81,6 @@ def _table() -> np.ndarray:
     Read from the file itself: importing scikit-learn for it takes longer than starting a cluster.
     """
     package = importlib.util.find_spec("sklearn")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        file = Path(folder, "datasets", "data", "digits.csv.gz")
-        if file.exists():
-            with gzip.open(file) as lines:
-                return np.loadtxt(lines, delimiter=",")
-    from sklearn.datasets import load_digits
-
-    data, target = load_digits(return_X_y=True)
-    return np.column_stack([data, target])
+    assert package and package.origin
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return np.loadtxt(file, delimiter=",")

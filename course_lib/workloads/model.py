@@ -143,27 +143,20 @@ class Workload:
         return glorot(self.layers, self.input_shape, seed, self.gain)
 
     def batch(
-        self, step: int, seed: int, global_batch: int, worker: int | None = None, workers: int = 1
+        self, step: int, seed: int, global_batch: int, share: int = 0, of: int = 1
     ) -> np.ndarray:
-        """Indices into the training data of a step's global batch, or of one worker's share of it.
-        Shape (examples,).
+        """Indices into the training data, shape (examples,): the `share`-th of `of` equal slices of
+        a step's global batch. `of` must divide `global_batch`.
 
         It depends on nothing but its arguments, so every worker finds its own share: all examples
         in shuffled order, then all again in another order, and so on, cut into batches of equal
-        size. Worker k of w takes the k-th of w equal slices. `workers` must divide `global_batch`.
+        size.
         """
-        count = global_batch // workers
-        position = step * global_batch + (worker or 0) * count
-        if worker is None:
-            count = global_batch
-        epoch, place = divmod(position, len(self.x_train))
-        indices = _order(len(self.x_train), seed, epoch)[place : place + count]
-        while len(indices) < count:  # it goes on in the next epoch
-            epoch += 1
-            indices = np.concatenate(
-                [indices, _order(len(self.x_train), seed, epoch)[: count - len(indices)]]
-            )
-        return indices
+        count, examples = global_batch // of, len(self.x_train)
+        first = step * global_batch + share * count
+        epochs = range(first // examples, (first + count - 1) // examples + 1)
+        orders = np.concatenate([_order(examples, seed, epoch) for epoch in epochs])
+        return orders[first % examples :][:count]
 
 
 @functools.lru_cache(maxsize=8)

@@ -235,7 +235,7 @@ def test_models_start_from_the_shared_weights_and_give_them_back(framework: str)
     def build(task):
         from importlib import import_module
 
-        bridge = import_module(f"course_lib.workloads.{framework}")
+        bridge = import_module(f"course_lib.strategies.{framework}.steps")
         model = bridge.build(workloads.load(task.spec), task.spec.seed)
         return digest(bridge.weights_of(model))
 

@@ -93,6 +93,25 @@ def test_a_toy_strategy_is_found_in_the_catalogue_the_command_line_and_the_widge
     assert "toy" not in catalog.STRATEGIES  # only in the copy
 
 
+WORKLOAD = """
+import dataclasses
+
+from course_lib.workloads.digits import digits
+from course_lib.workloads.model import Workload
+
+
+def toy() -> Workload:
+    return dataclasses.replace(digits(), name="toy")
+"""
+
+
+def test_a_toy_workload_is_found_by_the_library_and_the_command_line(copy: Path) -> None:
+    (copy / "workloads" / "toy.py").write_text(WORKLOAD)
+    command = ["run", "one_device", "--workload", "toy", "--steps", "3", "--json"]
+    result = json.loads(python(copy, "-m", "course_lib", *command))
+    assert (result["workload"], result["parameters"]) == ("toy", 4810)
+
+
 CARD = """
 from course_lib.widgets.kit.page import Card
 

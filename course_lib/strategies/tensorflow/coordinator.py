@@ -17,39 +17,74 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.record.events import Phase, Update
-from course_lib.strategies.steps import due
-from course_lib.strategies.tensorflow.server import PATIENCE, Model, factor_of
-from course_lib.strategies.tensorflow.steps import WallClock
-from course_lib.workloads.tensorflow import accuracy
-
-
-class Applied(NamedTuple):
-    """An update on a ps: the version that it made, of how many gradients, and from when to when the
-    ps was at it.
-    """
-
-    written: int
-    gradients: int
-    begun: float
-    ended: float
+from course_lib.strategies.steps import due, outcome
+from course_lib.strategies.tensorflow.server import PATIENCE, Model, factor_of, over
+from course_lib.strategies.tensorflow.steps import WallClock, accuracy, bytes_on, weights_of
 
 
 class ShareDone(NamedTuple):
-    """What came of a share of a step: who computed it, its loss and times; for each shard the
-    version `read`, and what was `applied`.
+    """What came of a share of a step: who computed it, its loss and times, the version `read` of
+    each shard, and the updates `applied`: a row [version written, gradients, begun, ended] for each
+    shard.
     """
 
     step: int
     worker: str
     loss: float
     times: list[float]
-    read: list[int]
-    applied: list[Applied]
+    read: list[float]
+    applied: list[list[float]]
+
+
+def train(
+    task: Task,
+    coordinator: Any,
+    model: Model,
+    program: Any,
+    per_update: int = 1,
+    beside: Future[Any] | None = None,
+) -> dict[str, Any]:
+    """Have all steps done and record them; what the chief returns (see `outcome`).
+
+    `program` is that of a step; a ps makes an update of `per_update` gradients. What goes on
+    `beside` the steps ends with the last of them.
+
+    The test accuracy, where it is due, is that of the parameters as the chief finds them on the ps
+    when a step is complete; meanwhile the workers go on.
+    """
+    spec, workload = task.spec, workloads.load(task.spec)
+    steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
+    losses: dict[int, float] = {}
+    for count, share in enumerate(hand_out(task, coordinator, model, program, beside), 1):
+        step, shares = share.step, steps[share.step]
+        shares.append(share)
+        _record_worker(task, share)
+        if len(shares) % per_update == 0:
+            _record_updates(task, model, shares[-per_update:])
+        if len(shares) == spec.workers:
+            losses[step] = sum(each.loss for each in shares) / len(shares)
+            samples = count * spec.per_worker_batch
+            task.metric("loss", losses[step], step, samples)
+            if due(spec, step + 1):
+                task.metric("accuracy", accuracy(model.fetched(), workload), step, samples)
+            del steps[step]
+            task.at_step_end()
+    if beside:
+        beside.result(PATIENCE)
+    keras, held = model.fetched(), bytes_on(shard.values for shard in model.shards)
+    right, loss = accuracy(keras, workload), losses[spec.steps - 1]
+    found = outcome(workload, weights_of(keras), loss, right, held)
+    over(task).touch()
+    return found
+
+
+# --- the shares of all steps, as the workers take them ---
 
 
 def report(
@@ -64,15 +99,12 @@ def report(
     return tf.concat([tf.stack([tf.cast(each, tf.float64) for each in scalars]), *updates], 0)
 
 
-def _parsed(step: int, values: list[float], shards: int, offset: float) -> ShareDone:
+def _parsed(step: int, values: Any, shards: int, offset: float) -> ShareDone:
     """Take a `report` apart; `offset` leads from its wall-clock times to the trace's clock."""
-    worker, loss, times = values[0], values[1], [time + offset for time in values[2:6]]
-    read, updates = [int(version) for version in values[6 : 6 + shards]], values[6 + shards :]
-    applied = [
-        Applied(int(a), int(b), c + offset, d + offset)
-        for a, b, c, d in zip(*(updates[i::4] for i in range(4)), strict=True)
-    ]
-    return ShareDone(step, f"worker:{worker:.0f}", loss, times, read, applied)
+    (worker, loss, *_), read, applied = np.split(values, [6, 6 + shards])
+    applied = applied.reshape(shards, 4) + np.array([0, 0, offset, offset])
+    times = (values[2:6] + offset).tolist()
+    return ShareDone(step, f"worker:{worker:.0f}", loss, times, read.tolist(), applied.tolist())
 
 
 def hand_out(
@@ -81,9 +113,8 @@ def hand_out(
     """Have the program of a step run once for every share of its batch, by whichever worker is
     free.
 
-    Yields what came of them, as it comes, with what the workers did in the trace. Raises
-    TimeoutError if none comes for `PATIENCE`, and what goes wrong in a step or in what goes on
-    `beside` them.
+    Yields what came of them, as it comes. Raises TimeoutError if nothing comes for `PATIENCE`, and
+    any error of a step or of what goes on `beside` the steps.
     """
     spec, workload, wall = task.spec, workloads.load(task.spec), WallClock()
     shares = ((n, share) for n in range(spec.steps) for share in range(spec.workers))
@@ -102,10 +133,8 @@ def hand_out(
             if not pending:
                 return
             for future in _finished(task, pending, beside):
-                values = future.result().tolist()
-                done = _parsed(pending.pop(future), values, len(model.shards), wall.offset())
-                _record_worker(task, done)
-                yield done
+                n, values = pending.pop(future), future.result()
+                yield _parsed(n, values, len(model.shards), wall.offset())
     finally:
         for threads in (line, pool):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -144,41 +173,12 @@ def _record_worker(task: Task, done: ShareDone) -> None:
         task.recorder.add(Phase(done.worker, done.step, what, start, end))
 
 
-def record_updates(task: Task, model: Model, shares: Sequence[ShareDone]) -> None:
+def _record_updates(task: Task, model: Model, shares: Sequence[ShareDone]) -> None:
     """Record what the ps did with the gradients of these shares: one update of each shard."""
-    whose = " ".join(share.worker for share in shares)
-    for k, (shard, a) in enumerate(zip(model.shards, shares[0].applied, strict=True)):
-        step, read = shares[0].step, min(share.read[k] for share in shares)
-        name = f"shard {shard.task.partition(':')[2]}"
-        task.recorder.add(Phase(shard.task, step, "apply", a.begun, a.ended))
-        made = (shard.device, read, a.written, a.ended, a.gradients, whose)
-        task.recorder.add(Update(shard.task, step, name, *made))
-
-
-class Ledger:
-    """Which shares of which steps are done; the mean `losses` of the complete steps."""
-
-    def __init__(self, task: Task, model: Model) -> None:
-        self.task, self.model = task, model
-        self.losses: dict[int, float] = {}
-        self._count = 0
-        self._open: defaultdict[int, list[ShareDone]] = defaultdict(list)
-
-    def add(self, share: ShareDone) -> list[ShareDone]:
-        """All shares of a step, if this one completes it; else none.
-
-        The step's loss is in the trace then. The test accuracy, where it is due, is that of the
-        variables as the chief then finds them on the ps; meanwhile the workers go on.
-        """
-        spec, step = self.task.spec, share.step
-        self._count += 1
-        self._open[step].append(share)
-        if len(self._open[step]) < spec.workers:
-            return []
-        shares, samples = self._open.pop(step), self._count * spec.per_worker_batch
-        self.losses[step] = sum(each.loss for each in shares) / len(shares)
-        self.task.metric("loss", self.losses[step], step, samples)
-        if due(spec, step + 1):
-            right = accuracy(self.model.keras, workloads.load(spec))
-            self.task.metric("accuracy", right, step, samples)
-        return shares
+    step, whose = shares[0].step, " ".join(share.worker for share in shares)
+    for k, shard in enumerate(model.shards):
+        read = int(min(share.read[k] for share in shares))
+        written, gradients, begun, ended = shares[0].applied[k]
+        task.recorder.add(Phase(shard.task, step, "apply", begun, ended))
+        made = (shard.device, read, int(written), ended, int(gradients), whose)
+        task.recorder.add(Update(shard.task, step, f"shard {k}", *made))

@@ -21,20 +21,22 @@ Source: tf.distribute.MultiWorkerMirroredStrategy.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.steps import after, be_patient, use
+from course_lib.strategies.tensorflow.steps import after, be_patient, loss_of, use, variables_of
 from course_lib.strategies.tensorflow.training import (
     MEAN,
     Program,
     all_at_once,
+    descend,
+    make_step,
     scheduled_mean,
     train,
 )
-from course_lib.workloads.tensorflow import loss_of, variables_of
 
 
 def naive(task: Task) -> dict[str, Any]:
@@ -42,10 +44,10 @@ def naive(task: Task) -> dict[str, Any]:
 
     `start(naive, framework="tensorflow", workers=2)` runs it.
     """
-    return train(task, connect(task), make=naive_step)
+    return train(task, connect(task), naive_step)
 
 
-def naive_step(strategy: Any, model: Any, learning_rate: float, _: Any = None) -> Program:
+def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
     """A whole step as one graph: gradients, their means one by one, and the update."""
     variables = variables_of(model)
 
@@ -53,9 +55,6 @@ def naive_step(strategy: Any, model: Any, learning_rate: float, _: Any = None) -
         with tf.GradientTape() as tape:
             loss = loss_of(model(images, training=True), labels)
         return [loss, *tape.gradient(loss, variables)]
-
-    def apply(variable: Any, mean: Any) -> Any:
-        return variable.assign_sub(learning_rate * mean, read_value=False)
 
     @tf.function(autograph=False)
     def step(images: Any, labels: Any) -> Any:
@@ -66,11 +65,7 @@ def naive_step(strategy: Any, model: Any, learning_rate: float, _: Any = None) -
             with tf.control_dependencies([computed, *means]):  # when the one before has arrived
                 means.append(strategy.extended.reduce_to(MEAN, value, home))
         reduced = after(means)
-        updates = [
-            strategy.extended.update(variable, apply, args=(mean,))
-            for variable, mean in zip(variables, means[1:], strict=True)
-        ]
-        applied = after([*updates, reduced])
+        applied = after([*descend(strategy, variables, means[1:], learning_rate), reduced])
         return tf.stack([tf.cast(means[0], tf.float64), computed, reduced, applied])
 
     return step
@@ -83,7 +78,8 @@ def worker(task: Task) -> dict[str, Any]:
     `strategy.extended.batch_reduce_to(MEAN, list(zip(gradients, variables)))`.
     """
     strategy = connect(task)
-    return train(task, strategy, scheduled_mean(task) if task.schedule else all_at_once)
+    average = scheduled_mean(task) if task.schedule else all_at_once
+    return train(task, strategy, partial(make_step, average=average))
 
 
 def connect(task: Task) -> Any:

@@ -32,17 +32,15 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import Ledger, hand_out, record_updates, report
+from course_lib.strategies.tensorflow.coordinator import report, train
 from course_lib.strategies.tensorflow.server import (
     Model,
     Shard,
     connect,
     device_time,
-    result,
     serve,
 )
-from course_lib.strategies.tensorflow.steps import after, hold, pack, unpack
-from course_lib.workloads.tensorflow import loss_of
+from course_lib.strategies.tensorflow.steps import after, hold, loss_of
 
 Push = Callable[[Shard, Any, Any], Any]
 """In the graph, `push(shard, number, gradients)` hands a ps the gradients of its variables, as one
@@ -61,18 +59,13 @@ def ps(task: Task) -> None:
 
 
 def chief(task: Task) -> dict[str, Any]:
-    """Hand out all steps, and write down what became of them."""
+    """Hand out all steps, and record what became of them."""
     coordinator, model = connect(task)
 
     def push(shard: Shard, number: Any, gradients: Any) -> Any:
         return apply_at_once(shard, gradients, model.learning_rate)
 
-    program, ledger = make_step(task, model, push), Ledger(task, model)
-    for share in hand_out(task, coordinator, model, program):
-        record_updates(task, model, [share])
-        if ledger.add(share):
-            task.at_step_end()
-    return result(task, model, ledger.losses[task.spec.steps - 1])
+    return train(task, coordinator, model, make_step(task, model, push))
 
 
 def make_step(task: Task, model: Model, push: Push) -> Any:
@@ -92,7 +85,10 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
         loss, gradients = compute(model, hold(values, pulled), images, labels)
         computed = device_time(task, worker, pulled, after([loss, *gradients]))
         gradients = hold(gradients, computed)
-        updates = [push(shard, number, shard.cut(gradients)) for shard in model.shards]
+        updates = [
+            push(shard, number, piece)
+            for shard, piece in zip(model.shards, model.cut(gradients), strict=True)
+        ]
         pushed = after(updates)
         return report(worker, loss, [begun, pulled, computed, pushed], versions, updates)
 
@@ -102,15 +98,15 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
 def pull(model: Model) -> tuple[list[Any], list[Any]]:
     """The version of each shard, and the values of the model's variables.
 
-    The version is read first. Nothing locks more than one variable, so of an update that goes on
-    meanwhile some parts may be read and others not.
+    The version is read first. So an update that is made in between is in the values, but counts as
+    one that this worker has not seen.
     """
-    versions, values = [], []
+    versions, pieces = [], []
     for shard in model.shards:
         versions.append(shard.version.read_value())
         with tf.device(shard.device), tf.control_dependencies(versions[-1:]):
-            values.append(pack(part.read_value() for part in shard.parts))
-    return versions, model.together(values)
+            pieces.append(shard.values.read_value())
+    return versions, model.together(pieces)
 
 
 def compute(model: Model, values: list[Any], images: Any, labels: Any) -> tuple[Any, list[Any]]:
@@ -123,22 +119,17 @@ def compute(model: Model, values: list[Any], images: Any, labels: Any) -> tuple[
 
 
 def apply_at_once(shard: Shard, gradients: Any, learning_rate: float) -> Any:
-    """On the ps, as soon as the gradients are there: variable -= learning_rate * gradient. Then the
+    """On the ps, as soon as the gradients are there: values -= learning_rate * gradients. Then the
     version is counted up.
 
-    TensorFlow locks a variable while it changes, so no gradient is lost. It does not lock several
-    at a time: gradients of two workers may go into one variable in one order and into another in
-    the other. The counting is one operation that also reads, so every update has its own version.
+    TensorFlow locks a variable while it changes, so no gradient is lost. The counting is one
+    operation that also reads, so every update has its own version.
     """
     with tf.device(shard.device):
-        here = unpack(gradients, shard.parts)
-        begun = after(here)
+        begun = after(gradients)
         with tf.control_dependencies([begun]):
-            updates = [
-                part.assign_sub(learning_rate * gradient, read_value=False)
-                for part, gradient in zip(shard.parts, here, strict=True)
-            ]
-        with tf.control_dependencies(updates):
+            update = shard.values.assign_sub(learning_rate * gradients, read_value=False)
+        with tf.control_dependencies([update]):
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=shard.version.handle, limit=2**62, T=tf.int64
             )

@@ -7,7 +7,6 @@ Only the chief runs a program.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -15,14 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.steps import outcome
-from course_lib.strategies.tensorflow.steps import after, pack, unpack, use
-from course_lib.workloads.tensorflow import accuracy, build, variables_of
+from course_lib.strategies.tensorflow.steps import (
+    after,
+    build,
+    pack,
+    unpack,
+    use,
+    variables_of,
+)
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
 POLL = 0.05  # seconds between two looks at the files of others
@@ -44,14 +49,15 @@ def serve(task: Task) -> None:
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
     server = tf.distribute.Server(cluster, job_name=task.job, task_index=task.index, config=options)
     said = None
-    while not _over(task).exists():
+    while not over(task).exists():
         if said != task.slow_factor:
             said = _say(task, task.slow_factor)
         time.sleep(POLL)
     del server  # it serves for as long as it is held
 
 
-def _over(task: Task) -> Path:
+def over(task: Task) -> Path:
+    """The file that says that the chief is done."""
     return task.files.meetings / "over"
 
 
@@ -104,67 +110,65 @@ def device_time(task: Task, worker: Any, since: Any, until: Any) -> Any:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one ps holds: some of the `parts` that the model's variables are cut into, and a
-    `version` that counts their updates.
-
-    `places` says of each part which variable it is of, and which rows.
+    """What one ps holds: a piece of the parameters, its `values`, and a `version` that counts their
+    updates.
     """
 
     task: str
     device: str
-    parts: list[Any]
-    places: list[tuple[int, slice]]
+    values: Any
     version: Any
-
-    def cut(self, whole: Sequence[Any]) -> Any:
-        """What belongs to the parts here of tensors that are shaped like the model's variables, as
-        one vector.
-        """
-        return pack(whole[variable][rows] for variable, rows in self.places)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A Keras model whose variables lie in shards on the parameter servers."""
+    """A Keras model whose parameters lie on the ps.
+
+    Laid end to end, its variables are one long vector, which is cut into as many pieces of equal
+    length as there are ps. So every ps holds, sends and receives the same number of bytes, however
+    unequal the layers are.
+    """
 
     keras: Any
     shards: list[Shard]
     learning_rate: float
 
-    def together(self, values: Sequence[Any]) -> list[Any]:
-        """The values of the model's variables, from one vector of each shard, as `Shard.cut` makes
-        them.
-        """
-        pieces: list[tuple[int, int, Any]] = []
-        for shard, vector in zip(self.shards, values, strict=True):
-            parts = unpack(vector, shard.parts)
-            pieces += [(i, rows.start, p) for (i, rows), p in zip(shard.places, parts, strict=True)]
-        pieces.sort(key=lambda piece: piece[:2])
-        variables = itertools.groupby(pieces, key=lambda piece: piece[0])
-        return [tf.concat([piece for *_, piece in parts], 0) for _, parts in variables]
+    def cut(self, tensors: Sequence[Any]) -> Any:
+        """The piece of each shard, of tensors that are shaped like the model's variables."""
+        return tf.split(pack(tensors), [shard.values.shape[0] for shard in self.shards])
+
+    def together(self, pieces: Sequence[Any]) -> list[Any]:
+        """Tensors that are shaped like the model's variables, from the piece of each shard."""
+        return unpack(tf.concat(pieces, 0), variables_of(self.keras))
+
+    def fetched(self) -> Any:
+        """The Keras model with the values that the shards have now."""
+        values = self.together([shard.values.read_value() for shard in self.shards])
+        for variable, value in zip(variables_of(self.keras), values, strict=True):
+            variable.assign(value)
+        return self.keras
 
 
 def connect(task: Task) -> tuple[Any, Model]:
-    """Join the cluster as its chief: the coordinator, and the run's model, with every variable cut
-    into a part for each ps.
-
-    TensorFlow deals parts out to the ps in turn, whatever their size. As many equal parts of each
-    variable as there are ps make the bytes equal too, as far as rows divide.
+    """Join the cluster as its chief: the coordinator, and the run's model, a shard of it on each
+    ps.
     """
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     use("cpu")
     spec, workload = task.spec, workloads.load(task.spec)
     _await_servers(task)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(spec.ps)
-    strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     _copy_once_from_each(spec.workers)
-    with strategy.scope():
-        keras = build(workload, spec.seed)
-    return coordinator, Model(
-        keras, _shards(variables_of(keras)), spec.learning_rate or workload.learning_rate
-    )
+    parameters = np.concatenate([w.reshape(-1) for w in workload.initial_weights(spec.seed)])
+    shards = []
+    for k, piece in enumerate(np.array_split(parameters, spec.ps)):
+        with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):
+            values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
+        shards.append(Shard(f"ps:{k}", values.device, values, version))
+    rate = spec.learning_rate or workload.learning_rate
+    return coordinator, Model(build(workload, spec.seed), shards, rate)
 
 
 def _await_servers(task: Task) -> None:
@@ -188,39 +192,3 @@ def _copy_once_from_each(workers: int) -> None:
             there = tf.zeros([1], tf.float64)
         with tf.device("/job:chief"):
             tf.identity(there)
-
-
-def _shards(variables: list[Any]) -> list[Shard]:
-    """The parts of all variables by the device that they lie on."""
-    found: dict[str, list[tuple[Any, tuple[int, slice]]]] = {}
-    for index, variable in enumerate(variables):
-        first = 0
-        # one that was not cut is its own only part
-        for part in getattr(variable, "variables", [variable]):
-            found.setdefault(part.device, []).append(
-                (part, (index, slice(first, first + part.shape[0])))
-            )
-            first += part.shape[0]
-    shards = []
-    for device in sorted(found):
-        parts, places = zip(*found[device], strict=True)
-        where = tf.DeviceSpec.from_string(device)
-        with tf.device(device):
-            version = tf.Variable(0, dtype=tf.int64, trainable=False)
-        shards.append(
-            Shard(f"{where.job}:{where.task}", device, list(parts), list(places), version)
-        )
-    return shards
-
-
-def result(task: Task, model: Model, loss: float) -> dict[str, Any]:
-    """What the chief returns (see `outcome`), and its word to all servers that it is done."""
-    workload = workloads.load(task.spec)
-    weights = [tf.convert_to_tensor(each).numpy() for each in variables_of(model.keras)]
-    held = {
-        shard.device: sum(part.dtype.size * part.shape.num_elements() for part in shard.parts)
-        for shard in model.shards
-    }
-    found = outcome(workload, weights, loss, accuracy(model.keras, workload), held)
-    _over(task).touch()
-    return found

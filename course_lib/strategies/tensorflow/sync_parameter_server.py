@@ -23,10 +23,10 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import Ledger, hand_out, record_updates
+from course_lib.strategies.tensorflow.coordinator import train
 from course_lib.strategies.tensorflow.parameter_server import make_step
-from course_lib.strategies.tensorflow.server import PATIENCE, Shard, connect, result, serve
-from course_lib.strategies.tensorflow.steps import after, unpack
+from course_lib.strategies.tensorflow.server import Shard, connect, serve
+from course_lib.strategies.tensorflow.steps import after
 
 
 def worker(task: Task) -> None:
@@ -40,7 +40,7 @@ def ps(task: Task) -> None:
 
 
 def chief(task: Task) -> dict[str, Any]:
-    """Start the loops of all ps, hand out all steps, and write down what became of them."""
+    """Start the loops of all ps, hand out all steps, and record what became of them."""
     spec, (coordinator, model) = task.spec, connect(task)
     barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
 
@@ -51,14 +51,9 @@ def chief(task: Task) -> dict[str, Any]:
     def loops() -> list[Any]:
         return [barrier.loop(spec.steps, model.learning_rate) for barrier in barriers.values()]
 
-    program, ledger = make_step(task, model, push), Ledger(task, model)
+    program = make_step(task, model, push)
     running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
-    for share in hand_out(task, coordinator, model, program, running):
-        if shares := ledger.add(share):
-            record_updates(task, model, shares)  # all have the same token
-            task.at_step_end()
-    running.result(PATIENCE)
-    return result(task, model, ledger.losses[spec.steps - 1])
+    return train(task, coordinator, model, program, per_update=spec.workers, beside=running)
 
 
 class Barrier:
@@ -69,7 +64,7 @@ class Barrier:
 
     def __init__(self, shard: Shard, workers: int) -> None:
         self.shard, self.workers = shard, workers
-        self.size = sum(part.shape.num_elements() for part in shard.parts)
+        self.size = shard.values.shape[0]
         with tf.device(shard.device):
             self.sums = _accumulator(f"sums-{shard.task}", tf.float32, self.size + 1)
             self.tokens = [
@@ -94,12 +89,9 @@ class Barrier:
             sums = _take(self.sums, self.workers, tf.float32)
             begun, count = after(sums), sums[self.size]
             with tf.control_dependencies([begun]):
-                means = unpack(sums[: self.size] / count, self.shard.parts)
-                updates = [
-                    p.assign_sub(learning_rate * mean, read_value=False)
-                    for p, mean in zip(self.shard.parts, means, strict=True)
-                ]
-            with tf.control_dependencies(updates):
+                mean = sums[: self.size] / count
+                update = self.shard.values.assign_sub(learning_rate * mean, read_value=False)
+            with tf.control_dependencies([update]):
                 written = self.shard.version.assign_add(1)
             token = tf.stack(
                 [tf.cast(written, tf.float64), tf.cast(count, tf.float64), begun, after(written)]

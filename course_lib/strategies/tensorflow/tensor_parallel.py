@@ -25,7 +25,6 @@ https://www.tensorflow.org/guide/dtensor_overview; Shoeybi et al., "Megatron-LM"
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -35,9 +34,8 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.steps import TrainingStep, outcome
-from course_lib.strategies.tensorflow.steps import use_several
-from course_lib.workloads.tensorflow import loss_of
+from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow.steps import bytes_on, loss_of, use_several
 
 MESH_DIM, WHOLE = "model", dtensor.UNSHARDED
 COLUMNS = ([WHOLE, MESH_DIM], [MESH_DIM])  # layouts of a kernel and its bias
@@ -59,9 +57,7 @@ def worker(task: Task) -> dict[str, Any]:
         with step.applying():
             apply(gradients)
         step.done(loss)
-    held = variables_on(step.variables)
-    weights = [whole(variable) for variable in step.variables]
-    return outcome(workload, weights, step.loss, step.accuracy(), held)
+    return step.result()
 
 
 def cut_model(workload: workloads.Workload, seed: int, mesh: Any) -> list[Any]:
@@ -133,6 +129,14 @@ class MeshStep(TrainingStep):
         devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]
         super().__init__(task, [(f"shard {k}", device) for k, device in enumerate(devices)])
 
+    def weights(self) -> list[np.ndarray]:
+        return [whole(variable) for variable in self.variables]
+
+    def variables_on(self) -> dict[str, int]:
+        return bytes_on(
+            piece for each in self.variables for piece in dtensor.unpack(each.read_value())
+        )
+
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         images, labels = self.workload.x_train[indices], self.workload.y_train[indices]
         return on_all(images, self.mesh), on_all(labels, self.mesh)
@@ -141,12 +145,3 @@ class MeshStep(TrainingStep):
         images = on_all(self.workload.x_test, self.mesh)
         logits = dtensor.unpack(forward(self.workload.layers, self.variables, images))[0].numpy()
         return float(np.mean(np.argmax(logits, -1) == self.workload.y_test))
-
-
-def variables_on(variables: list[Any]) -> dict[str, int]:
-    """Bytes of the pieces on each device, as the runtime reports them."""
-    found: Counter[str] = Counter()
-    for variable in variables:
-        for piece in dtensor.unpack(variable.read_value()):
-            found[piece.device] += piece.dtype.size * piece.shape.num_elements()
-    return dict(found)

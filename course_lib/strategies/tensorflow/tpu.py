@@ -21,24 +21,23 @@ Sources: tensorflow.org/guide/tpu; tensorflow.org/guide/mixed_precision; openxla
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.steps import after, use_several
+from course_lib.strategies.tensorflow.steps import after, use_several, variables_of
 from course_lib.strategies.tensorflow.training import (
-    Average,
     Gradients,
     Program,
     all_at_once,
+    descend,
     gradients_of,
     make_step,
     train,
 )
-from course_lib.workloads.tensorflow import variables_of
 
 POLICY = "mixed_bfloat16"  # with "float32", the losses are those of one device
 
@@ -47,10 +46,8 @@ def worker(task: Task) -> dict[str, Any]:
     """Train all replicas, on a TPU's cores or on what plays them."""
     keras.config.set_dtype_policy(POLICY)
     if task.spec.emulate:
-        return train(
-            task, emulated(task.spec.replicas), make=functools.partial(make_step, compiler=xla)
-        )
-    return train(task, on_tpu(task.spec.replicas), make=one_program)
+        return train(task, emulated(task.spec.replicas), partial(make_step, compiler=xla))
+    return train(task, on_tpu(task.spec.replicas), one_program)
 
 
 def emulated(replicas: int) -> Any:
@@ -74,9 +71,7 @@ def on_tpu(replicas: int) -> Any:
     return tf.distribute.TPUStrategy(resolver, experimental_device_assignment=cores)
 
 
-def one_program(
-    strategy: Any, model: Any, learning_rate: float, average: Average = all_at_once
-) -> Program:
+def one_program(strategy: Any, model: Any, learning_rate: float) -> Program:
     """The step of `make_step` as one program on every core, as a TPU needs it.
 
     A program on a TPU cannot look at a clock, so there is one time for all that it did: the trace
@@ -85,14 +80,10 @@ def one_program(
     """
     variables, gradients_in = variables_of(model), gradients_of(model)
 
-    def apply(variable: Any, gradient: Any) -> Any:
-        return variable.assign_sub(learning_rate * gradient, read_value=False)
-
     def together(strategy: Any, values: list[Any]) -> Any:
         """The mean of what all replicas computed, and the update."""
-        loss, *gradients = average(strategy, values, variables)
-        for variable, gradient in zip(variables, gradients, strict=True):
-            strategy.extended.update(variable, apply, args=(gradient,))
+        loss, *means = all_at_once(strategy, values, variables)
+        descend(strategy, variables, means, learning_rate)
         return loss
 
     def replica(images: Any, labels: Any) -> Any:

@@ -15,9 +15,8 @@ tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,20 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.steps import TrainingStep, outcome
-from course_lib.strategies.tensorflow.steps import WallClock, after, hold, pack, unpack
-from course_lib.workloads.tensorflow import accuracy, build, loss_of, variables_of, weights_of
+from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow.steps import (
+    WallClock,
+    accuracy,
+    after,
+    build,
+    bytes_on,
+    hold,
+    loss_of,
+    pack,
+    unpack,
+    variables_of,
+    weights_of,
+)
 
 MEAN = tf.distribute.ReduceOp.MEAN
 
@@ -55,6 +65,18 @@ def gradients_of(model: Any) -> Gradients:
         return [loss, *tape.gradient(loss, variables)]
 
     return gradients
+
+
+def descend(strategy: Any, variables: list[Any], means: list[Any], rate: float) -> list[Any]:
+    """variable -= rate * mean, on every device that holds a copy of it."""
+
+    def apply(variable: Any, mean: Any) -> Any:
+        return variable.assign_sub(rate * mean, read_value=False)
+
+    return [
+        strategy.extended.update(variable, apply, args=(mean,))
+        for variable, mean in zip(variables, means, strict=True)
+    ]
 
 
 def all_at_once(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
@@ -97,18 +119,7 @@ def scheduled_mean(task: Task) -> Average:
     return mean
 
 
-_errors: list[Exception] = []
-
-
-@contextlib.contextmanager
-def own_error() -> Iterator[None]:
-    """Raise the error of an exchange that fails in a graph, not what TensorFlow makes of it."""
-    try:
-        yield
-    except tf.errors.OpError:
-        if _errors:
-            raise _errors[0] from None
-        raise
+_errors: list[Exception] = []  # what went wrong in an exchange; TensorFlow makes it another error
 
 
 def make_step(
@@ -118,8 +129,10 @@ def make_step(
     average: Average = all_at_once,
     compiler: Callable[[Gradients], Gradients] = lambda gradients: gradients,
 ) -> Program:
-    """The training step as one graph; `compiler` may compile the replica's part of it, which is
-    `gradients_of`, in another way.
+    """The training step as one graph.
+
+    `average` forms the means over all replicas; `compiler` may compile the replica's part of the
+    graph, which is `gradients_of`, in another way.
     """
     variables, gradients_in = variables_of(model), compiler(gradients_of(model))
 
@@ -127,9 +140,6 @@ def make_step(
         values = gradients_in(images, labels)
         computed = after(values)
         return computed, hold(values, computed)
-
-    def apply(variable: Any, gradient: Any) -> Any:
-        return variable.assign_sub(learning_rate * gradient, read_value=False)
 
     # No loops or conditions on tensors need translating, and without a search for them (autograph)
     # it is compiled in half the time.
@@ -140,11 +150,7 @@ def make_step(
         reduced = after([loss, *means])
         # A variable is updated as soon as its own mean is there. To hold all back until `reduced`
         # would take a message for every operation on another device.
-        updates = [
-            strategy.extended.update(variable, apply, args=(mean,))
-            for variable, mean in zip(variables, means, strict=True)
-        ]
-        applied = after([*updates, reduced])
+        applied = after([*descend(strategy, variables, means, learning_rate), reduced])
         # by the last replica of this process
         computed = tf.reduce_max(strategy.experimental_local_results(computed))
         loss = strategy.experimental_local_results(loss)[0]
@@ -154,19 +160,16 @@ def make_step(
 
 
 def train(
-    task: Task,
-    strategy: Any,
-    average: Average = all_at_once,
-    make: Callable[..., Program] = make_step,
+    task: Task, strategy: Any, make: Callable[[Any, Any, float], Program] = make_step
 ) -> dict[str, Any]:
-    """Train the run's workload under `strategy`; `average` forms the means over all replicas.
+    """Train the run's workload under `strategy`.
 
-    `make` builds the step, from the same arguments as `make_step`. Returns the task's result (see
-    `outcome`); the digest is that of this process's first copy of the parameters.
+    `make` builds the step of a strategy, a model and a learning rate. Returns the task's result
+    (see `outcome`); the digest is that of this process's first copy of the parameters.
     """
     with strategy.scope():
         step = ReplicasStep(task, strategy)
-        program = make(strategy, step.model, step.rate, average)
+        program = make(strategy, step.model, step.rate)
         while step.begin():
             images, labels = step.read(task.index, task.spec.workers)
             step.done(step.run(program, images, labels))
@@ -184,12 +187,11 @@ class ReplicasStep(TrainingStep):
         super().__init__(task, [("all", device) for device in self.variables_on()])
 
     def variables_on(self) -> dict[str, int]:
-        """Bytes of variables on each device of this process, as the runtime reports them."""
-        found: Counter[str] = Counter()
-        for variable in variables_of(self.model):
-            for part in self.strategy.experimental_local_results(variable):
-                found[part.device] += part.dtype.size * part.shape.num_elements()
-        return dict(found)
+        copies = map(self.strategy.experimental_local_results, variables_of(self.model))
+        return bytes_on(itertools.chain.from_iterable(copies))
+
+    def weights(self) -> list[np.ndarray]:
+        return weights_of(self.model)
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         """Where the process has several replicas, each gets an equal part of the examples."""
@@ -215,8 +217,10 @@ class ReplicasStep(TrainingStep):
         with self.computing():
             # a call of the tf.function itself would look for what it compiled, in every step
             self._compiled = self._compiled or program.get_concrete_function(images, labels)
-            with own_error():
+            try:
                 loss, *stamps = self._compiled(images, labels).numpy().tolist()
+            except tf.errors.OpError as error:
+                raise _errors[0] if _errors else error from None
             offset = self._wall.offset()
             self._computed, reduced, applied = (stamp + offset for stamp in stamps)
         if self.strategy.num_replicas_in_sync > 1:
@@ -224,8 +228,3 @@ class ReplicasStep(TrainingStep):
         self._record("apply", reduced, applied)
         self.updated()
         return float(loss)
-
-    def result(self) -> dict[str, Any]:
-        """What the strategy returns."""
-        right, held = self.accuracy(), self.variables_on()
-        return outcome(self.workload, weights_of(self.model), self.loss, right, held)

@@ -37,13 +37,13 @@ def counted(spec: RunSpec) -> int:
 def worker(task: Task) -> dict[str, Any]:
     """Pull, compute, push, each time for the step that all are in; a straggler misses some."""
     step, spec = TorchStep(task, model_of(task)), task.spec
-    servers = Servers(step, counted(spec))
+    servers, batch = Servers(step), spec.workers * spec.batch // counted(spec)
     while step.begin():
         shards = pull_one_version(servers)
         step.number = shards[0].version
         if step.number == spec.steps:
             break
-        images, labels = step.read(task.index, spec.workers, servers.examples * spec.workers)
+        images, labels = step.read(task.index, spec.workers, batch)
         with step.computing():
             loss, gradient = compute(step.model, images, labels)
         with step.reducing():

@@ -24,13 +24,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.utils import vector_to_parameters
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
-from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, model_of, use
+from course_lib.strategies.torch.steps import (
+    TIMEOUT,
+    TorchStep,
+    build,
+    flat,
+    loss_of,
+    model_of,
+    use,
+)
 from course_lib.workloads.model import digest
-from course_lib.workloads.torch import build, loss_of
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -39,25 +47,24 @@ def worker(task: Task) -> dict[str, Any]:
     """
     # to wait for each other: no parameter and no gradient travels through it
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    workers, first, device = task.spec.workers, task.index == 0, use(task.device)
-    central, slots = common(task)
+    first, device = task.index == 0, use(task.device)
+    central, parameters, slots = common(task)
     model = central if device.type == "cpu" else model_of(task)
     step = TorchStep(task, central, device=device)
     while step.begin():
         fetch(model, central)
-        images, labels = step.read(task.index, workers)
+        images, labels = step.read(task.index, task.spec.workers)
         with step.computing():
             loss = loss_of(model(images), labels)
             gradients = torch.autograd.grad(loss, list(model.parameters()))
         with step.reducing():
-            parts = [loss.detach(), *gradients]
-            slots[task.index].copy_(torch.cat([part.reshape(-1) for part in parts]))
+            slots[task.index].copy_(flat([loss, *gradients]))
             if first:
                 meet("the gradients of all workers")
-                mean = slots.mean(0)
+                loss, mean = slots.mean(0).tensor_split([1])
         if first:
             with step.applying():
-                loss = apply(central, mean, step.rate)
+                parameters.sub_(mean, alpha=step.rate)  # in the memory that all replicas read
             meet("the update by worker:0")
         else:
             with step.waiting():
@@ -67,20 +74,22 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result() if first else {"digest": digest(step.weights())}
 
 
-def common(task: Task) -> tuple[Any, torch.Tensor]:
-    """The model whose parameters all tasks share, and a slot for each of them.
+def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """What all tasks share: the model, the vector that its parameters lie in, and a slot for each
+    task.
 
     A slot is a row: the loss of a replica, then all its gradients.
     """
     workload = workloads.load(task.spec)
     central = build(workload, task.spec.seed)
-    move(central, shared(task, "parameters", workload.parameters), fill=task.index == 0)
+    parameters = shared(task, "parameters", workload.parameters)
     slots = shared(task, "slots", task.spec.workers * (1 + workload.parameters))
+    move(central, parameters, fill=task.index == 0)
     meet("all workers to map the shared memory")
     if task.index == 0:  # all have mapped the files, and need their names no longer
         for name in ("parameters", "slots"):
             (task.files.meetings / name).unlink()
-    return central, slots.view(task.spec.workers, -1)
+    return central, parameters, slots.view(task.spec.workers, -1)
 
 
 def shared(task: Task, name: str, length: int) -> torch.Tensor:
@@ -95,13 +104,11 @@ def shared(task: Task, name: str, length: int) -> torch.Tensor:
 def move(model: Any, memory: torch.Tensor, fill: bool) -> None:
     """Let the parameters of a model lie in `memory`, one behind the other.
 
-    With `fill` they keep their values, else they take those that are there.
+    With `fill` they keep their values; otherwise they take those that are there.
     """
-    parts = memory.split([parameter.numel() for parameter in model.parameters()])
-    for parameter, part in zip(model.parameters(), parts, strict=True):
-        if fill:
-            part.copy_(parameter.detach().flatten())
-        parameter.data = part.view_as(parameter)
+    if fill:
+        memory.copy_(flat(model.parameters()))
+    vector_to_parameters(memory, model.parameters())  # they become views of it
 
 
 def fetch(model: Any, central: Any) -> None:
@@ -119,12 +126,3 @@ def meet(what: str) -> None:
         dist.barrier()
     except RuntimeError as error:
         raise LockstepError(f"waited for {what}: {error}") from error
-
-
-def apply(central: Any, mean: torch.Tensor, rate: float) -> torch.Tensor:
-    """parameter -= rate * gradient, in the memory that all replicas read; returns the mean loss."""
-    loss, *gradients = mean.split([1, *(parameter.numel() for parameter in central.parameters())])
-    with torch.no_grad():
-        for parameter, gradient in zip(central.parameters(), gradients, strict=True):
-            parameter.sub_(gradient.view_as(parameter), alpha=rate)
-    return loss

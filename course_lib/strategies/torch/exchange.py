@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from course_lib.strategies.torch.steps import TorchStep
-from course_lib.workloads.torch import loss_of
+from course_lib.strategies.torch.steps import TorchStep, loss_of
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
 

@@ -36,8 +36,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of
-from course_lib.workloads.torch import loss_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join, loss_of, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:

@@ -31,8 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.exchange import LossAmongGradients, averaging
-from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of
-from course_lib.workloads.torch import loss_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join, loss_of, model_of
 
 
 def naive(task: Task) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, model_of
-from course_lib.workloads.torch import loss_of
+from course_lib.strategies.torch.steps import TorchStep, descend, loss_of, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:

@@ -37,11 +37,9 @@ from course_lib.strategies.torch.server import (
     Shard,
     Snapshot,
     fill,
-    flat,
     serve,
 )
-from course_lib.strategies.torch.steps import TorchStep, model_of
-from course_lib.workloads.torch import loss_of
+from course_lib.strategies.torch.steps import TorchStep, flat, loss_of, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -93,10 +91,10 @@ def push(
 
     `handle(shard, part)` runs on the ps: it decides what becomes of the part.
     """
-    step, examples = servers.step, servers.examples
+    step = servers.step
     parts = [
-        # A clone, as with a view of half a tensor RPC would send the whole of it.
-        Gradient(step.task.index, step.number, shard.version, values.clone(), loss, examples)
+        # A clone: RPC would send the whole of a tensor for a view of half of it.
+        Gradient(step.task.index, step.number, shard.version, values.clone(), loss)
         for shard, values in zip(shards, gradient.tensor_split(len(shards)), strict=True)
     ]
     return servers.ask("push", handle, parts)

@@ -36,8 +36,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, join, use
-from course_lib.workloads.torch import build, loss_of
+from course_lib.strategies.torch.steps import TorchStep, build, descend, join, loss_of, use
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch

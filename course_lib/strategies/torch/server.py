@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -28,9 +28,8 @@ from torch.futures import Future
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.steps import due, outcome
-from course_lib.strategies.torch.steps import TorchStep
-from course_lib.workloads.torch import build
+from course_lib.strategies.steps import due
+from course_lib.strategies.torch.steps import TorchStep, build, flat
 
 PATIENCE = 60.0
 """Seconds that a worker waits for an answer."""
@@ -49,8 +48,8 @@ class Snapshot(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What a worker pushes to a shard: `values` for its piece of the parameters, computed from
-    version `read`, a mean over so many `examples`.
+    """What a worker pushes to a shard: the mean gradient of its share of a batch, `values` for this
+    piece of the parameters, computed from version `read`.
     """
 
     worker: int
@@ -58,7 +57,6 @@ class Gradient(NamedTuple):
     read: int
     values: torch.Tensor
     loss: float
-    examples: int
 
 
 class Reply(NamedTuple):
@@ -96,6 +94,7 @@ class Shard:
         self.version = self.examples = 0
         self.steps_done = [0] * task.spec.workers
         self.kept: list[Gradient] = []
+        self.counted = counted
         self.losses: deque[float] = deque(maxlen=counted)
         self.heard: dict[str, str] = {}  # the last call of each worker
         self.lock = threading.RLock()
@@ -116,7 +115,7 @@ class Shard:
         self.task.update(step, name, device, read, self.version, len(gradients), whose)
         for g in gradients:
             self.losses.append(g.loss)
-            self.examples += g.examples
+            self.examples += self.task.spec.batch // self.counted
             self.steps_done[g.worker] = g.step + 1
         self._look()
 
@@ -202,15 +201,10 @@ def final(shard: Shard, updates: int) -> Future[Any]:
 
 
 class Servers:
-    """All parameter servers, as a worker in its `step` sees them.
+    """All parameter servers, as a worker in its `step` sees them."""
 
-    `counted` gradients make up a global batch (default: one from each worker); `examples`: how many
-    of them one gradient is from.
-    """
-
-    def __init__(self, step: TorchStep, counted: int | None = None) -> None:
+    def __init__(self, step: TorchStep) -> None:
         self.step, self.task = step, step.task
-        self.examples = step.spec.batch // (counted or step.spec.workers)
         self.names = [f"ps:{k}" for k in range(step.spec.ps)]
         join(step.task)
 
@@ -260,11 +254,12 @@ class Servers:
             f"ps:{k}/{where}": v.numel() * v.element_size()
             for k, (v, _, where) in enumerate(shards)
         }
+        step.loss = shards[0][1]
         if self.task.index:
             held = {}
         elif due(step.spec, step.spec.steps):  # nobody pulls the last version
             step.evaluate(step.spec.steps * step.spec.batch)
-        return outcome(step.workload, step.weights(), shards[0][1], step.accuracy(), held)
+        return step.result() | {"variables_on": held}
 
 
 # --- on both ---
@@ -284,11 +279,6 @@ def join(task: Task) -> None:
     rpc.init_rpc(
         task.name, rank=task.rank, world_size=len(task.spec.tasks), rpc_backend_options=options
     )
-
-
-def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """All tensors laid end to end as one vector."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def fill(model: torch.nn.Module, pieces: Sequence[torch.Tensor]) -> None:

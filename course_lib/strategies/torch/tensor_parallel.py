@@ -29,8 +29,7 @@ from torch.distributed.tensor import Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of
-from course_lib.workloads.torch import loss_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join, loss_of, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
