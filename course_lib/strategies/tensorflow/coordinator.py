@@ -27,6 +27,8 @@ from course_lib.strategies.steps import due, outcome
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, factor_of, over
 from course_lib.strategies.tensorflow.steps import WallClock, accuracy, bytes_on, weights_of
 
+PHASES = ("read", "compute", "reduce")
+
 
 class ShareDone(NamedTuple):
     """What came of a share of a step: who computed it, its loss and times, the version `read` of
@@ -64,7 +66,9 @@ def train(
     for count, share in enumerate(hand_out(task, coordinator, model, program, beside), 1):
         step, shares = share.step, steps[share.step]
         shares.append(share)
-        _record_worker(task, share)
+        # a worker pulled, computed, and pushed until its gradients were applied
+        for what, span in zip(PHASES, itertools.pairwise(share.times), strict=True):
+            task.recorder.add(Phase(share.worker, step, what, *span))
         if len(shares) % per_update == 0:
             _record_updates(task, model, shares[-per_update:])
         if len(shares) == spec.workers:
@@ -164,13 +168,6 @@ def _finished(
     if beside and beside.done():
         beside.result()
     return [future for future in done if future in pending]
-
-
-def _record_worker(task: Task, done: ShareDone) -> None:
-    """A worker pulled, computed, and pushed until its gradients were applied."""
-    phases = ("read", "compute", "reduce")
-    for what, (start, end) in zip(phases, itertools.pairwise(done.times), strict=True):
-        task.recorder.add(Phase(done.worker, done.step, what, start, end))
 
 
 def _record_updates(task: Task, model: Model, shares: Sequence[ShareDone]) -> None:

@@ -9,13 +9,13 @@ mean to its own copy, so the copies change alike. Nobody begins the next step be
 there: all wait for the slowest. A worker sends about 2 (w-1)/w S bytes in a step, with w workers
 and S bytes of gradients.
 
-`naive_step` is that idea and nothing else: it averages the gradients one after the other. Each of
-these messages has a latency of its own, and while one travels, nothing else does.
+`naive_step` is that idea and nothing else: it averages the gradients one after the other. Each
+message adds its own latency, and while one travels, no other does.
 
-TensorFlow's own step, which `worker` trains with, hands all gradients to the strategy in one call.
-The strategy may then pack small tensors into one message, and several messages travel at a time.
-Its all-reduce is a ring, in which the workers pass pieces of the gradients on from one to the next
-until all have the sum (between GPUs it is NCCL's); with `all_reduce=` it is a schedule of ours.
+`worker` trains as TensorFlow does it: it hands all gradients to the strategy in one call. The
+strategy may then pack small tensors into one message, and several messages travel at a time. On
+CPUs its all-reduce is a ring: the workers pass pieces of the gradients on from one to the next
+until all have the sum. Between GPUs it is NCCL's. With `all_reduce=` it is a schedule of ours.
 Source: tf.distribute.MultiWorkerMirroredStrategy.
 """
 
@@ -48,7 +48,10 @@ def naive(task: Task) -> dict[str, Any]:
 
 
 def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
-    """A whole step as one graph: gradients, their means one by one, and the update."""
+    """A whole step as one graph: gradients, their means one by one, and the update.
+
+    The loss is averaged like a gradient, only to be recorded. `after` gives the times of the trace.
+    """
     variables = variables_of(model)
 
     def gradients_of_share(images: Any, labels: Any) -> list[Any]:
@@ -62,7 +65,7 @@ def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
         computed = after([loss, *gradients])
         means: list[Any] = []
         for value, home in zip([loss, *gradients], [variables[0], *variables], strict=True):
-            with tf.control_dependencies([computed, *means]):  # when the one before has arrived
+            with tf.control_dependencies([computed, *means]):  # wait for the mean before this one
                 means.append(strategy.extended.reduce_to(MEAN, value, home))
         reduced = after(means)
         applied = after([*descend(strategy, variables, means[1:], learning_rate), reduced])
@@ -72,9 +75,10 @@ def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Train this worker's share of each batch, with TensorFlow's own step or with our all-reduce.
+    """Train this worker's share of each batch; average all gradients in one call, or with a
+    schedule of ours.
 
-    What differs from `naive_step` is one line: in place of its loop, `all_at_once` has
+    `make_step` differs from `naive_step` in one line. In place of the loop, `all_at_once` calls
     `strategy.extended.batch_reduce_to(MEAN, list(zip(gradients, variables)))`.
     """
     strategy = connect(task)

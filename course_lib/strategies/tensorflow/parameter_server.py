@@ -1,24 +1,25 @@
 """parameter_server: the variables live on parameter servers (ps). Workers pull them, compute
 gradients and push those back, each at its own pace.
 
-The chief runs the program and computes nothing. It builds a step as one graph and hands it out,
-share by share; TensorFlow cuts the graph where it goes from one task to another. No variable and no
-gradient passes through the chief.
+The chief runs the program and computes no gradient. It builds a step as one graph, and hands that
+out once for each share of a batch, to whichever worker is free. TensorFlow cuts the graph where it
+goes from one task to another, so no variable and no gradient passes through the chief during a
+step.
 
     pull       ps -> worker    versions and values of the variables
     compute    worker          gradients of a share of a batch
     push       worker -> ps    to each ps the gradients of its variables
-    apply      ps              variable -= learning_rate * gradient, and one more version
+    apply      ps              values -= learning_rate * gradients, and one more version
 
 Nobody waits for anybody: a ps applies every gradient as soon as it is there. So while a worker
-computes, the gradients of others change what it has read, and its own is stale when it arrives.
-Staleness counts those changes: close to w - 1 for w workers that are alike if computing is nearly
-all of a step, less otherwise, and more for one that is slower.
+computes, others change the variables that it has read, and its own gradient is stale when it
+arrives. Staleness counts these changes. With w workers of equal speed it is close to w - 1 if
+computing is nearly all of a step, and less otherwise; a slower worker's is higher.
 
 A step is w updates here, each from 1/w of the batch with the full learning rate. A slow worker is
-given fewer steps and holds up no one. A lost one would not either, as TensorFlow gives its step to
-another worker. Here the run ends with an error that names it instead. It also ends so when a ps is
-lost: its part of the variables is gone, and only a checkpoint would have it. Source:
+given fewer shares and holds up no one. TensorFlow would give the share of a lost worker to another;
+here the run ends instead, with an error that names the worker. It ends in the same way when a ps is
+lost: its shard of the variables is gone, unless there is a checkpoint. Source:
 tf.distribute.ParameterServerStrategy; Dean et al., "Large Scale Distributed Deep Networks", NIPS
 2012.
 """
@@ -33,19 +34,13 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import report, train
-from course_lib.strategies.tensorflow.server import (
-    Model,
-    Shard,
-    connect,
-    device_time,
-    serve,
-)
+from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
 from course_lib.strategies.tensorflow.steps import after, hold, loss_of
 
 Push = Callable[[Shard, Any, Any], Any]
-"""In the graph, `push(shard, number, gradients)` hands a ps the gradients of its variables, as one
-vector: one message. Returns float64 [version written, gradients, begun, ended] of the update that
-they went into: how many gradients it was made of, and from when to when the ps was at it."""
+"""In the graph, `push(shard, number, gradients)` sends a ps its piece of the gradients of step
+`number`, one vector. Returns float64 [version written, gradients, begun, ended]: the version that
+the update made, how many workers' gradients went into it, and when it began and ended."""
 
 
 def worker(task: Task) -> None:
@@ -69,8 +64,10 @@ def chief(task: Task) -> dict[str, Any]:
 
 
 def make_step(task: Task, model: Model, push: Push) -> Any:
-    """The program of a step: `step(work)` with `work` [number, indices of the examples]; it returns
-    a `report`.
+    """The program of a step for one share: `step(work)`, where `work` is [number of the step,
+    indices of the examples]. It returns a `report`.
+
+    `after` gives the times of the trace, and `hold` keeps a phase from starting before the last.
     """
     workload = workloads.load(task.spec)
 

@@ -1,5 +1,5 @@
-"""Parameter servers (ps) in TensorFlow: the processes that serve, and a model whose variables lie
-on them in shards.
+"""Parameter servers (ps) in TensorFlow: the processes that serve, and a model whose parameters
+lie on them in shards.
 
 A worker or a ps runs TensorFlow's server: it carries out whatever part of a graph is placed on it.
 Only the chief runs a program.
@@ -20,14 +20,7 @@ from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.tensorflow.steps import (
-    after,
-    build,
-    pack,
-    unpack,
-    use,
-    variables_of,
-)
+from course_lib.strategies.tensorflow.steps import after, build, pack, unpack, use, variables_of
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
 POLL = 0.05  # seconds between two looks at the files of others
@@ -152,6 +145,9 @@ class Model:
 def connect(task: Task) -> tuple[Any, Model]:
     """Join the cluster as its chief: the coordinator, and the run's model, a shard of it on each
     ps.
+
+    In the strategy's scope TensorFlow would put whole variables, or rows of them, on the ps in
+    turn. Pieces of one vector make the bytes on all ps equal, as they are in PyTorch's page.
     """
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     use("cpu")

@@ -6,11 +6,12 @@ every worker, it applies their mean and gives each worker a token: a small messa
 the update is made, so that it may go on and pull the new values. No gradient is stale, so this
 computes what one device computes; the price is that all wait for the slowest.
 
-TensorFlow 2 has no such strategy, but what its first version's SyncReplicasOptimizer was made of:
-accumulators, which lie on a ps, sum up what comes in and let nobody take it before there is enough.
+TensorFlow 2 has no such strategy, but it still has what TensorFlow 1 built SyncReplicasOptimizer
+from: accumulators, which lie on a ps, sum up what comes in and let nobody take it before there is
+enough.
 The loop that takes gradients and gives tokens is a graph that the chief starts once, and that then
-goes on by itself on the ps. The step that the chief hands out is that of `parameter_server.py`, but
-for the push. Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016;
+goes on by itself on the ps. The chief hands out the step of `parameter_server.py` with another
+push. Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016;
 tf.compat.v1.train.SyncReplicasOptimizer.
 """
 

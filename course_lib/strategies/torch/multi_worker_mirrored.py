@@ -7,20 +7,20 @@ alike. Nobody begins the next step before the mean is there: all wait for the sl
 sends about 2 (w-1)/w S bytes in a step, with w workers and S bytes of gradients.
 
 `naive` is that idea and nothing else: when the backward pass is over, it averages the gradients,
-one after the other. Two things cost time. Each of the many small messages has a latency of its own,
-and the network is idle while the workers compute.
+one after the other. Two things cost time. Each of the many small messages adds its own latency, and
+the network is idle while the workers compute.
 
-`worker` is PyTorch's own, DistributedDataParallel (DDP). It collects gradients in buckets, so there
+`worker` uses PyTorch's DistributedDataParallel (DDP). It collects gradients in buckets, so there
 are few messages. As soon as the backward pass has filled a bucket, the bucket's all-reduce starts,
 while the backward pass goes on with the layers before: communication hides behind computing. That
-needs more than one bucket, and the first is not full before it holds 1 MiB of gradients: `digits`
-has one bucket, `wide` has two from about two million parameters on. DDP uses the all-reduce of
-gloo, or of NCCL between GPUs; with `all_reduce=` a schedule of ours takes its place.
+takes more than one bucket, and the first one is full at 1 MiB of gradients: `digits` has one
+bucket, `wide` has two from about two million parameters on. DDP uses the all-reduce of gloo, or of
+NCCL between GPUs; with `all_reduce=` a schedule of ours takes its place.
 
-How the times in the trace are to be read: emulated device time (`device_ms`) is slept before the
+Two remarks on the times in the trace. Emulated device time (`device_ms`) is slept before the
 forward pass, so an exchange hides only behind what is really computed. On GPUs the recorder waits
-for the device when a reduction begins and when it ends; the times are true, but the overlap is lost
-while they are taken. Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+for the device at the beginning and the end of a reduction: the times are true, but the overlap that
+they would show is lost. Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
 Parallel Training", VLDB 2020.
 """
 

@@ -11,17 +11,17 @@ of a piece of a batch, and pushes to each ps the part of the gradient that belon
 
 Nobody waits for anybody, so a slow worker slows nobody. The price is staleness: between a worker's
 pull and its push the others push too, and its gradient is applied to parameters that it never saw.
-With w workers of equal speed that is close to w - 1 updates if computing is nearly all of a step,
-and less otherwise. A straggler's gradients are the most stale.
+Staleness counts the updates in between. With w workers of equal speed it is close to w - 1 if
+computing is nearly all of a step, and less otherwise; a slower worker's is higher.
 
 When a ps is lost, its shard is lost with it, and the run ends with an error that names it. Real
 systems go back to a checkpoint, or keep a second copy of each shard.
 
-The data is cut as for synchronous training: a step is a global batch, cut into a piece for each
-worker. But here pieces are not bound to workers: whoever has pushed takes the next piece that
-nobody has, so a fast worker does more of them. A step is w updates here, each from 1/w of the batch
-with the full learning rate. The calls from worker to ps, and the record of it all, are in
-`server.py`. Source: Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
+The data is cut as for synchronous training: a step is a global batch, cut into w pieces. But here
+no piece belongs to a worker: whoever has pushed takes the next piece that nobody has taken, so a
+fast worker does more of them. A step is w updates, each from 1/w of the batch with the full
+learning rate. `server.py` has the calls from worker to ps, and records what they do. Source: Dean
+et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
 """
 
 from typing import Any
@@ -54,8 +54,8 @@ def worker(task: Task) -> dict[str, Any]:
             loss, gradient = compute(step.model, images, labels)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_at_once)
-        # The first w pieces were taken at the start, and each push before this one took one more.
-        # Every push makes a version, so the version says how many pushes there were.
+        # Pushes and versions are counted alike. The first w pieces were taken at the start, and
+        # each push before this one took one more.
         piece = replies[0].version - 1 + workers
         servers.done(replies)
     return servers.result(updates=task.spec.steps * workers)
@@ -64,7 +64,8 @@ def worker(task: Task) -> dict[str, Any]:
 def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
     """On a worker: fetch the newest values of all shards into its model.
 
-    They are of version `at_least`, or newer. A ps may ask for their test accuracy (`evaluate_at`).
+    They are of version `at_least`, or newer. With them a ps may ask this worker to measure the test
+    accuracy (`evaluate_at`).
     """
     shards: list[Snapshot] = servers.ask("pull", newest, at_least)
     fill(servers.step.model, [shard.values for shard in shards])

@@ -128,10 +128,7 @@ class Stage(PipelineStage):
         """Called by the schedule when the activations of a microbatch are here."""
         self.step.waited()
         found: dict[int, int] = {}
-        with (
-            self.step.computing(FORWARD * self.share),
-            kept_for_backward(found, self.submod),
-        ):
+        with self.step.computing(FORWARD * self.share), kept_for_backward(found, self.submod):
             output = super().forward_one_chunk(microbatch, *args, **kwargs)
         self.kept[microbatch] = sum(found.values())
         self._tell()

@@ -137,7 +137,7 @@ class Shard:
     def when(self, true: Callable[[], bool], answer: Callable[[], Any]) -> Future[Any]:
         """A future that gets `answer()` as soon as `true()`.
 
-        That is looked at after each update, so waiting costs the ps nothing.
+        `true` is called now and after each update, so waiting costs the ps nothing.
         """
         future: Future[Any] = Future()
         self._waiting.append((true, answer, future))

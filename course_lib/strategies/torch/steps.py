@@ -127,6 +127,11 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
+def whole(tensor: Any) -> Any:
+    """A tensor put together from all tasks, if it is a DTensor, of which each holds a shard."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
 def local(tensor: Any) -> Any:
     """What this process holds of a tensor: a shard of a DTensor, all of any other."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -175,16 +180,10 @@ class TorchStep(TrainingStep):
 
     def weights(self) -> list[np.ndarray]:
         """The model's weights, put together from all tasks where each holds a shard."""
-        return weights_of(nn.ParameterList(whole(self.model)))
+        return weights_of(nn.ParameterList(map(whole, self.model.parameters())))
 
     def variables_on(self) -> dict[str, int]:
         found: Counter[str] = Counter()
         for mine in map(local, self.model.parameters()):
             found[str(mine.device)] += mine.numel() * mine.element_size()
         return dict(found)
-
-
-def whole(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The parameters of a model, each as a whole."""
-    for parameter in model.parameters():
-        yield (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
