@@ -13,8 +13,7 @@ from typing import NoReturn
 import typer
 
 from course_lib.commands.allreduce import allreduce, stage
-from course_lib.commands.check import check
-from course_lib.commands.exercises import exercises
+from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.training import race, run
 from course_lib.commands.watch import picture, watch

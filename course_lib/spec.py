@@ -44,6 +44,11 @@ def number(default: float | None, high: int, title: str, unit: str, zero: bool =
     return Field(default, **low, le=high, allow_inf_nan=False, title=title, description=allowed)
 
 
+def flag(default: bool, title: str) -> Any:
+    """A field that is true or false."""
+    return Field(default, title=title, description="true or false")
+
+
 class Link(BaseModel):
     """The link between a host and the switch that joins all hosts.
 
@@ -113,11 +118,7 @@ class RunSpec(BaseModel):
         1, 1, MAX_REPLICAS, "devices of each worker, logical ones where there are no GPUs"
     )
     ps: Count = whole(0, 0, 32, "parameter servers, 1 where the strategy has any")
-    chief: bool = Field(
-        False,
-        title="a chief, which coordinates and does not compute",
-        description="true or false",
-    )
+    chief: bool = flag(False, "a chief, which coordinates and does not compute")
     all_reduce: str = Field(
         NATIVE,
         title="how gradients are summed",
@@ -139,9 +140,7 @@ class RunSpec(BaseModel):
     pipeline: Literal["gpipe", "1f1b"] = Field(
         "1f1b", title="the order of work in a pipeline", description="gpipe or 1f1b"
     )
-    emulate: bool = Field(
-        False, title="emulate a device that is not there (tpu)", description="true or false"
-    )
+    emulate: bool = flag(False, "emulate a device that is not there (tpu)")
     hosts: Count = Field(
         1,
         ge=1,
@@ -188,7 +187,7 @@ class RunSpec(BaseModel):
         title="where the record of the run is written",
         description="a directory that can be written and is empty or does not exist",
     )
-    trace: bool = Field(True, title="record events", description="true or false")
+    trace: bool = flag(True, "record events")
     start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
 
     def __init__(self, **fields: Any) -> None:
@@ -213,9 +212,7 @@ class RunSpec(BaseModel):
             check_factor(factor, f"slow[{task}]")
         self._check_hosts()
         if self.evaluate_every and not self.trace:
-            text = (
-                "the accuracy goes into the trace, and this run has none: leave one of the two out"
-            )
+            text = "the accuracy goes into the trace, and this run has none: leave one out"
             raise SpecError("evaluate_every", self.evaluate_every, text)
         return self
 
@@ -232,10 +229,9 @@ class RunSpec(BaseModel):
             hosts = {host for task, host in self.places.items() if task.startswith("worker:")}
             object.__setattr__(self, "hosts", len(hosts))
         if len(self.all_hosts) == 1 and (self.link or self.links):
-            field, value = (
-                ("link", str(self.link)) if self.link else ("links", next(iter(self.links)))
-            )
-            raise SpecError(field, value, ONE_HOST)
+            if self.link:
+                raise SpecError("link", str(self.link), ONE_HOST)
+            raise SpecError("links", next(iter(self.links)), ONE_HOST)
         for host in self.links:
             self.check_host(host, "links")
 
@@ -338,34 +334,19 @@ def parse_bytes(text: str | int, field: str = "bytes") -> int:
     return int(size)
 
 
-def parse_slow(text: str) -> tuple[str, float]:
-    """`worker:1=3` as `("worker:1", 3.0)`: the command line's form of a straggler."""
-    task, (factor,) = _setting("slow", text, r"[a-z]+:\d+", 1)
-    return task, factor
-
-
-def parse_place(text: str) -> tuple[str, float]:
-    """`worker:1=2` as `("worker:1", 2)`: the command line's form of a placement."""
-    task, (host,) = _setting("placement", text, r"[a-z]+:\d+", 1)
-    return task, int(host) if host.is_integer() else host  # RunSpec refuses half a host
-
-
-def parse_link(text: str) -> tuple[int, Link]:
-    """`1=50` or `1=50,2.5` as host 1 with `Link(mbit=50)` or `Link(mbit=50, delay_ms=2.5)`: the
-    command line's form of a slow rack.
+def parse_item(field: str, text: str) -> tuple[Any, Any]:
+    """An item of `slow`, `placement` or `links` as the command line writes it: `worker:1=3` is
+    `("worker:1", 3)`, and `1=50,2.5` the link of host 1, `(1, Link(mbit=50, delay_ms=2.5))`.
     """
-    host, (mbit, *delay_ms) = _setting("links", text, r"\d+", 2)
-    return int(host), Link(mbit=mbit, **({"delay_ms": delay_ms[0]} if delay_ms else {}))
-
-
-def _setting(field: str, text: str, key: str, most: int) -> tuple[str, list[float]]:
-    """`key=number,number`, with at most so many numbers."""
-    match = re.fullmatch(rf"\s*({key})\s*=([-0-9.,\s]+)", text)
-    with contextlib.suppress(ValueError):
-        numbers = [float(number) for number in match[2].split(",")] if match else []
-        if match and len(numbers) <= most:
-            return match[1], numbers
-    raise SpecError(field, text, str(RunSpec.model_fields[field].description))
+    number = r"\s*(-?\d*\.?\d+)\s*"
+    form = rf"(\d+)\s*={number}(?:,{number})?" if field == "links" else rf"([a-z]+:\d+)\s*={number}"
+    if not (match := re.fullmatch(rf"\s*{form}", text)):
+        raise SpecError(field, text, str(RunSpec.model_fields[field].description))
+    value = float(match[2])
+    if field == "links":
+        return int(match[1]), Link(mbit=value, delay_ms=float(match[3] or 0))
+    # RunSpec refuses half a host
+    return match[1], int(value) if field == "placement" and value.is_integer() else value
 
 
 @contextlib.contextmanager

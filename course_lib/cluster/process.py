@@ -5,9 +5,9 @@ the run directory.
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import inspect
 import os
+import pkgutil
 import signal
 import socket
 import sys
@@ -86,11 +86,7 @@ def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:
         os.chdir(facts.cwd)
     frameworks.prepare(task)
     program = files.programs()[task.job]
-    if isinstance(program, str):
-        module, _, function = program.partition(":")
-        program = getattr(importlib.import_module(module), function)
-    assert callable(program)
-    return task, program
+    return task, pkgutil.resolve_name(program) if isinstance(program, str) else program
 
 
 def _leave_value(task: Task, value: object) -> None:

@@ -20,24 +20,21 @@ from course_lib.reduction.call import stage as show_stage
 from course_lib.spec import ONE_HOST
 from course_lib.widgets.stage.scene import Reduced
 
+Algorithms = Annotated[
+    list[str] | None, typer.Argument(help="Their names, see `allreduce --all`.", show_default=False)
+]
+Hosts = Annotated[
+    int, typer.Option(help="How many hosts: one shares memory, TCP goes between several.")
+]
+Size = Annotated[str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")]
 HEADERS = ["algorithm", "rounds", "sends", "link", "ms", "model ms", "bus GB/s", "exact"]
 
 
 def allreduce(
-    algorithms: Annotated[
-        list[str] | None,
-        typer.Argument(help="One name or several, see --all; ring, if none is given."),
-    ] = None,
+    algorithms: Algorithms = None,
     workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
-    hosts: Annotated[
-        int,
-        typer.Option(
-            help="How many hosts they are on: memory is shared on a host, TCP goes between hosts."
-        ),
-    ] = 1,
-    size: Annotated[
-        str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")
-    ] = "1MiB",
+    hosts: Hosts = 1,
+    size: Size = "1MiB",
     mbit: options.Mbit = None,
     delay_ms: options.DelayMs = None,
     dtype: Annotated[str, typer.Option(help="The numpy dtype of its elements.")] = "float32",
@@ -47,7 +44,9 @@ def allreduce(
     everything: Annotated[bool, typer.Option("--all", help="All algorithms side by side.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Sum an array over workers, by algorithms of the course, in real processes on this machine."""
+    """Sum an array over workers, by algorithms of the course (usually ring), in real processes on
+    this machine.
+    """
     if everything and algorithms:
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
@@ -69,40 +68,23 @@ def allreduce(
 def figures(row: dict[str, Any]) -> list[str]:
     """A line of the table of all-reduces."""
     sent, link = (decimal(row[name]) for name in ("bytes_sent_per_worker", "busiest_link_bytes"))
-    times = [
-        f"{row[name] * 1e3:.{0 if row[name] > 0.1 else 2}f}"
-        for name in ("seconds", "predicted_seconds")
-    ]
-    crossed = link if row["hosts"] > 1 else "-"
-    return [
-        row["algorithm"],
-        str(row["rounds"]),
-        sent,
-        crossed,
-        *times,
-        f"{row['bus_bandwidth'] / 1e9:.2g}",
-        "yes" if row["exact"] else "NO",
-    ]
+    took, predicted = (
+        f"{seconds * 1e3:.{0 if seconds > 0.1 else 2}f}"
+        for seconds in (row["seconds"], row["predicted_seconds"])
+    )
+    bus, exact = f"{row['bus_bandwidth'] / 1e9:.2g}", "yes" if row["exact"] else "NO"
+    link = link if row["hosts"] > 1 else "-"
+    return [row["algorithm"], str(row["rounds"]), sent, link, took, predicted, bus, exact]
 
 
 def stage(
-    algorithms: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Names, see `allreduce --all`; ring and hierarchical if none is given."
-        ),
-    ] = None,
+    algorithms: Algorithms = None,
     out: Annotated[
-        Path,
-        typer.Option(
-            help="The file to write: a page that plays (.html), or a still picture (.svg)."
-        ),
+        Path, typer.Option(help="The file: a page that plays (.html), or a still picture (.svg).")
     ] = Path("stage.html"),
     workers: Annotated[int, typer.Option(help="How many workers, from 2 to 32.")] = 8,
-    hosts: Annotated[int, typer.Option(help="How many hosts they are on.")] = 2,
-    size: Annotated[
-        str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")
-    ] = "4MiB",
+    hosts: Hosts = 2,
+    size: Size = "4MiB",
     mbit: options.Mbit = None,
     real: Annotated[
         bool, typer.Option("--real", help="Carry it out in real processes, and show their moments.")
@@ -112,8 +94,8 @@ def stage(
         typer.Option("--round", min=0, help="The rounds that are over in a still picture."),
     ] = None,
 ) -> None:
-    """Show all-reduce algorithms side by side on one clock, as a page that needs no kernel and no
-    network.
+    """Show all-reduce algorithms (usually ring and hierarchical) side by side on one clock, as a
+    page that needs no kernel and no network.
     """
     names = algorithms or ["ring", "hierarchical"]
     for name in names:

@@ -1,13 +1,46 @@
-"""`lockstep exercises`."""
+"""`lockstep check` and `lockstep exercises`."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.text import Text
 
+from course_lib.commands.options import Json
+from course_lib.commands.tables import show
 from course_lib.course.sets import ROOT
+
+
+def check(
+    notebook: Annotated[
+        Path, typer.Argument(help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb.")
+    ],
+    as_json: Json = False,
+) -> int:
+    """Check the answers in an exercise.
+
+    The exit code is 0 if all passed, 1 if not, 2 if it is no exercise.
+    """
+    # nbformat takes seconds to import: only where it is needed
+    from course_lib.course.grading import grade
+
+    verdicts = grade(notebook)
+    passed = sum(map(bool, verdicts))
+    if as_json:
+        tasks = [asdict(verdict) for verdict in verdicts]
+        print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": tasks}))
+    else:
+        rows: list[list[RenderableType]] = [
+            [v.task, v.state, Text("\n".join(filter(None, [v.text, v.hint])))] for v in verdicts
+        ]  # as it is: [r] is no markup
+        show(["task", "", "what was found"], rows, lines=True)  # the texts have lines
+        print(f"{passed} of {len(verdicts)} passed")
+    return 0 if passed == len(verdicts) else 1
 
 
 def exercises(

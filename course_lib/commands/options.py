@@ -8,16 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from course_lib.spec import Link, RunSpec, parse_link, parse_place, parse_slow
+from course_lib.spec import Link, RunSpec, parse_item
 from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
-REPEATED: dict[str, tuple[str, Callable[[str], tuple[Any, Any]]]] = {
-    "placement": ("--place", parse_place),
-    "links": ("--link", parse_link),
-    "slow": ("--slow", parse_slow),
-}
-"""Fields that are mappings -> the option that is given once for each item, and what reads it."""
+REPEATED = {"placement": "--place", "links": "--link", "slow": "--slow"}
+"""Fields that are mappings -> the option that is given once for each item."""
 BY_STRATEGY = ("framework", "workers")  # their default depends on the strategy
 NO_OPTIONS = ("strategy", "chief")  # an argument; a fact of the strategy
 
@@ -74,7 +70,7 @@ def _options() -> Iterator[inspect.Parameter]:
             yield _option("mbit", Mbit)
             yield _option("delay_ms", DelayMs)
         elif name in REPEATED:
-            option = typer.Option(REPEATED[name][0], help=f"{text} May be repeated.")
+            option = typer.Option(REPEATED[name], help=f"{text} May be repeated.")
             yield _option(name, Annotated[list[str] | None, option])
         else:
             either = [schema, *schema.get("anyOf", ())]
@@ -91,7 +87,7 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as the fields that `RunSpec` takes."""
     found = {name: value for name, value in options.items() if value is not None}
     imposed = link(found.pop("mbit", None), found.pop("delay_ms", None))
-    for name, (_, parse) in REPEATED.items():
-        if items := found.pop(name, None):
-            found[name] = dict(map(parse, items))
+    for name in REPEATED:
+        if name in found:
+            found[name] = dict(parse_item(name, item) for item in found[name])
     return found | ({"link": imposed} if imposed else {})

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from course_lib.racing import comparison, fairness
 from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Fairness, LoadMeter, Sample
-from course_lib.racing.line import StartingLine, draw
+from course_lib.racing.line import StartingLine, take_part
 from course_lib.record.events import Lifecycle
 from course_lib.record.rundir import RunDir
 
@@ -75,7 +76,8 @@ def race(
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
         for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
-            programs = draw(directory.path, each.programs, own)
+            directory.line.mkdir()
+            programs = {job: partial(take_part, role, own) for job, role in each.programs.items()}
             run = launch(replace(each, machine=machine, programs=programs), origin, directory)
             runs[entrant.label] = run
             begun.callback(run.stop)

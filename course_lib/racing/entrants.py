@@ -14,7 +14,7 @@ from typing import Any
 from course_lib import workloads
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
-from course_lib.spec import RunSpec, parse_slow
+from course_lib.spec import RunSpec, parse_item
 from course_lib.strategies import catalog
 
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
@@ -41,7 +41,7 @@ def parse_entrant(text: str) -> dict[str, Any]:
             form = "a strategy, then field=value for each field of its own"
             raise SpecError("race", text, f"{form}, such as one_device,framework=torch")
         if key == "slow":
-            fields.setdefault("slow", {}).update([parse_slow(value)])
+            fields.setdefault("slow", {}).update([parse_item("slow", value)])
         else:
             fields[key] = _value(value)
     return fields

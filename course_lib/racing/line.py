@@ -9,12 +9,11 @@ its run's directory; when the line opens, the race leaves one there.
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
+import pkgutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from course_lib.cluster.run import Run
@@ -29,61 +28,35 @@ PATIENCE = 45.0
 BOUND = 2 * PATIENCE
 POLL = 0.002
 RACERS = ("worker", "chief")  # jobs that take steps; parameter servers only answer
+OPEN = "open"  # the file that lets everybody go
 STEPS = 3  # a task that records so many while the line is closed does not stop at it
 
 
-def draw(run_dir: Path, roles: Mapping[str, str], cores: Sequence[int]) -> dict[str, str]:
-    """Prepare a run's directory, before its tasks start: a place to meet at, and what they read
-    there. Returns what they are to run, by job.
-
-    `roles`: job -> `module:function`, as a strategy has them; `cores`: as for `take_part`.
+def take_part(role: str, cores: Sequence[int], task: Task) -> Any:
+    """The role function of an entrant's tasks: run the strategy's `role`, `module:function`, on the
+    entrant's cores (none: all), and stop at the line on the way.
     """
-    _place(run_dir).mkdir()
-    _race(run_dir).write_text(json.dumps({"programs": dict(roles), "cores": list(cores)}))
-    return dict.fromkeys(roles, f"{__name__}:{take_part.__name__}")
-
-
-def take_part(task: Task) -> Any:
-    """The role function of all jobs: run the one that the strategy has for this job, on the
-    entrant's cores (none: all), from the line.
-    """
-    told = json.loads(_race(task.run_dir).read_text())
-    if told["cores"]:
-        os.sched_setaffinity(0, told["cores"])  # threads made from here on inherit it
+    if cores:
+        os.sched_setaffinity(0, cores)  # threads made from here on inherit it
     if task.job in RACERS:
-        _hold(task)
-    module, _, function = told["programs"][task.job].partition(":")
-    return getattr(importlib.import_module(module), function)(task)
+        hold(task)
+    return pkgutil.resolve_name(role)(task)
 
 
-def _hold(task: Task) -> None:
+def hold(task: Task) -> None:
     """Make the task wait at the line, once, at the end of its first step."""
 
     def wait() -> None:
         task.at_step_end = lambda: None
-        _wait(task)
+        (task.files.line / task.name.replace(":", "-")).touch()
+        deadline = clock() + BOUND
+        while not (task.files.line / OPEN).exists():
+            if clock() > deadline:
+                where = f"{BOUND:g} s at the starting line of a race, and nobody opened it"
+                raise LockstepError(f"{task.name} waited {where}")
+            time.sleep(POLL)
 
     task.at_step_end = wait
-
-
-def _wait(task: Task) -> None:
-    (_place(task.run_dir) / task.name.replace(":", "-")).touch()
-    opened, deadline = _place(task.run_dir) / "open", clock() + BOUND
-    while not opened.exists():
-        if clock() > deadline:
-            raise LockstepError(
-                f"{task.name} waited {BOUND:g} s at the starting line of a race, "
-                "and nobody opened it"
-            )
-        time.sleep(POLL)
-
-
-def _place(run_dir: Path) -> Path:
-    return run_dir / "line"
-
-
-def _race(run_dir: Path) -> Path:
-    return run_dir / "race.json"
 
 
 class StartingLine:
@@ -104,9 +77,8 @@ class StartingLine:
         """Open the line if all entrants are at it, or if those who are have waited long enough."""
         if self.opened is not None:
             return
-        arrived = {label: _arrived(run.run_dir) for label, run in self.runs.items()}
-        standing = {label: _standing(run, arrived[label]) for label, run in self.runs.items()}
-        if self._first is None and any(arrived.values()):
+        standing = {label: _standing(run) for label, run in self.runs.items()}
+        if self._first is None and any(map(_arrived, self.runs.values())):
             self._first = clock()
         late = self._first is not None and clock() > self._first + PATIENCE
         if late or "coming" not in standing.values():
@@ -127,29 +99,25 @@ class StartingLine:
         if self.opened is None:
             self.opened = clock()  # before the first can go
             for run in self.runs.values():
-                (_place(run.run_dir) / "open").touch()
+                (run.files.line / OPEN).touch()
 
 
-def _arrived(run_dir: Path) -> set[str]:
+def _arrived(run: Run) -> set[str]:
     """Tasks of a run that are at the line."""
-    return {path.name.replace("-", ":") for path in _place(run_dir).iterdir()}
+    return {path.name.replace("-", ":") for path in run.files.line.iterdir()}
 
 
-def _standing(run: Run, arrived: set[str]) -> str:
+def _standing(run: Run) -> str:
     """Where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` past a line at
     which it does not stop.
     """
     if run.state not in ("starting", "running"):
         return "over"
+    arrived = _arrived(run)
     if run.spec.chief:
         return "here" if "chief:0" in arrived else "coming"
     if arrived.issuperset(task for task in run.spec.tasks if task.startswith("worker:")):
         return "here"
-    steps: dict[str, set[int]] = {}
-    for p in run.trace.all(Phase):
-        steps.setdefault(p.task, set()).add(p.step)
-    return (
-        "gone"
-        if any(len(seen) >= STEPS for task, seen in steps.items() if task.startswith("worker:"))
-        else "coming"
-    )
+    steps = {(p.task, p.step) for p in run.trace.all(Phase) if p.task.startswith("worker:")}
+    seen = Counter(task for task, _ in steps)
+    return "gone" if any(n >= STEPS for n in seen.values()) else "coming"

@@ -8,6 +8,7 @@
     tasks/worker-0/events.jsonl         what a task did
     tasks/worker-0/stdout.log           what it printed; stderr.log likewise
     tasks/worker-0/value.pickle         what its function returned; or, if it failed, error.json
+    line/                               in a race: who has come to the starting line
 
 While the run goes on there are also `meetings/`, where its tasks find each other, and a folder for
 temporary files in that of each task. Sizes are small, and everything but the pickles can be read
@@ -178,6 +179,11 @@ class RunDir:
     def meetings(self) -> Path:
         """Where the tasks find each other; it goes when the run is over."""
         return self.path / "meetings"
+
+    @property
+    def line(self) -> Path:
+        """Where the tasks of an entrant of a race wait for the others: `racing.line`."""
+        return self.path / "line"
 
     @property
     def wires(self) -> Path:

@@ -17,7 +17,7 @@ from course_lib import hardware, lazy, workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine
-from course_lib.spec import MAX_REPLICAS, NATIVE, RunSpec
+from course_lib.spec import NATIVE, RunSpec
 from course_lib.strategies.strategy import Standing, Strategy
 
 
@@ -62,7 +62,6 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
     workers = strategy.default_workers if devices or not one_process else 1
     given = {"workers": workers, "ps": int("ps" in jobs), "chief": "chief" in jobs, **given}
     if devices:
-        _check_devices(strategy, framework, given["workers"], given.get("slow", {}))
         given.update(workers=1, replicas=given["workers"])
     try:
         spec = RunSpec(strategy=what, **given)
@@ -70,8 +69,16 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
             spec = RunSpec(strategy=what, **given, global_batch=strategy.default_batch(spec))
         return _checked(strategy, spec)
     except SpecError as error:
-        if devices and error.field == "replicas":  # what was asked for is called workers
-            raise SpecError("workers", error.value, error.allowed) from None
+        if not devices:
+            raise
+        # what was asked for is called workers
+        is_one, others = strategy.why_one_host(framework), strategy.others(framework)
+        if error.field == "replicas":
+            raise SpecError("workers", error.value, f"{error.allowed} ({is_one})") from None
+        if error.field == "slow" and str(error.value).startswith("worker:"):
+            cure = f"; --framework {others[0]} has one for each" if others else ""
+            text = f"{is_one}, whose devices cannot be slowed singly{cure}"
+            raise SpecError("slow", error.value, text) from None
         raise
 
 
@@ -138,9 +145,8 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
     """
     who = f"{strategy.name} with {spec.framework}"
     if spec.workers > strategy.max_workers:
-        text = (
-            f"{strategy.name} has exactly {strategy.max_workers}; multi_worker_mirrored takes more"
-        )
+        most = f"{strategy.name} has exactly {strategy.max_workers}"
+        text = f"{most}; multi_worker_mirrored takes more"
         raise SpecError("workers", spec.workers, text)
     jobs = strategy.programs[spec.framework]
     for job, count in (("ps", spec.ps), ("chief", spec.chief)):
@@ -189,29 +195,11 @@ def _check_framework(strategy: Strategy, framework: str) -> None:
     raise SpecError.unknown("framework", framework, strategy.programs)
 
 
-def _check_devices(
-    strategy: Strategy, framework: str, workers: Any, slow: Mapping[str, float]
-) -> None:
-    """Refuse what a strategy of one process cannot do for workers that become its devices."""
-    is_one = f"{strategy.name} with {framework} is one process"
-    if not isinstance(workers, int):
-        return  # RunSpec says what a number is
-    if workers > MAX_REPLICAS:
-        raise SpecError("workers", workers, f"{is_one}, which takes at most {MAX_REPLICAS} devices")
-    for task in slow:
-        if task in [f"worker:{i}" for i in range(1, workers)]:
-            others = [
-                name for name, jobs in strategy.programs.items() if jobs and name != framework
-            ]
-            cure = f"; --framework {others[0]} has one for each" if others else ""
-            raise SpecError("slow", task, f"{is_one}, whose devices cannot be slowed singly{cure}")
-
-
 def _check_one_host(strategy: Strategy, framework: str, given: Mapping[str, Any]) -> None:
     """Refuse hosts, and links between them, where all workers have to be on one host."""
     if not (why := strategy.why_one_host(framework)):
         return
-    others = [f for f, jobs in strategy.programs.items() if jobs and not strategy.why_one_host(f)]
+    others = [f for f in strategy.others(framework) if not strategy.why_one_host(f)]
     can = f"--framework {others[0]}" if others else "multi_worker_mirrored"
     text = f"{why}, so on one host: leave it out ({can} can be on several)"
     for field in ("hosts", "placement", "link", "links"):

@@ -146,6 +146,10 @@ class Strategy:
         usual = str(RunSpec.model_fields["framework"].default)
         return usual if usual in self.programs else next(iter(self.programs))
 
+    def others(self, framework: str) -> list[str]:
+        """The other frameworks that this strategy runs in."""
+        return [other for other, jobs in self.jobs.items() if jobs and other != framework]
+
     def why_one_host(self, framework: str) -> str:
         """Why all workers have to be on one host; "" if they need not be."""
         if framework in self.one_process or self.max_workers == 1:

@@ -207,16 +207,20 @@ def broken(task: Any) -> None:
         raise ValueError("no use")
 
 
+class Ours(Strategy):
+    """A strategy whose role function is in this file."""
+
+    @property
+    def programs(self) -> dict[str, dict[str, str]]:
+        return {"torch": {"worker": f"{__name__}:{self.name}"}}
+
+
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     facts = catalog.find("one_device").facts
     for role in (independent, unstoppable, broken):
-        strategy = Strategy(
-            role.__name__,
-            facts,
-            {"torch": {"worker": f"{__name__}:{role.__name__}"}},
-            default_workers=1 if role is broken else 2,
-        )
+        workers = 1 if role is broken else 2
+        strategy = Ours(role.__name__, facts, jobs={"torch": ("worker",)}, default_workers=workers)
         monkeypatch.setitem(catalog.STRATEGIES, role.__name__, strategy)
     yield
 

@@ -55,7 +55,8 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         (
             "mirrored",
             {"workers": 100},
-            "workers=100: mirrored with tensorflow is one process, which takes at most 64 devices",
+            "workers=100: allowed: a whole number from 1 to 64 "
+            "(mirrored with tensorflow is one process)",
         ),
         (
             "mirrored",

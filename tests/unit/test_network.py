@@ -30,7 +30,7 @@ from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
 from course_lib.record.rundir import RunFacts
 from course_lib.record.trace import Trace
-from course_lib.spec import Link, RunSpec, parse_link
+from course_lib.spec import Link, RunSpec, parse_item
 from tests.made_up import LAPTOP
 
 PRIVATE = replace(LAPTOP, private_network=Capability(True, "a run has a network of its own"))
@@ -151,8 +151,8 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         ),
         (lambda: RunSpec(placement={"worker:0": -1}), "placement=-1: allowed: task=host"),
         (lambda: RunSpec(hosts=2).check_host(7), "host=7: this run has the hosts 0, 1"),
-        (lambda: parse_link("1"), "links='1': host=mbit or host=mbit,delay_ms"),
-        (lambda: parse_link("1=0"), "mbit=0.0: allowed"),
+        (lambda: parse_item("links", "1"), "links='1': host=mbit or host=mbit,delay_ms"),
+        (lambda: parse_item("links", "1=0"), "mbit=0.0: allowed"),
     ],
 )
 def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # type: ignore[no-untyped-def]
@@ -165,7 +165,7 @@ def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # ty
     ("text", "link"), [("1=50", Link(mbit=50)), (" 1 = 50 , 2.5 ", Link(mbit=50, delay_ms=2.5))]
 )
 def test_a_slow_rack_as_the_command_line_writes_it(text: str, link: Link) -> None:
-    assert parse_link(text) == (1, link)
+    assert parse_item("links", text) == (1, link)
 
 
 # --- links that only our own exchange keeps to ---

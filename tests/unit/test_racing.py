@@ -32,10 +32,11 @@ from course_lib.racing.fairness import (
     Sample,
     judge,
 )
-from course_lib.racing.line import StartingLine, draw
+from course_lib.racing.line import StartingLine
 from course_lib.record.curves import WINDOW
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
+from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace
 from course_lib.record.waits import in_lockstep
 from tests.made_up import BATCH, SPEC, asynchronous, lockstep
@@ -726,18 +727,17 @@ def waiting(
     """
     runs = {}
     for n, count in enumerate(workers):
-        run_dir = tmp_path / str(n)
-        run_dir.mkdir()
-        draw(run_dir, {}, ())
+        files = RunDir(tmp_path / str(n))
+        files.line.mkdir(parents=True)
         spec = RunSpec(workers=count, chief=chief and n == 0)
         runs[f"entrant {n}"] = SimpleNamespace(
-            run_dir=run_dir, state="running", spec=spec, trace=Trace(events if n == 0 else ())
+            files=files, state="running", spec=spec, trace=Trace(events if n == 0 else ())
         )
     return runs
 
 
 def arrive(run: Any, task: str) -> None:
-    (run.run_dir / "line" / task.replace(":", "-")).touch()
+    (run.files.line / task.replace(":", "-")).touch()
 
 
 def test_the_line_opens_for_all_at_once_when_every_worker_of_every_entrant_is_there(
@@ -751,7 +751,7 @@ def test_the_line_opens_for_all_at_once_when_every_worker_of_every_entrant_is_th
         arrive(run, task)
     line.look()
     assert line.opened is not None
-    assert all((run.run_dir / "line" / "open").exists() for run in (first, second))
+    assert all((run.files.line / "open").exists() for run in (first, second))
     assert (line.started, line.notes) == (["entrant 0", "entrant 1"], [])
 
 

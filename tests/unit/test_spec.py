@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.errors import SpecError
-from course_lib.spec import Link, RunSpec, parse_link, parse_place, parse_slow
+from course_lib.spec import Link, RunSpec, parse_item
 
 
 def test_a_spec_goes_to_json_and_back() -> None:
@@ -86,22 +86,22 @@ def test_what_cannot_be_is_refused_in_one_line(
 )
 def test_a_straggler_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="worker:1=3"):
-        parse_slow(text)
+        parse_item("slow", text)
 
 
 def test_a_straggler_is_read() -> None:
-    assert parse_slow("worker:1=3") == ("worker:1", 3.0)
+    assert parse_item("slow", "worker:1=3") == ("worker:1", 3.0)
 
 
 def test_a_place_is_read_and_half_a_host_is_refused() -> None:
-    assert RunSpec(placement=dict([parse_place("worker:1=1")])).hosts == 2
+    assert RunSpec(placement=dict([parse_item("placement", "worker:1=1")])).hosts == 2
     with pytest.raises(SpecError, match="a host from 0 to 255"):
-        RunSpec(placement=dict([parse_place("worker:1=1.5")]))
+        RunSpec(placement=dict([parse_item("placement", "worker:1=1.5")]))
 
 
 def test_a_number_below_0_is_told_what_may_be() -> None:
     with pytest.raises(SpecError, match="a factor from 1"):
-        RunSpec(slow=dict([parse_slow("worker:1=-3")]))
+        RunSpec(slow=dict([parse_item("slow", "worker:1=-3")]))
     for text, says in (("1=-50", "above 0"), ("1=50,-2", "from 0")):
         with pytest.raises(SpecError, match=says):
-            parse_link(text)
+            parse_item("links", text)

@@ -142,9 +142,9 @@ def test_parameters_that_were_fetched_for_a_step_are_measured_when_they_are_read
 def test_a_starting_line_holds_a_task_at_the_end_of_its_first_step_and_of_no_other(
     tmp_path: Path,
 ) -> None:
-    line.draw(tmp_path, {}, ())
     task = Task("worker:1", RunSpec(workers=2), {}, RunDir(tmp_path), Recorder(None))
-    line._hold(task)
+    task.files.line.mkdir()
+    line.hold(task)
     steps: list[int] = []
 
     def train() -> None:
@@ -154,9 +154,9 @@ def test_a_starting_line_holds_a_task_at_the_end_of_its_first_step_and_of_no_oth
 
     worker = threading.Thread(target=train)
     worker.start()
-    while not (tmp_path / "line" / "worker-1").exists():
+    while not (task.files.line / "worker-1").exists():
         assert worker.is_alive()
     assert steps == []
-    (tmp_path / "line" / "open").touch()
+    (task.files.line / "open").touch()
     worker.join(10)
     assert steps == [0, 1, 2]
