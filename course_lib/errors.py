@@ -19,7 +19,10 @@ OTHER_NAMES = {
 
 
 class LockstepError(Exception):
-    """Base of all errors raised on purpose by this library."""
+    """Base of all errors raised on purpose by this library; they can be pickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class SpecError(LockstepError, ValueError):
@@ -42,9 +45,6 @@ class SpecError(LockstepError, ValueError):
         near = [other] if other in names else difflib.get_close_matches(str(value), names, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return cls(field, value, f"{hint}allowed: {', '.join(names)}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.field, self.value, self.allowed)
 
 
 class Unavailable(LockstepError):
@@ -143,9 +143,6 @@ class RankLost(LockstepError):
         self.rank, self.why, self.round = rank, why, round
         super().__init__(f"rank {rank} was lost in round {round}: {why}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.rank, self.why, self.round)
-
 
 class Mismatch(LockstepError):
     """Two ranks called a collective with different arguments; raised on all ranks, before those two
@@ -164,6 +161,3 @@ class Mismatch(LockstepError):
         )
         who = f"ranks {self.ranks[0]} and {self.ranks[1]}"
         super().__init__(f"{who} do not agree: {parts}. All ranks must come with the same.")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.ranks, self.calls)

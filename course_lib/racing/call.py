@@ -23,7 +23,7 @@ from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine
 from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness
-from course_lib.racing.comparison import Comparison, Figures
+from course_lib.racing.comparison import ACTIVE, Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Fairness, LoadMeter, Sample
 from course_lib.racing.line import StartingLine, take_part
@@ -33,7 +33,6 @@ from course_lib.record.rundir import RunDir
 EVALUATE_EVERY = 10  # steps between two looks at the test accuracy, where a race is for one
 LOOK = 0.02  # seconds between looks at the starting line
 SAMPLE = 0.2  # seconds between samples of the machine's load
-ACTIVE = ("starting", "running")
 CLOCK_NOTE = (
     "The clock starts when all entrants are ready for their second step: "
     "the first one traces and compiles."
@@ -183,11 +182,9 @@ class Race:
         for label, run in self.runs.items():
             try:
                 run.wait(0)
-            except TaskFailed as failed:
-                task, traceback = f"{label}: {failed.task}", failed.remote_traceback
-                raise TaskFailed(
-                    task, failed.step, failed.reason, traceback, failed.log_tail
-                ) from None
+            except TaskFailed as error:
+                said = error.step, error.reason, error.remote_traceback, error.log_tail
+                raise TaskFailed(f"{label}: {error.task}", *said) from None
         return self
 
     def stop(self, timeout: float = 10.0) -> Race:

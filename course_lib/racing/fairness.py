@@ -124,35 +124,26 @@ def judge(
     `overhead`: for each entrant, None where it is not known; `step_ms`: what a step took;
     `workers`: of all entrants together.
     """
-    if machine is None:
-        why = "there was no time at which all entrants ran"
-        return Fairness(None, f"Whether it was fair cannot be told: {why}.", "Take more steps.")
-    if machine.seconds < SHORTEST:
-        why = f"all entrants ran together for only {machine.seconds:.2g} s"
-        return Fairness(None, f"Whether it was fair cannot be told: {why}.", "Take more steps.")
+    if machine is None or machine.seconds < SHORTEST:
+        ran = "at no time" if machine is None else f"for only {machine.seconds:.2g} s"
+        why = f"Whether it was fair cannot be told: all entrants ran together {ran}."
+        return Fairness(None, why, "Take more steps.")
     lost = {label: _least(waited, overhead.get(label)) for label, waited in machine.waited.items()}
     known = {label: share for label, share in lost.items() if share is not None}
     if len(known) == len(lost):
         worst = max(known, key=lambda label: known[label])
         share, limit, step = known[worst], LOST, step_ms.get(worst, device_ms)
-        why = (
-            f"{worst}, which lost most by waiting for a core, lost up to {share:.0%} of its time "
-            f"(up to {limit:.0%} is called fair)"
-        )
+        what = f"{worst}, which lost most by waiting for a core, lost up to {share:.0%} of its time"
     else:
         share, limit, step = machine.busy, BUSY, min(step_ms.values(), default=device_ms)
-        why = (
-            f"the {machine.cores} cores were busy {share:.0%} of the time "
-            f"(up to {limit:.0%} is called fair)"
-        )
-    if share <= limit:
-        return Fairness(True, f"Fair: {why}.", "", lost, machine.busy, machine.ours)
-    why = (
-        "NOT FAIR: the machine was saturated, so these times are those of its "
-        f"{machine.cores} cores more than of the strategies: {why}."
-    )
-    advice = _advice(machine, share / limit, share, device_ms, step, workers)
-    return Fairness(False, why, advice, lost, machine.busy, machine.ours)
+        what = f"the {machine.cores} cores were busy {share:.0%} of the time"
+    fair, why, advice = share <= limit, f"{what} (up to {limit:.0%} is called fair)", ""
+    if not fair:
+        times = f"these times are those of its {machine.cores} cores more than of the strategies"
+        why = f"the machine was saturated, so {times}: {why}"
+        advice = _advice(machine, share / limit, share, device_ms, step, workers)
+    said = f"{'Fair' if fair else 'NOT FAIR'}: {why}."
+    return Fairness(fair, said, advice, lost, machine.busy, machine.ours)
 
 
 def _least(*bounds: float | None) -> float | None:
@@ -168,21 +159,19 @@ def _advice(
     With longer steps, what is not device time stays as it is, and so becomes a smaller share.
     """
     longer = step_ms * (1.3 * excess - 1)  # by so much a step is to grow, with some room
-    if device_ms and share < 1:
-        longer = min(longer, longer * device_ms / (step_ms * (1 - share)))
-    enough = _round_up(device_ms + longer)
-    advice = [
-        f"Raise device_ms from {device_ms:g} to about {enough:g}."
-        if device_ms
-        else f"Emulate devices: device_ms={enough:g} or so."
-    ]
+    # so much longer a step gets with each ms of device_ms: a straggler's more than 1
+    stretch = max(1.0, step_ms * (1 - share) / device_ms) if device_ms else 1.0
+    enough = _round_up(device_ms + longer / stretch)
+    advice = []
+    if (others := machine.busy - machine.ours) > OTHERS:
+        used = f"{others * machine.cores:.1f} of {machine.cores} cores"
+        advice = [f"Close other programs: they kept {used} busy."]
+    if device_ms:
+        advice.append(f"Raise device_ms from {device_ms:g} to about {enough:g}.")
+    else:
+        advice.append(f"Emulate devices: device_ms={enough:g} or so.")
     if workers > machine.cores:
         advice.append(f"Or take fewer workers: {workers} share {machine.cores} cores.")
-    others = machine.busy - machine.ours
-    if others > OTHERS:
-        used = f"{others * machine.cores:.1f} of {machine.cores} cores"
-        first = others > machine.ours
-        advice.insert(0 if first else 2, f"Close other programs: they kept {used} busy.")
     return " ".join(advice)
 
 
