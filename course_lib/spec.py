@@ -25,28 +25,33 @@ MAX_WORKERS = 256
 MAX_REPLICAS = 64
 JOBS = ("chief", "worker", "ps")
 NATIVE = "native"
+CrossDeviceOps = Literal["hierarchical_copy", "reduction_to_one_device", "nccl"]
 Framework = Literal["tensorflow", "torch", "python"]
 Count = Annotated[int, Field(strict=True)]
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
+def field(default: Any, title: str, allowed: str, **limits: Any) -> Any:
+    """A field of a model: its title, and what is `allowed`, in words and as pydantic's `limits`."""
+    return Field(default, title=title, description=allowed, **limits)
+
+
 def whole(default: int | None, low: int, high: int, title: str) -> Any:
     """A field that is a whole number from `low` to `high`."""
-    allowed = f"a whole number from {low} to {high}"
-    return Field(default, ge=low, le=high, title=title, description=allowed)
+    return field(default, title, f"a whole number from {low} to {high}", ge=low, le=high)
 
 
 def number(default: float | None, high: int, title: str, unit: str, zero: bool = False) -> Any:
     """A field that is a number up to `high`, above 0 or, with `zero`, from 0."""
     low: dict[str, Any] = {"ge": 0} if zero else {"gt": 0}
     allowed = f"{unit}, from 0 to {high}" if zero else f"{unit}, above 0, at most {high}"
-    return Field(default, **low, le=high, allow_inf_nan=False, title=title, description=allowed)
+    return field(default, title, allowed, **low, le=high, allow_inf_nan=False)
 
 
 def flag(default: bool, title: str) -> Any:
     """A field that is true or false."""
-    return Field(default, title=title, description="true or false")
+    return field(default, title, "true or false")
 
 
 class Link(BaseModel):
@@ -103,15 +108,13 @@ class RunSpec(BaseModel):
 
     model_config = _STRICT
 
-    strategy: str = Field(
-        "multi_worker_mirrored",
-        title="the strategy",
-        description="the name of a strategy, see `lockstep strategies`",
+    strategy: str = field(
+        "multi_worker_mirrored", "the strategy", "the name of a strategy, see `lockstep strategies`"
     )
-    framework: Framework = Field(
+    framework: Framework = field(
         "tensorflow",
-        title="the framework, tensorflow where the strategy has it",
-        description="tensorflow, torch, or python for functions of your own that need neither",
+        "the framework, tensorflow where the strategy has it",
+        "tensorflow, torch, or python for functions of your own that need neither",
     )
     workers: Count = whole(4, 1, MAX_WORKERS, "workers, as many as the strategy usually has")
     replicas: Count = whole(
@@ -119,49 +122,45 @@ class RunSpec(BaseModel):
     )
     ps: Count = whole(0, 0, 32, "parameter servers, 1 where the strategy has any")
     chief: bool = flag(False, "a chief, which coordinates and does not compute")
-    all_reduce: str = Field(
+    all_reduce: str = field(
         NATIVE,
-        title="how gradients are summed",
-        description=f"{NATIVE} for the framework's own, or an algorithm of ours, "
+        "how gradients are summed",
+        f"{NATIVE} for the framework's own, or an algorithm of ours, "
         "see `lockstep allreduce --all`",
     )
-    cross_device_ops: Literal["hierarchical_copy", "reduction_to_one_device", "nccl"] | None = (
-        Field(
-            None,
-            title="how the replicas of one process reduce",
-            description="hierarchical_copy, reduction_to_one_device or nccl",
-        )
+    cross_device_ops: CrossDeviceOps | None = field(
+        None,
+        "how the replicas of one process reduce",
+        "hierarchical_copy, reduction_to_one_device or nccl",
     )
     staleness_bound: Count = whole(
         2, 0, 1000, "steps by which a worker may be ahead of the slowest when it begins one"
     )
     backups: Count = whole(1, 0, MAX_WORKERS, "workers that are not waited for in a step")
     microbatches: Count = whole(4, 1, 256, "parts of a batch that follow each other in a pipeline")
-    pipeline: Literal["gpipe", "1f1b"] = Field(
-        "1f1b", title="the order of work in a pipeline", description="gpipe or 1f1b"
+    pipeline: Literal["gpipe", "1f1b"] = field(
+        "1f1b", "the order of work in a pipeline", "gpipe or 1f1b"
     )
     emulate: bool = flag(False, "emulate a device that is not there (tpu)")
-    hosts: Count = Field(
+    hosts: Count = field(
         1,
+        "hosts that the workers are spread over",
+        "a whole number from 1 to the number of workers",
         ge=1,
         le=MAX_WORKERS,
-        title="hosts that the workers are spread over",
-        description="a whole number from 1 to the number of workers",
     )
-    placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = Field(
-        default_factory=dict,
-        title="the host of a task, where it is not the usual one",
-        description=f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1",
+    placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = field(
+        {},
+        "the host of a task, where it is not the usual one",
+        f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1",
     )
-    link: Link | None = Field(
-        None, title="the link of each host", description="a Link(mbit=200, delay_ms=0.5)"
+    link: Link | None = field(None, "the link of each host", "a Link(mbit=200, delay_ms=0.5)")
+    links: dict[Annotated[int, Field(ge=0)], Link] = field(
+        {},
+        "another link for one host",
+        "host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
     )
-    links: dict[Annotated[int, Field(ge=0)], Link] = Field(
-        default_factory=dict,
-        title="another link for one host",
-        description="host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
-    )
-    workload: str = Field("digits", title="what is learned", description="the name of a workload")
+    workload: str = field("digits", "what is learned", "the name of a workload")
     parameters: Count = whole(1_000_000, 1_000, 50_000_000, "the size of the 'wide' model")
     global_batch: Count | None = whole(
         None, 1, 4096, "examples in a step over all workers, about 128 if not given"
@@ -177,15 +176,13 @@ class RunSpec(BaseModel):
     device_ms: float = number(
         0.0, 60_000, "emulated device time of one step, 0 for none", "milliseconds", True
     )
-    slow: dict[str, float] = Field(
-        default_factory=dict,
-        title="a straggler",
-        description="task=factor, with a factor from 1 to 1000, such as worker:1=3",
+    slow: dict[str, float] = field(
+        {}, "a straggler", "task=factor, with a factor from 1 to 1000, such as worker:1=3"
     )
-    run_dir: Path | None = Field(
+    run_dir: Path | None = field(
         None,
-        title="where the record of the run is written",
-        description="a directory that can be written and is empty or does not exist",
+        "where the record of the run is written",
+        "a directory that can be written and is empty or does not exist",
     )
     trace: bool = flag(True, "record events")
     start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
