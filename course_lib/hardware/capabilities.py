@@ -32,12 +32,9 @@ class Capability:
 def warm_fork(system: str) -> Capability:
     """Whether tasks can be forked from a process that has imported the framework."""
     if system not in LINUX:
-        return Capability(
-            False,
-            f"the libraries of {system} start threads, and a process with threads cannot be "
-            "forked safely",
-            "Tasks start as fresh processes instead; on Linux or WSL2 they would be forked.",
-        )
+        threads = "start threads, and a process with threads cannot be forked safely"
+        cure = "Tasks start as fresh processes instead; on Linux or WSL2 they would be forked."
+        return Capability(False, f"the libraries of {system} {threads}", cure)
     if os.environ.get("LOCKSTEP_START") == "spawn":
         why = "LOCKSTEP_START=spawn asks for fresh processes"
         return Capability(False, why, "Unset LOCKSTEP_START.")
@@ -54,8 +51,7 @@ def begin_trial(system: str) -> subprocess.Popen[str] | None:
     """
     if system not in LINUX:
         return None
-    command = [sys.executable, "-I", "-S", "-c", _TRIAL]
-    no = subprocess.DEVNULL
+    command, no = [sys.executable, "-I", "-S", "-c", _TRIAL], subprocess.DEVNULL
     begin = partial(subprocess.Popen, command, text=True, stdin=no, stderr=no)
     return safely(lambda: begin(stdout=subprocess.PIPE), None)
 
@@ -83,26 +79,22 @@ def end_trial(system: str, trial: subprocess.Popen[str] | None, seconds: float =
     return Capability(True, why, parts=tuple(parts.split()))
 
 
-# What a private network offers -> the parts of the kernel that it needs, what it means, and what
-# happens without it.
+# What a private network offers -> the part of the kernel that it needs beside veth and bridge, what
+# it means, and what happens without it.
 _OFFERS = {
-    "hosts": (
-        ("veth", "bridge"),
-        "each task has an address of its own, and hosts are switches between them",
-        "",
-    ),
+    "hosts": ("", "each task has an address of its own, and hosts are switches between them", ""),
     "rate": (
-        ("veth", "bridge", "tbf"),
+        "tbf",
         "the kernel's token bucket (tbf) holds links to their rate",
         "Our own exchange keeps to it; what frameworks send is not held back.",
     ),
     "delay": (
-        ("veth", "bridge", "netem"),
+        "netem",
         "the kernel (netem) delays what goes over a link",
         "Our own exchange delays; what frameworks send is not.",
     ),
     "meter": (
-        ("veth", "bridge"),
+        "",
         "the kernel counts what each task and each host sends and receives",
         "Bytes on the wire are not counted.",
     ),
@@ -119,7 +111,8 @@ def network_parts(can: Capability) -> dict[str, Capability]:
         why = "there is no private network"
         return {name: Capability(False, why, cure) for name, cure in cures.items()}
     found = {}
-    for name, (needs, why, cure) in _OFFERS.items():
+    for name, (need, why, cure) in _OFFERS.items():
+        needs = filter(None, ("veth", "bridge", need))
         missing = " or ".join(part for part in needs if part not in can.parts)
         lacks = Capability(False, f"this kernel has no {missing}", cure)
         found[name] = lacks if missing else Capability(True, why)

@@ -55,11 +55,8 @@ def usable_memory(root: Path = Path("/")) -> tuple[int, int, str]:
     physical = safely(psutil.virtual_memory, None)
     if physical is None:
         return 0, 0, "How much memory is free cannot be read here."
-    free, total, why = (
-        int(physical.available),
-        int(physical.total),
-        "Nothing limits it but what other programs use.",
-    )
+    free, total = int(physical.available), int(physical.total)
+    why = "Nothing limits it but what other programs use."
     group = safely(lambda: cgroup_memory(root), None)
     if group and group[1] < total:
         total = group[1]
@@ -77,9 +74,8 @@ def cgroup_memory(root: Path = Path("/")) -> tuple[int, int] | None:
     """
     found = []
     for group in _cgroups("memory", root):
-        stat = dict(
-            line.split()[:2] for line in read(group / "memory.stat").splitlines() if " " in line
-        )
+        lines = read(group / "memory.stat").splitlines()
+        stat = {name: int(value) for name, value in map(str.split, lines)}
         for limit_name, usage_name, prefix in (
             ("memory.max", "memory.current", ""),
             # above it tasks are not killed but slowed to a crawl
@@ -89,9 +85,7 @@ def cgroup_memory(root: Path = Path("/")) -> tuple[int, int] | None:
             limit, usage = read(group / limit_name), read(group / usage_name)
             # v1 writes "no limit" as nearly 2**63
             if limit.isdigit() and usage.isdigit() and int(limit) < 2**60:
-                cache = int(stat.get(prefix + "inactive_file", 0)) + int(
-                    stat.get(prefix + "active_file", 0)
-                )
+                cache = sum(stat.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
                 found.append((max(0, int(limit) - max(0, int(usage) - cache)), int(limit)))
     return min(found, default=None)
 

@@ -14,18 +14,8 @@ from course_lib.hardware import capabilities, limits
 from course_lib.hardware.capabilities import Capability
 from course_lib.hardware.limits import Gpu, gigabytes, safely
 
-PACKAGES = [
-    "lockstep-course",
-    "tensorflow",
-    "keras",
-    "torch",
-    "numpy",
-    "scikit-learn",
-    "jupyterlab",
-    "ipywidgets",
-    "anywidget",
-    "plotly",
-]
+PACKAGES = ["lockstep-course", "tensorflow", "keras", "torch", "numpy", "scikit-learn"]
+PACKAGES += ["jupyterlab", "ipywidgets", "anywidget", "plotly"]
 
 
 @dataclass(frozen=True)
