@@ -4,8 +4,10 @@ alpha-beta-gamma model.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,13 +45,10 @@ class Cost:
         """The link between hosts that carries most, such as ("host 1 up", 4194304); ("none", 0)
         where nothing leaves a host.
         """
-        links = [
-            (f"host {h} {way}", n)
-            for way, side in (("up", self.up), ("down", self.down))
-            for h, n in enumerate(side)
-        ]
-        name, most = max(links, key=lambda link: link[1])
-        return (name, most) if most else ("none", 0)
+        sides = ("up", self.up), ("down", self.down)
+        links = {f"host {host} {way}": n for way, side in sides for host, n in enumerate(side)}
+        name = max(links, key=links.__getitem__)
+        return (name, links[name]) if links[name] else ("none", 0)
 
     @property
     def bus_bandwidth(self) -> float:
@@ -98,19 +97,8 @@ def cost(
     sent, received, reduced, up, down = (
         tuple(row.astype(np.int64).tolist()) for row in (*by_rank, *by_host)
     )
-    return Cost(
-        schedule,
-        bytes,
-        len(schedule.rounds),
-        count,
-        sent,
-        received,
-        reduced,
-        up,
-        down,
-        terms,
-        terms.seconds(topology),
-    )
+    rounds, seconds = len(schedule.rounds), terms.seconds(topology)
+    return Cost(schedule, bytes, rounds, count, sent, received, reduced, up, down, terms, seconds)
 
 
 def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_reduce") -> float:
@@ -129,8 +117,7 @@ def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_re
     return factor * bytes / seconds if seconds else 0.0
 
 
-@dataclass(frozen=True)
-class Messages:
+class Messages(NamedTuple):
     """The messages of a round, as arrays with one row for each, in the order in which the round
     first names them: all that goes from `src` to `dst` in a round is one message.
 
@@ -167,14 +154,9 @@ def messages(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Mes
                 np.bincount(of_row, column, len(src)).astype(np.int64)
                 for column in (amount, reduced)
             )
-        now = (src, dst, amount, reduced)
-        if found is None or any(
-            new is not old
-            for new, old in zip(
-                now, (found.src, found.dst, found.bytes, found.reduced), strict=True
-            )
-        ):
-            found = Messages(*now)
+        now = Messages(src, dst, amount, reduced)
+        if found is None or any(map(operator.is_not, now, found)):
+            found = now
         yield found
 
 
@@ -199,10 +181,10 @@ def _share(
     bytes up and down by host, (2, hosts); and the terms of its slowest port or link, (8,).
     """
     ranks, hosts = len(place), int(place.max()) + 1
-    by_rank = [(m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)]
-    sent, received, reduced = (np.bincount(who, n, ranks) for who, n in by_rank)
+    of_ranks = [(m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)]
+    by_rank = np.array([np.bincount(who, n, ranks) for who, n in of_ranks])
     across = place[m.src] != place[m.dst]
-    links = [np.bincount(place[end[across]], m.bytes[across], hosts) for end in (m.src, m.dst)]
+    links = [np.bincount(place[end], across * m.bytes, hosts) for end in (m.src, m.dst)]
     loads = [_load(who, m.bytes, across, ranks) for who in (m.src, m.dst)]
     # On a shared link the delays overlap, the bytes do not.
     loads += [
@@ -210,20 +192,19 @@ def _share(
     ]
     rows = np.concatenate(loads)
     slowest = rows[np.argmax(rows @ topology.parameters)].copy()
-    slowest[Terms._fields.index("reduced")] = reduced.max()
-    return np.array([sent, received, reduced]), np.array(links), slowest
+    slowest[Terms._fields.index("reduced")] = by_rank[2].max()
+    return by_rank, np.array(links), slowest
 
 
 def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, ranks: int) -> np.ndarray:
     """The terms of what each rank sends (or receives), one row for each rank."""
-    inside, n_inside = np.bincount(who[~across], None, ranks), nbytes[~across]
-    outside, n_outside = np.bincount(who[across], None, ranks), nbytes[across]
+    inside, outside = (np.bincount(who, way, ranks) for way in (~across, across))
     return _rows(
         ranks,
         messages=inside,
-        bytes=np.bincount(who[~across], n_inside, ranks),
+        bytes=np.bincount(who, ~across * nbytes, ranks),
         messages_across=outside,
-        bytes_across=np.bincount(who[across], n_outside, ranks),
+        bytes_across=np.bincount(who, across * nbytes, ranks),
         delays=(inside > 0) & (outside == 0),
         delays_across=outside > 0,
     )

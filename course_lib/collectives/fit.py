@@ -67,9 +67,8 @@ def fit(
         raise SpecError("samples", seconds.tolist(), "measured times above 0")
     if gamma is not None:
         topology = replace(topology, gamma=gamma)
-    fixed = np.array(
-        [name not in wanted or (name == "gamma" and gamma is not None) for name in NAMES]
-    )
+        wanted = [name for name in wanted if name != "gamma"]
+    fixed = ~np.isin(NAMES, wanted)
     columns = free = np.zeros(0)
     # which rank or link is slowest depends on the parameters: repeat with those just found
     for _ in range(8):
@@ -78,11 +77,8 @@ def fit(
             break
         columns, free = terms, _can_tell(terms / seconds[:, None], ~fixed)
         if len(samples) <= free.sum():
-            raise SpecError(
-                "samples",
-                len(samples),
-                f"at least {free.sum() + 1}, to find {free.sum()} parameters and how well they fit",
-            )
+            what = f"to find {free.sum()} parameters and how well they fit"
+            raise SpecError("samples", len(samples), f"at least {free.sum() + 1}, {what}")
         topology = _with(topology, _solve(columns, seconds, topology.parameters, free, fixed))
     found = tuple(name for name, is_free in zip(NAMES, free, strict=True) if is_free)
     return Fit(topology, found, seconds / (columns @ topology.parameters) - 1)
@@ -103,7 +99,7 @@ def _can_tell(columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     kept: list[int] = []
     for i in np.flatnonzero(wanted & columns.any(axis=0)):
         if kept:
-            others = _unit(columns[:, kept])
+            others = columns[:, kept] / np.linalg.norm(columns[:, kept], axis=0)
             mix = others @ np.linalg.lstsq(others, columns[:, i], rcond=None)[0]
             if np.linalg.norm(columns[:, i] - mix) < ALIKE * np.linalg.norm(columns[:, i]):
                 continue
@@ -119,28 +115,16 @@ def _solve(
     They are so few that every subset is tried as the set of those above 0.
     """
     found = np.where(fixed | ~columns.any(axis=0), start, 0.0)
-    target = (seconds - columns @ found) / seconds
     rows = columns / seconds[:, None]
-    least = np.inf
-    best = found
-    free_at = np.flatnonzero(free)
-    for size in range(len(free_at) + 1):
-        for chosen in map(list, combinations(free_at, size)):
+    tried = [found]
+    for size in range(1, free.sum() + 1):
+        for chosen in map(list, combinations(np.flatnonzero(free), size)):
             norms = np.linalg.norm(rows[:, chosen], axis=0)
-            values = (
-                np.linalg.lstsq(rows[:, chosen] / norms, target, rcond=None)[0] / norms
-                if chosen
-                else np.zeros(0)
-            )
-            left = float(np.sum((target - rows[:, chosen] @ values) ** 2))
-            if (values >= 0).all() and left < least * (1 - 1e-9):
-                least, best = left, found.copy()
-                best[chosen] = values
-    return best
-
-
-def _unit(columns: np.ndarray) -> np.ndarray:
-    return columns / np.linalg.norm(columns, axis=0)
+            scaled = np.linalg.lstsq(rows[:, chosen] / norms, 1 - rows @ found, rcond=None)[0]
+            if (scaled >= 0).all():
+                tried.append(found.copy())
+                tried[-1][chosen] = scaled / norms
+    return min(tried, key=lambda parameters: float(np.sum((1 - rows @ parameters) ** 2)))
 
 
 def _with(topology: Topology, parameters: np.ndarray) -> Topology:

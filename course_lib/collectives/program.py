@@ -262,9 +262,8 @@ class _Compiler:
         """What is staged is stored when all pieces have been read, so that ranks never wait for one
         another in a circle.
         """
-        staged: dict[
-            int, tuple[_Received, int]
-        ] = {}  # chunk -> its last part, and where the sum is
+        # chunk -> its last part, and where the sum is
+        staged: dict[int, tuple[_Received, int]] = {}
         for peer, received in receives.items():
             pieces = self._pieces(received)
             if k >= pieces:
@@ -280,15 +279,10 @@ class _Compiler:
                 else:
                     self._until_read(part, k)
                 parts.append(Part(source, target, leaves, self._span(part.chunk, k)))
-            chunks = tuple((p.chunk, self._length(p.chunk)) for p in received)
-            self.ops.append(
-                Take(
-                    number,
-                    peer,
-                    tuple(Part(*part) for part in _joined(parts)),
-                    chunks=chunks if k == pieces - 1 else (),
-                )
-            )
+            whole = received if k == pieces - 1 else []
+            chunks = tuple((part.chunk, self._length(part.chunk)) for part in whole)
+            joined = tuple(Part(*part) for part in _joined(parts))
+            self.ops.append(Take(number, peer, joined, chunks))
         for part, place in staged.values():
             self._until_read(part, k)
             self.ops.append(Store(place, part.target, part.leaves, self._span(part.chunk, k)))

@@ -148,10 +148,7 @@ class _Network:
             # as in a ring: message i is the only one from rank i, and each rank receives one
             self.one_each = np.array_equal(m.src, ranks) and np.array_equal(m.dst[self.into], ranks)
             self.across = np.flatnonzero(self.place[m.src] != self.place[m.dst])
-            self.at_up, self.at_down = (
-                self.place[m.src[self.across]],
-                self.place[m.dst[self.across]],
-            )
+            self.at_up, self.at_down = (self.place[end[self.across]] for end in (m.src, m.dst))
         intra, inter = self.topology.intra, self.topology.inter
         taking = intra.alpha + intra.beta * m.bytes
         taking[self.across] = inter.alpha + inter.beta * m.bytes[self.across]

@@ -86,10 +86,8 @@ def take_turns(
     length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
     place = topology.place(schedule).tolist()
     of_schedule = Programs(schedule, place, private=False)
-    programs = [
-        _looking_ahead(of_schedule.program(rank, length, itemsize))
-        for rank in range(schedule.ranks)
-    ]
+    each = (of_schedule.program(rank, length, itemsize) for rank in range(schedule.ranks))
+    programs = list(map(_looking_ahead, each))
     cores = _Cores(programs, place, topology, itemsize, slow or [1.0] * schedule.ranks)
     return cores.run(late or [0.0] * schedule.ranks)
 
@@ -157,9 +155,8 @@ class _Cores:
         self.told: Counter[Word] = Counter()
         # how often it must have been told, and to which rank
         self.waiting: dict[Word, tuple[int, int]] = {}
-        self.past: list[
-            tuple[int, Terms]
-        ] = []  # the event that each followed, and the work between
+        # the event that each followed, and the work between
+        self.past: list[tuple[int, Terms]] = []
         # time, event, what it does, and with what
         self.coming: list[tuple[float, int, Callable[..., None], Any]] = []
         # when the uplink and the downlink of each host are free

@@ -86,15 +86,11 @@ def verify(schedule: Schedule) -> Proof:
         (r, c)
         for r in range(schedule.workers)
         for c in range(schedule.chunks)
-        if _is_wrong(schedule, state, r, c)
+        if (want := goal(schedule, r, c)) is not None
+        and (state.once[r][c], state.twice[r][c]) != (want, 0)
     ]
     problems += explain(schedule, wrong) if wrong else []
     return Proof(schedule, tuple(problems[:LIMIT]), len(problems[LIMIT:]), second_buffer)
-
-
-def _is_wrong(schedule: Schedule, end: State, rank: int, chunk: int) -> bool:
-    want = goal(schedule, rank, chunk)
-    return want is not None and (end.once[rank][chunk] != want or end.twice[rank][chunk] != 0)
 
 
 def _misplaced(schedule: Schedule, number: int, t: Transfer) -> Problem:

@@ -21,7 +21,7 @@ import numpy as np
 from course_lib.collectives.program import Programs
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError
-from course_lib.exchange.execution import Call, Execution, Spares
+from course_lib.exchange.execution import Call, Execution
 from course_lib.exchange.group import Group
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.memory import Segment
@@ -58,7 +58,7 @@ class Communicator:
         self._calls: OrderedDict[tuple[int, int, np.dtype, bool], Call] = OrderedDict()
         self._segment: Segment | None = None
         self._last: Programs | None = None
-        self._spares = Spares()
+        self._spares: dict[int, np.ndarray] = {}
         self._broken: Exception | None = None
         self._closed = False
 

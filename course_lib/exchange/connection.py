@@ -10,7 +10,6 @@ from __future__ import annotations
 import array
 import contextlib
 import itertools
-import json
 import os
 import select
 import socket
@@ -18,7 +17,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,8 +79,9 @@ class Connection:
         self._peers_counters: Counters | None = None
         self.stamps: deque[float] = deque()
         self._due = due
-        # stamp of a far piece that is here before it is due, and when it is
-        self._early: tuple[float, float] | None = None
+        # stamp of a far piece that is here before it is due, so that it cannot be taken yet, and
+        # when it is due
+        self.early: tuple[float, float] | None = None
         self.text = b""  # what the peer's last call is about
         self.window: Segment | None = None  # the shared buffer of a near peer
         self.theirs = np.empty(0)  # the same as an array, for this call
@@ -233,18 +233,13 @@ class Connection:
         except OSError:
             self.gone = True
 
-    @property
-    def early(self) -> bool:
-        """Whether a piece is here before it is due, so that it cannot be taken yet."""
-        return self._early is not None
-
     def arrive(self) -> float:
         """The seconds until the early piece is due; 0 if it can be taken from now on."""
-        assert self._early
-        stamp, due = self._early
+        assert self.early
+        stamp, due = self.early
         left = due - clock()
         if left <= 0:
-            self._early = None
+            self.early = None
             self.stamps.append(stamp)
         return max(0.0, left)
 
@@ -273,12 +268,6 @@ class Connection:
             return False
         self._held = False
         return True
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the peer's last call is about, as plain values."""
-        found: dict[str, Any] = json.loads(self.text or b"{}")
-        return found
 
     def leave(self) -> None:
         """Nothing more will be sent."""
@@ -317,7 +306,7 @@ class Connection:
             if kind == DATA:
                 self._payload, self._held = number, not self.near
                 if due > clock() and not self.near:
-                    self._early = stamp, due
+                    self.early = stamp, due
                 else:
                     self.stamps.append(stamp)
             elif kind == COUNTERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,25 +42,12 @@ class Call(NamedTuple):
     text: bytes
 
 
-class Spares:
-    """Memory that is kept for all calls: new memory costs more than the work in it."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[int, np.ndarray] = {}
-
-    def array(self, number: int, length: int, dtype: np.dtype) -> np.ndarray:
-        """The `number`-th spare array, shape (length,)."""
-        size = length * dtype.itemsize
-        if number not in self._arrays or len(self._arrays[number]) < size:
-            self._arrays[number] = np.empty(size, np.uint8)
-        return self._arrays[number][:size].view(dtype)
-
-
 class Execution:
     """Carries out `call` on `mine`, the caller's array, and on the `segment` that ranks of this
     host read (`mine` may lie there).
 
-    `record` is given a `Message` for each transfer that was received.
+    `record` is given a `Message` for each transfer that was received. `spares`: spare memory, kept
+    for all calls, as new memory costs more than the work in it.
     """
 
     def __init__(
@@ -69,7 +57,7 @@ class Execution:
         segment: Segment,
         group: Group,
         record: Callable[[Message], None] | None,
-        spares: Spares,
+        spares: dict[int, np.ndarray],
     ) -> None:
         self.call, self.segment, self.group, self.record = call, segment, group, record
         self.connections, self.spares = group.connections, spares
@@ -108,11 +96,8 @@ class Execution:
         for span in op.enters:
             np.copyto(shared[span], mine[span])
         connection = self.connections[op.peer]
-        connection.offer(
-            []
-            if connection.near
-            else [_bytes(self.buffers[place][span]) for place, span in op.parts]
-        )
+        far = () if connection.near else op.parts
+        connection.offer([_bytes(self.buffers[place][span]) for place, span in far])
 
     def _await(self, op: Await) -> None:
         connection = self.connections[op.peer]
@@ -128,7 +113,7 @@ class Execution:
     def _check(self, connection: Connection) -> None:
         """Before anything of a peer is read: is its call the same?"""
         if connection.text != self.call.text:
-            raise self.group.disagree(connection.peer, connection.about)
+            raise self.group.disagree(connection.peer, json.loads(connection.text or b"{}"))
         if connection.window:
             connection.theirs = connection.window.array(self.call.length, self.call.dtype)
         self.known.add(connection.peer)
@@ -164,7 +149,7 @@ class Execution:
         to its place.
         """
         added = sum([p.span.stop - p.span.start for p in op.parts if p.source is not None])
-        room = self.spares.array(0, added, self.call.dtype)
+        room = self._spare(0, added)
         came = []
         for part in op.parts:
             if part.source is None:
@@ -191,7 +176,14 @@ class Execution:
     def _at(self, place: int, span: slice) -> np.ndarray:
         if place <= SHARED:
             return self.buffers[place][span]
-        return self.spares.array(1 + place - SPARE, span.stop - span.start, self.call.dtype)
+        return self._spare(1 + place - SPARE, span.stop - span.start)
+
+    def _spare(self, number: int, length: int) -> np.ndarray:
+        """The `number`-th spare array, shape (length,)."""
+        size = length * self.call.dtype.itemsize
+        if number not in self.spares or len(self.spares[number]) < size:
+            self.spares[number] = np.empty(size, np.uint8)
+        return self.spares[number][:size].view(self.call.dtype)
 
     def _note(self, op: Take, record: Callable[[Message], None]) -> None:
         task, itemsize, end = self.call.schedule.task, self.call.dtype.itemsize, clock()

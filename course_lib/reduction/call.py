@@ -226,7 +226,7 @@ def _result(done: Measured, predicted: float, real: Reality, link: Link | None =
     if done.job.arrays:
         total = functools.reduce(np.add, map(np.load, done.job.arrays))
         exact = all(np.array_equal(array, total) for array in done.arrays)
-    host = {schedule.task(rank): schedule.hosts[rank] for rank in range(schedule.ranks)}
+    host = {schedule.task(rank): host for rank, host in enumerate(schedule.hosts)}
     sent: Counter[str] = Counter()
     links: Counter[tuple[str, int]] = Counter()
     messages = done.trace.all(Message)
@@ -278,17 +278,12 @@ def _length(what: object, dtype: str) -> int:
         itemsize = np.dtype(dtype).itemsize
         check_dtype(np.dtype(dtype))
     except TypeError:
-        raise SpecError(
-            "dtype", dtype, "the name of a numpy dtype, such as float32 or int64"
-        ) from None
+        allowed = "the name of a numpy dtype, such as float32 or int64"
+        raise SpecError("dtype", dtype, allowed) from None
     if nbytes % itemsize:
         near = nbytes // itemsize * itemsize
-        raise SpecError(
-            "bytes",
-            nbytes,
-            f"a whole number of {dtype} elements of {itemsize} bytes, "
-            f"such as {near} or {near + itemsize}",
-        )
+        allowed = f"a whole number of {dtype} elements of {itemsize} bytes"
+        raise SpecError("bytes", nbytes, f"{allowed}, such as {near} or {near + itemsize}")
     return nbytes // itemsize
 
 
@@ -299,11 +294,8 @@ def _checked(algorithm: Algorithm, workers: int, hosts: int, options: dict[str, 
     schedule = build(algorithm, workers, hosts=hosts, **options)
     if schedule.kind != "all_reduce":
         raise SpecError("algorithm", schedule.name, f"is a {schedule.kind}, not an all_reduce")
-    if (
-        callable(algorithm)
-        and algorithm not in ALGORITHMS.values()
-        and not (proof := verify(schedule))
-    ):
+    own = callable(algorithm) and algorithm not in ALGORITHMS.values()
+    if own and not (proof := verify(schedule)):
         raise SpecError("algorithm", schedule.name, f"it is not right yet.\n{proof}")
     return schedule
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -91,19 +92,11 @@ def measure(
     check(jobs)
     role = partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
-    placement = (
-        {first.task(rank): host for rank, host in enumerate(first.hosts)}
-        if len(set(first.hosts)) > 1
-        else {}
-    )
-    with start(
-        programs,
-        framework="python",
-        workers=first.workers,
-        ps=first.servers,
-        placement=placement,
-        link=link,
-    ) as run:
+    placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
+    fields: dict[str, Any] = {"workers": first.workers, "ps": first.servers, "link": link}
+    if len(set(first.hosts)) > 1:
+        fields["placement"] = placement
+    with start(programs, framework="python", **fields) as run:
         values = run.wait(timeout).values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
     # servers may be told to leave before they have said anything
@@ -137,11 +130,8 @@ def parameters(samples: Sequence[Sample]) -> Fit:
     """
     start = Topology(intra=AlphaBeta(6e-6, 1 / 16e9), gamma=0.0, cores=hardware.probe().cores)
     inside = any(len(set(s.schedule.hosts)) < s.schedule.ranks for s in samples)
-    return fit(
-        samples,
-        start,
-        wanted=("alpha across", "beta across", *(("alpha", "beta") if inside else ())),
-    )
+    wanted = ("alpha across", "beta across", *(("alpha", "beta") if inside else ()))
+    return fit(samples, start, wanted=wanted)
 
 
 def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topology]:
@@ -152,14 +142,10 @@ def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topol
     one of the two.
     """
     tests = [replace(j, repeats=_FEW) for j in calibration(jobs[0].schedule)]
-    before, done, after = (
-        measure(tests),
-        measure([_patient(j, link) for j in jobs], link=link),
-        measure(tests),
-    )
-    quickest = [
-        replace(a, seconds=a.seconds + b.seconds).sample for a, b in zip(before, after, strict=True)
-    ]
+    before = measure(tests)
+    done = measure([_patient(j, link) for j in jobs], link=link)
+    both = zip(before, measure(tests), strict=True)
+    quickest = [replace(a, seconds=a.seconds + b.seconds).sample for a, b in both]
     return done, imposed(link, parameters(quickest).topology)
 
 
@@ -186,9 +172,8 @@ def _patient(job: Job, link: Link) -> Job:
     """A job with fewer timings, and fewer calls in each, where a call takes long over its links."""
     seconds = expected(job, imposed(link))
     calls = min(job.calls, max(1, round(_AWAITED / seconds)))
-    return replace(
-        job, repeats=min(job.repeats, max(3, round(_ENOUGH / (calls * seconds)))), calls=calls
-    )
+    repeats = min(job.repeats, max(3, round(_ENOUGH / (calls * seconds))))
+    return replace(job, repeats=repeats, calls=calls)
 
 
 def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
@@ -199,13 +184,8 @@ def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
         for span in spans
     )
     checks = [rank.exact for rank in ranks if rank.exact is not None]
-    return Measured(
-        job,
-        seconds,
-        trace,
-        all(checks) if checks else None,
-        [rank.result for rank in ranks if rank.result is not None],
-    )
+    results = [rank.result for rank in ranks if rank.result is not None]
+    return Measured(job, seconds, trace, all(checks) if checks else None, results)
 
 
 def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
@@ -227,16 +207,9 @@ def check(jobs: Sequence[Job]) -> None:
     machine = hardware.probe()
     for j in jobs:
         if j.schedule.workers > MAX_WORKERS:
-            raise SpecError(
-                "workers",
-                j.schedule.workers,
-                f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated",
-            )
+            allowed = f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated"
+            raise SpecError("workers", j.schedule.workers, allowed)
         need = 4 * j.bytes * j.schedule.ranks
         if machine.memory_total and need > machine.memory:
-            free = gigabytes(machine.memory)
-            raise SpecError(
-                "bytes",
-                j.bytes,
-                f"needs {gigabytes(need)} on {j.schedule.ranks} ranks, and {free} are free",
-            )
+            on, free = f"on {j.schedule.ranks} ranks", gigabytes(machine.memory)
+            raise SpecError("bytes", j.bytes, f"needs {gigabytes(need)} {on}, and {free} are free")

@@ -66,10 +66,8 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
     done = []
     for job in jobs:
         _together(group, barrier)
-        exact, result = None, None
-        if job.checked:
-            exact, result = _once(task.rank, group, job, barrier, traced)
-        done.append(Done(exact, result, []))
+        once = _once(task.rank, group, job, barrier, traced) if job.checked else (None, None)
+        done.append(Done(*once, []))
     # in turn, so that a disturbance of the machine disturbs all jobs alike
     for repeat in range(max(job.repeats for job in jobs)):
         for job, so_far in zip(jobs, done, strict=True):
@@ -115,13 +113,11 @@ def _once(
     group.record = record
     group.execute(job.schedule, array)
     group.record = None
+    if not worker:
+        return None, None
     if job.arrays:
-        return None, array if worker else None
-    return (
-        np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype))
-        if worker
-        else None
-    ), None
+        return None, array
+    return np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype)), None
 
 
 def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, float]:

@@ -52,19 +52,10 @@ def halving_doubling(workers: int) -> Schedule:
     rounds = halving + doubling
     if len(extra):  # each of a pair adds up one half for both
         half = np.repeat([chunks // 2, 0], len(stay))
-        swap = Round(
-            np.concatenate([stay, extra]),
-            np.concatenate([extra, stay]),
-            half,
-            "reduce",
-            chunks // 2,
-        )
-        rounds = [
-            swap,
-            Round(extra, stay, chunks // 2, "copy", chunks // 2),
-            *rounds,
-            Round(stay, extra, 0, "copy", chunks),
-        ]
+        src, dst = np.concatenate([stay, extra]), np.concatenate([extra, stay])
+        swap = Round(src, dst, half, "reduce", chunks // 2)
+        hand_over = Round(extra, stay, chunks // 2, "copy", chunks // 2)
+        rounds = [swap, hand_over, *rounds, Round(stay, extra, 0, "copy", chunks)]
     return Schedule("halving_doubling", workers, chunks=chunks, rounds=rounds)
 
 

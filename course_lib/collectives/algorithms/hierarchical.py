@@ -45,22 +45,19 @@ def hierarchical(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
     parts, count = max(map(len, members)), len(members)
     # the m-th rank of a host carries parts carried[m] to carried[m + 1]
     carried = [bounds(parts, len(m)) for m in members]
-    carrier = np.array(
-        [np.repeat(m, np.diff(ends)) for m, ends in zip(members, carried, strict=True)]
-    )  # host, part -> rank
+    # host, part -> rank
+    carrier = np.array([np.repeat(m, np.diff(c)) for m, c in zip(members, carried, strict=True)])
     # Every part is cut into one chunk for each host, for its own ring across hosts.
     host, part = np.indices(carrier.shape).reshape(2, -1)
     src, dst = carrier.ravel(), np.roll(carrier, -1, axis=0).ravel()
+
+    def across(behind: int, op: Op) -> Round:
+        return Round(src, dst, part * count + (host - behind) % count, op)
+
     rounds = [
         *(_inside(members, carried, step + 1, "reduce") for step in range(parts - 1)),
-        *(
-            Round(src, dst, part * count + (host - step - 1) % count, "reduce")
-            for step in range(count - 1)
-        ),
-        *(
-            Round(src, dst, part * count + (host - step) % count, "copy")
-            for step in range(count - 1)
-        ),
+        *(across(step + 1, "reduce") for step in range(count - 1)),
+        *(across(step, "copy") for step in range(count - 1)),
         *(_inside(members, carried, step, "copy") for step in range(parts - 1)),
     ]
     return Schedule("hierarchical", workers, chunks=parts * count, rounds=rounds, hosts=placement)
@@ -97,13 +94,7 @@ def _inside(members: list[np.ndarray], carried: list[np.ndarray], behind: int, o
     for ranks, ends in zip(members, carried, strict=True):
         if behind - (op == "reduce") < len(ranks) - 1:
             block = (np.arange(len(ranks)) - behind) % len(ranks)
-            legs.append(
-                [
-                    ranks,
-                    np.roll(ranks, -1),
-                    ends[block] * len(members),
-                    np.diff(ends)[block] * len(members),
-                ]
-            )
+            chunks = len(members) * np.array([ends[block], np.diff(ends)[block]])  # first, span
+            legs.append([ranks, np.roll(ranks, -1), *chunks])
     src, dst, chunk, span = np.concatenate(legs, axis=1)
     return Round(src, dst, chunk, op, span)

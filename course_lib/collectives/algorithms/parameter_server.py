@@ -7,7 +7,7 @@ A server is a rank too, but has no gradients of its own. The letters are explain
 from __future__ import annotations
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import Round, Schedule, Transfer
+from course_lib.collectives.schedule import Round, Schedule, Transfer, check_number
 from course_lib.errors import SpecError
 
 ORDER = 9
@@ -23,25 +23,18 @@ def parameter_server(workers: int, servers: int = 1, colocated: bool = False) ->
     own part at home; time 2(P-1)(α + Sβ/k) + (P-1)Sγ/k, and k = P is `direct`. Sources: Li et al.,
     OSDI 2014; Jiang et al., OSDI 2020 (BytePS).
     """
-    if not 1 <= servers <= (workers if colocated else 10**6):
-        raise SpecError(
-            "servers",
-            servers,
-            f"from 1 to {workers} when they share the workers' ranks" if colocated else "from 1 on",
-        )
+    if colocated and servers > workers:
+        allowed = f"from 1 to {workers} when they share the workers' ranks"
+        raise SpecError("servers", servers, allowed)
+    check_number("servers", servers)
     first = 0 if colocated else workers
     # Worker w begins with server w, so that not all of them call on the same server first.
     pairs = [(w, (w + turn) % servers) for turn in range(servers) for w in range(workers)]
     push = [Transfer(w, first + s, s, "reduce") for w, s in pairs if w != first + s]
     pull = [Transfer(first + s, w, s, "copy") for w, s in pairs if w != first + s]
     rounds = [Round.of(push), Round.of(pull)] if push else []
-    return Schedule(
-        "parameter_server",
-        workers,
-        chunks=servers,
-        rounds=rounds,
-        servers=0 if colocated else servers,
-    )
+    own_ranks = 0 if colocated else servers
+    return Schedule("parameter_server", workers, servers, rounds, servers=own_ranks)
 
 
 def closed_form(P: int, S: int, servers: int = 1, colocated: bool = False) -> ClosedForm:

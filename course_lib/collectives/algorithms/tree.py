@@ -23,12 +23,8 @@ def tree(workers: int) -> Schedule:
     recursive doubling, which needs about half as many. All of S travels in each round, so it is
     bad for large messages. Source: Thakur, Rabenseifner & Gropp 2005.
     """
-    return Schedule(
-        "tree",
-        workers,
-        chunks=1,
-        rounds=[*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds],
-    )
+    rounds = [*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds]
+    return Schedule("tree", workers, chunks=1, rounds=rounds)
 
 
 def closed_form(P: int, S: int) -> ClosedForm:
@@ -48,12 +44,7 @@ def tree_reduce(workers: int, root: int = 0) -> Schedule:
 
     Time ⌈lg P⌉(α + Sβ + Sγ).
     """
-    rounds = []
-    for gap in _gaps(workers):
-        leaving = np.arange(gap, workers, 2 * gap)
-        rounds.append(
-            Round((leaving + root) % workers, (leaving - gap + root) % workers, 0, "reduce")
-        )
+    rounds = [Round(high, low, 0, "reduce") for low, high in _pairs(workers, root)]
     return Schedule("tree_reduce", workers, chunks=1, rounds=rounds, kind="reduce", owners=(root,))
 
 
@@ -62,19 +53,15 @@ def tree_broadcast(workers: int, root: int = 0) -> Schedule:
 
     Time ⌈lg P⌉(α + Sβ).
     """
-    rounds = []
-    for gap in reversed(_gaps(workers)):
-        joining = np.arange(gap, workers, 2 * gap)
-        rounds.append(
-            Round((joining - gap + root) % workers, (joining + root) % workers, 0, "copy")
-        )
-    return Schedule(
-        "tree_broadcast", workers, chunks=1, rounds=rounds, kind="broadcast", owners=(root,)
-    )
+    rounds = [Round(low, high, 0, "copy") for low, high in reversed(_pairs(workers, root))]
+    return Schedule("tree_broadcast", workers, 1, rounds, kind="broadcast", owners=(root,))
 
 
 HALVES = (tree_reduce, tree_broadcast)
 
 
-def _gaps(workers: int) -> list[int]:
-    return [2**k for k in range((workers - 1).bit_length())]
+def _pairs(workers: int, root: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The pairs of ranks in each round of the reduction: who goes on, and whose sum it gets."""
+    gaps = [2**k for k in range((workers - 1).bit_length())]
+    seats = [(np.arange(gap, workers, 2 * gap), gap) for gap in gaps]
+    return [((seat - gap + root) % workers, (seat + root) % workers) for seat, gap in seats]
