@@ -136,12 +136,8 @@ def _popen(module: str, arguments: list[str | int], log: int) -> subprocess.Pope
     descriptors among its arguments.
     """
     arguments = [_lifeline[0], *arguments]
-    path = os.pathsep.join(
-        [
-            str(Path(course_lib.__file__).parent.parent),
-            *filter(None, [os.environ.get("PYTHONPATH")]),
-        ]
-    )
+    places = (str(Path(course_lib.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    path = os.pathsep.join(filter(None, places))
     # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

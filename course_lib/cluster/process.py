@@ -44,26 +44,23 @@ def main(files: RunDir, name: str, control: socket.socket) -> NoReturn:
     tempfile.tempdir = os.environ["TMPDIR"] = str(files.temporary(name))
     channel = Channel(control)
     task = None
-    done = False
     try:
         task, program = _set_up(files, name)
-        obeys = threading.Thread(target=_obey, args=(channel, task), daemon=True)
-        obeys.start()
+        threading.Thread(target=_obey, args=(channel, task), daemon=True).start()
         channel.send(state="running")
         value = program(task) if inspect.signature(program).parameters else program()
         _leave_value(task, value)
-        done = True
         task.recorder.flush()
     # SystemExit too: a task that leaves early is a failure its learner should see
     except BaseException as error:
-        done = False
         _leave_error(files, name, task.step if task else None, error)
-    channel.send(state="done" if done else "failed")
+        channel.send(state="failed")
+        _exit(1)
+    channel.send(state="done")
     # peers may still need us for their last collective: the supervisor says when to leave, or the
     # lifeline ends us
-    if done:
-        threading.Event().wait()
-    _exit(1)
+    while True:
+        signal.pause()
 
 
 def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:

@@ -58,10 +58,6 @@ class Roster:
         """No process is left."""
         return not self.alive
 
-    def missing(self) -> list[str]:
-        """Tasks that have not arrived."""
-        return [task for task, state in self.states.items() if state == "starting"]
-
     def _conclude(self) -> None:
         working = {
             task: state for task, state in self.states.items() if not task.startswith(self.services)

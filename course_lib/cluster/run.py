@@ -76,7 +76,7 @@ class Run:
         self.refused: list[str] = []
         self._warned = 0  # of how many of these
         self._arrived, self._over = threading.Event(), threading.Event()
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()
         self._held = False  # by a `with` block, which stops it
         _going.append(self)
         self._thread = threading.Thread(
@@ -267,15 +267,23 @@ class Run:
             outcome = "failed"
             error = LockstepError(f"the run broke in the notebook's own process: {what}")
         finally:
+            self._end(outcome, error)
+
+    def _end(self, outcome: str, error: LockstepError | None = None) -> None:
+        """The run is over, unless it was before: `stop` ends one that has no supervisor yet."""
+        with self._sending:
+            if self._over.is_set():
+                return
             if self._channel:
                 self._channel.close()
+            else:
+                self.files.clear()  # no supervisor does
             _going.remove(self)
-            with self._sending:
-                late = [o for o in self._unanswered if o != "stop()"]
-                self.refused += [f"{o} came too late: the run is {outcome}" for o in late]
-                self._error, self._state = error, outcome
-                self._arrived.set()
-                self._over.set()
+            late = [o for o in self._unanswered if o != "stop()"]
+            self.refused += [f"{o} came too late: the run is {outcome}" for o in late]
+            self._error, self._state = error, outcome
+            self._arrived.set()
+            self._over.set()
 
     def _follow(self) -> str:
         """Start the run, read the supervisor's messages until it is over, and return the outcome.
@@ -286,6 +294,9 @@ class Run:
             self.spec.framework, self.plan.start_method, self.spec.start_timeout
         )
         with self._sending:
+            if self._over.is_set():
+                channel.close()  # the supervisor goes, as it has no order to start
+                return self._state
             self._channel = channel
             channel.send(start=str(self.run_dir))
             for order in self._early:
@@ -356,6 +367,8 @@ class Run:
             self._unanswered.append(f"{do}({about})")
             if self._channel:
                 self._channel.send(**order)
+            elif do == "stop":
+                self._end("stopped")
             else:
                 self._early.append(order)
 

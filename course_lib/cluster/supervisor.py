@@ -81,6 +81,7 @@ class Supervisor:
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
         self.killed: set[str] = set()
+        self.paused: set[str] = set()
         self.selector = selectors.DefaultSelector()
         self.lifecycle = files.lifecycle.open("ab", buffering=0)
         self.ending: list[tuple[str, float]] | None = None
@@ -96,6 +97,7 @@ class Supervisor:
         signal.set_wakeup_fd(waker)
         self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
         self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
+        last: dict[str, Any] = {}
         try:
             self.wiring = Wiring(self.files, self._write)
             self._start_tasks()
@@ -110,13 +112,15 @@ class Supervisor:
                 self.wiring.look()
                 self._bury()
                 self._decide()
+            last = {"over": self.roster.outcome}
         except Unavailable as refused:
-            self.kernel.send(unavailable=[refused.what, refused.why, refused.cure])
-            os._exit(1)
+            last = {"unavailable": [refused.what, refused.why, refused.cure]}
+        except EOFError:
+            pass  # the kernel process is gone: nobody is left to tell
         finally:
             self._kill_everything()
             self.files.clear()
-        self.kernel.send(over=self.roster.outcome)
+        self.kernel.send(**last)
 
     def _start_tasks(self) -> None:
         holder, self._lifeline = os.pipe()
@@ -134,9 +138,8 @@ class Supervisor:
 
     def _hear_kernel(self) -> None:
         orders = self.kernel.receive()
-        if orders is None:  # the kernel process is gone, and nobody else will clean up
-            self._kill_everything()
-            os._exit(0)
+        if orders is None:
+            raise EOFError
         for order in orders:
             self._obey(**order)
 
@@ -173,12 +176,9 @@ class Supervisor:
         elif do == "kill":
             self.killed.add(task)
             os.kill(self.pids[task], signal.SIGKILL)
-        elif do == "pause":
-            os.kill(self.pids[task], signal.SIGSTOP)
-            self._write(Lifecycle(task, "paused", "by pause()", clock()))
-        elif do == "resume":
-            os.kill(self.pids[task], signal.SIGCONT)
-            self._write(Lifecycle(task, "resumed", "by resume()", clock()))
+        elif do in ("pause", "resume"):
+            os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
+            self._is_paused(task, do == "pause", f"by {do}()")
         elif do == "slow":
             self._tell(task, slow=factor)
             self._write(Lifecycle(task, "slowed", "by slow()", clock(), factor=factor))
@@ -202,16 +202,29 @@ class Supervisor:
         if task in self.channels:
             self.channels[task].send(**message)
 
+    def _is_paused(self, task: str, paused: bool, why: str) -> None:
+        """Record that a task is paused, or is no longer, if that is news."""
+        if paused != (task in self.paused):
+            self.paused ^= {task}
+            self._write(Lifecycle(task, "paused" if paused else "resumed", why, clock()))
+
     def _bury(self) -> None:
-        """Take the exit status of every process that has ended; read its last messages first."""
+        """Take the exit status of every process that has ended; read its last messages first.
+
+        Those that somebody else has stopped or continued (`kill -STOP`) are noted as well.
+        """
         names = {pid: name for name, pid in self.pids.items()}
-        while (status := _next_death()) is not None:
-            name = names.get(status[0])
+        while (change := _next_change()) is not None:
+            name, status = names.get(change[0]), change[1]
             if name is None:
                 continue  # an orphan of one of our tasks
+            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                self._is_paused(name, os.WIFSTOPPED(status), "by a signal from outside")
+                continue
             while name in self.channels and self._has_word(name) and self._hear_task(name):
                 pass
-            why = self.roster.gone(name, status[1], asked=name in self.killed)
+            code = os.waitstatus_to_exitcode(status)
+            why = self.roster.gone(name, code, asked=name in self.killed)
             if why:
                 self._note(name, "killed" if name in self.killed else "failed", why)
 
@@ -258,13 +271,13 @@ class Supervisor:
             psutil.wait_procs(children, timeout=0.1)
 
 
-def _next_death() -> tuple[int, int] | None:
-    """Pid and exit code (negative: signal) of a child that has ended, or None."""
+def _next_change() -> tuple[int, int] | None:
+    """Pid and wait status of a child that has ended, stopped or gone on; None if there is none."""
     try:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
     except ChildProcessError:
         return None
-    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
+    return (pid, status) if pid else None
 
 
 def fork(files: RunDir, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:

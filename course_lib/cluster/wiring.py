@@ -35,7 +35,7 @@ class Wiring:
             self._wires.parent.mkdir(mode=0o700)
             lay(self._wires, {host: self._imposed(spec.link_of(host)) for host in spec.all_hosts})
         if self.hosts:
-            found = {task: f"{seat.address}:{PORT}" for task, seat in self.hosts.seats.items()}
+            found = {task: f"{where}:{PORT}" for task, where in self.hosts.addresses.items()}
         else:
             self._reserved = reserve_ports(spec.tasks)  # for as long as the run
             ports = {task: sock.getsockname()[1] for task, sock in self._reserved.items()}

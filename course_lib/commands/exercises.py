@@ -13,7 +13,7 @@ from rich.text import Text
 
 from course_lib.commands.options import Json
 from course_lib.commands.tables import show
-from course_lib.course.sets import ROOT
+from course_lib.course.task import ROOT
 
 
 def check(

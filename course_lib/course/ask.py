@@ -6,8 +6,7 @@ from collections import Counter
 from typing import Any
 
 from course_lib.course.limits import TookTooLong
-from course_lib.course.sets import find
-from course_lib.course.task import ENDLESS, Task, Unusable, Verdict
+from course_lib.course.task import ENDLESS, Task, Unusable, Verdict, find
 from course_lib.errors import SpecError
 
 _asked: Counter[str] = Counter()  # hints given so far, by task

@@ -16,15 +16,15 @@ tc-tbf(8), tc-netem(8).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psutil
 
 from course_lib.errors import Unavailable
 from course_lib.network import namespaces
-from course_lib.network.layout import INTERFACE, PREFIX, host_name, seats
+from course_lib.network.layout import INTERFACE, PREFIX, addresses, host_name
 from course_lib.record.events import Traffic
 from course_lib.record.rundir import RunFacts
 from course_lib.spec import Link, RunSpec
@@ -72,19 +72,19 @@ class Hosts:
     def __init__(
         self, places: Mapping[str, int], links: Mapping[int, Link], rate: bool, delay: bool
     ) -> None:
-        self.seats = seats(places)
+        self.places, self.addresses = places, addresses(places)
         self.rate, self.delay = rate, delay
         self.core = namespaces.current()
         self.namespaces: dict[str, int] = {}
         self._queues: dict[str, list[str]] = {}  # interface -> its queueing disciplines
-        self._hosts = sorted({seat.host for seat in self.seats.values()})
+        self._hosts = sorted(set(places.values()))
         self._index: dict[str, int] = {}
-        self._port = {task: f"t{i}" for i, task in enumerate(self.seats)}
+        self._port = {task: f"t{i}" for i, task in enumerate(places)}
         with _routes() as routes:
             self._add(routes, "core", kind="bridge")
             for host in self._hosts:
                 self._add_host(routes, host, links[host])
-            for task in self.seats:
+            for task in places:
                 self._add_task(routes, task)
 
     def inside(self, task: str) -> AbstractContextManager[None]:
@@ -111,20 +111,11 @@ class Hosts:
     def traffic(self, at: float) -> list[Traffic]:
         """What each task and each host has sent and received so far, as the kernel counts it."""
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
-        found = []
-        for task, port in self._port.items():
-            c = counters[port]  # the switch's end of the line, so what it receives was sent
-            found.append(
-                Traffic(task, c.bytes_recv, c.bytes_sent, c.packets_recv, c.packets_sent, at)
-            )
-        for host in self._hosts:
-            c = counters[f"up{host}"]
-            found.append(
-                Traffic(
-                    host_name(host), c.bytes_sent, c.bytes_recv, c.packets_sent, c.packets_recv, at
-                )
-            )
-        return found
+        ends = self._port | {host_name(host): f"dn{host}" for host in self._hosts}
+        return [  # read at the switch's end of each line: what that has received was sent
+            Traffic(who, c.bytes_recv, c.bytes_sent, c.packets_recv, c.packets_sent, at)
+            for who, c in ((who, counters[end]) for who, end in ends.items())
+        ]
 
     @property
     def descriptors(self) -> list[int]:
@@ -145,7 +136,6 @@ class Hosts:
         self._shape(routes, host, link)
 
     def _add_task(self, routes: Any, task: str) -> None:
-        seat = self.seats[task]
         self.namespaces[task] = there = namespaces.another()
         with _routes() as inner:
             namespaces.enter(self.core)
@@ -154,11 +144,11 @@ class Hosts:
                 routes,
                 self._port[task],
                 kind="veth",
-                master=self._index[f"host{seat.host}"],
+                master=self._index[f"host{self.places[task]}"],
                 peer=end,
             )
             index = _index(inner, INTERFACE)
-            inner.addr("add", index=index, address=seat.address, prefixlen=PREFIX)
+            inner.addr("add", index=index, address=self.addresses[task], prefixlen=PREFIX)
             inner.link("set", index=index, state="up")
 
     def _shape(self, routes: Any, host: int, link: Link) -> None:
@@ -192,16 +182,13 @@ class Hosts:
                 there.append(kind)
 
 
-@contextmanager
-def _routes() -> Iterator[Any]:
-    """Sets up interfaces of the namespace that this process is in now, wherever it goes later."""
+def _routes() -> Any:
+    """Sets up interfaces of the namespace that this process is in now, wherever it goes later. To
+    be used in a `with`, which closes it.
+    """
     from pyroute2 import IPRoute  # it is for Linux only
 
-    routes = IPRoute()
-    try:
-        yield routes
-    finally:
-        routes.close()
+    return IPRoute()
 
 
 def _index(routes: Any, name: str) -> int:

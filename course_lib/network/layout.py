@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Literal, NamedTuple
+from typing import Literal
 
 Kind = Literal["hosts", "private", "loopback"]
 """The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
@@ -31,19 +31,12 @@ PORT = 2222  # the same for all: each task has an address of its own
 _RANGE, PREFIX = (198, 18), 15  # bits that all addresses have in common
 
 
-class Seat(NamedTuple):
-    """The host of a task, and its address: 198.18.3.1 is the first task of host 3."""
-
-    host: int
-    address: str
-
-
-def seats(places: Mapping[str, int]) -> dict[str, Seat]:
-    """The seat of each task, from the host of each."""
+def addresses(places: Mapping[str, int]) -> dict[str, str]:
+    """The address of each task, from the host of each: 198.18.3.1 is the first task of host 3."""
     taken: Counter[int] = Counter()
     found = {}
     for task, host in places.items():
-        found[task] = Seat(host, _address(host, taken[host]))
+        found[task] = _address(host, taken[host])
         taken[host] += 1
     return found
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import psutil
 from pydantic import BaseModel
 
 from course_lib.errors import SpecError
@@ -262,17 +263,7 @@ class RunDir:
         lines = self.lifecycle.read_bytes().splitlines(True) if self.lifecycle.exists() else []
         events = [from_line(line) for line in lines if line.endswith(b"\n")]
         pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
-        return any(map(_alive, pids)) if pids else time.time() - _made(self.path) < YOUNG
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        return any(map(psutil.pid_exists, pids)) if pids else time.time() - _made(self.path) < YOUNG
 
 
 def _made(path: Path) -> float:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from course_lib import start
+from course_lib import Run, start
+from course_lib.cluster import nursery
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, TaskFailed
 from course_lib.record.events import Lifecycle, Metric, Phase
+from course_lib.record.saved import SavedRun
 from tests.conftest import gone_within
 from tests.helpers import until
 
@@ -287,6 +290,54 @@ def test_pause_freezes_a_task_and_resume_lets_it_go_on() -> None:
     assert alive(run) == []
 
 
+def test_a_task_that_somebody_else_stops_is_said_to_be_paused() -> None:
+    with start(lambda: time.sleep(60), workers=2) as run:
+        run.wait_running(30)
+        [process] = [e.pid for e in run.trace.all(Lifecycle, "worker:1", state="starting")]
+        os.kill(process, signal.SIGSTOP)
+        until(lambda: run.trace.all(Lifecycle, state="paused"), "the pause")
+        with pytest.raises(Stalled, match=r"worker:1 is paused \(run\.resume\('worker:1'\) lets"):
+            run.wait(0.1)
+        run.resume("worker:1")
+        os.kill(process, signal.SIGSTOP)
+        os.kill(process, signal.SIGCONT)
+        until(lambda: "paused" not in str(run.waiting_for()), "the task to go on")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no zygote to wait for")
+def test_a_run_stops_at_once_while_its_framework_is_still_imported() -> None:
+    nursery.close()
+    nursery.warm("python")
+    zygote = nursery._zygotes["python"].process
+    zygote.send_signal(signal.SIGSTOP)  # an import that takes long
+    try:
+        run = start(lambda: 1, workers=2)
+        with pytest.raises(LockstepError, match="it is stopped"):
+            _ = run.stop(5).result
+        assert run not in Run.going()
+        assert not any(run.run_dir.glob("tasks/*/tmp"))
+    finally:
+        zygote.send_signal(signal.SIGCONT)
+    assert start(lambda: 1, workers=2).wait(60).result == {"worker:0": 1, "worker:1": 1}
+    assert run.trace.all(Lifecycle) == []  # nor was it started later
+
+
+def test_runs_may_be_started_by_several_threads_at_once(start_method: str) -> None:
+    nursery.close()
+    with ThreadPoolExecutor(6) as threads:
+        found = threads.map(lambda n: start(lambda: n, workers=1).wait(60).result, range(6))
+        assert list(found) == [{"worker:0": n} for n in range(6)]
+
+
+def test_a_run_directory_may_have_any_name(start_method: str, tmp_path: Path) -> None:
+    path = tmp_path / "größter Versuch 日本語" / ("n" * 120)
+    with start(
+        "multi_worker_mirrored", framework="torch", steps=2, all_reduce="ring", run_dir=path
+    ) as run:
+        run.wait(120)
+    assert SavedRun(path).result == run.result
+
+
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
 def test_workers_of_a_synchronous_run_are_said_to_wait_for_the_one_that_is_paused(
     framework: str,
@@ -509,8 +560,6 @@ def test_a_run_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_zygote_has_one_thread_when_it_has_imported_a_framework() -> None:
-    from course_lib.cluster import nursery
-
     for framework in ("tensorflow", "torch", "python"):
         start(lambda: 1, workers=1, framework=framework).wait(120)
         assert psutil.Process(nursery._zygotes[framework].process.pid).num_threads() == 1

@@ -18,10 +18,9 @@ import pytest
 from course_lib.collectives import ring
 from course_lib.course import check, hint
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
-from course_lib.course.grading import Bounds, Ended, next_report
+from course_lib.course.grading import Bounds, Ended, next_report, read
 from course_lib.course.limits import TookTooLong, bounded
-from course_lib.course.notebook import read
-from course_lib.course.sets import sets
+from course_lib.course.task import sets
 from course_lib.errors import SpecError, Unavailable
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
@@ -89,7 +88,7 @@ TASKS = (Task("seven", "seven", ("a", "b", "c"), judge),)
 @pytest.fixture
 def other_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place of its own for the checks of exercises; there is nothing yet."""
-    monkeypatch.setattr("course_lib.course.sets.CHECKS", tmp_path / "checks")
+    monkeypatch.setattr("course_lib.course.task.CHECKS", tmp_path / "checks")
     sets.cache_clear()
     yield tmp_path / "checks"
     sets.cache_clear()

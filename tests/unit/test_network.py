@@ -24,7 +24,7 @@ from course_lib.hardware import Capability, capabilities
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
 from course_lib.network.hosts import build as make_network
-from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, by_job, interface, seats
+from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, addresses, by_job, interface
 from course_lib.network.wires import PAYLOAD, Wires, lay
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
@@ -95,15 +95,15 @@ def test_a_spec_with_hosts_comes_back_from_json_as_it_was(spec: RunSpec) -> None
 @given(st.integers(1, 256), st.integers(0, 32), st.data())
 def test_no_two_tasks_share_an_address(workers: int, ps: int, data: st.DataObject) -> None:
     hosts = data.draw(st.integers(1, workers))
-    found = seats(RunSpec(workers=workers, ps=ps, hosts=hosts).places)
-    assert len({seat.address for seat in found.values()}) == workers + ps
-    for seat in found.values():
-        assert all(0 <= int(part) <= 255 for part in seat.address.split("."))
+    found = addresses(RunSpec(workers=workers, ps=ps, hosts=hosts).places)
+    assert len(set(found.values())) == workers + ps
+    for address in found.values():
+        assert all(0 <= int(part) <= 255 for part in address.split("."))
 
 
 def test_an_address_shows_the_host() -> None:
-    found = seats({"worker:0": 0, "worker:1": 3, "worker:2": 3})
-    assert [seat.address for seat in found.values()] == ["198.18.0.1", "198.18.3.1", "198.18.3.2"]
+    found = addresses({"worker:0": 0, "worker:1": 3, "worker:2": 3})
+    assert list(found.values()) == ["198.18.0.1", "198.18.3.1", "198.18.3.2"]
 
 
 def test_a_cluster_is_listed_by_job_in_order() -> None:
