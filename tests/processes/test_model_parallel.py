@@ -177,7 +177,6 @@ def test_fully_sharded_exchanges_each_layer_three_times_in_a_step() -> None:
         assert all(a.end <= b.start for a, b in itertools.pairwise(phases))
 
 
-@functools.cache
 def pipelined(schedule: str, stages: int, microbatches: int) -> Trace:
     """A short run whose microbatches take so long that messages hardly count."""
     workload = {2: "digits", 3: "digits_cnn", 4: "digits_deep"}[stages]
@@ -225,7 +224,7 @@ def test_a_stage_is_idle_for_the_share_that_the_formula_says(
     formula = (stages - 1) / (microbatches + stages - 1)
 
     def measured() -> None:
-        trace = pipelined.__wrapped__(schedule, stages, microbatches)
+        trace = pipelined(schedule, stages, microbatches)
         for stage in range(stages):
             assert bubble(trace, f"worker:{stage}") == pytest.approx(formula, abs=0.08)
 
