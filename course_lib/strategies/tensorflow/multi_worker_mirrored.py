@@ -4,15 +4,15 @@ keeps the copies equal.
 The workers find each other through `TF_CONFIG`, an environment variable that holds the addresses of
 all of them and which one this is. Each runs this same program on its share of the batch.
 
-In the all-reduce each worker brings its gradients, and all leave with the mean. Each applies that
-mean to its own copy, so the copies change alike. Nobody begins the next step before the mean is
-there: all wait for the slowest. A worker sends about 2 (w-1)/w S bytes in a step, with w workers
-and S bytes of gradients.
+All workers begin with the same variables, drawn from the same seed. In the all-reduce each brings
+its gradients, and all leave with the mean. Each applies that mean to its own copy, so the copies
+stay equal. Nobody begins the next step before the mean is there: all wait for the slowest. In a
+ring all-reduce, each of w workers sends 2 (w-1)/w S bytes a step, for S bytes of gradients.
 
 `naive_step` is that idea and nothing else: it averages the gradients one after the other. Each
-message adds its own latency, and while one travels, no other does.
+message adds its own latency, and each waits until the one before has arrived.
 
-`worker` trains as TensorFlow does it: it hands all gradients to the strategy in one call. The
+`worker` hands all gradients to the strategy in one call. The
 strategy may then pack small tensors into one message, and several messages travel at a time. On
 CPUs its all-reduce is a ring: the workers pass pieces of the gradients on from one to the next
 until all have the sum. Between GPUs it is NCCL's. With `all_reduce=` it is a schedule of ours.
@@ -50,7 +50,8 @@ def naive(task: Task) -> dict[str, Any]:
 def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
     """A whole step as one graph: gradients, their means one by one, and the update.
 
-    The loss is averaged like a gradient, only to be recorded. `after` gives the times of the trace.
+    The loss is averaged like a gradient, only to be recorded. `after(tensors)` is the time when all
+    of them are ready; what depends on it waits for them.
     """
     variables = variables_of(model)
 
@@ -63,13 +64,15 @@ def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
     def step(images: Any, labels: Any) -> Any:
         loss, *gradients = strategy.run(gradients_of_share, args=(images, labels))
         computed = after([loss, *gradients])
-        means: list[Any] = []
+        arrived: list[Any] = []
+        # a mean goes to where its variable lives; for the loss, which has none, any will do
         for value, home in zip([loss, *gradients], [variables[0], *variables], strict=True):
-            with tf.control_dependencies([computed, *means]):  # wait for the mean before this one
-                means.append(strategy.extended.reduce_to(MEAN, value, home))
-        reduced = after(means)
-        applied = after([*descend(strategy, variables, means[1:], learning_rate), reduced])
-        return tf.stack([tf.cast(means[0], tf.float64), computed, reduced, applied])
+            with tf.control_dependencies([computed, *arrived]):  # wait for the mean before this one
+                arrived.append(strategy.extended.reduce_to(MEAN, value, home))
+        mean_loss, *means = arrived
+        reduced = after(arrived)
+        applied = after([*descend(strategy, variables, means, learning_rate), reduced])
+        return tf.stack([tf.cast(mean_loss, tf.float64), computed, reduced, applied])
 
     return step
 
@@ -78,7 +81,7 @@ def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch; average all gradients in one call, or with a
     schedule of ours.
 
-    `make_step` differs from `naive_step` in one line. In place of the loop, `all_at_once` calls
+    Where `naive_step` has a loop, `make_step` has one call, in `all_at_once`:
     `strategy.extended.batch_reduce_to(MEAN, list(zip(gradients, variables)))`.
     """
     strategy = connect(task)

@@ -2,16 +2,16 @@
 gradients and push those back, each at its own pace.
 
 The chief runs the program and computes no gradient. It builds a step as one graph, and hands that
-out once for each share of a batch, to whichever worker is free. TensorFlow cuts the graph where it
-goes from one task to another, so no variable and no gradient passes through the chief during a
-step.
+out once for each share of a batch, to whichever worker is free. TensorFlow cuts the graph at the
+borders between worker and ps and runs each part there. Values travel directly between the two, so
+no variable and no gradient passes through the chief during a step.
 
     pull       ps -> worker    versions and values of the variables
     compute    worker          gradients of a share of a batch
     push       worker -> ps    to each ps the gradients of its variables
     apply      ps              values -= learning_rate * gradients, and one more version
 
-Nobody waits for anybody: a ps applies every gradient as soon as it is there. So while a worker
+No worker waits for another: a ps applies every gradient as soon as it is there. So while a worker
 computes, others change the variables that it has read, and its own gradient is stale when it
 arrives. Staleness counts these changes. With w workers of equal speed it is close to w - 1 if
 computing is nearly all of a step, and less otherwise; a slower worker's is higher.
@@ -39,17 +39,17 @@ from course_lib.strategies.tensorflow.steps import after, hold, loss_of
 
 Push = Callable[[Shard, Any, Any], Any]
 """In the graph, `push(shard, number, gradients)` sends a ps its piece of the gradients of step
-`number`, one vector. Returns float64 [version written, gradients, begun, ended]: the version that
-the update made, how many workers' gradients went into it, and when it began and ended."""
+`number`, one vector. Returns float64 [version, count, begun, ended]: the version that the update
+made, how many workers' gradients went into it, and when it began and ended."""
 
 
 def worker(task: Task) -> None:
-    """Compute gradients, as the chief's graphs say."""
+    """Wait for graphs from the chief, and run them: gradients of a share of a batch."""
     serve(task)
 
 
 def ps(task: Task) -> None:
-    """Hold a shard of the variables and apply gradients to it, as the chief's graphs say."""
+    """Hold a shard of the variables; run the parts of the chief's graphs that apply gradients."""
     serve(task)
 
 
@@ -58,7 +58,7 @@ def chief(task: Task) -> dict[str, Any]:
     coordinator, model = connect(task)
 
     def push(shard: Shard, number: Any, gradients: Any) -> Any:
-        return apply_at_once(shard, gradients, model.learning_rate)
+        return apply_at_once(shard, gradients, model.learning_rate)  # whatever step they are of
 
     return train(task, coordinator, model, make_step(task, model, push))
 
@@ -67,7 +67,8 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
     """The program of a step for one share: `step(work)`, where `work` is [number of the step,
     indices of the examples]. It returns a `report`.
 
-    `after` gives the times of the trace, and `hold` keeps a phase from starting before the last.
+    `after(tensors)` is the time when all of them are ready; `hold(tensors, time)` are the tensors,
+    not to be used before that time. So each phase starts when the one before it has ended.
     """
     workload = workloads.load(task.spec)
 
@@ -80,6 +81,7 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
         versions, values = pull(model)
         pulled = after([begun, images, labels, *values])
         loss, gradients = compute(model, hold(values, pulled), images, labels)
+        # an emulated device sleeps here
         computed = device_time(task, worker, pulled, after([loss, *gradients]))
         gradients = hold(gradients, computed)
         updates = [
@@ -95,8 +97,8 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
 def pull(model: Model) -> tuple[list[Any], list[Any]]:
     """The version of each shard, and the values of the model's variables.
 
-    The version is read first. So an update that is made in between is in the values, but counts as
-    one that this worker has not seen.
+    The version is read first. So staleness may count an update too many, one that was made in
+    between and is in the values already, but never one too few.
     """
     versions, pieces = [], []
     for shard in model.shards:

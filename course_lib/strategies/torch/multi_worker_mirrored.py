@@ -1,26 +1,30 @@
 """multi_worker_mirrored: every worker process holds a copy of the parameters, and an all-reduce
 keeps the copies equal.
 
-Each worker computes the gradients of its own share of the batch. In the all-reduce each brings its
-gradients, and all leave with the mean. Each applies that mean to its own copy, so the copies change
-alike. Nobody begins the next step before the mean is there: all wait for the slowest. A worker
-sends about 2 (w-1)/w S bytes in a step, with w workers and S bytes of gradients.
+All workers begin with the same parameters, drawn from the same seed. Each computes the gradients of
+its own share of the batch; shares are of equal size. In the all-reduce each brings its gradients,
+and all leave with the sum, which they divide by the number of workers: the mean. Each applies that
+mean to its own copy, so the copies stay equal. Nobody begins the next step before the mean is
+there: all wait for the slowest. In a ring all-reduce, each of w workers sends 2 (w-1)/w S bytes a
+step, for S bytes of gradients; other schedules differ.
 
 `naive` is that idea and nothing else: when the backward pass is over, it averages the gradients,
 one after the other. Two things cost time. Each of the many small messages adds its own latency, and
 the network is idle while the workers compute.
 
 `worker` uses PyTorch's DistributedDataParallel (DDP). It collects gradients in buckets, so there
-are few messages. As soon as the backward pass has filled a bucket, the bucket's all-reduce starts,
-while the backward pass goes on with the layers before: communication hides behind computing. That
-takes more than one bucket, and the first one is full at 1 MiB of gradients: `digits` has one
-bucket, `wide` has two from about two million parameters on. DDP uses the all-reduce of gloo, or of
-NCCL between GPUs; with `all_reduce=` a schedule of ours takes its place.
+are few messages. The backward pass goes from the last layer to the first. As soon as it has filled
+a bucket, the bucket's all-reduce starts, while the pass goes on with the layers nearer to the
+input: communication hides behind computing. Only the last bucket cannot hide, as it is full when
+the pass is over. The first bucket is full at 1 MiB of gradients, and a tensor is never split
+between buckets. So the workload `digits` has one bucket, and `wide` has two from about 1.8 million
+parameters on: only then do the gradients behind its first layer make 1 MiB. DDP uses the all-reduce
+of gloo, or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of ours is used.
 
-Two remarks on the times in the trace. Emulated device time (`device_ms`) is slept before the
-forward pass, so an exchange hides only behind what is really computed. On GPUs the recorder waits
-for the device at the beginning and the end of a reduction: the times are true, but the overlap that
-they would show is lost. Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+Two remarks on the times in the trace. `device_ms` imitates a slower device by sleeping before the
+forward pass. No bucket is on its way then, so that time hides nothing. On GPUs taking the times
+stops the overlap: each reduction is timed right, but without the recorder a step would be shorter.
+Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
 Parallel Training", VLDB 2020.
 """
 
@@ -48,11 +52,12 @@ def naive(task: Task) -> dict[str, Any]:
             loss = loss_of(model(images), labels)
             loss.backward()
         with step.reducing():
+            # the loss, the last of them, is averaged only to be recorded
             for tensor in [parameter.grad for parameter in model.parameters()] + [loss.data]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers
         with step.applying():
-            descend(model, step.rate)
+            descend(model, step.rate)  # parameter -= rate * gradient, and the gradients are reset
         step.done(loss.item())
     return step.result()
 
@@ -61,14 +66,15 @@ def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch; DDP averages during the backward pass."""
     join(task)
     model = model_of(task)
-    replica = LossAmongGradients(model)
-    averaged = DistributedDataParallel(replica, gradient_as_bucket_view=True)  # what differs
+    replica = LossAmongGradients(model)  # called, it returns the loss, which travels along
+    # What differs from `naive`: DDP averages inside of `backward`. The flag saves a copy.
+    ddp = DistributedDataParallel(replica, gradient_as_bucket_view=True)
     step = TorchStep(task, model)
-    averaged.register_comm_hook(None, averaging(step))  # the same all-reduce, recorded
+    ddp.register_comm_hook(None, averaging(step))  # DDP's all-reduce, or ours, with its times
     while step.begin():
         images, labels = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss = averaged(images, labels)
+            loss = ddp(images, labels)
             loss.backward()  # when it returns, each gradient is the mean over all workers
         with step.applying():
             descend(model, step.rate)

@@ -1,7 +1,7 @@
 """parameter_server: workers train at their own pace, and the parameter servers (ps) apply every
 gradient as soon as it comes (asynchronous SGD).
 
-Each ps holds a piece of the parameters, its shard. A worker pulls all shards, computes the gradient
+Each ps holds a part of the parameters, its shard. A worker pulls all shards, computes the gradient
 of a piece of a batch, and pushes to each ps the part of the gradient that belongs to its shard:
 
     pull       ps -> worker    the newest values of every shard, and their versions
@@ -9,21 +9,29 @@ of a piece of a batch, and pushes to each ps the part of the gradient that belon
     push       worker -> ps    to each ps its part of the gradient
     apply      ps              values -= rate * gradient: one more version of the shard
 
-Nobody waits for anybody, so a slow worker slows nobody. The price is staleness: between a worker's
-pull and its push the others push too, and its gradient is applied to parameters that it never saw.
-Staleness counts the updates in between. With w workers of equal speed it is close to w - 1 if
-computing is nearly all of a step, and less otherwise; a slower worker's is higher.
+No worker waits for another, only for the replies of the ps, so a slow worker slows nobody. The
+price is staleness: between a worker's pull and its push the others push too, and its gradient is
+applied to newer parameters than it was computed from. Staleness counts the updates in between. With
+w workers of equal speed it is close to w - 1 if computing is nearly all of a step. It is less
+otherwise, because the updates between a worker's push and its next pull do not count. A slower
+worker's is higher.
 
 When a ps is lost, its shard is lost with it, and the run ends with an error that names it. Real
 systems go back to a checkpoint, or keep a second copy of each shard.
 
 The data is cut as for synchronous training: a step is a global batch, cut into w pieces. But here
 no piece belongs to a worker: whoever has pushed takes the next piece that nobody has taken, so a
-fast worker does more of them. A step is w updates, each from 1/w of the batch with the full
-learning rate. `server.py` has the calls from worker to ps, and records what they do. Source: Dean
-et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
+fast worker does more of them. The version of ps 0 counts the pieces. A step is w updates, each from
+1/w of the batch with the full learning rate.
+
+Calls go from worker to ps, in `server.py`: `servers.ask(what, function, ...)` runs
+`function(shard, ...)` on every ps, one call at a time there, and returns what each replies.
+`shard.when(condition, answer)` is a reply that comes once the condition holds; it keeps no other
+call waiting. `shard.updating` records an update and counts the version up. Source: Dean et al.,
+"Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,14 +56,14 @@ def worker(task: Task) -> dict[str, Any]:
     servers, workers = Servers(step), task.spec.workers
     piece = task.index  # each begins with the piece of its own number
     while step.begin(piece // workers):
-        shards = pull(servers)
+        snapshots = pull(servers)
         images, labels = step.read(piece % workers, workers)
         with step.computing():
             loss, gradient = compute(step.model, images, labels)
-        with step.reducing():
-            replies = push(servers, shards, loss, gradient, apply_at_once)
-        # Pushes and versions are counted alike. The first w pieces were taken at the start, and
-        # each push before this one took one more.
+        with step.reducing():  # what differs from synchronous training is `apply_at_once`
+            replies = push(servers, snapshots, loss, gradient, apply_at_once)
+        # This was push number `version`. The first w pieces were taken at the start, and each of
+        # the pushes before this one has taken one more.
         piece = replies[0].version - 1 + workers
         servers.done(replies)
     return servers.result(updates=task.spec.steps * workers)
@@ -64,13 +72,13 @@ def worker(task: Task) -> dict[str, Any]:
 def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
     """On a worker: fetch the newest values of all shards into its model.
 
-    They are of version `at_least`, or newer. With them a ps may ask this worker to measure the test
-    accuracy (`evaluate_at`).
+    They are of version `at_least`, or newer; 0 means no wait. Ps 0 may also ask this worker to
+    measure the test accuracy (`evaluate_at`).
     """
-    shards: list[Snapshot] = servers.ask("pull", newest, at_least)
-    fill(servers.step.model, [shard.values for shard in shards])
-    servers.step.evaluate_at = shards[0].evaluate_at or servers.step.evaluate_at
-    return shards
+    snapshots: list[Snapshot] = servers.ask("pull", newest, at_least)
+    fill(servers.step.model, [snapshot.values for snapshot in snapshots])
+    servers.step.evaluate_at = snapshots[0].evaluate_at or servers.step.evaluate_at
+    return snapshots
 
 
 def newest(shard: Shard, at_least: int) -> Future[Any]:
@@ -86,17 +94,22 @@ def compute(model: torch.nn.Module, images: Any, labels: Any) -> tuple[float, to
 
 
 def push(
-    servers: Servers, shards: list[Snapshot], loss: float, gradient: torch.Tensor, handle: Any
+    servers: Servers,
+    snapshots: list[Snapshot],
+    loss: float,
+    gradient: torch.Tensor,
+    handle: Callable[[Shard, Gradient], Any],
 ) -> list[Reply]:
     """On a worker: send every ps its part of the gradient, and wait for the replies.
 
     `handle(shard, part)` runs on the ps: it decides what becomes of the part.
     """
     step = servers.step
+    # Each with the version that it was computed from. A clone, as RPC would send the whole gradient
+    # in place of a view of a part of it.
     parts = [
-        # A clone: RPC would send the whole of a tensor for a view of half of it.
-        Gradient(step.task.index, step.number, shard.version, values.clone(), loss)
-        for shard, values in zip(shards, gradient.tensor_split(len(shards)), strict=True)
+        Gradient(step.task.index, step.number, snapshot.version, part.clone(), loss)
+        for snapshot, part in zip(snapshots, gradient.tensor_split(len(snapshots)), strict=True)
     ]
     return servers.ask("push", handle, parts)
 
