@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from course_lib.collectives import ALGORITHMS, FOILS
+from course_lib.collectives import ALGORITHMS, FOILS, verify
 from course_lib.commands import options
 from course_lib.commands.options import Json
 from course_lib.commands.tables import show, text
@@ -43,9 +44,9 @@ def allreduce(
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All algorithms side by side.")] = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Sum an array over workers, by algorithms of the course (usually ring), in real processes on
-    this machine.
+    this machine. The exit code is 1 if a sum is wrong.
     """
     if everything and algorithms:
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
@@ -63,6 +64,10 @@ def allreduce(
         show(HEADERS, [figures(row) for row in found])
     else:
         show(["result", ""], [[name, text(value)] for name, value in found[0].items()])
+    wrong = [result for result in results if not result.exact]
+    for result in wrong:
+        print(f"{result.algorithm} is wrong: {verify(result.schedule)}", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 def figures(row: dict[str, Any]) -> list[str]:

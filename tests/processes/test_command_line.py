@@ -1,5 +1,6 @@
 """The command line, as a person or a script uses it: exit codes, one-line errors, JSON."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from course_lib import hardware
 from course_lib.__main__ import main
+from course_lib.collectives import ALGORITHMS, ring
 from course_lib.commands import options
 from tests.conftest import HOME, processes_of
 from tests.helpers import lockstep, until
@@ -200,7 +202,7 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
             "run --evaluate-every 5 --no-trace",
             (
                 "evaluate_every=5: the accuracy goes into the trace, and this run has none: leave"
-                " one of"
+                " one out"
             ),
         ),
         (
@@ -424,3 +426,15 @@ def test_doctor_and_strategies_print_tables_and_json(command: str) -> None:
             ("multi_worker_mirrored", "tensorflow"),
         }
         assert all(row["reality"] in ("measured", "emulated", "unavailable") for row in found)
+
+
+def test_an_algorithm_that_is_wrong_is_told_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = dataclasses.replace(ring(4), rounds=ring(4).rounds[:-1])
+    monkeypatch.setitem(ALGORITHMS, "ring", lambda workers: short)
+    with pytest.raises(SystemExit) as ended:
+        main(["allreduce", "ring", "tree", "--simulate"])
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith("ring is wrong: ") and "so rank 0 ends chunk 1 without" in told

@@ -8,7 +8,9 @@ Words and letters, here and on the pages of the other algorithms:
     chunk           one of the equal parts that all buffers are cut into
     reduce-scatter  every rank ends with one chunk (or a few) of the sum over all ranks
     all-gather      every rank sends its finished chunks to all others: all end with the whole
-    α, β, γ         seconds for a message, for each byte of it, and to add one byte to another
+    α, β, γ         seconds for a message, for each byte of it, and to add one byte to another; a
+                    rank sends one message at a time, and receives one at a time
+    message         all that one rank sends another in a round
     uplink          the way from a host to all other hosts; the ranks of the host share it
     lg              the logarithm to base 2
 """
@@ -38,14 +40,15 @@ ORDER = 4
 def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
     """All-reduce as a reduce-scatter and an all-gather, both around the ring.
 
-    P workers, S bytes. Rounds 2(P-1). Every rank sends 2(P-1)/P S. Among P ranks alone, without
-    servers and without switches that add, no algorithm lets its busiest rank send less. Time
-    2(P-1)(α + Sβ/P) + (P-1)/P Sγ: good for large messages; bad for small ones, as the number of
-    rounds grows with P. `order` seats the ranks around the ring (default: 0, 1, 2, ...); between
-    hosts a bad order makes every message cross. Source: Patarasuk & Yuan 2009; nccl-tests
-    doc/PERFORMANCE.md for the factor 2(P-1)/P.
+    P workers, S bytes. Rounds 2(P-1). Every rank sends 2(P-1)/P S. No algorithm among P ranks lets
+    the busiest rank send less; only servers or switches that add can. Time 2(P-1)(α + Sβ/P) +
+    (P-1)/P Sγ: good for large messages; bad for small ones, as the number of rounds grows with P.
+    `order` seats the ranks around the ring (default: 0, 1, 2, ...); between hosts a bad order makes
+    every message cross. Source: Patarasuk & Yuan 2009; the factor 2(P-1)/P: nccl-tests,
+    doc/PERFORMANCE.md.
 
-    The same as lists, for P workers in their own order:
+    The same with plain lists of `Transfer(src, dst, chunk, op)`, which `Schedule` takes too, for P
+    workers in their own order:
 
         def around(behind, op):
             return [
