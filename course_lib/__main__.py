@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (SpecError, Unavailable) as error:
         _fail(error, 2)
     except Stalled as stalled:
+        if stalled.stopping:
+            _fail(stalled, 1)
         waited = "; ".join(f"{task} {last}" for task, last in stalled.waiting_for.items())
         _fail(f"not over after {stalled.seconds:g} s (--timeout), so it was stopped: {waited}", 1)
     except LockstepError as error:

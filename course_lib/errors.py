@@ -1,5 +1,5 @@
-"""Every error a learner can meet: typed fields for programs, one readable text with a cure for
-people.
+"""The errors that a learner meets: each has fields for programs and a text for people, with a cure
+where there is one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OTHER_NAMES = {
 
 
 class LockstepError(Exception):
-    """Base of all errors raised on purpose by this library; they can be pickled."""
+    """Base of the errors here, raised as it is where there are no fields; all can be pickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self).__new__, (type(self), *self.args), self.__dict__
@@ -37,8 +37,8 @@ class SpecError(LockstepError, ValueError):
 
     @classmethod
     def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
-        """The error for a name that does not exist. It suggests our name for what others call so,
-        or else the nearest name.
+        """The error for a name that does not exist. If others use the name for something of ours,
+        it suggests our name (ddp: multi_worker_mirrored); otherwise the most similar one.
         """
         names = list(names)
         other = OTHER_NAMES.get(str(value).lower())
@@ -56,29 +56,50 @@ class Unavailable(LockstepError):
 
 
 class StartTimeout(LockstepError):
-    """Not every task arrived in time. Fields: `arrived`, `waiting_for` (task names), `seconds`."""
+    """A run did not start in time. Fields: `arrived` and `waiting_for` (task names), `seconds`.
 
-    def __init__(self, arrived: Sequence[str], waiting_for: Sequence[str], seconds: float) -> None:
+    `importing`: the framework that was still being imported, if no task had been started yet;
+    there are no task names then.
+    """
+
+    def __init__(
+        self,
+        arrived: Sequence[str],
+        waiting_for: Sequence[str],
+        seconds: float,
+        importing: str = "",
+    ) -> None:
         self.arrived, self.waiting_for, self.seconds = tuple(arrived), tuple(waiting_for), seconds
+        self.importing = importing
         total = len(self.arrived) + len(self.waiting_for)
-        super().__init__(
+        text = (
             f"only {len(self.arrived)}/{total} tasks arrived after {seconds:.0f} s; "
             f"still waiting for {', '.join(self.waiting_for)}. "
             "Look at their stderr.log in the run directory, or raise start_timeout."
         )
+        if importing:
+            text = (
+                f"{importing} was not imported after {seconds:.0f} s, so no task has started. "
+                f"Raise start_timeout, or call warm({importing!r}) some time before the run."
+            )
+        super().__init__(text)
 
 
 class Stalled(LockstepError):
     """A wait ran out. Fields: `waiting_for` (task -> what it does, such as "waits for ps:0 (in step
-    3)"), `seconds`. The run itself goes on.
+    3)"), `seconds`, and `stopping`: whether the run had been told to stop. If not, it goes on.
     """
 
-    def __init__(self, waiting_for: dict[str, str], seconds: float) -> None:
-        self.waiting_for, self.seconds = dict(waiting_for), seconds
-        who = "; ".join(_clauses(self.waiting_for))
-        what = f"the run is not over: {who}" if who else "the run is not over"
+    def __init__(
+        self, waiting_for: Mapping[str, str], seconds: float, stopping: bool = False
+    ) -> None:
+        self.waiting_for, self.seconds, self.stopping = dict(waiting_for), seconds, stopping
+        what = "a run that was told to stop is not over" if stopping else "the run is not over"
         cure = "Wait longer with wait(timeout=...), or end it with stop()."
-        super().__init__(f"after {seconds:.1f} s {what}. {cure}")
+        if stopping:
+            cure = "Call stop(timeout=...) to wait longer."
+        who = "; ".join(_clauses(self.waiting_for))
+        super().__init__(f"after {seconds:.1f} s {what}{f': {who}' if who else ''}. {cure}")
 
 
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were"}

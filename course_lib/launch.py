@@ -1,4 +1,6 @@
-"""`start`: the one way to begin a run, used by notebooks, the command line and tests alike."""
+"""`start`: begin a run. A race begins each of its runs with the same two calls, `prepare` and
+`launch`.
+"""
 
 from __future__ import annotations
 

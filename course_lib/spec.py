@@ -57,8 +57,8 @@ def flag(default: bool, title: str) -> Any:
 class Link(BaseModel):
     """The link between a host and the switch that joins all hosts.
 
-    `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: how many milliseconds
-    later what leaves the host arrives. A topology's link with the same values is
+    `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: the delay added to
+    everything that leaves the host. A topology's link with the same values is
     `collectives.AlphaBeta.of(link.bytes_per_second, link.delay)`.
     """
 
@@ -301,11 +301,11 @@ class RunSpec(BaseModel):
 
     def check_slow(self, task: str) -> str:
         """Return `task` if it can be made slower, else raise `SpecError`: in a strategy only
-        workers take steps.
+        workers compute.
         """
         self.check_task(task, "slow")
         if self.strategy != "custom" and not task.startswith("worker:"):
-            text = "only workers can be slowed, such as worker:0: a chief and a ps take no steps"
+            text = "only workers can be slowed, such as worker:0: a chief and a ps do not compute"
             raise SpecError("slow", task, text)
         return task
 

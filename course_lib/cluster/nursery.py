@@ -92,7 +92,7 @@ class Zygote:
         """Have the zygote fork a supervisor that talks through `sock`, once it is ready."""
         deadline = time.monotonic() + timeout
         if not self._turn.acquire(timeout=timeout):
-            raise StartTimeout((), (f"zygote of {self.framework}",), timeout)
+            raise StartTimeout((), (), timeout, importing=self.framework)
         try:
             while not self.ready:
                 self.channel.sock.settimeout(max(0.01, deadline - time.monotonic()))
@@ -101,8 +101,7 @@ class Zygote:
                 self.ready = bool(messages)
             socket.send_fds(self.channel.sock, [b"f"], [sock.fileno()])
         except TimeoutError:
-            who = f"zygote of {self.framework}, which is still importing it"
-            raise StartTimeout((), (who,), timeout) from None
+            raise StartTimeout((), (), timeout, importing=self.framework) from None
         except OSError as error:
             raise self._broken(str(error)) from None
         finally:

@@ -1,5 +1,5 @@
-"""Run: one run of a cluster, seen from the notebook. Made by `start`; returns at once; a thread
-listens to the supervisor.
+"""Run: what a notebook holds of a run. `start` makes it and returns at once; a thread of it listens
+to the supervisor.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _going: list[Run] = []
 
 
 @contextlib.contextmanager
-def saying(what: str, stop_all: str, held: bool) -> Iterator[None]:
-    """Let an interrupt of the block say that only the wait has ended: the `what` ("run") goes on in
-    processes of its own, unless it is `held` by a `with` block, which stops it.
+def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
+    """Reword a KeyboardInterrupt raised in this block. It says that only the wait has ended and the
+    `what` ("run" or "race") goes on; or, if a `with` block holds it, that the block now stops it.
 
-    `stop_all`: how to stop it without a name for it, as nobody has one after `start(...).wait()`.
+    `stop_all`: code that stops it without a variable, as after `start(...).wait()`.
     """
     try:
         yield
@@ -57,7 +57,7 @@ class Run:
     `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to
     its state; `trace` is readable at any time, `result` once the run has finished. As a context
     manager it is stopped at the end of the block. `refused` lists the orders (`link`, `kill`, ...)
-    that could not be carried out, with the reason; the next call to the run warns of them.
+    that could not be carried out, with the reason; the next order, and `wait`, warn of them.
     """
 
     def __init__(self, ready: Prepared, files: RunDir) -> None:
@@ -115,19 +115,19 @@ class Run:
         return self
 
     def stop(self, timeout: float = 10.0) -> Run:
-        """End the run now; returns when its last process is gone.
+        """End the run now, and return when its last process is gone.
 
-        Does nothing to a run that is over.
+        Does nothing to a run that is over. Raises `Stalled` after `timeout` seconds.
         """
         self._order("stop")
         if not self._over.wait(timeout):
-            raise Stalled(dict.fromkeys(self.tasks, "was told to stop"), timeout)
+            raise Stalled(dict.fromkeys(self._busy(), "has not ended"), timeout, stopping=True)
         return self
 
     @staticmethod
     def going() -> list[Run]:
-        """All runs of this process that are not over, oldest first: those of races, and those that
-        nobody has given a name, among them.
+        """All runs of this process that are not over, oldest first, including those of races and
+        those without a variable.
         """
         return list(_going)
 
@@ -136,13 +136,8 @@ class Run:
 
         `handle`: what cures are to call the run.
         """
-        busy = {
-            task: state
-            for task, state in self.tasks.items()
-            if state not in ("done", "failed", "killed")
-        }
         starting = dict.fromkeys(self._starting(), _STARTING)
-        others = [task for task in busy if task not in starting]
+        others = [task for task in self._busy() if task not in starting]
         return starting | waiting.describe(
             self.trace, self.spec, others, clock() - self._origin, handle
         )
@@ -243,12 +238,17 @@ class Run:
         if self._error:
             raise self._error.with_traceback(None)
 
+    def _busy(self) -> list[str]:
+        """The tasks that are not over."""
+        over = ("done", "failed", "killed")
+        return [task for task, state in self.tasks.items() if state not in over]
+
     def _starting(self) -> list[str]:
         """The tasks that have not arrived."""
         return [task for task, state in self.tasks.items() if state == "starting"]
 
     def _interruptible(self) -> contextlib.AbstractContextManager[None]:
-        return saying("run", "Run.going()[-1].stop()", self._held)
+        return interrupt_explained("run", "Run.going()[-1].stop()", self._held)
 
     # --- the thread that listens ---
 
@@ -389,7 +389,7 @@ class Prepared:
 
 
 def launch(ready: Prepared, origin: float, files: RunDir | None = None) -> Run:
-    """Start a run. `origin`: when it was called, on the machine's clock."""
+    """Start a run. `origin`: when the learner called `start` or `race`, on the machine's clock."""
     files = files or RunDir.create(ready.spec)
     facts = RunFacts(
         **asdict(ready.plan),

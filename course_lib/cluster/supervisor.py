@@ -38,8 +38,9 @@ Launch = Callable[[RunDir, str, socket.socket, int, list[int]], int]
 its lifeline, descriptors it must not keep).
 """
 
-# Outcome of a run -> what is done to the tasks that are left, and how many seconds after the step
-# before. After a failure the others get a second to notice it themselves, so that their logs tell.
+# Outcome of a run -> what is done to the tasks that are left, and how many seconds after the
+# previous measure. After a failure the others get a second to notice it, so that their logs say
+# what they saw.
 ENDING = {
     "finished": (("leave", 0.0), ("kill", 3.0)),
     "stopped": (("leave", 0.0), ("kill", 0.4)),
@@ -178,7 +179,7 @@ class Supervisor:
             os.kill(self.pids[task], signal.SIGKILL)
         elif do in ("pause", "resume"):
             os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
-            self._is_paused(task, do == "pause", f"by {do}()")
+            self._note_paused(task, do == "pause", f"by {do}()")
         elif do == "slow":
             self._tell(task, slow=factor)
             self._write(Lifecycle(task, "slowed", "by slow()", clock(), factor=factor))
@@ -202,7 +203,7 @@ class Supervisor:
         if task in self.channels:
             self.channels[task].send(**message)
 
-    def _is_paused(self, task: str, paused: bool, why: str) -> None:
+    def _note_paused(self, task: str, paused: bool, why: str) -> None:
         """Record that a task is paused, or is no longer, if that is news."""
         if paused != (task in self.paused):
             self.paused ^= {task}
@@ -219,7 +220,7 @@ class Supervisor:
             if name is None:
                 continue  # an orphan of one of our tasks
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
-                self._is_paused(name, os.WIFSTOPPED(status), "by a signal from outside")
+                self._note_paused(name, os.WIFSTOPPED(status), "by a signal from outside")
                 continue
             while name in self.channels and self._has_word(name) and self._hear_task(name):
                 pass

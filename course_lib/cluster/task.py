@@ -1,7 +1,7 @@
 """Task: what a role function is given, and all that it needs to know of the cluster around it.
 
-A role function is `def worker(task): ...`. What it returns becomes the task's result. It writes
-what it does into the trace with `task.phase`, `task.metric` and `task.update`.
+A role function is `def worker(task): ...`. What it returns is that task's entry in `Run.values`. It
+records what it does with `task.phase`, `task.metric` and `task.update`.
 """
 
 from __future__ import annotations
@@ -84,12 +84,13 @@ class Task:
     def group(
         self, schedule: Schedule | None = None, name: str = "all", patience: float = PATIENCE
     ) -> Communicator:
-        """This task as a rank of a group of the first workers and parameter servers, as many as
-        `schedule` (default: that of the run) has ranks.
+        """Join a group of workers and parameter servers, and return this task's end of it.
 
-        The ranks are on the run's hosts if it has several, else on those of the schedule. Every
-        task of the group must call this, and in the same order for groups of one name. Messages
-        that arrive are recorded. Raises `SpecError` if the schedule has no rank for this task.
+        The members are the first `schedule.ranks` of them (`schedule`: by default that of the run);
+        all of them if there is no schedule. They are on the run's hosts if it has several, else on
+        those of the schedule. Every member must call this, and in the same order for groups of one
+        name. In a run with a trace, every message that arrives is recorded. Raises `SpecError` if
+        the schedule has no rank for this task.
         """
         schedule = schedule or self.schedule
         members = [task for task in self.spec.tasks if not task.startswith("chief")]

@@ -17,7 +17,7 @@ from typing import Any
 
 from course_lib import hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.run import WAIT, Prepared, Run, launch, saying
+from course_lib.cluster.run import WAIT, Prepared, Run, interrupt_explained, launch
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine
@@ -174,7 +174,7 @@ class Race:
         goes on then, as it does after an interrupt.
         """
         deadline = clock() + timeout
-        with saying("race", "[run.stop() for run in Run.going()]", self._held):
+        with interrupt_explained("race", "[run.stop() for run in Run.going()]", self._held):
             # short waits, so that an interrupt is noticed
             while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):
                 if clock() >= deadline:

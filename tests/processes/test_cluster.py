@@ -508,6 +508,21 @@ def test_tasks_that_never_arrive_are_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert caught.value.waiting_for == ("worker:0", "worker:1")
 
 
+def test_an_import_that_takes_too_long_is_named_and_no_task() -> None:
+    nursery.close()
+    run = start(lambda: None, workers=2, start_timeout=0.01)
+    with pytest.raises(StartTimeout, match=r"start_timeout, or call warm\('python'\)") as caught:
+        run.wait(30)
+    assert (caught.value.importing, caught.value.waiting_for) == ("python", ())
+
+
+def test_a_stop_that_runs_out_of_time_names_the_tasks_that_have_not_ended() -> None:
+    run = start(lambda: time.sleep(60), workers=2).wait_running(30)
+    with pytest.raises(Stalled, match=r"told to stop .* worker:0 and worker:1 have not ended"):
+        run.stop(timeout=0)
+    run.stop()
+
+
 def test_runs_side_by_side_do_not_collide() -> None:
     def meet(task):
         import torch.distributed as dist

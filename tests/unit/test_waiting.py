@@ -1,9 +1,11 @@
 """Who waits for whom, as a made-up trace tells it, and how an error says it."""
 
+import pickle
+
 import pytest
 
 from course_lib.cluster.waiting import SILENT, describe
-from course_lib.errors import Stalled
+from course_lib.errors import Stalled, StartTimeout
 from course_lib.record.events import Event, Lifecycle, Phase
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
@@ -125,3 +127,23 @@ def test_the_error_says_once_what_several_do() -> None:
         in str(Stalled(some, 5))
     )
     assert str(Stalled({}, 5)).startswith("after 5.0 s the run is not over. ")
+
+
+def test_a_stop_that_stalls_names_who_has_not_ended_and_another_cure() -> None:
+    error = Stalled(dict.fromkeys(["worker:0", "worker:1"], "has not ended"), 10, stopping=True)
+    assert str(error) == (
+        "after 10.0 s a run that was told to stop is not over: worker:0 and worker:1 have not"
+        " ended. Call stop(timeout=...) to wait longer."
+    )
+    assert pickle.loads(pickle.dumps(error)).stopping
+
+
+def test_a_start_that_takes_too_long_says_whether_tasks_or_an_import_are_missing() -> None:
+    missing = StartTimeout(["worker:0"], ["worker:1"], 60)
+    assert str(missing).startswith("only 1/2 tasks arrived after 60 s; still waiting for worker:1.")
+    importing = StartTimeout((), (), 60, importing="tensorflow")
+    assert str(importing) == (
+        "tensorflow was not imported after 60 s, so no task has started. Raise start_timeout, or"
+        " call warm('tensorflow') some time before the run."
+    )
+    assert pickle.loads(pickle.dumps(importing)).importing == "tensorflow"
