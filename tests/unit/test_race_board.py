@@ -5,6 +5,7 @@ order, and what they cost.
 import io
 import json
 import math
+import os
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -644,8 +645,12 @@ def save(
 
 
 def life(*states: tuple[str, str]) -> list[Event]:
+    """Each task's state; who starts is a process that is there: this one."""
+    whys = {"killed": "why"}
+    pids = {"starting": os.getpid()}
     return [
-        Lifecycle(task, state, "why" if state == "killed" else "", 10.0) for task, state in states
+        Lifecycle(task, state, whys.get(state, ""), 10.0, pids.get(state, 0))
+        for task, state in states
     ]
 
 

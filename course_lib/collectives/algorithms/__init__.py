@@ -55,7 +55,8 @@ def build(
 ) -> Schedule:
     """The schedule of an algorithm for `workers` workers on `hosts`; `options` go to its function.
 
-    If the workers are `alone`, an algorithm that can put its servers on them (`colocated`) does.
+    If the workers are `alone`, an algorithm of the course that can put its servers on them
+    (`colocated`) does; a function is taken as it is.
     Raises SpecError where a learner's function does not return a Schedule for so many workers.
     """
     function = find(algorithm)
@@ -63,7 +64,7 @@ def build(
     takes = inspect.signature(function).parameters
     if "hosts" in takes:
         options["hosts"] = hosts
-    if alone and "colocated" in takes:
+    if alone and isinstance(algorithm, str) and "colocated" in takes:
         options["colocated"] = True
     schedule = function(workers, **options)
     if not isinstance(schedule, Schedule):
