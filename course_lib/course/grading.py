@@ -26,7 +26,7 @@ from course_lib.course.task import ENDLESS, Task, Verdict, sets
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
-from course_lib.record.events import Lifecycle
+from course_lib.record.events import ACTIVE, Lifecycle
 
 EXAMINER = "worker:0"
 LOOK = "look"  # tag of cells that only look at answers or run something with them: left out
@@ -88,7 +88,7 @@ def next_report(examiner: Run, said: Path, number: int, doing: str, bounds: Boun
     """
     begun, (computed, _) = time.monotonic(), _usage(examiner)
     while True:
-        over = examiner.state not in ("starting", "running")  # before a last look at its reports
+        over = examiner.state not in ACTIVE  # before a last look at its reports
         written = said.read_text() if said.exists() else ""
         if written.count("\n") > number:
             return dict(json.loads(written.splitlines()[number]))

@@ -1,5 +1,5 @@
-"""`race`: several strategies at the same time, on the same task, each with its own cluster and an
-equal share of this machine.
+"""`race`: several strategies train the same workload at the same time, each with its own cluster
+and an equal share of this machine.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine
 from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness
-from course_lib.racing.comparison import ACTIVE, Comparison, Figures
+from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Fairness, LoadMeter, Sample
 from course_lib.racing.line import StartingLine, take_part
-from course_lib.record.events import Lifecycle
+from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.rundir import RunDir
 
-EVALUATE_EVERY = 10  # steps between two looks at the test accuracy, where a race is for one
+EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
 LOOK = 0.02  # seconds between looks at the starting line
 SAMPLE = 0.2  # seconds between samples of the machine's load
 CLOCK_NOTE = (
@@ -48,12 +48,13 @@ def race(
     """Run strategies against each other, at the same time, and return at once.
 
     Each of the `entrants` is a strategy's name, `(label, name, fields)`, a dict with `strategy` in
-    it, or a `RunSpec`; its own fields come before the common `fields`, which are those of `RunSpec`
-    and default alike for all. All learn the same workload from the same weights, with the same
-    examples in the same order; a common field that an entrant cannot take is left out for it, and a
-    note says so. `target_loss`: what loss they race for; without one, the lowest that all of them
-    reach. `target_accuracy`: what test accuracy, which is then measured every `evaluate_every`
-    steps (default `EVALUATE_EVERY`). Raises `SpecError` or `Unavailable` before any process starts.
+    it, or a `RunSpec`; its own fields override the common `fields`. All are fields of `RunSpec`; a
+    field that is not set has the same default for every entrant. All learn the same workload from
+    the same weights, with the same examples in the same order. If an entrant cannot take a common
+    field, it goes without, and a note says so. `target_loss`: the loss that they race for; by
+    default the lowest that all of them reach. `target_accuracy`: the test accuracy that they race
+    for; it is then measured every `evaluate_every` steps (default `EVALUATE_EVERY`). Raises
+    `SpecError` or `Unavailable` before any process starts.
 
         with race("multi_worker_mirrored", "one_device", workers=4, steps=100) as both:
             print(both.wait().comparison)
@@ -80,7 +81,7 @@ def race(
             run = launch(replace(each, machine=machine, programs=programs), origin, directory)
             runs[entrant.label] = run
             begun.callback(run.stop)
-        begun.pop_all()  # all have begun: none is to be stopped
+        begun.pop_all()  # all have begun, so keep them going
     return Race(runs, notes, origin, machine.cores, target_loss, target_accuracy)
 
 
@@ -93,11 +94,11 @@ def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
 
 
 def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
-    """An equal share of a machine, as a machine that a run can be planned for; and the cores that
-    each entrant is pinned to.
+    """An equal share of a machine, itself a `Machine` for which a run can be planned, and the cores
+    to which each entrant is pinned.
 
-    If there are fewer cores than entrants, or a quota lets us use fewer than we see, nobody is
-    pinned: other programs may be on the cores that we would choose.
+    No entrant is pinned if there are fewer cores than entrants, or if a quota lets us use fewer
+    cores than we see: other programs might run on the cores that we chose.
     """
     cores = max(1, machine.cores // entrants)
     share = replace(machine, cores=cores, memory=machine.memory // entrants)
@@ -110,8 +111,8 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
 def _prepared(
     entrants: Sequence[Entrant], share: Machine, run_dir: str | Path | None
 ) -> list[Prepared]:
-    """What each entrant needs to start on its share, in a directory of its own in that of the race,
-    if one was named. Raises `SpecError` if its share has too little memory.
+    """What each entrant needs to start on its share. If `run_dir` is given, each gets a directory
+    of its own inside it. Raises `SpecError` if the share has too little memory.
     """
     found, warm = [], set[str]()
     for number, entrant in enumerate(entrants):
@@ -140,7 +141,7 @@ def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine
 
 
 class Race:
-    """Runs against each other. `runs`: label -> `Run`; `comparison` is readable at any time.
+    """Runs that race each other. `runs`: label -> `Run`; `comparison` can be read at any time.
 
     A `with` block stops all runs at its end.
     """
@@ -169,9 +170,10 @@ class Race:
     def wait(self, timeout: float = WAIT) -> Race:
         """Wait until all runs are over and return the race.
 
-        An entrant that fails does not stop the others. Raises, once all are over, what ended the
-        first that failed; `Stalled` after `timeout` seconds, and names who was waited for; the race
-        goes on then, as it does after an interrupt.
+        An entrant that fails does not stop the others. Once all are over, raises the error of the
+        first entrant, in the order given, that failed. After `timeout` seconds raises `Stalled`,
+        which names the tasks that were waited for; the race then goes on, as it does after an
+        interrupt.
         """
         deadline = clock() + timeout
         with interrupt_explained("race", "[run.stop() for run in Run.going()]", self._held):
@@ -192,20 +194,21 @@ class Race:
 
         Does nothing to a race that is over.
         """
-        with contextlib.ExitStack() as every:  # also if one of them stalls
+        with contextlib.ExitStack() as every:  # stop the others even if one stalls
             for run in self.runs.values():
                 every.callback(run.stop, timeout)
         self._thread.join(timeout)
         return self
 
     def slow(self, task: str, factor: float) -> None:
-        """Make a task of every entrant that has it, and still runs, take `factor` times as long
-        over its steps from now on; 1 is full speed.
+        """Slow down a task in every entrant that has such a task and still runs: its steps take
+        `factor` times as long from now on; 1 is full speed.
 
-        Raises `SpecError` if no entrant has such a task, `LockstepError` if it comes too late.
+        Raises `SpecError` if no entrant has such a task, `LockstepError` if all that have it are
+        over.
         """
         having = [run for run in self.runs.values() if task in run.spec.tasks]
-        # who cannot do it says why
+        # if no run can do it, the first one raises an error that says why
         for run in [run for run in having if run.state in ACTIVE] or having or self.runs.values():
             run.slow(task, factor)
 
@@ -221,7 +224,9 @@ class Race:
 
     @property
     def notes(self) -> list[str]:
-        """How the machine is divided, who goes without what, who missed the starting line."""
+        """How the machine is divided, which fields an entrant goes without, who missed the starting
+        line.
+        """
         return [*self._notes, *self._line.notes, CLOCK_NOTE]
 
     @property
@@ -267,11 +272,11 @@ class Race:
                     due = clock() + SAMPLE
                 self._over.wait(LOOK if self._line.opened is None else SAMPLE / 2)
         finally:
-            self._line.open()  # whatever went wrong here, nobody is to wait for it
+            self._line.open()  # whatever went wrong here, no task may be left waiting
             self._over.set()
 
     def _busy(self) -> dict[str, str]:
-        """Tasks of all entrants that are not done, and what each of them does or waits for."""
+        """Tasks of all entrants that are not done -> what each of them does or waits for."""
         active = {label: run for label, run in self.runs.items() if run.state in ACTIVE}
         return {
             f"{label}: {task}": what

@@ -1,10 +1,10 @@
-"""What a race has shown: figures of each entrant from the digest of its trace, side by side. Pure
-functions; a saved run is as good as a live one.
+"""What a race has shown: figures of each entrant from the digest of its trace, side by side. All
+functions are pure, and take traces of saved runs as well as of live ones.
 
 An entrant's clock starts when the starting line opens; if it did not stop there, when the last of
-its workers begins its second step. An asynchronous run has several updates for a step and losses of
-single workers, so progress is counted in examples, and the loss is averaged over the last `WINDOW`
-batches' worth of them, for every entrant alike.
+its workers begins its second step. An asynchronous run has several updates in a step, and losses of
+single workers. So for every entrant progress is counted in examples, and the loss is averaged over
+the last `WINDOW` batches' worth of them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from course_lib import text
 from course_lib.racing.fairness import Fairness
 from course_lib.record.curves import WINDOW, Curve, Goal
 from course_lib.record.digest import Digest
+from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 
 POINTS = 500  # at most, in a curve written as JSON
-ACTIVE = ("starting", "running")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One entrant's figures. Seconds are counted from the start of its clock; None is what is not
-    known (yet).
+    """One entrant's figures. Seconds are counted from the start of its clock; None means not known
+    (yet).
 
     `began`: when its clock started, in seconds since the race was called. `seconds`: until its last
-    loss. `examples`: seen by then, first step included. `loss`: the last mean. `test_accuracy`: at
-    the end. `overhead`: see `Digest.overhead`. `staleness`: as `measures.staleness`.
+    loss. `examples`: used by then, including the first step. `loss`: the last mean. `idle_share`:
+    since its clock started, see `Digest.idle`. `test_accuracy`: at the end. `overhead`: see
+    `Digest.overhead`. `staleness`: as `measures.staleness`.
     """
 
     label: str
@@ -62,13 +63,15 @@ class Figures:
 
     @property
     def clock(self) -> tuple[float, float]:
-        """From when to when the entrant was at it, in seconds since the race was called."""
+        """When the entrant's clock started and when its last loss came, in seconds since the race
+        was called.
+        """
         return (
             (math.inf, -math.inf) if self.began is None else (self.began, self.began + self.seconds)
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain values; of long curves only some points, the last among them."""
+        """The figures as plain values; long curves are thinned to `POINTS` points."""
         loss, accuracy = self.curve.thinned(POINTS), self.accuracy_curve.thinned(POINTS)
         return asdict(self) | {
             "curve": {
@@ -95,7 +98,7 @@ def figures(
 ) -> Figures:
     """The figures of one entrant, without a target (see `side_by_side`).
 
-    `zero`: when its clock started, if the starting line knows; else its trace tells.
+    `zero`: when its clock started, if it was at the starting line; by default its trace tells.
     """
     digest = Digest.of(spec, trace, math.inf if zero is None else zero, over=state not in ACTIVE)
     curve = digest.losses
@@ -125,8 +128,8 @@ def figures(
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """A race so far: the entrants' figures by label, the loss and the accuracy that are the
-    targets, whether it was fair, what else to know.
+    """A race so far: the entrants' figures by label, the target loss and accuracy, whether the race
+    was fair, and notes.
     """
 
     entrants: dict[str, Figures]
@@ -187,7 +190,7 @@ class Comparison:
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
         }
-        # nobody has measured it on the way
+        # no entrant measured its accuracy during the run
         if not any(len(f.accuracy_curve.seconds) for f in self.entrants.values()):
             lines = {name: show for name, show in lines.items() if " to accuracy " not in name}
         return [[name, *(show(f) for f in self.entrants.values())] for name, show in lines.items()]
@@ -209,8 +212,8 @@ def side_by_side(
 ) -> Comparison:
     """Entrants side by side, with the time and the examples that each needed to the targets.
 
-    Without a target loss it is the lowest that all of them have reached, without a target accuracy
-    the highest; None where nobody has a value.
+    The default targets are the lowest loss and the highest accuracy that all of them have reached;
+    None if no entrant has a value.
     """
     loss = _goal("loss", target_loss, [f.curve for f in entrants])
     accuracy = _goal("accuracy", target_accuracy, [f.accuracy_curve for f in entrants])

@@ -1,4 +1,4 @@
-"""Who takes part in a race: specs of the same task, from names, dicts, triples or `RunSpec`s.
+"""The entrants of a race: specs of the same workload, from names, dicts, triples or `RunSpec`s.
 
 Nothing here starts a process or reads a clock.
 """
@@ -22,7 +22,7 @@ FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it,
 
 @dataclass(frozen=True)
 class Entrant:
-    """One side of a race; `schedule` is its all-reduce, where that is not the framework's own."""
+    """One side of a race; `schedule` is its all-reduce, or None for the framework's own."""
 
     label: str
     spec: RunSpec
@@ -30,8 +30,9 @@ class Entrant:
 
 
 def parse_entrant(text: str) -> dict[str, Any]:
-    """`multi_worker_mirrored,all_reduce=ring,workers=2` as a dict, the way the command line writes
-    an entrant with fields of its own.
+    """An entrant as the command line writes it, such as
+    `multi_worker_mirrored,all_reduce=ring,workers=2`, as a dict. Raises `SpecError` for any other
+    form.
     """
     name, *settings = text.split(",")
     fields: dict[str, Any] = {"strategy": name.strip()}
@@ -55,11 +56,11 @@ def _value(text: str) -> Any:
 
 
 def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[Entrant], list[str]]:
-    """The entrants, each with the `common` fields and its own, and notes on what some of them go
-    without and where they differ.
+    """The entrants, each with the `common` fields and its own, and notes on fields that some go
+    without and on how they differ.
 
-    Raises `SpecError` for fewer than two, where the tasks to learn differ, and for a common field
-    that no entrant can take.
+    Raises `SpecError` for fewer than two entrants, if they do not learn the same thing, and for a
+    common field that no entrant can take.
     """
     if len(entrants) < 2:
         raise SpecError("race", list(entrants), "two entrants or more")
@@ -106,8 +107,8 @@ def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
 
 
 def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[str]:
-    """A label for each entrant: its own, else its strategy's name, with its own fields where
-    they tell it from another of that name.
+    """A label for each entrant: the one given, or else its strategy's name, followed by those of
+    its own fields that tell it from other entrants of the same strategy.
     """
     labels: list[str] = []
     for label, name, own in parsed:
@@ -130,10 +131,10 @@ def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[st
 def _fit(
     label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]
 ) -> tuple[Entrant, list[SpecError]]:
-    """An entrant, and the refusals of those common fields that it cannot take and goes without."""
+    """An entrant, and the refusals of the common fields that it cannot take and goes without."""
     fields, algorithm = catalog.named({**common, **own})
     if isinstance(fields.get("slow"), Mapping):
-        # a copy: stragglers that this entrant does not have are taken out of it
+        # a copy, since stragglers that this entrant does not have are removed from it
         fields["slow"] = dict(fields["slow"])
     refused: list[SpecError] = []
     while True:
@@ -156,7 +157,7 @@ def _fit(
 
 
 def _task(workload: str) -> tuple[str, ...]:
-    """The fields that decide what is learned, from which start and in which order."""
+    """The fields that decide what is learned, from which weights and in which order."""
     of_workload = workloads.fields(workload) if workload in workloads.WORKLOADS else ()
     return ("workload", *of_workload, "seed", "global_batch")
 
@@ -164,7 +165,7 @@ def _task(workload: str) -> tuple[str, ...]:
 def _refused_by_all(
     refusals: Sequence[Sequence[SpecError]], own: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raise the refusal of a common field that no entrant could take: then it is simply wrong."""
+    """If no entrant can take a common field, it is a mistake: raise its refusal."""
     for error in (error for refused in refusals for error in refused):
         asked = [
             refused for refused, mine in zip(refusals, own, strict=True) if error.field not in mine
@@ -195,8 +196,8 @@ def _check_same(entrants: Sequence[Entrant]) -> None:
 
 
 def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
-    """A note if emulated devices differ: in how long a step takes them, or in how many examples
-    they compute in it.
+    """A note if the emulated devices differ in the time of a step or in the examples that they
+    compute in it.
     """
     device_ms = {entrant.label: entrant.spec.device_ms for entrant in entrants}
     if len(set(device_ms.values())) > 1:
@@ -219,7 +220,9 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
 
 
 def _examples(spec: RunSpec) -> float:
-    """Examples that a device computes in a step: with backups, fewer shares make up the batch."""
+    """Examples that a device computes in a step. With backup workers, fewer shares make up the
+    batch.
+    """
     spare = spec.backups if "backups" in catalog.find(spec.strategy).takes else 0
     return spec.batch / (spec.shares - spare)
 

@@ -1,22 +1,23 @@
-"""Whether a race was fair: how much of an entrant's time went to waiting for a core, and a rule for
-how much of it is too much.
+"""Whether a race was fair: how much of its time an entrant waited for a core, and a rule for how
+much is too much.
 
-Entrants share one machine. As long as its cores are mostly idle, since emulated devices sleep,
-nobody is in another's way, and a step takes as long as its devices say. Once tasks queue for a
-core, a race measures the queue.
+Entrants share one machine. As long as its cores are mostly idle, because emulated devices sleep,
+the entrants do not disturb each other, and a step takes as long as its devices do. Once tasks queue
+for a core, a race measures the queue.
 
-The rule. How much of its time an entrant lost in that queue is bounded from above in two ways, and
-the lower bound counts:
+The rule. Two measurements each give an upper bound on the time that an entrant lost in that queue;
+the smaller one is used:
 
-- what the system counted for the threads of its workers (mean over workers) as ready to run and
-  without a core;
-- the overhead: what is left of its time without emulated device time and without waiting for
-  others, see `Digest.overhead`.
+- the time that the threads of its workers were ready to run without a core, as the system counts it
+  (mean over workers);
+- the overhead: its time without emulated device time and without waiting for others, see
+  `Digest.overhead`.
 
-The race was fair if no entrant lost more than `LOST` of its time. Where neither is known (a system
-that does not count, and no emulated device), it was fair if no more than `BUSY` of the usable
-cores' time was busy while all entrants ran. Less than `SHORTEST` seconds together say nothing.
-Source: docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
+The race was fair if no entrant lost more than `LOST` of its time. If neither is known for some
+entrant (the system does not count, and devices are not emulated), the race was fair if the usable
+cores were busy for no more than `BUSY` of the time in which all entrants ran. If all ran together
+for less than `SHORTEST` seconds, it cannot be told. Source:
+docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ import psutil
 LOST = 0.2
 BUSY = 0.7
 SHORTEST = 0.5
-OTHERS = 0.2  # share of the cores from which on other programs are worth a word
+OTHERS = 0.2  # if other programs use a larger share of the cores, the advice names them
 NAN = float("nan")
 
 
 class Sample(NamedTuple):
-    """Counters at a moment, in seconds, each from some start of its own; NaN where the system does
-    not tell.
+    """Counters at a moment, in seconds; each counts from a start of its own, so only differences
+    mean something. NaN if the system does not tell.
 
-    `busy`: of all cores; `ours`: cores' time that the entrants' tasks and this process used;
-    `waited`: for each entrant, the mean over its workers of the time ready to run and without a
-    core.
+    `busy`: the time that all cores together were busy; `ours`: the processor time that the
+    entrants' tasks and this process used; `waited`: for each entrant, the time that a worker was
+    ready to run without a core, a mean over its workers.
     """
 
     at: float
@@ -56,10 +57,11 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """The machine in a race. `seconds` that all entrants ran; meanwhile `busy` and `ours` were the
-    shares of its usable `cores`.
+    """The load of the machine in a race. All entrants ran together for `seconds`; in that time
+    `busy` and `ours` were the shares of its usable `cores` that all programs and the race used.
 
-    `waited`: for each entrant, a share of its own time; NaN where the system does not tell.
+    `waited`: for each entrant, the share of its own time that it waited for a core; NaN if the
+    system does not tell.
     """
 
     seconds: float
@@ -71,12 +73,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Fairness:
-    """`fair`: None where it cannot be told. `why` and `advice` (may be empty) are sentences for a
-    learner.
+    """Whether a race was `fair`, or None if that cannot be told. `why` and `advice` (may be empty)
+    are sentences for a learner.
 
-    `lost`: for each entrant, at most so large a share of its time went to waiting for a core (None:
-    not known). `busy` and `ours`: shares of the usable cores' time while all ran, of all programs
-    and of the race.
+    `lost`: for each entrant, an upper bound on the share of its time that it waited for a core;
+    None if not known. `busy` and `ours`: the shares of the usable cores that all programs and the
+    race used while all entrants ran.
     """
 
     fair: bool | None
@@ -90,8 +92,9 @@ class Fairness:
 def load(
     samples: Sequence[Sample], spans: Mapping[str, tuple[float, float]], cores: int
 ) -> Load | None:
-    """The machine while entrants ran, each from when to when in `spans` (in the order of the
-    samples' `waited`); samples are interpolated. None if the entrants never ran together.
+    """The load of the machine while entrants ran. `spans`: label -> start and end of that entrant,
+    in the order of the samples' `waited`; samples are interpolated. None if the entrants never all
+    ran together.
     """
     since, until = max(a for a, _ in spans.values()), min(b for _, b in spans.values())
     if len(samples) < 2 or until <= since:
@@ -121,8 +124,8 @@ def judge(
 ) -> Fairness:
     """Apply the rule at the top of this file.
 
-    `overhead`: for each entrant, None where it is not known; `step_ms`: what a step took;
-    `workers`: of all entrants together.
+    `overhead`: for each entrant, None if not known; `step_ms`: how long a step took; `workers`:
+    their number in all entrants together.
     """
     if machine is None or machine.seconds < SHORTEST:
         ran = "at no time" if machine is None else f"for only {machine.seconds:.2g} s"
@@ -156,10 +159,10 @@ def _advice(
 ) -> str:
     """What would make the race fair; `excess`: how many times too large the lost `share` was.
 
-    With longer steps, what is not device time stays as it is, and so becomes a smaller share.
+    Longer device times leave the rest of a step as it is, so the rest becomes a smaller share.
     """
-    longer = step_ms * (1.3 * excess - 1)  # by so much a step is to grow, with some room
-    # so much longer a step gets with each ms of device_ms: a straggler's more than 1
+    longer = step_ms * (1.3 * excess - 1)  # how much longer a step should be, with a margin
+    # by how many ms a step grows for each ms of device_ms: by more than 1 with a straggler
     stretch = max(1.0, step_ms * (1 - share) / device_ms) if device_ms else 1.0
     enough = _round_up(device_ms + longer / stretch)
     advice = []
@@ -187,10 +190,10 @@ class LoadMeter:
     """Reads the counters of the machine and of the entrants' tasks."""
 
     def __init__(self, cores: int) -> None:
-        # Where only some of the cores are ours, the others' load is not ours to judge: then only
-        # our own tasks are counted.
+        # If we may use only some of the cores, the load of the others says nothing about ours: then
+        # only our own tasks are counted.
         self._whole = cores >= (psutil.cpu_count() or 1)
-        self._used: dict[int, float] = {}  # last known figures, which stay when a process is gone
+        self._used: dict[int, float] = {}  # last known times, kept after a process is gone
         self._waited: dict[int, float] = {}
 
     def read(self, at: float, tasks: Sequence[Mapping[str, int]]) -> Sample:
@@ -227,7 +230,7 @@ def _busy() -> float:
 
 
 def _nanoseconds_waited(pid: int) -> Iterator[int]:
-    """Of each thread of a process, the time ready to run and without a core.
+    """For each thread of a process, the nanoseconds that it was ready to run without a core.
 
     Called often, over many threads: a `Path` for each would cost more than the reading.
     """

@@ -2,9 +2,9 @@
 all entrants before it takes its second.
 
 Without it the entrant that compiles fastest would run on an idle machine and be done before the
-others begin. A strategy calls `task.at_step_end` after each step, in no phase of it; here that call
-waits, once. Where a chief hands out the steps, the chief waits. A task at the line leaves a file in
-its run's directory; when the line opens, the race leaves one there.
+others begin. A strategy calls `task.at_step_end` after each step, outside its phases; in a race the
+first of these calls waits. If a chief hands out the steps, the chief waits. A task at the line
+leaves a file in its run's directory; when the line opens, the race leaves a file there.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from typing import Any
 from course_lib.cluster.run import Run
 from course_lib.cluster.task import Task, clock
 from course_lib.errors import LockstepError
-from course_lib.record.events import Phase
+from course_lib.record.events import ACTIVE, Phase
+from course_lib.record.rundir import folder_name
 
-# seconds from the first arrival until the line opens for whoever is there: tasks wait 60 for each
-# other
+# Seconds from the first arrival until the line opens for those that are there. Less than the 60 s
+# after which a framework's collective gives up on a missing peer.
 PATIENCE = 45.0
-# seconds that a task waits at most: only a race that is gone lets it come to this
+# Seconds after which a task gives up; it waits so long only if the race itself is gone.
 BOUND = 2 * PATIENCE
 POLL = 0.002
-RACERS = ("worker", "chief")  # jobs that take steps; parameter servers only answer
-OPEN = "open"  # the file that lets everybody go
-STEPS = 3  # a task that records so many while the line is closed does not stop at it
+RACERS = ("worker", "chief")  # jobs that call `at_step_end`
+OPEN = "open"  # the file that tells the tasks to go on
+STEPS = 3  # a task that has taken so many while the line is closed does not stop at it
 
 
 def take_part(role: str, cores: Sequence[int], task: Task) -> Any:
-    """The role function of an entrant's tasks: run the strategy's `role`, `module:function`, on the
-    entrant's cores (none: all), and stop at the line on the way.
+    """The role function of an entrant's tasks: run the strategy's `role` (`module:function`) on the
+    entrant's cores (none given: on all), and stop at the line after the first step.
     """
     if cores:
         os.sched_setaffinity(0, cores)  # threads made from here on inherit it
@@ -48,7 +49,7 @@ def hold(task: Task) -> None:
 
     def wait() -> None:
         task.at_step_end = lambda: None
-        (task.files.line / task.name.replace(":", "-")).touch()
+        (task.files.line / folder_name(task.name)).touch()
         deadline = clock() + BOUND
         while not (task.files.line / OPEN).exists():
             if clock() > deadline:
@@ -62,8 +63,8 @@ def hold(task: Task) -> None:
 class StartingLine:
     """The line as the race sees it.
 
-    `opened`: when it was, on the machine's clock, or None; `started`: the entrants that stood there
-    then; `notes` say who did not.
+    `opened`: when the line opened, on the machine's clock, or None; `started`: the entrants that
+    were at the line then; `notes`: which entrants came late or did not stop there.
     """
 
     def __init__(self, runs: Mapping[str, Run]) -> None:
@@ -74,7 +75,9 @@ class StartingLine:
         self._first: float | None = None  # when the first task was there
 
     def look(self) -> None:
-        """Open the line if all entrants are at it, or if those who are have waited long enough."""
+        """Open the line if all entrants are there, or if the first to come has waited `PATIENCE`
+        seconds.
+        """
         if self.opened is not None:
             return
         standing = {label: _standing(run) for label, run in self.runs.items()}
@@ -95,23 +98,24 @@ class StartingLine:
             self.open()
 
     def open(self) -> None:
-        """Let everybody go."""
+        """Let all tasks go on."""
         if self.opened is None:
-            self.opened = clock()  # before the first can go
+            self.opened = clock()  # before any task can go on
             for run in self.runs.values():
                 (run.files.line / OPEN).touch()
 
 
 def _arrived(run: Run) -> set[str]:
     """Tasks of a run that are at the line."""
-    return {path.name.replace("-", ":") for path in run.files.line.iterdir()}
+    there = {path.name for path in run.files.line.iterdir()}
+    return {task for task in run.spec.tasks if folder_name(task) in there}
 
 
 def _standing(run: Run) -> str:
-    """Where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` past a line at
-    which it does not stop.
+    """Where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` if it went
+    past the line without stopping.
     """
-    if run.state not in ("starting", "running"):
+    if run.state not in ACTIVE:
         return "over"
     arrived = _arrived(run)
     if run.spec.chief:

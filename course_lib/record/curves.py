@@ -1,5 +1,5 @@
-"""Curves of a run: its loss and its test accuracy over time and over the examples seen, kept up to
-date while it goes on.
+"""Curves of a run, kept up to date while it goes on: its loss and its test accuracy over time and
+over the examples used.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from course_lib.record.events import Metric
 
-# batches over which a loss is averaged: that of a single batch goes up and down by chance
+# batches over which a loss is averaged, because the loss of one batch varies by chance
 WINDOW = 10
 
 
 class Curve(NamedTuple):
     """Arrays of equal length, in order of time: `seconds` from the start of the clock, `examples`
-    seen by then, `values` as recorded, their `means` over the last `WINDOW` batches' worth of
-    examples (of an accuracy the values themselves), and the `best` mean so far.
+    used by then, `values` as recorded, their `means` over the last `WINDOW` batches' worth of
+    examples (for an accuracy, the values themselves), and the `best` mean so far.
     """
 
     seconds: np.ndarray
@@ -37,19 +37,19 @@ class Curve(NamedTuple):
 
     @property
     def record(self) -> float | None:
-        """The best mean of all; None while there is no finite one."""
+        """The best of all means; None if none is finite."""
         return float(self.best[-1]) if len(self.best) and np.isfinite(self.best[-1]) else None
 
     def thinned(self, most: int) -> Curve:
-        """At most so many points, evenly chosen; the first and the last are among them."""
+        """At most `most` points, evenly spaced, with the first and the last among them."""
         if len(self.seconds) <= most:
             return self
         chosen = np.linspace(0, len(self.seconds) - 1, most).round().astype(int)
         return Curve(*(column[chosen] for column in self))
 
     def rate(self, over: float = math.inf) -> float | None:
-        """Examples a second, from the start of the clock or in the last `over` seconds; None
-        without a reading in that time.
+        """Examples a second since the start of the clock, or in the last `over` seconds; None if
+        there is no reading in that time.
         """
         if not len(self.seconds):
             return None
@@ -64,24 +64,22 @@ EMPTY = Curve(*np.zeros((5, 0)))
 
 
 class Goal(NamedTuple):
-    """What is raced for: a mean `loss`, to be reached from above, or a test `accuracy`, to be
-    reached from below.
-    """
+    """The goal of a race: a mean `loss` to fall to, or a test `accuracy` to rise to."""
 
     what: str
     value: float
 
     @staticmethod
     def of_all(what: str, curves: Iterable[Curve]) -> Goal | None:
-        """What all curves have reached: the best of the one whose best is worst. Curves without a
-        value do not count; None if there is no other.
+        """The best value that all curves have reached, which is the worst of their best values.
+        Curves without a value are left out; None if no curve has one.
         """
         best = [curve.record for curve in curves if curve.record is not None]
         worst = min if what == "accuracy" else max
         return Goal(what, worst(best)) if best else None
 
     def reached(self, curve: Curve) -> tuple[float, int] | None:
-        """Seconds and examples until a curve was there first; None if it never was."""
+        """Seconds and examples until a curve first reached the goal; None if it did not."""
         sign = 1 if self.what == "accuracy" else -1
         first = bisect_left(curve.best, True, key=lambda best: sign * best >= sign * self.value)
         if first == len(curve.best):
@@ -93,11 +91,12 @@ class Goal(NamedTuple):
 
 
 class Readings:
-    """The values of a metric. Tasks that report one and the same give one reading, at the time of
-    the first.
+    """The values of a metric. If several tasks report the same value, it is one reading, at the
+    time of the first report.
 
-    `best`: `np.fmin` or `np.fmax`. `window`: over how many examples values are averaged; 0 leaves
-    them as they are. A new value costs a tuple; a curve costs some passes of numpy over all.
+    `best`: `np.fmin` or `np.fmax`. `window`: the number of examples over which values are averaged;
+    0: they are not averaged. Adding a value costs a tuple; making a curve costs a few numpy passes
+    over all readings.
     """
 
     def __init__(self, best: np.ufunc, window: int = 0) -> None:
@@ -107,7 +106,7 @@ class Readings:
         self._at, self._rows = array("d"), array("d")
 
     def add(self, m: Metric) -> None:
-        """Take in a value."""
+        """Add a value."""
         row = (m.step, m.samples, m.value)
         number = self._numbers.setdefault(row, len(self._at))
         if number == len(self._at):
@@ -118,7 +117,7 @@ class Readings:
     def curve(self, zero: float, early: Sequence[int] = ()) -> Curve:
         """The readings so far.
 
-        All are at 0 s until one comes after `zero` that is not of an `early` step.
+        Readings before the clock starts (`zero`), and those of `early` steps, are put at 0 s.
         """
         at = np.array(self._at)
         order = np.argsort(at, kind="stable")
@@ -127,7 +126,7 @@ class Readings:
         late = np.logical_or.accumulate((after > 0) & ~np.isin(step, early))
         means = values
         if self._window:
-            # workers that count together may write down their counts in another order
+            # workers that share a counter may record its values out of order
             examples = np.maximum.accumulate(examples)
             oldest = np.searchsorted(examples, examples - self._window, side="right")
             sums = np.concatenate([[0.0], np.cumsum(values)])

@@ -1,8 +1,9 @@
-"""Digest: what the events of a run say so far, kept up to date. The one reader of a run: boards,
-the comparison of a race, `lockstep watch`, progress lines and results are drawn from it.
+"""Digest: curves, updates and idle share of a run, kept up to date while it goes on. Boards, races,
+`lockstep watch` and progress lines read it. For figures of a whole trace, such as its step times
+and bytes on the wire, see `measures`.
 
-A look costs as much as has happened since the last one, however long the run; only the curves,
-arrays of numpy, are worked out anew.
+A look costs as much time as there are new events, however long the run has been; only the curves,
+which are numpy arrays, are computed from the beginning each time.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import in_lockstep, split
 from course_lib.spec import RunSpec
 
-KEPT = 2000  # phases of a task, and updates of all, that are kept to be drawn
+KEPT = 2000  # phases kept for each task to be drawn, and updates kept in all
 ENDED = ("done", "failed", "killed")
-FATES = ("paused", "killed", "cut")  # what keeps a task from going on
+FATES = ("paused", "killed", "cut")  # states in which a task does not go on
 
 
 class Digest:
-    """The digest of one run. `look` takes in what a trace has got since the last time.
+    """The digest of one run. `look` takes in the new events of its trace.
 
     `seconds`: time of the last event. `zero`: when the clock starts. That is when the last worker
-    begins its second step, since the first one traces and compiles; a race knows when its starting
-    line opened, and says so. Infinity until then. `states`: task -> what it was last (`STATES`, or
-    paused or resumed); `life`: task or host -> all that became of it, or was done to it. `updates`:
-    counted by staleness. `dropped`: how many gradients went into no update. `losses` and
-    `accuracies` (where they are measured on the way): the curves. `lockstep`: whether nobody has
-    left a reduction before all came.
+    begins its second step, since the first one traces and compiles; in a race, when the starting
+    line opened, which the race passes in. Infinity until then. `states`: task -> the event of its
+    present state (one of `STATES`, or paused or resumed); `life`: task or host -> all its lifecycle
+    events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
+    `losses` and `accuracies` (if they are measured during the run): the curves. `lockstep`: whether
+    no worker has left a reduction before all had come.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -48,25 +49,25 @@ class Digest:
         self.losses = self.accuracies = EMPTY
         self._read: Counter[type[Event]] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=KEPT))
-        self._heard: dict[str, float] = {}  # when each task was heard of last
+        self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self._loss = Readings(np.fmin, WINDOW * spec.batch)
         self._accuracy = Readings(np.fmax)
         self._first: dict[str, int] = {}  # task -> its first step
         self._second: dict[str, float] = {}  # task -> when it began the next
-        # step -> when it was computed, of those that were before the clock started
+        # step -> when it was computed, for steps computed before the clock started
         self._early: dict[int, float] = {}
         self._named: deque[Update] = deque(maxlen=KEPT)  # updates that name workers
-        self._together = False  # whether one of them names several: they wait for each other
-        self._reducing: dict[str, int] = {}  # task -> the newest step that it reduced in
-        self._updated: dict[str, int] = {}  # task -> the newest step of its updates by name
+        self._together = False  # whether one names several: these wait for each other
+        self._reducing: dict[str, int] = {}  # task -> the newest step in which it reduced
+        self._updated: dict[str, int] = {}  # task -> the newest step of its updates in `_named`
         self._pending: list[Phase | Update] = []  # not yet accounted for
         self._idle = IdleTime()
         self._device: dict[str, float] = defaultdict(float)  # task -> emulated seconds
 
     @classmethod
     def of(cls, spec: RunSpec, trace: Trace, zero: float = math.inf, over: bool = True) -> Digest:
-        """The digest of a trace as it stands."""
+        """The digest of a trace as it is now."""
         digest = cls(spec, zero)
         digest.look(trace, over)
         return digest
@@ -74,7 +75,9 @@ class Digest:
     # --- taking in ---
 
     def look(self, trace: Trace, over: bool = False) -> bool:
-        """Take in what is new; whether anything was. `over`: nothing more will come."""
+        """Take in the new events of a trace; return whether there were any. `over`: no more will
+        come.
+        """
         phases, life = self._new(trace, Phase), self._new(trace, Lifecycle)
         metrics, updates = self._new(trace, Metric), self._new(trace, Update)
         for p in phases:
@@ -122,8 +125,8 @@ class Digest:
         self._early = {step: end for step, end in self._early.items() if end <= self.zero}
 
     def _account(self, phases: Sequence[Phase], named: Sequence[Update], over: bool) -> None:
-        """Add up waits and device times. Where workers meet, a step counts once all have reduced in
-        it and left it behind: only then is it known who came last.
+        """Add up waits and device times. Where workers meet in reductions, a step is counted once
+        every worker has gone on to a later step: only then is it known who came last.
         """
         for p in phases:
             if p.what == "reduce":
@@ -133,7 +136,7 @@ class Digest:
         self._named += named
         self._together = self._together or any(" " in u.workers for u in named)
         self._pending += [*phases, *named]
-        if math.isinf(self.zero):  # nothing counts yet, and some worker may not have begun
+        if math.isinf(self.zero):  # the clock has not started, and some worker may not have begun
             return
         whole = self._whole() if self._meet and not over else math.inf
         known = [e for e in self._pending if e.step < whole]
@@ -153,20 +156,20 @@ class Digest:
         return self._together or (self.lockstep and not self._named)
 
     def _whole(self) -> float:
-        """All steps before this one are whole: their reductions and updates are known.
+        """The step before which all steps are complete: their reductions and updates are known.
 
-        Nobody waits for one that is paused, unless all do.
+        A paused task holds up no step, unless all tasks are paused.
         """
         paused = {task for task, e in self.states.items() if e.state == "paused"}
         going = [step for task, step in self._reducing.items() if task not in paused]
         return min([*going, *(step + 1 for step in self._updated.values())], default=math.inf)
 
     def _lanes(self, phases: list[Phase], named: Sequence[Update]) -> list[Phase]:
-        """The phases; where workers meet, with the waits told apart from the exchanges."""
+        """The phases. Where workers meet, each `reduce` is split into the wait and the exchange."""
         return split(phases, named if self._named else None) if self._meet else phases
 
     def factor(self, task: str, at: float = math.inf) -> float:
-        """How many times slower a task was made at a time, or is now."""
+        """How many times slower a task was made: at the time `at`, or by default now."""
         ordered = [e.factor for e in self.life.get(task, ()) if e.state == "slowed" and e.at <= at]
         return ordered[-1] if ordered else self.spec.slow.get(task, 1.0)
 
@@ -182,19 +185,20 @@ class Digest:
     def idle(self) -> dict[str, float]:
         """Task -> share of its time since the clock started that it waited for others.
 
-        Who reduces waits for the last of those whose gradients make the same update. In an
-        asynchronous run nobody waits but where the strategy says so, with a phase `wait`.
+        In a reduction a worker waits for the last worker whose gradient goes into the same update.
+        In an asynchronous run only the phases `wait` that the strategy itself records are waits.
         """
         return self._idle.share
 
     @property
     def overhead(self) -> float | None:
         """Share of the time since the clock started that was neither emulated device time nor
-        waiting for others: the machine's own work, and its queues. None without emulated devices.
+        waiting for others, but work of the machine itself or queueing for it. None without emulated
+        devices.
 
-        In lockstep a step lasts as long as its slowest worker, so that worker's device time counts
-        against the time of all, and whatever else happens to anybody is overhead. Otherwise each
-        worker has its own time; that with the most overhead counts.
+        In lockstep a step lasts as long as its slowest worker takes. So the largest device time of
+        any worker is subtracted from the time of the whole run, and the rest is overhead. Otherwise
+        the overhead of each worker is computed from its own time, and the largest is returned.
         """
         spans = {task: self._idle.spans[task] for task in self._device}
         if not self.spec.device_ms or not spans:
@@ -216,8 +220,8 @@ class Digest:
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks that have a lane: workers first, then servers, then a chief if it does anything
-        itself.
+        """Tasks that have a lane: workers first, then a chief if it records anything, then
+        parameter servers.
         """
         others = {task for task in self._recent if task in self.spec.tasks}
         workers = {task for task in self.spec.tasks if task.startswith("worker:")}
@@ -228,7 +232,9 @@ class Digest:
         return list(self._recent.get(task, ()))[-count:]
 
     def recent(self, since: float) -> list[Phase]:
-        """The phases of all lanes that end after `since`, with waits told apart from exchanges."""
+        """The phases of all lanes that end after `since`, with each `reduce` split into the wait
+        and the exchange where workers meet.
+        """
         kept: list[Phase] = []
         for task in self.tasks:
             newest_first = reversed(self._recent.get(task, ()))
@@ -236,8 +242,8 @@ class Digest:
         return self._lanes(kept[::-1], [u for u in self._named if u.at > since])
 
     def fates(self, task: str) -> list[tuple[str, float, float]]:
-        """What kept a task from going on: (one of `FATES`, from when, until when); infinity for
-        what lasts. A task is `cut` with its host.
+        """The times in which a task did not go on: (one of `FATES`, start, end), where the end is
+        infinity if it still lasts. A task is `cut` if its host is.
         """
         found = []
         for who in (f"host:{self.spec.places[task]}", task):
@@ -248,7 +254,7 @@ class Digest:
         return found
 
     def step_seconds(self) -> float:
-        """How long the slowest worker takes for a step, by its last ten; 0 before the first."""
+        """Mean seconds of the last ten steps of the slowest worker; 0 before the first."""
         slowest = 0.0
         for task, phases in self._recent.items():
             if task.startswith(("worker:", "chief:")):
@@ -263,10 +269,11 @@ class Digest:
         return slowest
 
     def edge(self) -> float:
-        """Until when lanes can be shown, in seconds of the trace.
+        """The time up to which lanes can be shown, in seconds of the trace.
 
-        A phase is recorded when it ends, so that is when the last active task was heard of. Once
-        that is long ago, the lanes go on without it.
+        A phase is recorded when it ends, so each active task is known up to the end of its last
+        phase, and lanes are shown up to the earliest of these ends. A task that has long recorded
+        nothing no longer holds the lanes back.
         """
         if self.over:
             killed = [e.at for events in self.life.values() for e in events if e.state == "killed"]

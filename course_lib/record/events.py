@@ -1,5 +1,5 @@
-"""Events: what happened in a run, as a closed set of records. Each task writes its own as it runs;
-everything that looks at a run reads them.
+"""Events: what happened in a run, as records of six kinds. Each task writes its own events as it
+runs; everything that shows or measures a run reads them.
 
 In a run directory each task has its own `tasks/worker-0/events.jsonl`; `lifecycle.jsonl` and
 `traffic.jsonl` are the supervisor's. A line is one event: its kind, then its fields. All times are
@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint")
 STATES = ("starting", "running", "done", "failed", "killed")
+ACTIVE = ("starting", "running")  # the states of a run or a task that is not over
 
 
 class Phase(NamedTuple):
@@ -41,7 +42,7 @@ class Message(NamedTuple):
 
 
 class Update(NamedTuple):
-    """An assignment to model variables. Versions count updates: `staleness` is how many other
+    """An assignment to model variables. Their versions count updates: `staleness` is how many other
     updates came between the version that was `read` and the one that was `written`.
 
     `gradients`: how many computed gradients went into it. (A gradient that goes into no update is a
@@ -76,7 +77,8 @@ class Metric(NamedTuple):
 
 
 class Lifecycle(NamedTuple):
-    """What became of a task, or was done to it or to a host (`host:1`); `why` may be empty.
+    """A change of a task's state, or something done to a task or a host (`host:1`); `why` may be
+    empty.
 
     A task is starting (with its `pid`), running, done, failed or killed (`STATES`). In any state it
     can be paused and resumed, or slowed: from then on it takes `factor` times as long. A host can
@@ -109,8 +111,8 @@ class Traffic(NamedTuple):
     """What a task, or a host (`host:1`), has put on the wire and taken from it since the run began:
     bytes and packets, as the kernel counts them.
 
-    Bytes are those of whole packets, headers included. The kernel hands on up to 64 KB as one
-    packet, cut up by real network cards only.
+    Bytes are those of whole packets, headers included. The kernel passes on up to 64 KB as one
+    packet; only a real network card cuts it up.
     """
 
     task: str
@@ -179,7 +181,7 @@ class Recorder:
             if count and self._file:
                 batch = self._pending[:count]
                 self._file.write(b"".join(map(to_line, batch)))
-                del self._pending[:count]  # the same list goes on: `add` is bound to it
+                del self._pending[:count]  # the list itself is kept, since `add` is bound to it
 
     def close(self) -> None:
         """Write what is pending and end the thread."""

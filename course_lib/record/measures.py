@@ -1,14 +1,14 @@
-"""What a whole trace says: where the time went, step times, staleness, bytes on the wire. For live,
-saved and simulated runs alike.
+"""Figures of a whole trace: where the time went, step times, staleness, bytes on the wire. They are
+the same for live, saved and simulated runs.
 
-An update is one application of a gradient to the whole model, in however many places that lies.
-Those may be copies (one for each replica) or parts (one for each parameter server, stage or shard),
-and each of them writes an `Update` into the trace. What several places write of one step is one
-update. What one place writes of one step is several, because asynchronous workers number their
-steps themselves. So 150 synchronous steps are 150 updates, on four replicas, two parameter servers
-or a central device alike, and with backup workers too; 150 steps of each of four asynchronous
-workers are 600. Parts count their versions themselves: the staleness of an update is that of its
-stalest part.
+An update is one application of a gradient to the whole model. The model may lie in several places:
+copies (one for each replica) or parts (one for each parameter server, stage or shard). Each place
+writes an `Update` into the trace. If several places write one for the same step, that is one
+update. If one place writes several for the same step, each is an update of its own, because
+asynchronous workers number their steps themselves. So 150 synchronous steps are 150 updates, on
+four replicas, two parameter servers or a central device alike, and with backup workers too; 150
+steps of each of four asynchronous workers are 600. Each part counts its own versions, so the
+staleness of an update is that of its stalest part.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ def table(trace: Trace) -> str:
 
 
 class IdleTime:
-    """The share of its time that each task waited for others, taken in piece by piece."""
+    """The share of its time that each task waited for others. Phases can be added bit by bit."""
 
     def __init__(self) -> None:
         self.spans: dict[str, tuple[float, float]] = {}  # task -> first start, last end
         self._waited: dict[str, float] = defaultdict(float)
 
     def add(self, phases: Iterable[Phase], since: float = 0.0, until: float = math.inf) -> None:
-        """Take in phases as `with_waits` gives them, as far as they lie in this time."""
+        """Add phases as `with_waits` returns them; only what lies between `since` and `until`
+        counts.
+        """
         for p in phases:
             start, end = max(p.start, since), min(p.end, until)
             if end > start:
@@ -77,7 +79,7 @@ def idle_share(trace: Trace) -> dict[str, float]:
 
 
 class Updates:
-    """The updates of a run, counted as the top of this file says, taken in piece by piece.
+    """The updates of a run, counted as the top of this file explains. They can be added bit by bit.
 
     The order in which places are read does not matter.
     """
@@ -91,7 +93,7 @@ class Updates:
         self.add(written)
 
     def add(self, written: Iterable[Update]) -> None:
-        """Take in more, in the order in which each place wrote it."""
+        """Add updates; those of one place in the order in which it wrote them."""
         for u in written:
             here = u.task, u.device, u.variables, u.step
             update = u.step, self._made[here]
@@ -118,7 +120,7 @@ class Updates:
         return sum(stale * n for stale, n in self._seen.items()) / count if count else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """See `staleness`."""
+        """The dict that `measures.staleness` returns."""
         seen, workers = self.staleness, sorted(self._of, key=task_key)
         return {
             "mean": round(self.mean, 4),
@@ -131,9 +133,9 @@ class Updates:
 def staleness(trace: Trace) -> dict[str, Any]:
     """How stale the gradients were when they were applied, counted in updates.
 
-    `mean` and `max`; `updates`: how many had which staleness; `by_worker`: the mean of each
-    worker's gradients, over all places that they were applied in, {} where a trace does not tell
-    whose they were.
+    `mean` and `max`; `updates`: staleness -> number of updates; `by_worker`: the mean staleness of
+    each worker's gradients, over all places in which they were applied; {} if the trace does not
+    say whose they were.
     """
     return Updates(trace.all(Update)).as_dict()
 
@@ -157,24 +159,25 @@ def median_step(trace: Trace) -> float:
 
 def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
     """Seconds a synchronous step should take: the longest compute of all tasks, then the exchange,
-    then the update (medians over the steps).
+    then the update (each the median over the steps).
 
-    `slowest`: how many times slower the slowest task is to be imagined. The first steps are left
-    out: they compile. NaN without phases.
+    `slowest`: a factor for the compute time, for a slowest task that is that many times slower.
+    Steps 0 to 5 are left out, since the first ones compile; NaN if no later step has both a
+    `compute` and an `apply`.
     """
     times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for p in with_waits(trace):
         if p.step > 5:
             times[p.what][p.task].append(p.end - p.start)
     longest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
-    if not longest:
+    if not {"compute", "apply"} <= longest.keys():
         return NAN
     return slowest * longest["compute"] + longest.get("reduce", 0.0) + longest["apply"]
 
 
 def seconds_to(trace: Trace) -> dict[str, float]:
-    """Seconds from `start` to: all tasks `start`ed, the `first_step` applied everywhere, and the
-    last event (`total`).
+    """Seconds since the run was called: until all tasks were running (`start`), until the first
+    step was applied everywhere (`first_step`), and until the last event (`total`).
     """
     running = [e.at for e in trace.all(Lifecycle, state="running")]
     first = [p.end for p in trace.all(Phase, what="apply", step=0)]
@@ -192,7 +195,7 @@ def curve(trace: Trace, name: str = "loss") -> list[Metric]:
 
 
 def wire_bytes(trace: Trace) -> dict[str, Traffic]:
-    """Task or host -> all that it sent and received, start and end of the run included.
+    """Task or host -> all that it sent and received in the whole run, its start and end included.
 
     Empty where nothing went over a wire.
     """
@@ -200,12 +203,12 @@ def wire_bytes(trace: Trace) -> dict[str, Traffic]:
 
 
 def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
-    """Task or host -> bytes `sent` and `received` in a step, as the kernel counts. Empty where
-    nothing went over a wire, or for two steps or less.
+    """Task or host -> bytes `sent` and `received` in a step, as the kernel counts them. Empty if
+    nothing went over a wire, or if the run had fewer than two steps.
 
-    What is sent to meet the others, in the first step and after the last does not count. Counters
-    are read at moments of their own: a step that goes on just then counts as far as its exchange is
-    over.
+    Bytes sent while tasks find each other, in the first step, or after the last one are left out. A
+    counter may be read in the middle of a step; that step then counts in proportion to how much of
+    its exchange is done.
     """
     ends = sorted(last for _, last in step_spans(trace).values())
     if len(ends) < 2:
@@ -226,8 +229,8 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
 
 
 def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
-    """A function of time: how many steps are over. Of the step that goes on, the part of its
-    exchange counts, or of its time where it has none.
+    """A function from a time to the number of steps done by then. The current step counts in
+    proportion to how much of its exchange is done, or of its time if it has no exchange.
     """
     exchanges: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for p in with_waits(trace):

@@ -1,14 +1,15 @@
-"""How real a run is: one word, and why. Whoever says the word asks here.
+"""How real a run of processes is: measured or emulated, and why. What a model computes is
+`SIMULATED`; how real a strategy would be on a machine, before it runs, is `strategies.Standing`.
 
 - `measured`: real processes, real bytes, nothing imposed on them.
 - `emulated`: real processes and real bytes, but the speed of a device, a task or a link is imposed,
-  or one kind of device stands for another.
+  a host is cut off, or one kind of device stands for another.
 - `simulated`: a model ran, no process did.
 
-The word is that of the whole run, because its curves, averages and totals span the whole run. A run
-on which something was imposed for a while stays emulated after that has been taken back; `why` says
-what it was, and from when to when. `pause` and `kill` impose nothing: the process is really stopped
-or gone.
+The word is that of the whole run, because its curves, averages and totals span the whole run. If
+something is imposed on a run for a while, the run stays emulated after that has been taken back;
+`why` says what it was, and from when to when. `pause` and `kill` impose nothing: the process is
+really stopped or gone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SIMULATED = Reality("simulated", "The model ran; no process did.")
 
 
 def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
-    """How real the run of a spec is: as planned or, with its trace, as it has gone so far."""
+    """How real the run of a spec is: as it is planned or, with its trace, as it has been so far."""
     life = trace.all(Lifecycle) if trace else []
     imposed = [
         *_devices(spec),
@@ -45,7 +46,7 @@ def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
 
 
 def over(link: Link | None) -> Reality:
-    """How real an all-reduce between hosts is that is carried out over such links."""
+    """How real an all-reduce is that real processes carry out, with `link` imposed on each host."""
     imposed = link is not None and link != Link()
     return _judge([f"the links between hosts are held to {link}"] if imposed else [])
 
@@ -109,9 +110,9 @@ def _cuts(events: Sequence[Lifecycle]) -> list[str]:
 
 
 def _when(changes: Sequence[tuple[float, bool]]) -> str:
-    """From when to when something was imposed, in words; "" for from start to end.
+    """From when to when something was imposed, in words; "" if from start to end.
 
-    `changes`: a time, and whether it is imposed from then on; it is for one of them.
+    `changes`: times, each with whether it is imposed from then on; for at least one of them it is.
     """
     imposed = [i for i, (_, imposed) in enumerate(changes) if imposed]
     since, after = changes[imposed[0]][0], changes[imposed[-1] + 1 :]

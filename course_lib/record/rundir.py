@@ -1,4 +1,5 @@
-"""The run directory: all that a run leaves, and where. Only this file knows the names in it.
+"""What a run leaves, and where. Other files ask this one for paths; what lies inside `meetings/`
+belongs to the exchange and the strategies, what lies inside `line/` to races.
 
     spec.json  machine.json  run.json   what was asked for, on which machine, and how it was planned
     programs.pickle  schedule.pickle    what the tasks do
@@ -45,7 +46,7 @@ LOGS = ("stdout.log", "stderr.log")
 def home() -> Path:
     """Where runs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory.
 
-    Made, for this user alone, if it is not there.
+    It is made if it is not there, and only this user can read it.
     """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     path = Path(os.environ.get("LOCKSTEP_HOME") or Path(base, "lockstep")).expanduser()
@@ -84,14 +85,16 @@ class TaskError(BaseModel):
 
 
 class RunDir:
-    """The directory of a run, for whoever writes or reads it. Nothing is made before `describe`."""
+    """The directory of a run, for its writers and readers. `create` makes it, empty; `describe`
+    fills it.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     @classmethod
     def create(cls, spec: RunSpec) -> RunDir:
-        """An empty directory for a run: the one that the spec names, or one in `home()`.
+        """Make an empty directory for a run: the one that the spec names, or a new one in `home()`.
 
         Raises `SpecError` if that cannot be written, or is not empty.
         """
@@ -125,7 +128,7 @@ class RunDir:
         schedule: object = None,
     ) -> None:
         """Write all that the tasks need to know. `programs`: job -> `module:function`, or a
-        function of the learner's own; `schedule`: the all-reduce, if not the framework's own.
+        function of the learner's own; `schedule`: the all-reduce, or None for the framework's own.
         """
         (self.path / "spec.json").write_text(spec.model_dump_json(indent=1))
         (self.path / "run.json").write_text(facts.model_dump_json(indent=1))
@@ -178,7 +181,7 @@ class RunDir:
 
     @property
     def meetings(self) -> Path:
-        """Where the tasks find each other; it goes when the run is over."""
+        """Where the tasks find each other; it is removed when the run is over."""
         return self.path / "meetings"
 
     @property
@@ -188,7 +191,7 @@ class RunDir:
 
     @property
     def wires(self) -> Path:
-        """The links that our own exchange keeps to where the kernel does not: `network.wires`."""
+        """The links that our own exchange imposes where the kernel cannot: see `network.wires`."""
         return self.meetings / "wires"
 
     def events(self, task: str) -> Path:
@@ -203,11 +206,11 @@ class RunDir:
         return [self._task(task) / name for name in LOGS]
 
     def temporary(self, task: str) -> Path:
-        """Where a task puts temporary files; it goes when the run is over."""
+        """Where a task puts temporary files; it is removed when the run is over."""
         return self._task(task) / "tmp"
 
     def _task(self, task: str) -> Path:
-        return self.path / "tasks" / task.replace(":", "-")
+        return self.path / "tasks" / folder_name(task)
 
     # --- what a run leaves ---
 
@@ -220,14 +223,15 @@ class RunDir:
         (self._task(error.task) / "error.json").write_text(error.model_dump_json())
 
     def errors(self) -> list[TaskError]:
-        """What the tasks that failed have left."""
+        """The errors that failed tasks have left."""
         found = self.path.glob("tasks/*/error.json")
         return [TaskError.model_validate_json(path.read_text()) for path in found]
 
     def leave_value(self, task: str, value: Any) -> None:
-        """Keep what a task's function returned. Raises what pickling does.
+        """Keep what a task's function returned. Raises what pickling raises.
 
-        It appears whole or not at all: a parameter server may be told to leave meanwhile.
+        The file appears whole or not at all, because a parameter server may be told to leave
+        meanwhile.
         """
         path = self._task(task) / "value.pickle"
         draft = path.with_suffix(".draft")
@@ -235,7 +239,7 @@ class RunDir:
         draft.rename(path)
 
     def values(self, tasks: Iterable[str]) -> dict[str, Any]:
-        """What the functions of these tasks returned, as far as they are done."""
+        """Task -> what its function returned, for those of the tasks that are done."""
         paths = {task: self._task(task) / "value.pickle" for task in tasks}
         return {task: pickle.loads(p.read_bytes()) for task, p in paths.items() if p.exists()}
 
@@ -245,18 +249,21 @@ class RunDir:
         return json.loads(path.read_text()) if path.exists() else None
 
     def leave_result(self, result: Any) -> None:
-        """Keep the result, if it is JSON: that of a learner's own functions need not be."""
+        """Keep the result if it can be written as JSON; that of a learner's own functions may not
+        be.
+        """
         with contextlib.suppress(TypeError):
             (self.path / "result.json").write_text(json.dumps(result))
 
     def clear(self) -> None:
-        """Remove what is only of use while the run goes on."""
+        """Remove what is needed only while the run goes on."""
         for path in (*self.path.glob("tasks/*/tmp"), self.meetings):
             shutil.rmtree(path, ignore_errors=True)
 
     def goes_on(self) -> bool:
-        """Whether a run has tasks. The supervisor removes their temporary folders when the last is
-        gone; killed itself, it leaves folders, and processes that are no more.
+        """Whether the run still has tasks. The supervisor removes their temporary folders when the
+        last task is gone. If the supervisor was killed, the folders stay, so their processes are
+        looked for.
         """
         if not any(self.path.glob("tasks/*/tmp")):
             return False
@@ -266,13 +273,18 @@ class RunDir:
         return any(map(psutil.pid_exists, pids)) if pids else time.time() - _made(self.path) < YOUNG
 
 
+def folder_name(task: str) -> str:
+    """A task's name as the name of a file or folder: `worker-0` for `worker:0`."""
+    return task.replace(":", "-")
+
+
 def _made(path: Path) -> float:
     return path.stat().st_mtime
 
 
 def _make_room(runs: Path) -> None:
     """Remove the oldest runs of a folder, but none that is young or goes on."""
-    # their names begin with the time
+    # the names begin with the time, so the oldest come first
     for path in sorted(path for path in runs.iterdir() if path.is_dir())[:-KEEP]:
         with contextlib.suppress(FileNotFoundError):  # another process may remove it as well
             if time.time() - _made(path) > YOUNG and not RunDir(path).goes_on():

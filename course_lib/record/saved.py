@@ -1,5 +1,5 @@
-"""Runs as their directories tell of them, live or long over: what views need of a run, without the
-process that started it.
+"""A run read from its directory, whether it is still going or not; views use it where another
+process started the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTICE = 0.5  # seconds
 
 
 class SavedRun(RunDir):
-    """The run of a directory. It can be looked at, not acted on.
+    """The run in a directory. It can be looked at, but not controlled.
 
     Raises `SpecError` if the directory holds no run.
     """
@@ -35,18 +35,18 @@ class SavedRun(RunDir):
 
     @property
     def trace(self) -> Trace:
-        """What has happened so far; the same object each time, read up to now."""
+        """What has happened so far: the same object each time, brought up to date."""
         return self._trace.refresh()
 
     @property
     def state(self) -> str:
-        """As `Run.state`. A run that ended without a word was stopped."""
+        """As `Run.state`. A run that left no outcome counts as stopped."""
         states = {e.task: e.state for e in self.trace.all(Lifecycle) if e.state in STATES}
         if self.goes_on():
             return "running" if states and "starting" not in states.values() else "starting"
         if any(state in ("failed", "killed") for state in states.values()):
             return "failed"
-        # servers are told to leave when the others are done
+        # services never finish: they are told to leave when the others are done
         awaited = [task for task in self.spec.tasks if not task.startswith(self.facts.services)]
         return "finished" if all(states.get(task) == "done" for task in awaited) else "stopped"
 
@@ -57,7 +57,7 @@ class SavedRun(RunDir):
 
     @property
     def result(self) -> Any:
-        """What came out of it.
+        """The result of the run.
 
         Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
         """
@@ -70,8 +70,9 @@ class SavedRun(RunDir):
 
 
 def first_failure(run: RunDir, trace: Trace, paused: Sequence[str] = ()) -> TaskFailed:
-    """The first failure of a run, which caused all others: of the errors that tasks left, and the
-    deaths that the supervisor saw. If tasks are `paused`, they are the cause of what others say.
+    """The first failure of a run, which caused all others. It is found among the errors that tasks
+    left and the deaths that the supervisor saw. `paused`: tasks that are named as the cause, if the
+    failed task gave up waiting.
     """
     found: list[tuple[float, str, int | None, str, str]] = []
     for e in run.errors():
@@ -89,7 +90,9 @@ def first_failure(run: RunDir, trace: Trace, paused: Sequence[str] = ()) -> Task
 
 
 def saved_runs(path: Path | str) -> dict[str, SavedRun]:
-    """The run of a directory, or those of a race's directory, by label."""
+    """The run in a directory, or the runs in a race's directory, by label. Raises `SpecError` if
+    there is none.
+    """
     path = Path(path)
     if RunDir(path).holds_run:
         run = SavedRun(path)

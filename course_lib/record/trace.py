@@ -29,8 +29,8 @@ from course_lib.record.rundir import RunDir
 class Trace:
     """The events of a run, on one clock that starts at zero when the run starts.
 
-    Made from events in hand, from a file (`Trace.load`), or from a run directory (`Trace.of_run`),
-    of which `refresh` reads what has been written since. `seconds`: time of the last event.
+    It is made from events, from a file (`Trace.load`), or from a run directory (`Trace.of_run`); in
+    the last case `refresh` reads what has been written since. `seconds`: time of the last event.
     """
 
     def __init__(self, events: Iterable[Event] = (), files: RunDir | None = None) -> None:
@@ -44,7 +44,7 @@ class Trace:
 
     @classmethod
     def of_run(cls, run_dir: RunDir | Path | str) -> Trace:
-        """The trace of a run directory, as far as it has got."""
+        """The trace of a run directory, with all that has been written so far."""
         files = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
         return cls(files=files).refresh()
 
@@ -83,8 +83,8 @@ class Trace:
         return f"Trace({len(self)} events, {len(self.tasks)} tasks, {self.seconds:.2f} s)"
 
     def all(self, kind: type[E], task: str | None = None, **fields: object) -> list[E]:
-        """Events of one kind in the order written; on request only those of a task, and those with
-        fields of these values: `all(Phase, "worker:0", what="reduce")`.
+        """Events of one kind in the order written. `task` and `fields` select: `all(Phase,
+        "worker:0", what="reduce")` returns the `reduce` phases of that task.
         """
         events = self.since(kind, 0)
         if task is not None:
@@ -95,12 +95,12 @@ class Trace:
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks that have an event, in order of job and index; hosts are not tasks."""
+        """The tasks that have an event, sorted by job and index; hosts are not among them."""
         known = {e.task for e in self._everything()}
         return sorted((task for task in known if not task.startswith("host:")), key=task_key)
 
     def _everything(self) -> list[Event]:
-        """All events, kind by kind; copied, since another thread may be adding some."""
+        """All events, kind by kind, copied because another thread may be adding some."""
         return [e for events in list(self._events.values()) for e in list(events)]
 
     def _add(self, events: Iterable[Event]) -> None:
@@ -109,7 +109,7 @@ class Trace:
             self.seconds = max(self.seconds, end_of(event))
 
     def _read_on(self, path: Path) -> list[Event]:
-        """The events of whole lines written since the last look at a file."""
+        """The events in the complete lines that were added to a file since it was last read."""
         if not path.exists():
             return []
         with path.open("rb") as file:
@@ -125,7 +125,7 @@ def save_chrome(trace: Trace, path: Path | str) -> None:
     chrome://tracing open.
 
     Format: "Trace Event Format" document of the Chromium project. Times there are microseconds; a
-    task or host is shown as a thread, and all fields of an event stand in its `args`.
+    task or host is shown as a thread, and all fields of an event are in its `args`.
     """
     tasks = sorted({event.task for event in trace}, key=task_key)  # hosts among them
     number = {task: i for i, task in enumerate(tasks)}

@@ -1,7 +1,7 @@
 """Waits: who waited for whom in a reduction, and what ended each wait.
 
-A worker in a synchronous reduction cannot tell waiting for the others from the exchange itself. On
-one clock with all the others, a trace can.
+A worker in a synchronous reduction cannot tell waiting for the others from the exchange itself. A
+trace can, because it has the events of all workers on one clock.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from course_lib.record.events import Phase, Update
 from course_lib.record.trace import Trace
 
 BUSY = ("compute", "apply", "checkpoint")  # phases whose end can let another task go on
-SLACK = 1e-3  # seconds: the clock inside a TensorFlow graph is another one, converted
+SLACK = 1e-3  # seconds: times inside a TensorFlow graph come from another clock and are converted
 
 
 def with_waits(trace: Trace) -> list[Phase]:
-    """All phases of a trace, each `reduce` split into `wait`, until the last worker has come, and
-    the exchange.
+    """All phases of a trace. Where workers meet in a reduction, each `reduce` becomes a `wait`,
+    which lasts until the last of them has come, and the exchange. They meet if no worker left a
+    reduction before all had come, or if the updates name the workers that made them.
     """
     phases, named = trace.all(Phase), [u for u in trace.all(Update) if u.workers]
     return split(phases, named or None) if named or in_lockstep(phases) else phases
 
 
 def in_lockstep(phases: Iterable[Phase]) -> bool:
-    """Whether reductions are collectives: nobody leaves one before everybody has come."""
+    """Whether reductions are collectives: no worker leaves one before all have come."""
     begun: dict[int, dict[str, float]] = defaultdict(dict)
     done: dict[int, dict[str, float]] = defaultdict(dict)
     for p in phases:
@@ -44,16 +45,17 @@ def in_lockstep(phases: Iterable[Phase]) -> bool:
 
 
 def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase]:
-    """The phases, with the waits told apart from the exchanges.
+    """The phases, with each `reduce` split into the wait and the exchange after it.
 
-    `named`: the updates that name the workers whose gradients went into them (`Update.workers`):
-    these wait for each other, and for nobody else. None if the updates of the run name nobody: then
-    all workers wait for each other.
+    `named`: the updates that name the workers whose gradients went into them (`Update.workers`).
+    Workers named in one update wait for each other, and for no other worker. None if no update of
+    the run names workers: then all workers wait for each other.
     """
-    groups: dict[int, set[frozenset[str]]] = defaultdict(set)  # step -> who make an update
+    # step -> the groups of workers that made an update in it
+    groups: dict[int, set[frozenset[str]]] = defaultdict(set)
     for update in named or ():
         groups[update.step].add(frozenset(update.workers.split()))
-    # (step, number of the reduction in it) -> task -> phase; in each, workers wait anew
+    # (step, number of the reduction in it) -> task -> index of its phase
     reductions: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
     seen: Counter[tuple[str, int]] = Counter()
     for i, p in enumerate(phases):
@@ -61,7 +63,7 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
             reductions[p.step, seen[p.task, p.step]][p.task] = i
             seen[p.task, p.step] += 1
     everyone = max(map(len, reductions.values()), default=0)
-    last: dict[int, float] = {}  # index of a phase -> when the last came for whom its task waits
+    last: dict[int, float] = {}  # index of a phase -> when the last came that its task waits for
     for (step, _), index in reductions.items():
         whole = {frozenset(index)} if len(index) == everyone else set()
         for who in whole if named is None else groups[step]:
@@ -71,7 +73,7 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
     found: list[Phase] = []
     for i, p in enumerate(phases):
         came = last.get(i, p.start)
-        # who left before the last came did not wait for it
+        # a worker that left before the last one came did not wait for it
         ready = came if p.start < came <= p.end else p.start
         if ready > p.start:
             found.append(p._replace(what="wait", end=ready))
@@ -80,12 +82,12 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
 
 
 class Wait(NamedTuple):
-    """A wait, the phase that `released` it (None: the trace does not tell), and whether its task
-    waited in a reduction for the `last` to come.
+    """A wait, the phase whose end `released` it (None if the trace does not tell), and whether that
+    is a phase of the `last` worker to come to a reduction.
 
-    For the last worker of a reduction the trace is proof. For any other wait, `released` is what
-    ended last before it: true as a fact, and nearly always the cause. A wait that is over before
-    anybody has done anything waited for the wire.
+    If `last` is true, the trace proves the cause. For any other wait, `released` is the phase that
+    ended last during the wait, which is nearly always the cause. If no phase ended during a wait,
+    the task waited for the wire.
     """
 
     phase: Phase
@@ -94,9 +96,10 @@ class Wait(NamedTuple):
 
 
 def waits(phases: Sequence[Phase]) -> list[Wait]:
-    """All waits among the phases that `with_waits` gives, in their order."""
+    """All waits among the phases that `with_waits` returns, in their order."""
     ends = _Ends(phases)
-    # (step, when the last came) -> who reduced from then on, and who had waited until then
+    # (step, when the last came) -> tasks that reduced from then on, and those that had waited until
+    # then
     meetings: dict[tuple[int, float], set[str]] = defaultdict(set)
     waited: dict[tuple[int, float], set[str]] = defaultdict(set)
     for p in phases:
@@ -115,7 +118,7 @@ def waits(phases: Sequence[Phase]) -> list[Wait]:
 
 
 class _Ends:
-    """Phases by when they ended."""
+    """Phases sorted by their ends."""
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self._busy = sorted((p for p in phases if p.what in BUSY), key=attrgetter("end"))
@@ -128,13 +131,13 @@ class _Ends:
                 self._pushes[p.step].append(p)
 
     def of(self, task: str, at: float) -> Phase | None:
-        """What a task had finished last at a time."""
+        """The phase that a task had finished last at a time."""
         i = bisect_right(self._of_task[task], at, key=attrgetter("end"))
         return self._of_task[task][i - 1] if i else None
 
     def within(self, wait: Phase) -> Phase | None:
-        """What ended last, elsewhere, during a wait; for an update by a parameter server, the
-        computing whose gradient it applied.
+        """The phase of another task that ended last during a wait. If a parameter server made an
+        update in that time, the phase that computed the gradient which it applied.
         """
         first = bisect_right(self._busy, wait.start, key=attrgetter("end"))
         last = bisect_right(self._busy, wait.end, key=attrgetter("end"))

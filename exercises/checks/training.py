@@ -15,7 +15,7 @@ from course_lib.course.limits import bounded
 from course_lib.course.task import Verdict
 from course_lib.errors import SpecError
 from course_lib.launch import start
-from course_lib.record.events import Message, Metric
+from course_lib.record.events import ACTIVE, Message, Metric
 from course_lib.spec import NATIVE, RunSpec
 
 WORKERS, STEPS = 4, 60
@@ -99,7 +99,7 @@ def _other_run(spec: RunSpec) -> Complaint | None:
 
 
 def _unfinished(run: Run) -> Complaint | None:
-    if run.state in ("starting", "running"):
+    if run.state in ACTIVE:
         return (
             f"The run that came back is still {run.state}.",
             "start returns at once. Wait for the end of the run: .wait(60).",

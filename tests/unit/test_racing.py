@@ -36,7 +36,7 @@ from course_lib.racing.line import StartingLine
 from course_lib.record.curves import WINDOW
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
 from course_lib.record.waits import in_lockstep
 from tests.made_up import BATCH, SPEC, asynchronous, lockstep
@@ -737,7 +737,7 @@ def waiting(
 
 
 def arrive(run: Any, task: str) -> None:
-    (run.files.line / task.replace(":", "-")).touch()
+    (run.files.line / folder_name(task)).touch()
 
 
 def test_the_line_opens_for_all_at_once_when_every_worker_of_every_entrant_is_there(

@@ -20,6 +20,7 @@ from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.record.rundir import folder_name
 from course_lib.strategies.tensorflow.steps import after, build, pack, unpack, use, variables_of
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
@@ -58,7 +59,7 @@ def serving(task: Task, name: str) -> Path:
     """The file that says that a server is up. It holds the task's slow factor: a call of `slow`
     reaches the process, but a graph can only read files.
     """
-    return task.files.meetings / f"serving-{name.replace(':', '-')}"
+    return task.files.meetings / f"serving-{folder_name(name)}"
 
 
 def factor_of(task: Task, name: str) -> float:

@@ -14,6 +14,7 @@ from course_lib.errors import LockstepError
 from course_lib.record import measures
 from course_lib.record.curves import EMPTY, Goal
 from course_lib.record.digest import Digest
+from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
@@ -27,7 +28,6 @@ from course_lib.widgets.board.plots import (
     throughput,
 )
 
-ACTIVE = ("starting", "running")
 LEVEL = 1.03  # times as long that count as equally fast
 
 

@@ -17,7 +17,7 @@ from course_lib import text
 from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
 from course_lib.record import measures
-from course_lib.record.events import Message, Phase, task_key
+from course_lib.record.events import ACTIVE, Message, Phase, task_key
 from course_lib.record.reality import SIMULATED, reality
 from course_lib.record.trace import Trace, save_chrome
 from course_lib.record.waits import waits, with_waits
@@ -77,7 +77,7 @@ class Timeline(anywidget.AnyWidget):
         described, data = scene(self.source.trace, self.source.slow)
         sign = badge(self.source.reality, self.source.why)
         described |= {"title": self.source.title, "badge": sign}
-        live = getattr(self.given, "state", "finished") in ("starting", "running")
+        live = getattr(self.given, "state", "finished") in ACTIVE
         with self.hold_sync():  # one message: the columns belong to the description
             self.scene, self.data, self.live = described, data, live
         return self
