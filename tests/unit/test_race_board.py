@@ -681,7 +681,9 @@ def test_a_saved_run_says_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_while_its_temporary_folders_and_a_process_are_there(tmp_path: Path) -> None:
-    run = SavedRun(save(tmp_path / "run", life(("worker:0", "starting"), ("worker:1", "starting"))))
+    starting = life(("worker:0", "starting"), ("worker:1", "starting"))
+    alive = [e._replace(pid=os.getpid()) for e in starting if isinstance(e, Lifecycle)]
+    run = SavedRun(save(tmp_path / "run", alive))
     (tmp_path / "run" / "tasks" / "worker-0" / "tmp").mkdir()
     assert run.state == "starting"
     with (tmp_path / "run" / "lifecycle.jsonl").open("ab") as file:
