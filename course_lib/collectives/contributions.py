@@ -1,4 +1,6 @@
-"""Whose contributions are in every chunk of every rank, followed round by round without numbers."""
+"""Which ranks' contributions each chunk of each rank holds, followed round by round without
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def start(schedule: Schedule, rank: int, chunk: int) -> int:
 
 
 def whole(schedule: Schedule, chunk: int) -> int:
-    """The contributions that belong in the result of a chunk, each once."""
+    """The contributions (a bit set) that belong in the result of a chunk, each once."""
     return (
         1 << schedule.owners[chunk]
         if schedule.kind in ("all_gather", "broadcast")
@@ -51,8 +53,8 @@ def whole(schedule: Schedule, chunk: int) -> int:
 
 
 def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
-    """The contributions that `rank` must have in `chunk` after the last round, each once; None
-    where it does not matter.
+    """The contributions (a bit set) that `rank` must have in `chunk` after the last round, each
+    once; None if any are allowed.
     """
     if rank >= schedule.workers or (
         schedule.kind in ("reduce_scatter", "reduce") and schedule.owners[chunk] != rank
@@ -62,7 +64,7 @@ def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
 
 
 def sound(schedule: Schedule, transfer: Transfer) -> bool:
-    """Whether a transfer is between two different ranks, and both they and its chunk exist."""
+    """Whether a transfer is between two different ranks, and these and its chunk exist."""
     src, dst, chunk, _ = transfer
     return (
         src != dst

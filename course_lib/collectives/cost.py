@@ -1,4 +1,4 @@
-"""The price of a schedule: what every rank and link carries, and how long it takes in the
+"""The cost of a schedule: the bytes that each rank and link carries, and the time in the
 alpha-beta-gamma model.
 """
 
@@ -18,9 +18,9 @@ from course_lib.collectives.turns import take_turns
 
 @dataclass(frozen=True)
 class Cost:
-    """What `cost` returns; bytes are whole numbers and exact.
+    """What `cost` returns. Bytes are exact whole numbers.
 
-    `sent`, `received` and `reduced` are by rank, `up` and `down` by host.
+    `sent`, `received` and `reduced` have an entry for each rank, `up` and `down` for each host.
     """
 
     schedule: Schedule
@@ -37,13 +37,13 @@ class Cost:
 
     @property
     def bytes_per_rank(self) -> int:
-        """What the rank that sends most sends."""
+        """The bytes sent by the rank that sends most."""
         return max(self.sent)
 
     @property
     def busiest_link(self) -> tuple[str, int]:
-        """The link between hosts that carries most, such as ("host 1 up", 4194304); ("none", 0)
-        where nothing leaves a host.
+        """The link between hosts that carries most, such as ("host 1 up", 4194304); ("none", 0) if
+        nothing leaves a host.
         """
         sides = ("up", self.up), ("down", self.down)
         links = {f"host {host} {way}": n for way, side in sides for host, n in enumerate(side)}
@@ -71,15 +71,16 @@ def cost(
     topology: Topology = Topology(),  # noqa: B008  # frozen
     itemsize: int = 1,
 ) -> Cost:
-    """The price of a schedule that `verify` accepts, for a buffer of `bytes` bytes in chunks of
-    whole elements of `itemsize` bytes.
+    """The cost of a schedule that `verify` accepts, for a buffer of `bytes` bytes; chunks are whole
+    elements of `itemsize` bytes.
 
     The time is the sum over rounds, as if each began when the last was over. In a round a rank
     sends its messages one after another, and at the same time receives one after another; bytes
     that cross between hosts share the uplink and the downlink of their host; the longest delay of
-    the messages is paid once; then what came is added. The slowest rank or link makes the round.
-    Where ranks share `cores` there are no such rounds, and the time is that of `turns`. May raise
-    SpecError.
+    the messages is paid once; then what was received is added. The round takes as long as its
+    slowest rank or link. If ranks share `cores` there are no such rounds, and the time is that of
+    `turns`. Raises SpecError if `bytes` is no whole number of elements, or if the topology does not
+    fit the schedule.
     """
     place = topology.place(schedule)
     by_rank, by_host = np.zeros((3, schedule.ranks)), np.zeros((2, int(place.max()) + 1))
@@ -107,8 +108,8 @@ def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_re
 
     For P workers and S bytes in t seconds: S/t times 2(P-1)/P for an all-reduce, (P-1)/P for a
     reduce-scatter or an all-gather (S is the whole buffer), and 1 for a reduction or a broadcast.
-    So algorithms, and numbers of workers, can be compared with the hardware. Where hosts have slow
-    links it can be more than these carry: an algorithm that adds up inside the hosts first sends
+    So algorithms and numbers of workers can be compared with the hardware. If hosts have slow
+    links, it can exceed the speed of these: an algorithm that first adds up inside the hosts sends
     less over them than the factor says.
     """
     factor = {"all_reduce": 2 * (workers - 1) / workers, "reduce": 1.0, "broadcast": 1.0}.get(
@@ -118,10 +119,11 @@ def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_re
 
 
 class Messages(NamedTuple):
-    """The messages of a round, as arrays with one row for each, in the order in which the round
-    first names them: all that goes from `src` to `dst` in a round is one message.
+    """The messages of a round, as arrays with one row for each message. All that goes from `src` to
+    `dst` in a round is one message; they are in the order in which the round first names them.
 
-    `bytes` are sent, and `reduced` of them are added. An empty chunk is still a message.
+    `bytes`: how many are sent; `reduced`: how many of these are added. An empty chunk still makes a
+    message.
     """
 
     src: np.ndarray
@@ -133,8 +135,9 @@ class Messages(NamedTuple):
 def messages(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Messages]:
     """The messages of each round of a schedule that `verify` accepts.
 
-    What is the same as in the round before is the very same array, or the very same `Messages`, so
-    that work on it can be kept. Raises SpecError where `nbytes` is no whole number of elements.
+    If arrays, or all of them, are as in the round before, the same array objects, or the same
+    `Messages` object, are returned again, so that a caller can keep what it computed from them.
+    Raises SpecError if `nbytes` is no whole number of elements.
     """
     ends = schedule.byte_ends(nbytes, itemsize)
     sizes = np.diff(ends)
@@ -161,8 +164,8 @@ def messages(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Mes
 
 
 def _pairs(r: Round, ranks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The pairs of ranks that talk in a round, in the order in which it first names them, and the
-    pair of each row (None: row i is pair i).
+    """The pairs (src, dst) of a round, in the order in which it first names them, and for each row
+    the number of its pair (None: row i is pair i).
     """
     pair = r.src.astype(np.int64) * ranks + r.dst
     unique, first, of_row = np.unique(pair, return_index=True, return_inverse=True)
@@ -177,7 +180,7 @@ def _pairs(r: Round, ranks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
 def _share(
     m: Messages, place: np.ndarray, topology: Topology
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a round adds to the price: bytes sent, received and added by rank, shape (3, ranks);
+    """What a round adds to the cost: bytes sent, received and added by rank, shape (3, ranks);
     bytes up and down by host, (2, hosts); and the terms of its slowest port or link, (8,).
     """
     ranks, hosts = len(place), int(place.max()) + 1
@@ -186,7 +189,7 @@ def _share(
     across = place[m.src] != place[m.dst]
     links = [np.bincount(place[end], across * m.bytes, hosts) for end in (m.src, m.dst)]
     loads = [_load(who, m.bytes, across, ranks) for who in (m.src, m.dst)]
-    # On a shared link the delays overlap, the bytes do not.
+    # On a shared link delays overlap, but bytes do not.
     loads += [
         _rows(hosts, messages_across=n > 0, bytes_across=n, delays_across=n > 0) for n in links
     ]

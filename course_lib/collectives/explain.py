@@ -1,5 +1,5 @@
-"""Explains a wrong result: not only which rank lacks which contribution, but in which transfer it
-was lost or added again.
+"""Explains a wrong result: which rank lacks which contribution, and in which transfer it was lost
+or added again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Problem:
     """One problem of a schedule, in words (`text`) and as values: its kind, and the round, rank and
     chunk in which it arises.
 
-    For "missing" and "twice": `ranks` have a wrong result because of it, which lacks the data of
-    the ranks in `contributions`, or counts them more than once.
+    For "missing" and "twice": the results of `ranks` are wrong because of it. They lack the data of
+    the ranks in `contributions`, or count them more than once.
     """
 
     kind: ProblemKind
@@ -54,17 +54,17 @@ class Cause(NamedTuple):
 
 @dataclass
 class History:
-    """What happened to the chunks, as far as it can explain a wrong result."""
+    """What happened to the chunks, kept to explain a wrong result."""
 
     schedule: Schedule
     end: State
     # the last transfer into a cell, and what it brought
     arrived: dict[Cell, Arrival] = field(default_factory=dict)
-    # chunk -> copies that replaced contributions which were nowhere else
+    # chunk -> copies that replaced contributions which no other rank had
     lost: dict[int, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
-    # the reduce from which the double count in a cell comes
+    # the reduce that made the double count in a cell
     added_again: dict[Cell, Arrival] = field(default_factory=dict)
-    # after how many rounds a rank had all of a chunk
+    # the number of rounds after which a rank had all of a chunk
     complete: dict[Cell, int] = field(default_factory=dict)
 
     @property
@@ -119,7 +119,9 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
     )
     for number, transfers in enumerate(schedule.rounds):
         usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
-        written: dict[Cell, int] = {}  # what this round has put into a cell so far
+        written: dict[
+            Cell, int
+        ] = {}  # the contributions that this round has put into a cell so far
         replaced = []
         before = dict(history.added_again)
         for t in usable:
@@ -128,7 +130,7 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
             if t.op == "copy":
                 replaced.append(Arrival(number, t, had & ~brought))
                 history.added_again.pop(cell, None)
-            if (t.src, t.chunk) in before:  # the double count came along with the chunk
+            if (t.src, t.chunk) in before:  # the double count came with the chunk
                 history.added_again.setdefault(cell, before[t.src, t.chunk])
             elif t.op == "reduce" and had & brought:
                 history.added_again.setdefault(cell, Arrival(number, t, had & brought))
@@ -141,7 +143,7 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
 
 
 def _note_lost(history: History, replaced: list[Arrival]) -> None:
-    """Note which contributions the copies of a round replaced that are nowhere else after it."""
+    """Note the contributions that copies of a round replaced and that no rank has after it."""
     for number, t, bits in replaced:
         for row in history.end.once:
             bits &= ~row[t.chunk]
@@ -219,7 +221,7 @@ def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) 
             break
         rank, last = last.transfer.src, before
     neighbours = {step.transfer.src for (dst, _), step in history.arrived.items() if dst == rank}
-    # preferably one that sends to it anyway, and the earliest
+    # preferably one that sends to it anyway, then the earliest
     holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))
     after = holders[holder]
     since = "from the start" if after == 0 else f"after round {after - 1}"

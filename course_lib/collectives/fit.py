@@ -1,4 +1,4 @@
-"""Alpha, beta and gamma of a machine, found from a few measured times, and what they say about
+"""Alpha, beta and gamma of a machine, fitted to a few measured times. The fitted model predicts
 times that were not measured.
 """
 
@@ -17,7 +17,8 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 
 NAMES = ("alpha", "beta", "alpha across", "beta across", "gamma", "delay", "delay across", "wire")
-# a column is taken for a mix of others if it differs from one by less than this part of its length
+# a column counts as a mix of others if it differs from the nearest mix by less than this share of
+# its length
 ALIKE = 0.02
 
 
@@ -32,7 +33,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted `topology`. `found` names the parameters that the samples could tell; `residuals`:
+    """A fitted `topology`. `found` names the parameters that the samples determine; `residuals`:
     measured/modelled - 1 for each sample.
     """
 
@@ -58,9 +59,9 @@ def fit(
     `topology` gives hosts and cores, and the numbers from which the search starts; a number stays
     as it is if no sample depends on it or it is not `wanted` (some of `NAMES`). In most algorithms
     the bytes added are half the bytes moved, so samples of one algorithm cannot tell beta from
-    gamma: then gamma is 0 and its time is in beta. To find it, add samples of `recursive_doubling`,
-    or give a `gamma` measured otherwise. Raises SpecError unless there are more samples than
-    parameters.
+    gamma: then gamma is 0 and its time is part of beta. To find gamma, add samples of
+    `recursive_doubling`, or give a `gamma` that was measured in another way. Raises SpecError
+    unless there are more samples than parameters.
     """
     seconds = np.array([s.seconds for s in samples], dtype=float)
     if not len(samples) or not (seconds > 0).all():
@@ -70,7 +71,7 @@ def fit(
         wanted = [name for name in wanted if name != "gamma"]
     fixed = ~np.isin(NAMES, wanted)
     columns = free = np.zeros(0)
-    # which rank or link is slowest depends on the parameters: repeat with those just found
+    # the parameters decide which rank or link is slowest: repeat with those just found
     for _ in range(8):
         terms = _terms(samples, topology)
         if columns.size and np.array_equal(terms, columns):
@@ -85,7 +86,9 @@ def fit(
 
 
 def _terms(samples: Sequence[Sample], topology: Topology) -> np.ndarray:
-    """The `Terms` of each sample, one row each; each schedule and size is priced once."""
+    """The `Terms` of each sample, one row each; the cost of each schedule and size is computed
+    once.
+    """
     priced: dict[tuple[int, int, int], tuple[float, ...]] = {}
     for s in samples:
         key = (id(s.schedule), s.bytes, s.itemsize)
@@ -95,7 +98,7 @@ def _terms(samples: Sequence[Sample], topology: Topology) -> np.ndarray:
 
 
 def _can_tell(columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Which of the wanted columns are there and are no mix of those before them."""
+    """Which of the wanted columns are not all zero and are no mix of those before them."""
     kept: list[int] = []
     for i in np.flatnonzero(wanted & columns.any(axis=0)):
         if kept:
@@ -110,9 +113,9 @@ def _can_tell(columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def _solve(
     columns: np.ndarray, seconds: np.ndarray, start: np.ndarray, free: np.ndarray, fixed: np.ndarray
 ) -> np.ndarray:
-    """The parameters, 0 or more, with the least squares of relative errors.
+    """The parameters, each 0 or more, with the least sum of squared relative errors.
 
-    They are so few that every subset is tried as the set of those above 0.
+    They are so few that every subset can be tried as the set of those above 0.
     """
     found = np.where(fixed | ~columns.any(axis=0), start, 0.0)
     rows = columns / seconds[:, None]

@@ -1,4 +1,6 @@
-"""The alpha-beta-gamma model: what a message and an addition cost, and on what a schedule runs."""
+"""The alpha-beta-gamma model: the cost of a message and of an addition, and the hosts and links
+that a schedule runs on.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ from course_lib.errors import SpecError
 class AlphaBeta:
     """The cost of a path between two ranks: n bytes keep both ends busy for alpha + n beta seconds.
 
-    `alpha`: seconds for each message. `beta`: seconds for each byte. `delay`: seconds for which a
-    message is under way besides, keeping nobody busy (the L of LogP, Culler et al. 1993; books on
-    the alpha-beta model leave it out). Raises SpecError for a negative or infinite number.
+    `alpha`: seconds for each message. `beta`: seconds for each byte. `delay`: further seconds for
+    which a message is under way, without keeping either end busy (the L of LogP, Culler et al.
+    1993; books on the alpha-beta model leave it out). Raises SpecError for a negative or infinite
+    number.
     """
 
     alpha: float
@@ -32,7 +35,7 @@ class AlphaBeta:
 
     @classmethod
     def of(cls, bandwidth: float, delay: float = 0.0) -> AlphaBeta:
-        """From bytes a second (infinite for a path without a limit) and seconds of delay."""
+        """A path of `bandwidth` bytes a second (infinite if unlimited) and `delay` seconds."""
         return cls(0.0, 1 / bandwidth, delay)
 
 
@@ -45,17 +48,16 @@ class Topology:
       downlink, each of 1/inter.beta bytes a second.
     - `gamma`: seconds to add one byte to another.
     - `hosts`: the number of hosts, or the host of each rank; None: as the schedule says.
-    - `cores`: the number of cores that all ranks share, on all hosts together, as when one machine
-      plays them all. Ranks of one host then read from each other's memory, so that a message keeps
-      its receiver busy for alpha + n beta but its sender only for alpha, and a rank that waits
-      gives up its core (see `turns`). None: each rank has a core and a port of its own, as in
-      books.
-    - `wire`: seconds for which a byte occupies the uplink of one host and the downlink of another
-      where links are held to a speed; only with `cores`. It occupies no core: `inter` is then what
-      the cores have to do.
+    - `cores`: the number of cores that the ranks of all hosts share, if one machine plays all
+      hosts. Ranks of one host then read from each other's memory: a message keeps its receiver busy
+      for alpha + n beta, but its sender only for alpha. A rank that waits gives up its core (see
+      `turns`). None: each rank has a core and a port of its own, as in textbooks.
+    - `wire`: seconds for which a byte occupies the uplink of one host and the downlink of another,
+      if the speed of links is imposed; only with `cores`. It occupies no core: `inter` is then the
+      work of the cores.
 
-    The defaults are only the right order of magnitude for processes on a laptop and 1 Gbit/s
-    between hosts; `fit` finds the numbers of a machine. Raises SpecError.
+    The defaults have only the right order of magnitude, for processes on a laptop and 1 Gbit/s
+    between hosts; `fit` finds the numbers of a machine. Raises SpecError for impossible numbers.
     """
 
     intra: AlphaBeta = AlphaBeta(alpha=10e-6, beta=1 / 2e9)
@@ -80,14 +82,14 @@ class Topology:
 
     @property
     def parameters(self) -> np.ndarray:
-        """The seconds by which each of `Terms` is multiplied, in that order."""
+        """The seconds that each of the `Terms` is multiplied by, in the order of `Terms`."""
         i, x = self.intra, self.inter
         return np.array([i.alpha, i.beta, x.alpha, x.beta, self.gamma, i.delay, x.delay, self.wire])
 
 
 class Terms(NamedTuple):
-    """What a time is made of, in the order of `Topology.parameters`: messages and bytes inside
-    hosts and across, bytes added, delays inside and across, and bytes on a wire.
+    """The counts that a time is made of, in the order of `Topology.parameters`: messages and bytes
+    inside hosts and across, bytes added, delays inside and across, and bytes on a wire.
     """
 
     messages: float = 0
@@ -106,8 +108,8 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """What the books say an algorithm costs, without looking at its rounds: rounds, messages, the
-    bytes that the busiest rank sends and that all ranks send, and the terms of the time.
+    """The textbook cost of an algorithm, from formulas and not from its schedule: rounds, messages,
+    the bytes that the busiest rank sends, the bytes that all ranks send, and the terms of the time.
 
     It holds for sizes that divide evenly into the chunks, with all ranks on one host (for
     `hierarchical`: on equal hosts). It is exact, or with `exact=False` an upper bound.

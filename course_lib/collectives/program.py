@@ -1,16 +1,17 @@
-"""What each rank does when a schedule is carried out between processes: a plain list of operations,
-one after another. Pure data: no processes, no bytes, no clock.
+"""What each rank does when processes carry out a schedule: a list of operations, done one after
+another. It is pure data: no processes, no bytes, no clock.
 
-`exchange.execution` interprets the list with bytes, `turns` interprets the same list with time.
+`exchange.execution` carries out the list on bytes; `turns` goes through the same list and adds up
+time.
 
 A rank has two buffers: the caller's own array, and a buffer in shared memory that ranks of the same
-host read. A chunk is copied from one to the other only where it must be: into the shared buffer
-before another rank first reads it, out of it after it is last written. Between hosts messages go
-straight from buffer to buffer.
+host read. A chunk is copied between them only when it must be: into the shared buffer before
+another rank first reads it, and back to the own array after it was last written. Between hosts
+messages go straight from buffer to buffer.
 
 Long chunks travel in pieces: piece k of a message holds the k-th part of each of its chunks. As
-soon as a piece has been received it goes on in the next round, while those behind it are still
-under way.
+soon as a piece has been received it is sent on in the next round, while the pieces after it are
+still under way.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Any, NamedTuple
 
 from course_lib.collectives.schedule import Schedule, Transfer
 
-# bytes in a piece: few enough to be still in a core's cache when the next rank reads them, and
-# enough to be worth waking up for
+# bytes in a piece: so few that they are still in a core's cache when the next rank reads them, and
+# so many that waking that rank is worth it
 PIECE = 1 << 20
 
-# Places: the caller's array, the shared buffer, and from SPARE on arrays for sums that have to wait
-# because what they replace is still being read.
+# Places: the caller's array, the shared buffer, and from SPARE on spare arrays for sums that have
+# to wait because what they replace is still being read.
 MINE, SHARED, SPARE = 0, 1, 2
 
 
@@ -39,8 +40,8 @@ class Begin(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Hand a piece of a message over to `peer`: first copy the spans in `enters` from the own array
-    to the shared buffer; then the peer may read the `parts`, each a place and a span.
+    """Offer a piece of a message to `peer`: first copy the spans in `enters` from the own array to
+    the shared buffer; then the peer may read the `parts`, each of which is a place and a span.
     """
 
     round: int
@@ -50,7 +51,9 @@ class Offer(NamedTuple):
 
 
 class Await(NamedTuple):
-    """Wait until the next piece from `peer` is there; `first`: it is the first of a message."""
+    """Wait until the next piece from `peer` is there; `first`: whether it is the first of a
+    message.
+    """
 
     round: int
     peer: int
@@ -65,8 +68,8 @@ class UntilRead(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A span of a piece that came: add it to what lies at the place `source` (None: only copy it)
-    and put the result at the place `target`; `leaves`: and in the own array as well.
+    """A span of a received piece: add it to what is at the place `source` (None: only copy it) and
+    put the result at the place `target`; if `leaves`, also in the own array.
     """
 
     source: int | None
@@ -76,9 +79,10 @@ class Part(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Read the piece from `peer` that is there, and show the peer that it has been read.
+    """Read the awaited piece from `peer`, and show the peer that it has been read.
 
-    `chunks`: where this is the last piece of a message, its chunks and their elements, else empty.
+    `chunks`: if this is the last piece of a message, each of its chunks and how many elements that
+    has; else empty.
     """
 
     round: int
@@ -88,7 +92,7 @@ class Take(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Copy a sum that had to wait from the place `source` to `target`; `leaves`: and to the own
+    """Copy a sum that had to wait from the place `source` to `target`; if `leaves`, also to the own
     array.
     """
 
@@ -105,8 +109,8 @@ class Programs:
     """The programs of all ranks for a schedule that `verify` accepts; `place` is the host of each
     rank.
 
-    Without `private` arrays the callers' numbers are in the shared buffers from the beginning, and
-    stay there.
+    If not `private`, the callers' numbers are in the shared buffers from the beginning, and stay
+    there.
     """
 
     def __init__(self, schedule: Schedule, place: Sequence[int], private: bool = True) -> None:
@@ -127,7 +131,9 @@ class Programs:
 
 
 class _Sent(NamedTuple):
-    """A chunk that is sent from a place. `enters`: it is copied into the shared buffer first."""
+    """A chunk and the place from which it is sent. `enters`: whether it is copied into the shared
+    buffer first.
+    """
 
     chunk: int
     place: int
@@ -135,8 +141,8 @@ class _Sent(NamedTuple):
 
 
 class _Received(NamedTuple):
-    """A chunk that is received: see `Part`. `staged`: the result has to wait in a spare array until
-    the rank's own messages of the round have been read.
+    """A chunk that is received: see `Part`. `staged`: whether the result has to wait in a spare
+    array until the rank's own messages of the round have been read.
     """
 
     chunk: int
@@ -147,8 +153,8 @@ class _Received(NamedTuple):
 
 
 class _Messages(NamedTuple):
-    """What a rank sends and receives in a round, by peer, in the order in which the round first
-    names the peers.
+    """What a rank sends and receives in a round, for each peer, in the order in which the round
+    first names the peers.
     """
 
     sends: dict[int, list[_Sent]]
@@ -156,7 +162,7 @@ class _Messages(NamedTuple):
 
 
 class _Layout:
-    """Follows where each chunk of a rank lies, round by round."""
+    """Follows, round by round, in which place each chunk of a rank is."""
 
     def __init__(
         self, place: Sequence[int], private: bool, rank: int, transfers: list[list[Transfer]]
@@ -205,7 +211,7 @@ class _Layout:
         return _Sent(t.chunk, SHARED if near else here, enters)
 
     def _received(self, t: Transfer, number: int, last: bool, leaving: set[int]) -> _Received:
-        """`last`: no other transfer writes the chunk after this one."""
+        """`last`: whether no other transfer writes the chunk after this one."""
         source, target = self.lies[t.chunk], self._target(t.chunk, number)
         self.lies[t.chunk] = target
         leaves = self.private and target == SHARED and last
@@ -213,8 +219,8 @@ class _Layout:
         return _Received(t.chunk, source if t.op == "reduce" else None, target, leaves, staged)
 
     def _target(self, chunk: int, number: int) -> int:
-        """The shared buffer, if what is written in a round is read by ranks of this host before it
-        is written again; else the own array.
+        """The shared buffer, if ranks of this host read what the round writes before it is written
+        again; else the own array.
         """
         until = min((w for w in self.writes[chunk] if w > number), default=math.inf)
         is_read = any(number < r <= until for r in self.reads[chunk])
@@ -222,13 +228,14 @@ class _Layout:
 
 
 class _Compiler:
-    """Cuts the messages of a rank into pieces, and lists what is to be done with each."""
+    """Cuts the messages of a rank into pieces, and lists the operations on each."""
 
     def __init__(self, rounds: list[_Messages], ends: list[int], itemsize: int) -> None:
         self.rounds, self.ends = rounds, ends
         self.piece = max(1, PIECE // itemsize)  # elements
         self.offered: Counter[int] = Counter()  # pieces, by peer
-        # place, chunk, piece -> the peers that read it, and how many pieces they have read then
+        # place, chunk, piece -> the peers that read it, each with how many pieces it has read by
+        # then
         self.unread: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
         self.ops: list[Operation] = []
 
@@ -259,10 +266,10 @@ class _Compiler:
                 self.unread[part.place, part.chunk, k].append((peer, self.offered[peer]))
 
     def _receive(self, number: int, receives: dict[int, list[_Received]], k: int) -> None:
-        """What is staged is stored when all pieces have been read, so that ranks never wait for one
-        another in a circle.
+        """Staged sums are stored only when all pieces have been read, so that ranks never wait for
+        one another in a circle.
         """
-        # chunk -> its last part, and where the sum is
+        # chunk -> its last part, and the place of the sum
         staged: dict[int, tuple[_Received, int]] = {}
         for peer, received in receives.items():
             pieces = self._pieces(received)
@@ -288,13 +295,13 @@ class _Compiler:
             self.ops.append(Store(place, part.target, part.leaves, self._span(part.chunk, k)))
 
     def _until_read(self, part: _Received, k: int) -> None:
-        """Wait for the readers of what the result of a transfer replaces."""
+        """Wait until what the result of a transfer replaces has been read."""
         for place in {part.target, MINE} if part.leaves else {part.target}:
             readers = self.unread.pop((place, part.chunk, k), ())
             self.ops += [UntilRead(peer, pieces) for peer, pieces in readers]
 
     def _pieces(self, parts: Iterable[_Sent] | Iterable[_Received]) -> int:
-        """In how many pieces a message travels; one where all its chunks are empty."""
+        """The number of pieces of a message; 1 if all its chunks are empty."""
         return max(1, -(-max(self._length(part.chunk) for part in parts) // self.piece))
 
     def _length(self, chunk: int) -> int:
@@ -307,7 +314,9 @@ class _Compiler:
 
 
 def _joined(parts: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The same parts, with neighbours that are treated alike made one: each ends in its span."""
+    """The same parts, of which each ends in its span, with adjoining spans joined if the parts are
+    otherwise equal.
+    """
     found: list[tuple[Any, ...]] = []
     for *treatment, span in parts:
         if found and [*found[-1][:-1]] == treatment and found[-1][-1].stop == span.start:

@@ -1,12 +1,12 @@
 """A collective as data: a `Schedule` is a sequence of rounds, and a round is a set of transfers.
 
-The buffer of every rank is cut into equal chunks. A transfer takes one chunk from `src` to `dst`,
-where it is added to what is there ("reduce") or takes its place ("copy"). All transfers of a round
-read what was there at the start of the round. No barrier stands between rounds: a rank goes on when
+The buffer of every rank is cut into equal chunks. A transfer sends one chunk from `src` to `dst`,
+where it is added to what is there ("reduce") or replaces it ("copy"). All transfers of a round read
+what was there at the start of the round. There is no barrier between rounds: a rank goes on when
 its own sends of the round have left and its own receives have been applied.
 
-Rounds are written in one of two ways: as lists, which a learner writes, or as arrays, for thousands
-of ranks. Both are read in the same way: `schedule.rounds[2][0]` is a `Transfer`.
+Rounds can be written as lists, which is what a learner does, or as arrays, for thousands of ranks.
+Both are read in the same way: `schedule.rounds[2][0]` is a `Transfer`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Transfer(NamedTuple):
 
 
 class Round(Sequence[Transfer]):
-    """The transfers of one round, held as arrays: row i takes `span[i]` chunks, from `chunk[i]` on,
-    from `src[i]` to `dst[i]`.
+    """The transfers of one round, held as arrays: row i sends `span[i]` chunks, from `chunk[i]` on,
+    from rank `src[i]` to rank `dst[i]`.
 
-    Any of `src`, `dst`, `chunk` and `span` may be one number for all rows. As a sequence it has one
-    `Transfer` for each chunk.
+    Each of `src`, `dst`, `chunk` and `span` may be one number for all rows. As a sequence, a round
+    has one `Transfer` for each chunk sent.
     """
 
     __slots__ = ("chunk", "dst", "reduce", "span", "src")
@@ -61,8 +61,8 @@ class Round(Sequence[Transfer]):
 
     @classmethod
     def of(cls, transfers: Iterable[Any], number: int = 0) -> Round:
-        """A round from transfers or plain 4-tuples. Raises SpecError, with the `number` of the
-        round, for something else.
+        """A round from transfers or plain 4-tuples. Raises SpecError, which names the `number` of
+        the round, for anything else.
         """
         if isinstance(transfers, Round):
             return transfers
@@ -117,9 +117,9 @@ def _transfer(given: Any, number: int) -> Transfer:
 
 
 class Rounds(Sequence[Round]):
-    """`count` rounds that are made when they are needed: round i is `make(i)`.
+    """`count` rounds, each made when it is needed: round i is `make(i)`.
 
-    `a + b` is the rounds of `a`, then those of `b`.
+    `a + b` has the rounds of `a`, then those of `b`.
     """
 
     def __init__(self, count: int, make: Callable[[int], Round]) -> None:
@@ -171,8 +171,8 @@ class Schedule:
       nothing and need no result.
     - `hosts`: the host of each rank (default: all on host 0).
 
-    Ranks that contribute nothing to a chunk start with zeros there. Raises SpecError when the parts
-    do not fit together; whether the rounds reach the goal is for `verify` to say.
+    Ranks that contribute nothing to a chunk start with zeros there. Raises SpecError if the fields
+    do not fit together; whether the rounds reach the goal is checked by `verify`.
     """
 
     name: str
@@ -211,7 +211,7 @@ class Schedule:
         return self.workers + self.servers
 
     def task(self, rank: int) -> str:
-        """The task that a rank is: `worker:3`, or `ps:0` for the first rank beyond the workers."""
+        """The task of a rank: `worker:3`, or `ps:0` for the first rank beyond the workers."""
         return f"worker:{rank}" if rank < self.workers else f"ps:{rank - self.workers}"
 
     def bounds(self, length: int) -> np.ndarray:
@@ -223,7 +223,7 @@ class Schedule:
     def byte_ends(self, nbytes: int, itemsize: int = 1) -> np.ndarray:
         """The same in bytes, for a buffer of `nbytes` bytes whose elements have `itemsize` bytes.
 
-        Raises SpecError where that is no whole number of elements.
+        Raises SpecError if that is no whole number of elements.
         """
         if nbytes < 0 or itemsize < 1 or nbytes % itemsize:
             raise SpecError("bytes", nbytes, f"a whole number of elements of {itemsize} bytes")
@@ -233,7 +233,7 @@ class Schedule:
         """The same schedule on `hosts`: a number of hosts, which get equal blocks of workers, or
         the host of each worker or of each rank.
 
-        Servers that are not placed are dealt out to the hosts in turn.
+        Servers without a place in `hosts` are dealt out to the hosts in turn.
         """
         placement = place(self.workers, hosts) if isinstance(hosts, int) else tuple(hosts)
         if len(placement) == self.workers:
@@ -243,8 +243,8 @@ class Schedule:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that are equal for two schedules if they do the same, whatever their names
-        and hosts.
+        """16 hex digits, equal for two schedules with the same transfers, whatever their names and
+        hosts.
         """
         facts = (self.workers, self.servers, self.chunks, self.kind, self.owners)
         state = hashlib.blake2b(repr(facts).encode(), digest_size=8)
@@ -270,7 +270,7 @@ class Schedule:
 
 
 def check_number(name: str, value: int, least: int = 1) -> int:
-    """Return a number if it is whole and at least `least`, else raise SpecError."""
+    """Return `value` if it is a whole number and at least `least`, else raise SpecError."""
     if not isinstance(value, int) or value < least:
         raise SpecError(name, value, f"a whole number from {least} on")
     return value
@@ -278,7 +278,7 @@ def check_number(name: str, value: int, least: int = 1) -> int:
 
 def bounds(length: int, chunks: int) -> np.ndarray:
     """The ends of `chunks` nearly equal parts of `length` elements, 0 first, shape (chunks + 1,);
-    the first parts get one element more (as in numpy.array_split).
+    the first parts get one element more, as in numpy.array_split.
     """
     size, extra = divmod(length, chunks)
     part = np.arange(chunks + 1)
@@ -287,7 +287,7 @@ def bounds(length: int, chunks: int) -> np.ndarray:
 
 def place(ranks: int, hosts: int | Sequence[int]) -> tuple[int, ...]:
     """The host of each rank: `hosts` is a number of hosts, which get equal blocks of neighbours, or
-    the host of each rank. Raises SpecError.
+    the host of each rank. Raises SpecError for a number or a sequence that does not fit.
     """
     if isinstance(hosts, int):
         if not 1 <= hosts <= ranks:

@@ -1,14 +1,15 @@
-"""The same schedule in simulated time: no barrier between rounds, every rank goes on when its own
+"""A schedule in simulated time. There is no barrier between rounds: each rank goes on when its own
 inputs are there.
 
-The model of the books. A rank goes through its rounds in order. In a round it sends its messages
-one after another, without waiting for their receivers; each takes α + nβ. A message between hosts
-then waits for its turn on the two links, and every message is under way for the delay of its path.
-Meanwhile the rank receives its messages one after another as they come in, and each keeps it busy
-for α + nβ as well. When all that it sends has left and all that it expects is there, it adds (γ a
-byte) and goes on. Where all ranks are alike this gives the time of `cost`; with stragglers it shows
-who waits for whom. It is computed a round at a time, for thousands of ranks. Where ranks share
-`Topology.cores`, the model is that of `turns`, which is slower: for tens of ranks.
+This is the textbook model. A rank goes through its rounds in order. In a round it sends its
+messages one after another, without waiting for their receivers; each takes α + nβ. A message
+between hosts then waits for its turn on the two links, and every message is under way for the delay
+of its path. Meanwhile the rank receives its messages one after another as they come in, and each
+keeps it busy for α + nβ as well. When all its messages have left and all that it expects have come,
+it adds (γ a byte) and goes on. If all ranks are alike, this gives the time of `cost`; with
+stragglers it shows which rank waits for which. It is computed a round at a time, and is fast enough
+for thousands of ranks. If ranks share `Topology.cores`, the model of `turns` is used, which is
+slower: it is for tens of ranks.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ MOST_TRACED = 1_000_000
 
 @dataclass(frozen=True)
 class Simulation:
-    """A simulated run: when each rank was done (`finish`, in seconds, shape (ranks,)), and the
-    whole of it (`seconds`); `trace` if it was asked for.
+    """A simulated run: when each rank was done (`finish`, in seconds, shape (ranks,)), when all
+    were (`seconds`), and the `trace` if it was asked for.
     """
 
     schedule: Schedule
@@ -69,10 +70,11 @@ def simulate(
 ) -> Simulation:
     """Run a schedule that `verify` accepts in simulated time, for a buffer of `bytes` bytes.
 
-    `delay`: seconds by which a rank starts late. `slow`: the factor by which all that a rank does
-    takes longer. Both by rank, such as `{3: 0.1}`, or one for each rank. With `trace=True` there is
-    a `Message` for each transfer (a million at most), with the times of the message that held it.
-    May raise SpecError.
+    `delay`: seconds by which a rank starts late. `slow`: how many times as long everything takes
+    that a rank does. Both are either a mapping from ranks, such as `{3: 0.1}`, or a sequence with a
+    number for each rank. With `trace=True` there is a `Message` for each transfer (a million at
+    most), with the times of the message that held it. Raises SpecError for numbers that do not fit
+    the schedule.
     """
     if trace and sum(map(len, schedule.rounds)) > MOST_TRACED:
         allowed = f"false for a schedule of this size: at most {MOST_TRACED} transfers are kept"
@@ -95,7 +97,7 @@ def simulate(
 
 
 def _events(schedule: Schedule, times: Times, sizes: list[int]) -> Iterator[Message]:
-    """One event for each transfer, told by the rank that receives it."""
+    """One event for each transfer, with the receiving rank as its task."""
     tasks = [schedule.task(rank) for rank in range(schedule.ranks)]
     for number, r in enumerate(schedule.rounds):
         for t in r:
@@ -104,8 +106,8 @@ def _events(schedule: Schedule, times: Times, sizes: list[int]) -> Iterator[Mess
 
 
 class _Network:
-    """Ports and links. What is known of a round is kept for the next, where the same ranks exchange
-    as much again: over the rounds of a ring it all stays the same.
+    """Ports and links. What was computed for a round is kept for the next one, in case the same
+    ranks exchange as many bytes again: in a ring all rounds are alike.
     """
 
     def __init__(self, topology: Topology, place: np.ndarray, slow: np.ndarray) -> None:
@@ -115,7 +117,7 @@ class _Network:
         self.last: Messages | None = None
 
     def round(self, m: Messages, at: np.ndarray) -> np.ndarray:
-        """When each rank has done the round that it begins at `at`, both of shape (ranks,)."""
+        """When each rank is done with a round that it begins at `at`; both have shape (ranks,)."""
         self._look(m)
         if self.one_each:  # no queues at the ports: much faster
             self.sent = at + self.sending
@@ -132,13 +134,15 @@ class _Network:
         return after + self.adding
 
     def times(self, m: Messages, number: int) -> Times:
-        """When each message of the last round, `number`, began to leave, and had been received."""
+        """When each message of the last round, which has this `number`, began to leave, and when it
+        had been received.
+        """
         sent, came = self.sent - self.sending, self.came[m.dst] if self.one_each else self.came
         rows = zip(*(column.tolist() for column in (m.src, m.dst, sent, came)), strict=True)
         return {(number, src, dst): (start, end) for src, dst, start, end in rows}
 
     def _look(self, m: Messages) -> None:
-        """Who talks to whom, and how long that takes."""
+        """Find which ranks exchange messages in a round, and how long that takes them."""
         last, self.last = self.last, m
         if m is last:
             return
@@ -161,7 +165,7 @@ class _Network:
         self.on_link = inter.beta * m.bytes[self.across]
 
     def _links(self, sent: np.ndarray) -> np.ndarray:
-        """When each message is over, as those between hosts take turns on uplinks and downlinks."""
+        """When each message is over; those between hosts take turns on uplinks and downlinks."""
         if not len(self.across):
             return sent
         over = sent.copy()
@@ -171,12 +175,13 @@ class _Network:
 
 
 def serve(server: np.ndarray, free: np.ndarray, arrive: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """When each of n messages is through its server, if every server takes messages one at a time,
-    in the order in which they arrive.
+    """When each of n messages has been served, if every server takes messages one at a time, in the
+    order in which they arrive.
 
-    `server`, `arrive`, `work`: which server, from when on, and for how many seconds, shape (n,).
-    `free`: when each server is first free; on return, when it is free again (changed in place). A
-    message is over no earlier than it arrives: it comes in while its sender is still sending it.
+    `server`, `arrive`, `work`, each of shape (n,): the server of each message, when it arrives, and
+    the seconds that it takes. `free`: when each server is first free; on return, when it is free
+    again (changed in place). A message is over no earlier than it arrives: it comes in while its
+    sender is still sending it.
     """
     end = np.empty(len(server))
     if not len(server):
@@ -185,7 +190,7 @@ def serve(server: np.ndarray, free: np.ndarray, arrive: np.ndarray, work: np.nda
     # where the queue of each server begins in `order`
     starts = np.flatnonzero(np.diff(server[order], prepend=-1))
     lengths = np.diff(starts, append=len(order))
-    if len(starts) <= lengths.max():  # few servers with long queues: each queue at a stroke
+    if len(starts) <= lengths.max():  # few servers with long queues: one queue at a time
         for begin, length in zip(starts, lengths, strict=True):
             queue = order[begin : begin + length]
             done = np.cumsum(work[queue])

@@ -1,16 +1,16 @@
-"""Ranks that take turns on a few cores, as on a laptop: the time of a schedule where one machine
+"""The time of a schedule if ranks take turns on a few cores, as on a laptop, where one machine
 plays all ranks.
 
-Rank r works on core r modulo `Topology.cores`. It goes through its program, the very list of
+Rank r works on core r modulo `Topology.cores`. It goes through its program, the same list of
 operations that `exchange` carries out, and keeps the core until it has to wait; then the rank that
 has been ready for longest goes on. There is no barrier.
 
-A rank works α to offer a piece to a rank of its host, which works α + nβ to read its n bytes, and
-nγ more if it adds them. Between hosts both work α + nβ with the α and β of that path, and what came
-is then added as if it had come from the same host; where `Topology.wire` says so, the bytes also
-stand in line for the uplink of one host and the downlink of the other, as in `network.wires`. All
-other work is counted in α and β as well, so that α and β alone, found on one algorithm, say how
-long any other takes.
+To offer a piece to a rank of its host, a rank works for α seconds. The other works for α + nβ to
+read the n bytes, and for nγ more if it adds them. Between hosts both work for α + nβ, with the α
+and β of that path, and the bytes are then added as if they had come from the same host. If
+`Topology.wire` is set, the bytes also queue for the uplink of one host and the downlink of the
+other, as in `network.wires`. All other work is counted in α and β as well, so that α and β, found
+with one algorithm, give the time of any other.
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ from course_lib.collectives.program import (
 )
 from course_lib.collectives.schedule import Schedule
 
-# Found once, by measuring nine algorithms on 2, 3, 4 and 8 ranks; with half or twice as much of any
-# one, most predicted times come out a few per cent worse.
+# Found once, by measuring nine algorithms on 2, 3, 4 and 8 ranks. If any one of them is halved or
+# doubled, most predicted times are a few per cent worse.
 CALL = Terms(messages=7)  # a rank begins and ends a call
-HEARD = Terms(messages=2)  # a rank sees that what it will write over has been read
-SWAP = 1.5  # β: a sum that has to wait is written to a spare array, and copied from there
+HEARD = Terms(messages=2)  # a rank sees that what it will overwrite has been read
+SWAP = 1.5  # in β: a sum that has to wait is written to a spare array, and copied from there
 TURN = Terms(messages=2)  # a core turns to a rank that has waited
 
 Times = dict[tuple[int, int, int], tuple[float, float]]
-"""By round, sender and receiver of a message: when it was offered, and when all of it was read."""
+"""(Round, sender, receiver) of a message -> when it was offered, and when all of it had been read.
+"""
 
 Word = tuple[str, int, int]
-"""What ranks tell each other: ("sent", a, b) is a piece from a to b, ("read", a, b) that b has read
-one of a's.
+"""What ranks tell each other: ("sent", a, b) that a piece from a is there for b, ("read", a, b)
+that b has read a piece from a.
 """
 
 Moment = tuple[float, int]
-"""When, and by which event."""
+"""A time in seconds, and the event that happened then."""
 
-_SOON = 1e-12  # seconds: what differs by less happens at the same time, but for rounding
+_SOON = 1e-12  # seconds: times that differ by less are equal but for rounding
 
 
 @dataclass(frozen=True)
 class Turns:
-    """When each rank was done (`finish`, in seconds, shape (ranks,)), what the time of the last one
-    is made of (`terms`), and when each message went (`times`).
+    """When each rank was done (`finish`, in seconds, shape (ranks,)), the `terms` of the time of
+    the last one, and the `times` of each message.
     """
 
     finish: np.ndarray
@@ -80,8 +81,9 @@ def take_turns(
     """Carry out a schedule that `verify` accepts, in simulated time, on `topology.cores` cores
     (None: one for each rank), with the callers' numbers in shared memory.
 
-    By rank: `late` is by how many seconds it begins late, `slow` how many times longer all that it
-    does takes (`terms` show neither). May raise SpecError.
+    `late`: for each rank, how many seconds late it begins; `slow`: for each rank, how many times as
+    long its work takes (`terms` show neither). Raises SpecError if the bytes or the topology do not
+    fit the schedule.
     """
     length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
     place = topology.place(schedule).tolist()
@@ -111,12 +113,12 @@ def work(op: Operation, near: bool, itemsize: int = 1) -> Terms:
             return Terms(bytes=added, messages_across=1, bytes_across=whole, reduced=added)
         case Store():
             return Terms(bytes=SWAP * itemsize * _sum([op.span]))
-    return Terms()  # to wait costs nothing, and far readers are waited for by the system
+    return Terms()  # waiting costs nothing, and the system waits for far readers
 
 
 def _looking_ahead(program: list[Operation]) -> list[Operation]:
-    """The program with what follows an `Await` at once, to look whether our own pieces have been
-    read, moved before it: as the rank sees that while it waits, it takes no time of its own then.
+    """The program, with each `UntilRead` that directly follows an `Await` moved before it: a rank
+    sees while it waits whether its pieces have been read, so that takes no extra time.
     """
     found: list[Operation] = []
     for op in program:
@@ -130,10 +132,10 @@ def _sum(spans: Iterable[slice]) -> int:
 
 
 class _Cores:
-    """The cores, the ranks in line for them, and what ranks have been told.
+    """The cores, the ranks that queue for them, and what ranks have been told.
 
-    Each event is kept with the one event that it followed and the work in between: that leads back
-    from the end to the beginning, and says what the time went into.
+    Each event is kept with the event that it followed and the work in between. So from the last
+    event a chain leads back to the beginning; the work along it is what the time was spent on.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class _Cores:
         self.next = [0] * len(programs)  # the operation of each rank
         self.awaited: Counter[tuple[int, int]] = Counter()  # pieces, by receiver and sender
         self.told: Counter[Word] = Counter()
-        # how often it must have been told, and to which rank
+        # how often the waiting rank must be told, and the rank
         self.waiting: dict[Word, tuple[int, int]] = {}
         # the event that each followed, and the work between
         self.past: list[tuple[int, Terms]] = []
@@ -176,7 +178,9 @@ class _Cores:
     def _after(
         self, event: int, done: Terms, time: float, do: Callable[..., None], what: Any
     ) -> int:
-        """Let something happen at `time`, as the consequence of an event and the work after it."""
+        """Schedule `do(what, ...)` for `time`, as a consequence of an event and the work `done`
+        after it.
+        """
         self.past.append((event, done))
         heapq.heappush(self.coming, (time, len(self.past) - 1, do, what))
         return len(self.past) - 1
@@ -193,7 +197,9 @@ class _Cores:
         self._after(event, TURN, now + self._seconds(TURN), self._go_on, rank)
 
     def _go_on(self, rank: int, now: float, event: int) -> None:
-        """The next operation of a rank; the next rank if this one has to wait or is done."""
+        """Begin the next operation of a rank, or let the next rank go on if this one has to wait or
+        is done.
+        """
         while self.next[rank] < len(self.programs[rank]):
             op = self.programs[rank][self.next[rank]]
             if self._has_to_wait(rank, op):
@@ -241,8 +247,8 @@ class _Cores:
             self._after(event, Terms(), end - _SOON, self._tell, ("read", peer, rank))
 
     def _cross(self, what: tuple[int, int, float], now: float, event: int) -> None:
-        """A piece between hosts comes to its uplink. It is over when the uplink and the downlink
-        have carried its bytes, after all that came before it.
+        """A piece between hosts reaches its uplink. It has crossed when the uplink and the downlink
+        have carried its bytes, after those of all earlier pieces.
         """
         src, dst, size = what
         up, down = ("up", self.place[src]), ("down", self.place[dst])
@@ -252,13 +258,13 @@ class _Cores:
         self._under_way(src, dst, *max(self.free[up], self.free[down]))
 
     def _carried(self, begin: Moment, size: float) -> Moment:
-        """When a link is free again that carries so many bytes from then on."""
+        """When a link is free again that begins to carry `size` bytes at `begin`."""
         carried = Terms(wired=size)
         self.past.append((begin[1], carried))
         return begin[0] + self._seconds(carried), len(self.past) - 1
 
     def _under_way(self, src: int, dst: int, now: float, event: int) -> None:
-        """A piece is under way for the delay of its path."""
+        """Let a piece arrive after the delay of its path."""
         near = self.place[src] == self.place[dst]
         way = Terms(delays=1) if near else Terms(delays_across=1)
         self._after(event, way, now + self._seconds(way) - _SOON, self._tell, ("sent", src, dst))
@@ -274,7 +280,7 @@ class _Cores:
         return sum(map(operator.mul, done, self.parameters))
 
     def _way_to(self, event: int) -> Terms:
-        """All work on the way from the beginning to an event."""
+        """The work along the chain of events from the beginning to an event."""
         total = np.zeros(len(self.parameters))
         while event >= 0:
             event, done = self.past[event]

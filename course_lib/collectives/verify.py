@@ -1,5 +1,5 @@
-"""The proof of a schedule: every worker ends with every contribution exactly once; or what goes
-wrong, in words.
+"""Proves a schedule right: every worker ends with every contribution exactly once. Otherwise it
+says in words what goes wrong.
 
 The kinds of problems (`Problem.kind`):
 
@@ -12,10 +12,11 @@ The kinds of problems (`Problem.kind`):
   barrier, it may land before the old value has left.
 - "missing", "twice": after the last round a contribution is missing, or counted more than once.
 
-A schedule with "nothing", "conflict", "overwrite" or "self" is refused even where its numbers would
+A schedule with "nothing", "conflict", "overwrite" or "self" is refused even if its numbers would
 come out right by luck. Several reduces into one chunk in one round are fine (they commute), and so
-is a reduce into a chunk that its rank sends in the same round, as in a swap: what arrives waits
-beside the chunk until the old value has left. `Proof.second_buffer` says how much room that takes.
+is a reduce into a chunk that its rank sends in the same round, as in a swap: the chunk that arrives
+is kept in a second buffer until the old value has left. `Proof.second_buffer` is the size that this
+buffer needs.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ LIMIT = 20  # problems kept: a wrong schedule is usually wrong in many places
 
 @dataclass(frozen=True)
 class Proof:
-    """What `verify` found: true where the schedule is right; its text has the first few problems.
+    """What `verify` found: true if the schedule is right; as text, its first few problems.
 
-    `problems` are in the order of their rounds, those of the result last; `left_out` more were
-    found. `second_buffer` is the largest number of chunks that a rank both sends and adds into in
-    one round.
+    `problems` are in the order of their rounds, with those of the result last; `left_out`: how many
+    more were found. `second_buffer` is the largest number of chunks that a rank both sends and adds
+    into in one round.
     """
 
     schedule: Schedule
@@ -53,7 +54,9 @@ class Proof:
         return self.ok
 
     def state(self, rounds: int | None = None) -> State:
-        """Who has what after the first `rounds` rounds (0: at the start; default: at the end)."""
+        """The contributions that each rank has after the first `rounds` rounds (0: at the start;
+        default: at the end).
+        """
         state = State(self.schedule)
         for transfers in self.schedule.rounds[:rounds]:
             state.apply(t for t in transfers if sound(self.schedule, t))
@@ -109,7 +112,7 @@ def _misplaced(schedule: Schedule, number: int, t: Transfer) -> Problem:
 
 
 def _only(what: str, count: int, given: int, modulo: int) -> str:
-    """What there is, and a hint where `given` would be right modulo a number."""
+    """The numbers that exist, and a hint if `given` would be right modulo `modulo`."""
     there = f"are only {what}s 0 to {count - 1}" if count > 1 else f"is only {what} 0"
     hint = f" Is % {modulo} missing?" if -modulo <= given < 2 * modulo else ""
     return f"there {there}.{hint}"
@@ -125,9 +128,9 @@ def _nothing(state: State, number: int, transfers: Sequence[Transfer]) -> Iterat
 def _collisions(
     number: int, transfers: Sequence[Transfer], swaps: Counter[int]
 ) -> Iterator[Problem]:
-    """The problems of transfers of a round that write the same chunk, or write one that is sent.
+    """The problems of transfers of a round that write the same chunk, or one that is being sent.
 
-    Swaps are no problem, and are counted for each rank.
+    Swaps are no problem; they are counted in `swaps` for each rank.
     """
     sending = {(t.src, t.chunk) for t in transfers}
     landed: dict[tuple[int, int], Transfer] = {}

@@ -1,8 +1,8 @@
 """Communicator: one rank of a group of processes that carry out schedules together.
 
-Every rank has a buffer in shared memory. To send a piece to a rank of the same host is to say that
-it lies ready there; the receiver reads it where it lies, and adds or copies it. To another host the
-bytes go over TCP. What a rank does, in which order, is worked out beforehand
+Every rank has a buffer in shared memory. To send a piece to a rank of the same host, it only tells
+that rank that the piece is ready there; the receiver reads it in place, and adds or copies it. To
+another host the bytes go over TCP. A rank's operations and their order are computed beforehand
 (`collectives.program`) and then carried out (`execution`). There is no barrier.
 """
 
@@ -29,7 +29,7 @@ from course_lib.network.wires import Wires
 from course_lib.record.events import Message
 
 PATIENCE = 30.0  # seconds
-_KEPT = 64  # calls that are kept for the next time
+_KEPT = 64  # prepared calls that are kept for use again
 _PAGE = 1 << 16
 
 
@@ -37,9 +37,10 @@ class Communicator:
     """Rank `rank` of a group that meets in `directory`; `place` is the host of each rank, and
     `address` where other hosts reach this one.
 
-    `record` is given a `Message` for each transfer that this rank receives. `patience`: how many
-    seconds it waits for a rank that gives no sign of life. `wires`: the links between hosts, where
-    this exchange alone imposes them; they are closed with the group. Not for two threads at a time.
+    `record` is called with a `Message` for each transfer that this rank receives. `patience`: how
+    many seconds it waits for a rank that gives no sign of life. `wires`: the links between hosts,
+    if this exchange imposes them itself; they are closed with the group. Only one thread at a time
+    may use it.
     """
 
     def __init__(
@@ -63,13 +64,14 @@ class Communicator:
         self._closed = False
 
     def execute(self, schedule: Schedule, array: np.ndarray) -> None:
-        """Carry out a schedule that `verify` accepts, in place: `array` is what this rank
-        contributes, and afterwards its result.
+        """Carry out a schedule that `verify` accepts, in place: `array` holds this rank's
+        contribution before, and its result after.
 
         All ranks call it with the same schedule and with an array of the same length and dtype: any
         shape, any length, 0 included, any dtype that has an addition. A server brings zeros. Raises
-        `SpecError`; `Mismatch` on all ranks where they do not agree; `RankLost` where a rank dies
-        or gives no sign of life. After one of the last two the group is of no further use.
+        `SpecError` for an array or a schedule that does not fit; `Mismatch` on all ranks if they do
+        not agree on the call; `RankLost` if a rank dies or gives no sign of life. After `Mismatch`
+        or `RankLost` the group cannot be used any more.
         """
         if not array.flags.writeable:
             raise SpecError(
@@ -106,9 +108,7 @@ class Communicator:
             self._segment = None
 
     def _call(self, schedule: Schedule, length: int, dtype: np.dtype, private: bool) -> Call:
-        """All that is known of a call before it begins; kept, since training makes the same calls
-        in every step.
-        """
+        """The prepared call. It is kept, since training makes the same calls in every step."""
         if self._broken:
             raise self._broken
         key = (id(schedule), length, dtype, private)
@@ -139,7 +139,7 @@ class Communicator:
         return programs
 
     def _segment_for(self, call: Call) -> Segment:
-        """The segment for a call, once no peer needs what the last call left there."""
+        """The segment for a call; waits until no peer needs what the last call left there."""
         with self._blame():
             self._group.settle()
         size = call.length * call.dtype.itemsize
@@ -172,7 +172,7 @@ class Communicator:
 def check_dtype(dtype: np.dtype) -> None:
     """Raise `SpecError` for a dtype that has no addition."""
     try:
-        if dtype.hasobject or dtype.kind in "SU":  # texts can be added, too
+        if dtype.hasobject or dtype.kind in "SU":  # numpy adds texts, too
             raise TypeError
         np.add(np.empty(0, dtype), np.empty(0, dtype), out=np.empty(0, dtype))
     except TypeError:

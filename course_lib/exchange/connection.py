@@ -1,8 +1,8 @@
 """A connection to one peer: between hosts it carries the bytes of a piece, between ranks of one
-host only the word that the piece lies ready in shared memory.
+host only the message that the piece is ready in shared memory.
 
-What is sent is a sequence of records: a header, and for some kinds a payload. A piece for a peer on
-this host ("near") has none.
+A connection carries records: each is a header, followed for some kinds by a payload. A piece for a
+peer on this host ("near") has no payload.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from course_lib.exchange.memory import Counters, Segment
 HEADER = struct.Struct("<BxxxIqdd")
 # what a rank's call is about; a piece of a message; the rank's counters; a sign of life
 CALL, DATA, COUNTERS, PULSE = range(4)
-_MOST_BUFFERS = 64  # handed to the system at once
+_MOST_BUFFERS = 64  # passed to the system in one call
 _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
-AWAKE = 200e-6  # seconds in which a rank that waits stays awake
+AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
 
 NO_DESCRIPTOR = -1
 
@@ -44,7 +44,9 @@ def _header(kind: int, attached: int = 0, number: int = 0) -> bytes:
 
 
 class Waiting(NamedTuple):
-    """Bytes that wait to be sent, whether they end a piece, and a descriptor sent along."""
+    """Bytes that wait to be sent, whether they end a piece, and a file descriptor to send with
+    them.
+    """
 
     view: memoryview
     ends_piece: bool = False
@@ -52,15 +54,16 @@ class Waiting(NamedTuple):
 
 
 class Connection:
-    """Our end of the connection to `peer`. A peer on this host is `near`: `counters` is then where
-    we count the pieces that we have read.
+    """Our end of the connection to `peer`. A peer on this host is `near`; we then count the pieces
+    that we have read from it in `counters`.
 
-    Of the pieces that were sent, `offered` were handed over and `cleared` are no longer needed in
-    our buffer: a near peer has read them, or the system has taken those for a far peer. `stamps`
-    holds, for each piece that can be taken, when the peer offered it. No method waits for long.
+    `offered`: how many pieces were offered to the peer; `cleared`: how many of these are no longer
+    needed in our buffer, because a near peer has read them or the system has taken them for a far
+    peer. `stamps` holds, for each piece that can be taken, when the peer offered it. No method
+    waits for long.
 
-    `due(size)` says when a far piece that is offered now will have arrived, where links are imposed
-    by this exchange alone.
+    `due(size)` is the time at which a far piece of that many bytes, offered now, has arrived; given
+    if this exchange imposes the links itself.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Connection:
         self._peers_counters: Counters | None = None
         self.stamps: deque[float] = deque()
         self._due = due
-        # stamp of a far piece that is here before it is due, so that it cannot be taken yet, and
+        # of a far piece that is here before it is due, and so cannot be taken yet: its stamp, and
         # when it is due
         self.early: tuple[float, float] | None = None
         self.text = b""  # what the peer's last call is about
@@ -92,8 +95,8 @@ class Connection:
         self._out: deque[Waiting] = deque()
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
-        self._held = False  # the payload of a far piece has to be taken before more is read
-        self._payload = 0  # its bytes that are still to come
+        self._held = False  # whether the payload of a far piece must be taken before more is read
+        self._payload = 0  # how many of its bytes are still to come
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
         if counters:
@@ -112,8 +115,8 @@ class Connection:
         return bool(self._out)
 
     def offer(self, parts: Sequence[memoryview]) -> None:
-        """Offer a piece of a message: to be sent as soon as there is room, or to a near peer only
-        the word that it is there (no parts).
+        """Offer a piece of a message. To a far peer its `parts` are sent as soon as there is room;
+        a near peer is only told that the piece is ready (`parts` is empty).
         """
         self.offered += 1
         size, now = sum(map(len, parts)), clock()
@@ -136,8 +139,8 @@ class Connection:
             self._tell(_header(PULSE))
 
     def say(self, text: bytes, segment: Segment) -> None:
-        """Tell the peer what the pieces that follow belong to, and pass on the segment in which
-        they lie, if either has changed.
+        """Tell the peer to which call the next pieces belong, and pass it the segment that holds
+        them, if either has changed.
         """
         if self._said == (text, segment):
             return
@@ -147,7 +150,7 @@ class Connection:
         self._queue(record, segment.fd if attach else NO_DESCRIPTOR)
 
     def push(self) -> None:
-        """Send as much as there is room for. Sets `gone` when the peer is."""
+        """Send as much as there is room for. Sets `gone` if the peer is gone."""
         try:
             while self._out:
                 if self._out[0].fd != NO_DESCRIPTOR:
@@ -166,7 +169,7 @@ class Connection:
             self.gone = True
 
     def _leave_out(self, sent: int) -> None:
-        """Drop the first `sent` bytes of those that wait, as they have been sent."""
+        """Drop the first `sent` waiting bytes, which have been sent."""
         while self._out and sent >= len(self._out[0].view) and self._out[0].fd == NO_DESCRIPTOR:
             done = self._out.popleft()
             sent -= len(done.view)
@@ -179,7 +182,7 @@ class Connection:
         self.push()
 
     def _tell(self, record: bytes) -> None:
-        """Send a record without a payload, at once if nothing waits before it."""
+        """Send a record without a payload: at once if nothing waits before it, else after that."""
         if not self._out:
             try:
                 sent = self.sock.send(record)
@@ -195,9 +198,10 @@ class Connection:
     # --- from the peer ---
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there is something to hear.
+        """Wait until there is something to read; return whether there is.
 
-        It stays awake for a while, yielding the core: to be woken takes longer than most waits.
+        It polls for a while and yields the core in between, because waking up takes longer than
+        most waits.
         """
         awake = clock() + min(AWAKE, seconds)
         while not self._ready.poll(0):
@@ -207,8 +211,8 @@ class Connection:
         return True
 
     def hear(self) -> None:
-        """Read what has come, up to the payload of a far piece. Sets `gone` at the end of the
-        stream.
+        """Read the records that have come, up to the payload of a far piece. Sets `gone` at the end
+        of the stream.
         """
         try:
             while not self._held:
@@ -234,7 +238,7 @@ class Connection:
             self.gone = True
 
     def arrive(self) -> float:
-        """The seconds until the early piece is due; 0 if it can be taken from now on."""
+        """The seconds until the early piece is due; if 0, it can be taken now."""
         assert self.early
         stamp, due = self.early
         left = due - clock()
@@ -244,10 +248,10 @@ class Connection:
         return max(0.0, left)
 
     def take(self, views: list[memoryview]) -> bool:
-        """Read the payload of a far piece into `views`, as far as it has come; whether it is
+        """Read what has come of the payload of a far piece into `views`; return whether it is
         complete.
 
-        Views that are full are removed from the list.
+        Full views are removed from the list.
         """
         try:
             while self._payload:
@@ -270,13 +274,13 @@ class Connection:
         return True
 
     def leave(self) -> None:
-        """Nothing more will be sent."""
+        """Tell the peer that nothing more will be sent."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
     def close(self, deadline: float) -> None:
-        """Close, once the peer has left as well or time is up: a far connection that is closed
-        before the peer has read everything loses the rest.
+        """Close, once the peer has left as well or `deadline` has passed: if a far connection is
+        closed before the peer has read everything, the rest is lost.
         """
         with contextlib.suppress(OSError):
             while (
@@ -288,12 +292,12 @@ class Connection:
         self._said, self._peers_counters = (b"", None), None
 
     def _lacking(self) -> int:
-        """How many bytes of the next record are missing: to read more would take bytes of a
+        """How many bytes of the next record are missing. Reading more would take bytes of its
         payload.
         """
         if len(self._in) < HEADER.size:
             return HEADER.size - len(self._in)
-        # of the records that are read here, only a call is longer than its header
+        # of the records read here, only a CALL is longer than its header
         return HEADER.size + int(HEADER.unpack_from(self._in)[2]) - len(self._in)
 
     def _read_records(self) -> None:

@@ -1,4 +1,4 @@
-"""Carries out the program of one rank: each operation with bytes."""
+"""Carries out the program of one rank on real bytes, operation by operation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from course_lib.record.events import Message
 class Call(NamedTuple):
     """A schedule with a length and a dtype, and this rank's program for it.
 
-    All ranks must agree on what it is `about`; `text` is how they tell each other.
+    All ranks must agree on what it is `about`; they tell each other in `text`.
     """
 
     schedule: Schedule
@@ -44,10 +44,10 @@ class Call(NamedTuple):
 
 class Execution:
     """Carries out `call` on `mine`, the caller's array, and on the `segment` that ranks of this
-    host read (`mine` may lie there).
+    host read. `mine` is None if the caller's numbers are in the segment.
 
-    `record` is given a `Message` for each transfer that was received. `spares`: spare memory, kept
-    for all calls, as new memory costs more than the work in it.
+    `record` is called with a `Message` for each transfer that was received. `spares`: spare arrays,
+    kept from call to call because allocating them costs more time than using them.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Execution:
         self.before: dict[int, int] = {}  # peer -> pieces offered before this call
 
     def run(self) -> None:
-        """Returns when this rank has its result, and the system has taken all that goes to other
-        hosts. Ranks of this host may still read from the shared buffer.
+        """Return when this rank has its result, and the system has taken all bytes for other hosts.
+        Ranks of this host may still read from the shared buffer.
         """
         do: dict[type, Callable[[Any], None]] = {
             Begin: self._begin,
@@ -111,7 +111,9 @@ class Execution:
             self.begun[op.peer] = stamp
 
     def _check(self, connection: Connection) -> None:
-        """Before anything of a peer is read: is its call the same?"""
+        """Raise `Mismatch` if a peer's call is not ours; called before anything of the peer is
+        read.
+        """
         if connection.text != self.call.text:
             raise self.group.disagree(connection.peer, json.loads(connection.text or b"{}"))
         if connection.window:
@@ -145,8 +147,8 @@ class Execution:
             np.copyto(self.buffers[MINE][part.span], target)
 
     def _read(self, connection: Connection, op: Take) -> None:
-        """Read a piece from the network: what is to be added into a spare array, the rest straight
-        to its place.
+        """Read a piece from the network: parts to be added go into a spare array, the others
+        straight to their places.
         """
         added = sum([p.span.stop - p.span.start for p in op.parts if p.source is not None])
         room = self._spare(0, added)

@@ -1,5 +1,5 @@
-"""The connections of a rank to its peers, and all waiting for them: every wait has a bound, and
-ends in an error that names a rank.
+"""The connections of a rank to its peers, and all waits for them. Every wait has a bound, after
+which it raises an error that names a rank.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from course_lib.exchange.memory import Counters
 from course_lib.network.wires import Wires
 
 TICK = 0.1  # seconds after which a waiting rank looks at the others
-_FAREWELL = 1.0  # seconds that peers have to read the last bytes
+_FAREWELL = 1.0  # seconds for which peers may read the last bytes
 
 
 class Group:
-    """All connections of this rank. `about` says what its call is, `round` how far it has got."""
+    """All connections of this rank. `about` describes its present call, `round` is the round it is
+    in.
+    """
 
     def __init__(self, meeting: Meeting, patience: float, wires: Wires | None = None) -> None:
         self.meeting, self.patience, self.wires = meeting, patience, wires
@@ -35,7 +37,7 @@ class Group:
         self._counters = Counters(len(meeting.place))
 
     def begin(self, about: dict[str, Any], peers: Sequence[int]) -> None:
-        """Begin a call, and make those connections to its peers that are missing.
+        """Begin a call, and make the missing connections to its peers.
 
         Raises `RankLost` for a peer that does not come in time.
         """
@@ -64,10 +66,11 @@ class Group:
                 raise self.accuse(missing[0], f"it did not come within {self.patience:g} s")
 
     def wait(self, connection: Connection, room: bool = False) -> None:
-        """Wait a while for something to happen on a connection: something to read, or with `room`
-        something sent. To be called in a loop; meanwhile all other connections go on sending.
+        """Wait a while until there is something to read on a connection or, with `room`, until
+        something has been sent. To be called in a loop; meanwhile all other connections go on
+        sending.
 
-        Raises `RankLost` or `Mismatch` where waiting is of no use.
+        Raises `RankLost` or `Mismatch` if waiting is useless.
         """
         busy = [other for other in self.connections.values() if other.sending]
         if not room and connection.early:
@@ -94,7 +97,7 @@ class Group:
                 if happened.get(other.sock.fileno(), 0) & ~select.POLLIN:
                     other.push()
             ready, idle = connection.sock.fileno() in happened, not happened
-        # a rank that is always busy must show a sign of life as well
+        # a rank that is always busy must give signs of life, too
         if idle or clock() - self._pulsed > self.patience / 4:
             self._look_around(connection)
         if ready:
@@ -105,7 +108,7 @@ class Group:
     def wait_until_clear(self, connection: Connection, pieces: int) -> None:
         """Wait until the first `pieces` pieces sent to a peer are no longer needed in our buffer.
 
-        A near peer does not wake us when it has read one, so look: at first all the time, then
+        A near peer does not wake us when it has read one, so we poll: at first all the time, then
         every millisecond.
         """
         start = self._since = looked = clock()
@@ -131,13 +134,11 @@ class Group:
             self.wait_until_clear(connection, connection.offered)
 
     def accuse(self, rank: int, why: str) -> LockstepError:
-        """The error for a lost rank. All ranks get the same error: the first cause that any rank
-        has found.
-        """
+        """The error for a lost rank. All ranks get the same one: the first reported by any rank."""
         return self._error(self.meeting.accuse({"rank": rank, "why": why, "round": self.round}))
 
     def disagree(self, peer: int, call: dict[str, Any]) -> LockstepError:
-        """The error for a peer whose call is another than ours."""
+        """The error for a peer whose call is not ours."""
         ranks, calls = zip(
             *sorted([(self.rank, self.about), (peer, call)], key=lambda one: one[0]), strict=True
         )
@@ -177,7 +178,7 @@ class Group:
             next(other for other in busy if other.sock is sock).push()
 
     def _look_around(self, connection: Connection | None = None) -> None:
-        """Show a sign of life, and see whether another rank has found an error or is silent."""
+        """Give a sign of life, and raise an error if another rank has reported one or is silent."""
         now = clock()
         if verdict := self.meeting.verdict():
             raise self._error(verdict)
@@ -196,8 +197,8 @@ class Group:
             raise self.accuse(connection.peer, why + "stopped, or busy with something else")
 
     def _compare(self) -> None:
-        """Post what our call is about, and compare it with all other ranks, not only with our
-        peers: ranks with different calls may wait for each other by way of others.
+        """Post what our call is about, and compare it with the calls of all ranks, not only of our
+        peers: two ranks with different calls may wait for each other through a third.
         """
         self.meeting.post({"calls": self.calls, "about": self.about, "at": clock()})
         for peer in range(len(self.meeting.place)):

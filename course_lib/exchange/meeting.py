@@ -1,8 +1,7 @@
-"""Where ranks meet: a directory in which each leaves its addresses, and the first that finds an
-error leaves word for all others.
+"""The directory in which ranks meet: each leaves its addresses there, and the first that finds an
+error reports it there to all others.
 
-No data passes here. Ranks look at the directory when they connect, and when one has waited for
-longer than usual.
+No data passes through it. Ranks look there when they connect, and when a wait is longer than usual.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Meeting:
         return sock
 
     def answer(self, door: socket.socket) -> tuple[int, socket.socket] | None:
-        """The rank that calls and its socket; None for a caller that does not know the secret."""
+        """Accept a caller: its rank and the socket; None if it does not know the secret."""
         sock, _ = door.accept()
         sock.settimeout(5)
         with contextlib.suppress(OSError):
@@ -87,16 +86,16 @@ class Meeting:
         return None
 
     def accuse(self, verdict: dict[str, Any]) -> dict[str, Any]:
-        """Leave word of an error, for all ranks; the first word counts, and is returned."""
+        """Report an error to all ranks. The first report counts, and is returned."""
         self._leave("verdict", verdict, first=True)
         return self.verdict() or verdict
 
     def verdict(self) -> dict[str, Any] | None:
-        """The error that a rank has found, if any has."""
+        """The error that a rank has reported; None if none has."""
         return self.read("verdict")
 
     def post(self, said: dict[str, Any]) -> None:
-        """Let the others see what this rank's call is about."""
+        """Show the other ranks what this rank's call is about."""
         self._leave(f"{self.rank}.call", said)
 
     def posted(self, peer: int) -> dict[str, Any] | None:
@@ -115,7 +114,7 @@ class Meeting:
         os.close(self._directory_fd)
 
     def _leave(self, name: str, content: dict[str, Any], first: bool = False) -> None:
-        """Write a file at a stroke; with `first`, only if it does not exist yet."""
+        """Write a file so that it appears whole; with `first`, only if it does not exist yet."""
         draft = self.directory / f".{name}.{self.rank}"
         draft.write_text(json.dumps(content))
         if first:
@@ -137,7 +136,8 @@ class Meeting:
     def _path(self, rank: int) -> str:
         """The address of a rank's AF_UNIX socket.
 
-        An address may have about 100 characters, so on Linux the directory is named in a short way.
+        An address may have at most about 100 characters, so on Linux a short path stands for the
+        directory.
         """
         if sys.platform == "linux":
             return f"/proc/self/fd/{self._directory_fd}/{rank}"

@@ -1,5 +1,5 @@
-"""Shared memory without a name, which is gone with the last process that has it: buffers that ranks
-of one host read, and the counters by which they see that they have been read.
+"""Shared memory without a name, which is freed with the last process that holds it: buffers that
+ranks of one host read, and counters of the pieces that have been read.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-_FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # with all its pages at once
+_FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # maps all pages at once
 _COUNTER = np.dtype(np.int64)
 
 
 class Segment:
-    """`size` bytes of shared memory of our own behind the file descriptor `fd`; or, from an `fd`
-    that another rank sent, that rank's segment, to be read only (the descriptor is closed).
+    """Our own shared memory of `size` bytes, with its file descriptor `fd`; or, given the `fd` that
+    another rank sent, that rank's segment, read-only (the descriptor is then closed).
     """
 
     def __init__(self, size: int = 0, fd: int | None = None) -> None:
@@ -39,17 +39,17 @@ class Segment:
         return np.frombuffer(self._memory, dtype, length)
 
     def close(self) -> None:
-        """Close our own segment; its memory goes with the last array on it."""
+        """Close our own segment; its memory is freed with the last array on it."""
         os.close(self.fd)
         self._memory = None
 
 
 class Counters:
-    """A counter for each of `ranks` ranks in a segment: how many pieces of that rank the owner has
-    read.
+    """A segment with a counter for each of `ranks` ranks: how many pieces of that rank the owner of
+    the counters has read.
 
-    In shared memory, so that nobody has to be woken to see it. Only the owner writes; `fd` is that
-    of another rank's.
+    They are in shared memory, so that a rank can read them without waking the owner. Only the owner
+    writes. `fd`: the descriptor of another rank's counters, to read those.
     """
 
     def __init__(self, ranks: int, fd: int | None = None) -> None:
@@ -64,13 +64,13 @@ class Counters:
         self.segment.close()
 
     def __setitem__(self, rank: int, pieces: int) -> None:
-        with self._fence:  # a barrier: all that was read before this line has been read
+        with self._fence:  # a barrier: the reads before this line are done
             pass
         self._counts[rank] = pieces
 
     def __getitem__(self, rank: int) -> int:
         found = int(self._counts[rank])
-        with self._fence:  # a barrier: what is written after this line is written after that
+        with self._fence:  # a barrier: the writes after this line come after the read
             pass
         return found
 

@@ -1,5 +1,5 @@
-"""`allreduce`: carry out one algorithm, or several side by side, and see what it cost beside what
-it should cost.
+"""`allreduce`: carry out one algorithm, or several side by side, and compare the measured cost with
+the predicted one.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ Algorithm = str | Callable[..., Schedule]
 
 @dataclass(frozen=True)
 class AllReduce:
-    """What an all-reduce of `bytes` bytes for each worker did and took.
+    """The result of an all-reduce of `bytes` bytes for each worker.
 
-    `bytes_sent_per_worker` is what the worker that sent most has sent, `busiest_link_bytes` what
-    the busiest link between two hosts carried, both counted in the trace. `seconds` is the quickest
-    of several calls; `predicted_seconds` what the model says, with parameters found on other calls
-    of the same processes. `bus_bandwidth` is in bytes a second, as nccl-tests define it. `exact`:
-    every worker had the exact sum. `reality` is "measured" (real processes), "emulated" (over links
-    that are held to a speed) or "simulated". `arrays`: the results, if arrays were given. `link`:
-    the link that was imposed.
+    `bytes_sent_per_worker`: the bytes that the worker that sent most has sent;
+    `busiest_link_bytes`: the bytes on the busiest link between a host and the others; both are
+    counted in the trace. `seconds` is the time of the quickest of several calls;
+    `predicted_seconds` is what the model predicts, with parameters fitted to other calls.
+    `bus_bandwidth` is in bytes a second, as nccl-tests define it. `exact`: whether every worker had
+    the exact sum. `reality` is "measured" (real processes), "emulated" (over links that are held to
+    a speed) or "simulated". `arrays`: the results, if arrays were given. `link`: the link that was
+    imposed, if any.
     """
 
     algorithm: str
@@ -114,16 +115,17 @@ def allreduce(
     link: Link | None = None,
     **options: Any,
 ) -> AllReduce:
-    """Sum arrays over workers, by an algorithm of the course or a function of your own, in real
-    processes on this machine.
+    """Sum arrays over workers in real processes on this machine, with an algorithm of the course or
+    a function of your own.
 
     `what`: one array for each worker (same shape and dtype), or how many bytes each worker brings
-    (a number, or a text like "4MiB"), which then are known numbers whose sum is checked. Workers of
-    one host share memory, hosts talk over TCP, through a `link` of each if one is given. With
-    `simulated` no process starts, and the time is that of the model. `options` go to the algorithm.
+    (a number, or a text like "4MiB"). In the second case the workers bring known numbers, and their
+    sum is checked. Workers of one host share memory; hosts talk over TCP, each through a `link` if
+    one is given. With `simulated` no process starts, and the time is the model's. `options` are
+    passed to the algorithm.
 
-    Raises `SpecError` before any process starts; for a function of yours that is
-    not right, with the reason.
+    Raises `SpecError` before any process starts. If a function of your own is wrong, the error says
+    why.
 
         allreduce("4MiB", "hierarchical", workers=8, hosts=2).seconds
     """
@@ -141,8 +143,8 @@ def compare(
     link: Link | None = None,
     **options: Any,
 ) -> list[AllReduce]:
-    """`allreduce` with several algorithms side by side (default: all), in the same processes where
-    they need equally many.
+    """`allreduce` with several algorithms side by side (default: all). Those that need equally many
+    processes run in the same ones.
     """
     if repeats < 1:
         raise SpecError("repeats", repeats, "a whole number from 1 on")
@@ -180,20 +182,20 @@ def compare(
 
 
 def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
-    """All-reduce algorithms side by side, with `options` of `AllReduceStage`; its button carries
-    them out for real.
+    """All-reduce algorithms side by side, with the `options` of `AllReduceStage`; its button
+    carries them out in real processes.
 
     stage("ring", "hierarchical", workers=8, hosts=2, bytes="4MiB", link=Link(mbit=200))
     """
-    # widgets take long to import
+    # importing widgets takes long
     from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 
     return AllReduceStage(*algorithms, run=functools.partial(compare, repeats=3), **options)
 
 
 def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
-    """Carry out jobs with the same ranks. The model is fitted in the same processes or, for links,
-    in the same way without them.
+    """Carry out jobs with the same ranks. The model is fitted in the same processes; with a link,
+    in processes of their own without it.
     """
     if link:
         done, model = measure_over(link, jobs)
@@ -205,8 +207,8 @@ def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
 
 
 def _simulated(job: Job, topology: Topology) -> AllReduce:
-    """A job in the model's time; what is sent is that of the price, as too many messages make no
-    trace.
+    """A job in simulated time. The bytes come from `cost`, because a schedule with too many
+    transfers leaves no trace.
     """
     schedule, traced = job.schedule, sum(map(len, job.schedule.rounds)) <= MOST_TRACED
     price = cost(schedule, job.bytes, topology, job.itemsize)
@@ -221,7 +223,7 @@ def _simulated(job: Job, topology: Topology) -> AllReduce:
 
 
 def _result(done: Measured, predicted: float, real: Reality, link: Link | None = None) -> AllReduce:
-    """The figures of a job, measured or simulated; what was sent is counted in its trace."""
+    """The figures of a job, measured or simulated; the bytes are counted in its trace."""
     schedule, seconds, exact = done.job.schedule, min(done.seconds), bool(done.exact)
     if done.job.arrays:
         total = functools.reduce(np.add, map(np.load, done.job.arrays))
@@ -256,8 +258,8 @@ def _result(done: Measured, predicted: float, real: Reality, link: Link | None =
 
 
 def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
-    """The number of workers that bring these arrays, one each. Raises `SpecError` where the arrays
-    differ in shape or dtype.
+    """The number of workers that bring these arrays, one each. Raises `SpecError` if it is not
+    `workers`, or if the arrays differ in shape or dtype.
     """
     if not arrays:
         raise SpecError("arrays", [], "one array for each worker")
@@ -288,7 +290,9 @@ def _length(what: object, dtype: str) -> int:
 
 
 def _checked(algorithm: Algorithm, workers: int, hosts: int, options: dict[str, Any]) -> Schedule:
-    """The schedule of an all-reduce; that of a learner's own function is verified first."""
+    """The schedule of an all-reduce. One from a learner's own function is verified first; raises
+    `SpecError` if it is wrong.
+    """
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS | FOILS:
         raise SpecError.unknown("algorithm", algorithm, ALGORITHMS | FOILS)
     schedule = build(algorithm, workers, hosts=hosts, **options)

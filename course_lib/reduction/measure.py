@@ -1,4 +1,4 @@
-"""Schedules carried out in one cluster, one after the other, and what came of each."""
+"""Carries out schedules in one cluster, one after the other, and measures each."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ from course_lib.reduction.role import Done, Job, carry_out
 from course_lib.spec import MAX_WORKERS, Link
 
 REPEATS = 20
-_FEW = 5  # of a calibration before what is timed over links, and as many of one after it
-SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes, from which the parameters of a machine are found
-_LONG = 2 << 20  # bytes that the calls of one timing move together
-_MOST_CALLS = 8  # more, and hardly any timing is free of what other programs do
+_FEW = 5  # timings of each calibration job before the jobs over links, and as many after them
+# bytes; the parameters of a machine are fitted to their times
+SIZES = (4 << 10, 256 << 10, 4 << 20)
+_LONG = 2 << 20  # bytes that all calls of one timing move together, about
+_MOST_CALLS = 8  # with more calls, other programs disturb almost every timing
 TIMEOUT = 300.0  # seconds
-# seconds in which a job is timed over imposed links; at least three timings are taken
+# seconds for all timings of a job over imposed links; at least three timings are taken
 _ENOUGH = 4.0
-# seconds of one timing over imposed links: in longer ones it hardly matters that not all ranks
-# begin at the same moment
+# seconds of one timing over imposed links: then it hardly matters that not all ranks begin at the
+# same moment
 _AWAITED = 0.08
-_TCP = 60e-6  # seconds for a message between hosts, as found on a laptop: for simulations
+_TCP = 60e-6  # alpha of a message between hosts in simulations: seconds, as measured on a laptop
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A job and what came of it: `seconds` for each repeat, the messages of a call in `trace`,
-    whether the check was `exact` (None if there was none), and the results if arrays were given.
+    """A job and its measurements: the `seconds` of a call in each repeat, the messages of one call
+    in `trace`, whether the check was `exact` (None if there was none), and the resulting `arrays`
+    if arrays were given.
     """
 
     job: Job
@@ -58,8 +60,8 @@ class Measured:
 
     @property
     def sample(self) -> Sample:
-        """The quickest time: the others were longer because of other programs, as the documentation
-        of `timeit` explains.
+        """The job with its quickest time: other programs made the others longer, as the
+        documentation of `timeit` explains.
         """
         return Sample(self.job.schedule, self.job.bytes, min(self.seconds), self.job.itemsize)
 
@@ -71,7 +73,7 @@ def job(
     repeats: int = REPEATS,
     checked: bool = True,
 ) -> Job:
-    """A job with so many calls in each timing that its quickest time means something."""
+    """A job with enough calls in each timing for its quickest time to be reliable."""
     nbytes = max(1, length * np.dtype(dtype).itemsize)
     return Job(schedule, length, dtype, repeats, max(1, min(_MOST_CALLS, _LONG // nbytes)), checked)
 
@@ -79,12 +81,12 @@ def job(
 def measure(
     jobs: Sequence[Job], timeout: float = TIMEOUT, link: Link | None = None
 ) -> list[Measured]:
-    """Carry out jobs in one cluster of real processes, over a `link` of each host if one is given.
+    """Carry out jobs in one cluster of real processes, with a `link` for each host if one is given.
 
-    All jobs must have the same ranks on the same hosts. Raises `SpecError` where they do not, or do
-    not fit on this machine.
+    All jobs must have the same ranks on the same hosts. Raises `SpecError` if they do not, or if
+    they do not fit on this machine.
     """
-    # the one with servers, if there is any: it has as many ranks, and fewer workers
+    # the schedule with servers, if there is one: with equally many ranks it has fewer workers
     first = min((j.schedule for j in jobs), key=lambda schedule: schedule.workers)
     if any(j.schedule.hosts != first.hosts for j in jobs):
         names = [j.schedule.name for j in jobs]
@@ -99,7 +101,7 @@ def measure(
     with start(programs, framework="python", **fields) as run:
         values = run.wait(timeout).values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
-    # servers may be told to leave before they have said anything
+    # servers may be told to leave before they have returned anything
     done = [values[first.task(rank)] for rank in range(first.workers)]
     return [
         _measured(j, [ranks[i] for ranks in done], next(traces) if j.checked else Trace())
@@ -108,11 +110,11 @@ def measure(
 
 
 def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
-    """The jobs from which `parameters` are found: three sizes of a ring, on the ranks and hosts of
-    a schedule.
+    """The jobs whose times `parameters` needs: a ring in three sizes, on the ranks and hosts of a
+    schedule.
 
-    On several hosts the ring is measured in two orders, one in which few messages cross and one in
-    which most do: that tells the cost inside hosts from the cost across.
+    On several hosts the ring is measured in two orders: in one, few messages cross between hosts;
+    in the other, most do. So the cost inside hosts can be told from the cost across.
     """
     itemsize = np.dtype(dtype).itemsize
     schedules = [ring(schedule.ranks).placed(schedule.hosts)]
@@ -122,11 +124,11 @@ def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
 
 
 def parameters(samples: Sequence[Sample]) -> Fit:
-    """Alpha and beta of this machine, inside hosts and across, from measured samples.
+    """Alpha and beta of this machine, inside hosts and across, fitted to measured samples.
 
-    Gamma is 0: to add to numbers in memory takes as long as to replace them. Where each rank is on
-    a host of its own, too little work is left inside hosts to find its alpha and beta, and those of
-    a laptop are taken.
+    Gamma is 0: adding to numbers in memory takes as long as replacing them. If each rank is on a
+    host of its own, there is too little work inside hosts to find its alpha and beta, and those of
+    a laptop are used.
     """
     start = Topology(intra=AlphaBeta(6e-6, 1 / 16e9), gamma=0.0, cores=hardware.probe().cores)
     inside = any(len(set(s.schedule.hosts)) < s.schedule.ranks for s in samples)
@@ -135,11 +137,11 @@ def parameters(samples: Sequence[Sample]) -> Fit:
 
 
 def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topology]:
-    """`measure` over a `link` of each host, and the model of it: the work of the cores, found
-    without the links, and the links' share on top.
+    """`measure` with a `link` for each host, and the model that predicts its times: the work of the
+    cores, measured without links, plus the time on the links.
 
-    The cores' work is measured before and after, so that it counts half if other programs disturb
-    one of the two.
+    The cores' work is measured before and after, so that other programs rarely disturb both; the
+    quickest time of the two counts.
     """
     tests = [replace(j, repeats=_FEW) for j in calibration(jobs[0].schedule)]
     before = measure(tests)
@@ -150,12 +152,12 @@ def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topol
 
 
 def imposed(link: Link, on: Topology | None = None) -> Topology:
-    """The model of hosts that `link` joins to a switch; packets' headers take their part of its
-    bytes a second.
+    """The model of hosts that are joined to a switch, each by a `link`; the headers of packets take
+    part of its bytes a second.
 
-    With `on` the links' share comes on top of the cores' work in that topology, which is most of
-    the time of short messages. Without, each rank has a core of its own and a laptop's usual
-    numbers, as in books.
+    With `on`, the time on the links is added to the cores' work in that topology, which is most of
+    the time of short messages. Without it, each rank has a core of its own with the usual numbers
+    of a laptop, as in textbooks.
     """
     wire = 1 / (link.bytes_per_second * PAYLOAD)
     if on is None:
@@ -169,7 +171,7 @@ def expected(job: Job, topology: Topology) -> float:
 
 
 def _patient(job: Job, link: Link) -> Job:
-    """A job with fewer timings, and fewer calls in each, where a call takes long over its links."""
+    """The job, with fewer timings and fewer calls in each if a call takes long over its links."""
     seconds = expected(job, imposed(link))
     calls = min(job.calls, max(1, round(_AWAITED / seconds)))
     repeats = min(job.repeats, max(3, round(_ENOUGH / (calls * seconds))))

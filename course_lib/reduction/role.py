@@ -1,5 +1,5 @@
-"""What each task does in `allreduce` and `measure`: it carries out all jobs once to check them, and
-then all in turn, again and again, for the clock.
+"""What each task does in `allreduce` and `measure`: it carries out each job once to check it, and
+then times all jobs in turn, again and again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from course_lib.spec import MAX_WORKERS
 class Job:
     """A schedule to be carried out on `length` elements of `dtype`.
 
-    If `checked`, first on known numbers, whose sum is checked and whose messages are traced; or on
-    the arrays in the files `arrays`, one for each worker, whose result is returned. Then `repeats`
-    times for the clock, each time `calls` times without a pause.
+    If `checked`, it is first carried out on known numbers: their sum is checked and the messages
+    are traced. If `arrays` names files, one for each worker, the arrays in them take the place of
+    the known numbers, and the result is returned. Then it is timed `repeats` times, each time over
+    `calls` calls without a pause.
     """
 
     schedule: Schedule
@@ -77,12 +78,12 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
     return done
 
 
-# so small that float16 holds their sums, and never 0
+# small enough that float16 holds their sums, and never 0
 _KNOWN = np.random.default_rng(0).integers(1, 8, (MAX_WORKERS, 97))
 
 
 def known(rank: int, length: int, dtype: np.dtype) -> np.ndarray:
-    """What worker `rank` brings, shape (length,): small whole numbers, so irregular that no two
+    """What worker `rank` brings, shape (length,): small whole numbers, irregular enough that no two
     sets of workers have the same sum.
     """
     return np.resize(_KNOWN[rank], length).astype(dtype)
@@ -100,9 +101,11 @@ def _once(
     barrier: Schedule,
     record: Callable[[Message], None] | None,
 ) -> tuple[bool | None, np.ndarray | None]:
-    """One recorded call on the numbers that count: whether it was exact, and the result.
+    """One recorded call on the known numbers or the given arrays: whether it was exact (None for
+    given arrays or a server), and the result.
 
-    A call before it connects the ranks and touches the memory, so that this one is a usual one.
+    A call before it connects the ranks and touches the memory, so that the recorded call is a
+    typical one.
     """
     dtype, worker = np.dtype(job.dtype), rank < job.schedule.workers
     array = np.zeros(job.length, dtype)
@@ -131,8 +134,8 @@ def _timed(group: Communicator, barrier: Schedule, job: Job) -> tuple[float, flo
 
 
 def _bind(rank: int) -> None:
-    """Stay on one core, with the ranks spread evenly over all, as `mpirun --bind-to core` does:
-    where they land by chance, times vary twofold.
+    """Stay on one core, with the ranks spread evenly over all cores, as `mpirun --bind-to core`
+    does. If ranks land on cores by chance, times vary twofold.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))

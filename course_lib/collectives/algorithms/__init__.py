@@ -1,9 +1,9 @@
-"""All algorithms by name. Each file here is a page on one algorithm, and is found by itself.
+"""All algorithms by name. Each file here is about one algorithm, and is found without being listed.
 
 The file `NAME.py` holds the all-reduce `NAME(workers) -> Schedule` and its `closed_form`. It may
-list related functions in a tuple: `FOILS` (all-reduces that nobody would use, for comparison) and
-`HALVES` (a reduce-scatter or an all-gather alone), and give its place in tables (`ORDER`; without
-one it comes last).
+list related functions in a tuple: `FOILS` (bad all-reduces, for comparison) and `HALVES` (a
+reduce-scatter or an all-gather alone). `ORDER` gives its place in tables; without one it comes
+last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ for module in sorted(lazy.modules(__name__), key=lambda module: getattr(module, 
 
 
 def find(algorithm: str | Algorithm) -> Algorithm:
-    """The function of that name, or the function itself if one is given.
+    """The function of that name. If a function is given, it is returned.
 
     Raises SpecError for an unknown name, and suggests the nearest one.
     """
@@ -56,8 +56,8 @@ def build(
     """The schedule of an algorithm for `workers` workers on `hosts`; `options` go to its function.
 
     If the workers are `alone`, an algorithm of the course that can put its servers on them
-    (`colocated`) does; a function is taken as it is.
-    Raises SpecError where a learner's function does not return a Schedule for so many workers.
+    (`colocated`) does; a function is taken as it is. Raises SpecError if a learner's function does
+    not return a Schedule for so many workers.
     """
     function = find(algorithm)
     name = getattr(function, "__name__", "algorithm")

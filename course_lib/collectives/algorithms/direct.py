@@ -1,4 +1,4 @@
-"""Direct exchange: every rank adds up its own chunk, and all ranks send to all others at once.
+"""Direct exchange: every rank sends to all others at once, and adds up one chunk for all.
 
 The letters are explained in `ring.py`.
 """
@@ -17,9 +17,9 @@ def direct(workers: int) -> Schedule:
     """All-reduce as an all-to-all reduce-scatter and an all-to-all all-gather.
 
     P workers, S bytes. Rounds 2. Every rank sends 2(P-1) messages of S/P, as many bytes as in a
-    ring. Time 2(P-1)(α + Sβ/P) + (P-1)/P Sγ: with one port a rank that is the time of the ring
-    again; what it saves is the chain of P-1 ranks that wait for one another. Each rank starts with
-    its right neighbour, so that the messages to one rank do not all arrive at once. Source: the
+    ring. Time 2(P-1)(α + Sβ/P) + (P-1)/P Sγ: if each rank has one port, this is the time of the
+    ring; but there is no chain of P-1 ranks that wait for one another. Each rank starts with its
+    right neighbour, so that the messages to one rank do not all arrive at once. Source: the
     pairwise exchange of Thakur, Rabenseifner & Gropp 2005, with all its rounds in one.
     """
     first, second = direct_reduce_scatter(workers), direct_all_gather(workers)

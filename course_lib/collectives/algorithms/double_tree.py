@@ -1,5 +1,5 @@
-"""Double binary tree: a rank that is a leaf in one tree is inside the other, so that no rank's port
-stays idle.
+"""Double binary tree: a rank that is a leaf in one tree is an inner node of the other, so that no
+rank's port stays idle.
 
 The letters are explained in `ring.py`.
 """
@@ -21,7 +21,7 @@ def double_tree(workers: int, pieces: int = 4) -> Schedule:
     P workers, S bytes, height H = ⌊lg P⌋, k = pieces. Rounds 2H + k - 1. All ranks together send
     2(P-1)S, and no rank more than 2S: up to S in the tree where it has two children, and half of S
     for each of the edges to its two parents. Time at most 4(H + k - 1)(α + Sβ/2k) + (H + k -
-    1)Sγ/k: rounds of a tree and, with many pieces, the bytes of a ring (2Sβ).
+    1)Sγ/k: about as many rounds as a tree and, with many pieces, as many bytes as a ring (2Sβ).
 
     Sources: Sanders, Speck & Träff 2009 (two-tree), who also colour the edges so that a rank sends
     one message and receives one at a time; without colours a rank has up to four of each in a
@@ -54,7 +54,8 @@ def closed_form(P: int, S: int, pieces: int = 4) -> ClosedForm:
     H, k = P.bit_length() - 1, pieces
     if not H:
         return ClosedForm(0, 0, 0, 0, Terms())
-    # two edges down and two up (inside one tree, a leaf of the other) while pieces pass by
+    # two edges down and two up (an inner node of one tree, a leaf of the other) while pieces pass
+    # by
     busy = 4 * (H + k - 1)
     rounds = 2 * H + k - 1
     return ClosedForm(
@@ -72,7 +73,8 @@ def _parents(workers: int, mirrored: bool = False) -> np.ndarray:
 
     Seats count from 1. Odd seats are leaves; the parent of a seat clears its lowest set bit and
     sets the next one, or only clears it where that would be past the end. In the mirrored tree the
-    ranks of even seats sit on odd ones (with an odd number, all move on by one).
+    ranks of even seats have odd ones (if the number of ranks is odd, all ranks move on by one
+    seat).
     """
     rank = np.arange(check_number("workers", workers))
     seat = rank + 1

@@ -26,14 +26,14 @@ ORDER = 5
 
 
 def halving_doubling(workers: int) -> Schedule:
-    """All-reduce by Rabenseifner: vector halving with distance doubling as reduce-scatter, then all
-    of it backwards as all-gather.
+    """All-reduce by Rabenseifner: vector halving with distance doubling as the reduce-scatter, then
+    the same backwards as the all-gather.
 
     P workers, S bytes, C = the largest power of two up to P, L = lg C, e = 1 if C < P, else 0.
     Rounds 2L + 3e. A rank sends up to 2(C-1)/C S + 3e S/2. Time (2L + 3e)α + (2(C-1)/C + 2e)Sβ +
-    ((C-1)/C + e/2)Sγ: for C = P the rounds of a tree and the bytes of a ring. The largest halves go
-    to the nearest ranks, which are the likeliest to share a host. Source: Rabenseifner 2004;
-    Thakur, Rabenseifner & Gropp 2005; gloo docs/algorithms.md ("halving_doubling").
+    ((C-1)/C + e/2)Sγ: for C = P, as many rounds as a tree and as many bytes as a ring. The largest
+    halves go to the nearest ranks, which are the likeliest to share a host. Source: Rabenseifner
+    2004; Thakur, Rabenseifner & Gropp 2005; gloo docs/algorithms.md ("halving_doubling").
     """
     core, stay, extra = fold(workers)
     chunks, place = len(core), np.arange(len(core))
@@ -43,7 +43,7 @@ def halving_doubling(workers: int) -> Schedule:
     first, span, gap = np.zeros_like(place), chunks, 1
     while gap < chunks:
         span //= 2
-        # of a pair, the one with the bit set keeps the upper half
+        # of each pair, the rank with the bit set keeps the upper half
         partner, upper = place ^ gap, (place & gap) > 0
         keep, give = first + span * upper, first + span * ~upper
         halving.append(Round(core, core[partner], give, "reduce", span))

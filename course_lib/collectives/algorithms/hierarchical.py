@@ -28,16 +28,16 @@ ORDER = 7
 
 
 def hierarchical(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
-    """All-reduce in which no more bytes cross between hosts than must.
+    """All-reduce in which as few bytes as possible cross between hosts.
 
     P workers on H hosts with L = P/H each, S bytes. Rounds 2(L-1) + 2(H-1). Every rank sends
     2(L-1)/L S inside its host and 2(H-1)/H S/L across; a host's uplink carries 2(H-1)/H S, against
     2(P-1)/P S for a ring in the order of hosts. With links i inside and x across, time 2(L-1)(αi +
     Sβi/L) + 2(H-1)(αx + Sβx/H) + ((L-1)/L + (H-1)/(H L))Sγ; the L rings across share the uplink.
 
-    `hosts` is a number of hosts or the host of each rank. Where hosts are uneven there are as many
-    parts as the largest host has ranks, and a rank of a smaller host carries several. Sources:
-    Horovod's hierarchical all-reduce; BytePS (Jiang et al., OSDI 2020). An older relative,
+    `hosts` is a number of hosts or the host of each rank. If hosts are uneven, there are as many
+    parts as the largest host has ranks, and a rank of a smaller host carries several parts.
+    Sources: Horovod's hierarchical all-reduce; BytePS (Jiang et al., OSDI 2020). An older relative,
     `tf.distribute.HierarchicalCopyAllReduce`, lets one device of each group add for all.
     """
     placement = place(workers, hosts)
@@ -87,8 +87,8 @@ def closed_form(P: int, S: int, hosts: int = 1) -> ClosedForm:
 
 
 def _inside(members: list[np.ndarray], carried: list[np.ndarray], behind: int, op: Op) -> Round:
-    """A round of the ring inside every host that has not finished its own: each rank sends the
-    block `behind` places back to its right.
+    """A round of the rings inside those hosts that are not done with theirs: each rank sends the
+    block that is `behind` places before its own to the rank on its right.
     """
     legs = []
     for ranks, ends in zip(members, carried, strict=True):

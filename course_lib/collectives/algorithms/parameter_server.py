@@ -18,9 +18,9 @@ def parameter_server(workers: int, servers: int = 1, colocated: bool = False) ->
 
     P workers, S bytes, k servers. On ranks of their own (`workers` and up) a server sends and
     receives P S/k, a worker S; time 2 max(P, k)(α + Sβ/k) + P Sγ/k. With P servers no rank handles
-    more than S each way, which beats the 2(P-1)/P S of a ring among the workers alone: that is what
-    BytePS makes of spare CPU machines. Colocated, server j is on worker j (k ≤ P), which keeps its
-    own part at home; time 2(P-1)(α + Sβ/k) + (P-1)Sγ/k, and k = P is `direct`. Sources: Li et al.,
+    more than S each way, less than the 2(P-1)/P S of a ring among the workers alone: BytePS uses
+    spare CPU machines in this way. If colocated, server j is on worker j (k ≤ P), which does not
+    send its own part; time 2(P-1)(α + Sβ/k) + (P-1)Sγ/k, and k = P is `direct`. Sources: Li et al.,
     OSDI 2014; Jiang et al., OSDI 2020 (BytePS).
     """
     if colocated and servers > workers:
@@ -28,7 +28,7 @@ def parameter_server(workers: int, servers: int = 1, colocated: bool = False) ->
         raise SpecError("servers", servers, allowed)
     check_number("servers", servers)
     first = 0 if colocated else workers
-    # Worker w begins with server w, so that not all of them call on the same server first.
+    # Worker w begins with server w, so that not all workers send to the same server first.
     pairs = [(w, (w + turn) % servers) for turn in range(servers) for w in range(workers)]
     push = [Transfer(w, first + s, s, "reduce") for w, s in pairs if w != first + s]
     pull = [Transfer(first + s, w, s, "copy") for w, s in pairs if w != first + s]

@@ -16,8 +16,8 @@ ORDER = 6
 
 
 def recursive_doubling(workers: int) -> Schedule:
-    """All-reduce in the fewest rounds possible where a rank sends one message in each; one round
-    more than that where P is no power of two.
+    """All-reduce in the fewest rounds possible if a rank sends one message in each; if P is no
+    power of two, in one round more than that.
 
     P workers, S bytes, L = ⌊lg P⌋, e = 1 if P is no power of two, else 0. Rounds L + 2e. A rank
     sends up to (L + e) S. Time (L + 2e)(α + Sβ) + (L + e)Sγ: good for the smallest messages, where
@@ -52,12 +52,12 @@ def closed_form(P: int, S: int) -> ClosedForm:
 
 def fold(workers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`(core, stay, extra)`: the largest power of two of ranks as the `core`, and each `extra` rank
-    beside its partner `stay` in the core. For algorithms in which ranks pair up by the bits of
-    their number.
+    beside its partner `stay` in the core. It is for algorithms in which ranks pair up by the bits
+    of their numbers.
 
-    Of each of the first pairs of neighbours one rank is in the core: with 6 workers the core is 0,
-    2, 4, 5 and the extra ranks are 1 and 3. The extra ranks hand their gradients to their partners
-    before the others start, and get the result from them after.
+    In each of the first pairs of neighbours, one rank is in the core and the other is extra: with 6
+    workers the core is 0, 2, 4, 5 and the extra ranks are 1 and 3. The extra ranks hand their
+    gradients to their partners before the others start, and get the result from them after.
     """
     pairs = check_number("workers", workers) - 2 ** (workers.bit_length() - 1)
     stay = 2 * np.arange(pairs)

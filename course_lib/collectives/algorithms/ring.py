@@ -40,11 +40,11 @@ ORDER = 4
 def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
     """All-reduce as a reduce-scatter and an all-gather, both around the ring.
 
-    P workers, S bytes. Rounds 2(P-1). Every rank sends 2(P-1)/P S. No algorithm among P ranks lets
-    the busiest rank send less; only servers or switches that add can. Time 2(P-1)(α + Sβ/P) +
-    (P-1)/P Sγ: good for large messages; bad for small ones, as the number of rounds grows with P.
-    `order` seats the ranks around the ring (default: 0, 1, 2, ...); between hosts a bad order makes
-    every message cross. Source: Patarasuk & Yuan 2009; the factor 2(P-1)/P: nccl-tests,
+    P workers, S bytes. Rounds 2(P-1). Every rank sends 2(P-1)/P S. In no algorithm among P ranks
+    alone does the busiest rank send less; that takes servers or switches that add. Time 2(P-1)(α +
+    Sβ/P) + (P-1)/P Sγ: good for large messages; bad for small ones, as the number of rounds grows
+    with P. `order` seats the ranks around the ring (default: 0, 1, 2, ...); between hosts a bad
+    order makes every message cross. Source: Patarasuk & Yuan 2009; the factor 2(P-1)/P: nccl-tests,
     doc/PERFORMANCE.md.
 
     The same with plain lists of `Transfer(src, dst, chunk, op)`, which `Schedule` takes too, for P
@@ -83,7 +83,7 @@ def ring_worst_order(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:
     times as much as in the order of hosts.
     """
     placement = place(workers, hosts)
-    # how many ranks of its host come before it
+    # for each rank, how many ranks of its host come before it
     turn = [placement[:rank].count(host) for rank, host in enumerate(placement)]
     order = sorted(range(workers), key=lambda rank: (turn[rank], placement[rank]))
     return replace(ring(workers, order), name="ring_worst_order", hosts=placement)

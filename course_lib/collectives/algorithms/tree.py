@@ -19,9 +19,9 @@ def tree(workers: int) -> Schedule:
     """All-reduce as a reduction to rank 0 and a broadcast from it, each along a binomial tree.
 
     P workers, S bytes, L = ⌈lg P⌉. Rounds 2L. Rank 0 sends L S, a leaf S. Time 2L(α + Sβ) + L Sγ.
-    Its rounds grow only with lg P, so for small messages it beats a ring of many ranks, but not
-    recursive doubling, which needs about half as many. All of S travels in each round, so it is
-    bad for large messages. Source: Thakur, Rabenseifner & Gropp 2005.
+    The number of rounds grows only with lg P, so for small messages it beats a ring of many ranks,
+    but not recursive doubling, which needs about half as many rounds. All S bytes are sent in each
+    round, so it is bad for large messages. Source: Thakur, Rabenseifner & Gropp 2005.
     """
     rounds = [*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds]
     return Schedule("tree", workers, chunks=1, rounds=rounds)
@@ -61,7 +61,9 @@ HALVES = (tree_reduce, tree_broadcast)
 
 
 def _pairs(workers: int, root: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The pairs of ranks in each round of the reduction: who goes on, and whose sum it gets."""
+    """The pairs of ranks in each round of the reduction: those that receive a sum and go on, and
+    those that send theirs.
+    """
     gaps = [2**k for k in range((workers - 1).bit_length())]
     seats = [(np.arange(gap, workers, 2 * gap), gap) for gap in gaps]
     return [((seat - gap + root) % workers, (seat + root) % workers) for seat, gap in seats]
