@@ -22,11 +22,11 @@ class Text(str):
 
 
 def check(task: str, answer: Any) -> Verdict:
-    """Judge an answer in words: the smallest case that fails, and the mistake by its name if it is
-    a known one.
+    """Judge an answer in words: they give the smallest case that fails, and name the mistake if it
+    is a known one.
 
     The verdict is true only if the answer passed. Raises SpecError for an unknown task, and
-    whatever a run of real processes raises for reasons of the machine.
+    whatever a run of real processes raises if the machine cannot carry it out.
 
         check("ring", my_ring)
     """
@@ -34,7 +34,9 @@ def check(task: str, answer: Any) -> Verdict:
 
 
 def judged(task: Task, answer: Any) -> Verdict:
-    """The verdict on an answer, whatever it is: no function, a stub, a loop that never ends."""
+    """The verdict on any answer, also on one that is not a function, is still the stub, or never
+    ends.
+    """
     if not callable(answer):
         given = "None" if answer is None else f"of type {type(answer).__name__}"
         call = f"check({task.name!r}, {task.answer})"

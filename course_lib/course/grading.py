@@ -1,5 +1,5 @@
-"""`grade`: check all answers of a learner's notebook, in a task of a run of its own, with bounds on
-time and memory.
+"""`grade`: check all answers in a learner's notebook. The notebook and the checks run in the task
+of a separate run, the examiner, with bounds on time and memory.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from course_lib.launch import start
 from course_lib.record.events import ACTIVE, Lifecycle
 
 EXAMINER = "worker:0"
-LOOK = "look"  # tag of cells that only look at answers or run something with them: left out
+LOOK = "look"  # tag of cells that only show answers or run something with them; they are left out
 CELL_PATIENCE = 10.0  # seconds of computing for one cell
 Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the cells together, and then each check, may use: `computing` in seconds of the
+    """The bounds on all cells together, and then on each check: `computing` in seconds of the
     processor, `patience` in seconds of the clock, `memory` in bytes of the examiner's process.
 
-    `bounded` sets tighter bounds inside that process, but a learner can block or swallow those.
+    `bounded` sets tighter bounds inside that process, but a learner's code can block or swallow
+    those.
     """
 
     computing: float = 60.0
@@ -51,7 +52,7 @@ def grade(path: Path, bounds: Bounds = Bounds()) -> list[Verdict]:
     """A verdict for each task of the exercise at `path`, in their order.
 
     A check that exceeds its bounds, or ends its process, fails; the rest are made in a new process.
-    Raises SpecError if the notebook is no exercise, and what `start` and the start of a run raise.
+    Raises SpecError if the notebook is no exercise, and whatever starting a run raises.
     """
     names = [task.name for task in read(path).tasks]
     verdicts: list[Verdict] = []
@@ -61,11 +62,11 @@ def grade(path: Path, bounds: Bounds = Bounds()) -> list[Verdict]:
 
 
 class Ended(Exception):
-    """The examiner has ended, or was ended, before it had said all."""
+    """The examiner has ended, or was stopped, before it had written all its reports."""
 
 
 def _verdicts(path: Path, names: Sequence[str], bounds: Bounds) -> list[Verdict]:
-    """The verdicts on the first of the tasks: on all of them, if their examiner ends no sooner."""
+    """The verdicts on the first of the tasks; on all of them unless the examiner ends early."""
     doing = ["Running the cells of the notebook", *(f"Checking {name}" for name in names)]
     reports: list[Report] = []
     lost: list[Verdict] = []
@@ -83,8 +84,8 @@ def _verdicts(path: Path, names: Sequence[str], bounds: Bounds) -> list[Verdict]
 
 
 def next_report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) -> Report:
-    """Wait for the report of that number in the file `said`; `doing` is what the examiner does
-    meanwhile. Raises Ended, with the reason, when it goes beyond its bounds or is gone.
+    """Wait for report `number` in the file `said`; `doing` says what the examiner does meanwhile.
+    Raises Ended, with the reason, if the examiner exceeds its bounds or is gone.
     """
     begun, (computed, _) = time.monotonic(), _usage(examiner)
     while True:
@@ -117,9 +118,7 @@ def _last_words(examiner: Run) -> str:
 
 
 def _usage(examiner: Run) -> tuple[float, int]:
-    """Seconds of the processor and bytes of memory that the examiner has used; zeros when it is not
-    there.
-    """
+    """Processor seconds and bytes of memory that the examiner uses; zeros if it is not running."""
     for event in examiner.trace.all(Lifecycle, EXAMINER, state="starting"):
         with suppress(psutil.Error):
             process = psutil.Process(event.pid)
@@ -173,7 +172,7 @@ def examine(path: Path, names: Sequence[str], said: Path) -> None:
     """
     os.chdir(path.parent)
     sys.path.insert(0, str(path.parent))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # of its log only the errors are of use
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # only the errors in its log are needed
     notebook = read(path)
     with said.open("w") as out:
         namespace, troubles = run_cells(notebook.cells)
@@ -191,7 +190,7 @@ def _answer_judged(task: Task, namespace: dict[str, Any], troubles: Sequence[str
         return Verdict(task.name, "not yet", f"The notebook defines no {task.answer}.{why}")
     try:
         return judged(task, namespace[task.answer])
-    except (Exception, SystemExit) as error:  # must not cost the others their check
+    except (Exception, SystemExit) as error:  # one answer must not prevent the checks of the others
         text = f"It could not be checked: {type(error).__name__}: {error}"
         return Verdict(task.name, "not yet", text)
 
@@ -205,7 +204,7 @@ def run_cells(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[st
     from traitlets.config import Config
 
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-    # what went wrong is told with the answer that it cost
+    # errors are reported with the answers that are missing because of them
     shell.showtraceback = shell.showsyntaxerror = lambda *_, **__: None
     troubles = []
     for number, source in cells:

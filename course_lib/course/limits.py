@@ -1,4 +1,6 @@
-"""A bound on the computing time of a learner's function, so that an endless loop ends in words."""
+"""A bound on the computing time of a learner's function, so that an endless loop ends with a
+message.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class TookTooLong(BaseException):
 def bounded(seconds: float) -> Iterator[None]:
     """Raise `TookTooLong` when the block has used `seconds` of processor time.
 
-    Processor time, because a busy machine must make no answer wrong. Blocks may be nested: the
+    Processor time is used, so that a busy machine makes no answer wrong. Blocks may be nested: the
     bound of the outer block holds inside the inner one as well. Only the main thread, where cells
     run, receives signals; in any other thread there is no bound.
     """

@@ -1,5 +1,5 @@
-"""A task of an exercise, the verdict on an answer to it, and the exercise sets: found in
-`exercises/checks/`, a file a set.
+"""A task of an exercise, the verdict on an answer to it, and the exercise sets, which lie in
+`exercises/checks/`, one file for each.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Task:
     """One thing that a learner writes.
 
     `answer` is the name of the learner's function in the notebook. Each of the three `hints` says
-    more than the one before. `judge(name, answer)` returns the verdict; it may raise `Unusable`,
-    and what the learner's function raises for a stub, an endless loop or a full memory: `check`
-    puts these into words.
+    more than the one before. `judge(name, answer)` returns the verdict. It may raise `Unusable`, or
+    whatever the learner's function raises if it is still the stub, never ends, or fills the memory;
+    `check` puts these into words.
     """
 
     name: str

@@ -2,7 +2,8 @@
 trains exactly the same thing.
 
 A workload is a function in a file here that is annotated to return a `Workload`, such as `digits`.
-It is found by itself. Its parameters are named after the fields of `RunSpec` that it uses.
+It is found without being listed. Its parameters are named after the fields of `RunSpec` that it
+uses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The charts of a board as one live plotly figure, a subplot for each panel.
 
-A redraw costs the page far more than it costs us, and we cannot see how much. But a page answers
-each one, so it is asked as often as it keeps up.
+A redraw costs the browser far more time than it costs us, and we cannot see how much. But the page
+answers each redraw, so the next one is sent only when the page has kept up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CONFIG = {
 
 
 class Resizer(anywidget.AnyWidget):
-    """Nothing to see: it keeps the figure beside it as wide as the room for it."""
+    """An invisible widget that keeps the figure beside it as wide as the space for it."""
 
     _esm = page.asset("board/resizer.js")
 

@@ -106,7 +106,7 @@ class LinkControls(w.HBox):
         self.layout.display = None if sides else "none"
 
     def refresh(self) -> None:
-        """Show the link as it is now; disable what comes too late."""
+        """Show the link as it is now; disable the controls once all runs are over."""
         self.shape.show()
         live = any(side.active for side in self.sides)
         self.speed.disabled = self.cut.disabled = self.heal.disabled = not live
@@ -121,11 +121,12 @@ class LinkControls(w.HBox):
 
 
 class _Following:
-    """A slider that follows the trace: it shows the present value of what is `chosen` (a task, a
-    host), and orders what a learner sets. An order stands until the trace shows it.
+    """A slider that follows the trace. It shows the present value for the `chosen` task or host,
+    and orders the value that a learner sets. Until the trace shows that value, the slider shows the
+    ordered one.
 
-    `sides`: the runs that have what is chosen. `values`: its value in the spec of a run, then all
-    that it was set to since. `order`: what sets it.
+    `sides`: the runs that have the chosen task or host. `values`: its value in the spec of a run,
+    then all values that it was set to since. `order`: the function that sets it.
     """
 
     def __init__(
@@ -139,7 +140,8 @@ class _Following:
     ) -> None:
         self.slider, self.chosen, self.sides = slider, chosen, sides
         self.values, self.order, self.submit = values, order, submit
-        # orders under way: the value, and how many values the trace had shown before
+        # orders that the trace does not show yet: the value, and how many values it had shown
+        # before
         self._ordered: dict[tuple[str, Any], tuple[float, int]] = {}
         self._shown = float(slider.value)  # where the slider was put by whoever moved it last
         self.show()

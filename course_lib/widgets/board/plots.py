@@ -42,8 +42,8 @@ class Panel:
 
 
 def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
-    """The curves of all entrants, `what` is the loss or the accuracy, over `seconds` or `examples`,
-    with the goal if it is about them.
+    """The curves of all entrants: the loss or the accuracy (`what`) over `seconds` or `examples`
+    (`over`), with the goal if it is one of that kind.
     """
     lines = [(getattr(c, over), c.means) for c in (curve.thinned(POINTS) for curve in curves)]
     if goal is None or goal.what != what:
@@ -82,8 +82,8 @@ NOTHING = -1  # a column in which no phase was recorded
 
 class Lane(NamedTuple):
     """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
-    `NOTHING`; `waited`: share of the window; `fate`: `paused`, `killed`, `cut` or empty, as it is
-    now; `factor`: how many times slower it was made.
+    `NOTHING`; `waited`: share of the window; `fate`: `paused`, `killed` or `cut` if the task is
+    now, else empty; `factor`: how many times slower it was made.
     """
 
     task: str

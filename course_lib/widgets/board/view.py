@@ -1,7 +1,7 @@
 """View: what a board shows of one run or several, without any widget.
 
-Boards, pages, pictures and `lockstep watch` are drawn from it. In its sentences, names of runs
-stand between ** and **.
+Boards, pages, pictures and `lockstep watch` are drawn from it. In its sentences, names of runs are
+written between ** and **.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEVEL = 1.03  # times as long that count as equally fast
 
 
 class Watched(Protocol):
-    """What is needed of a run to look at it. A live run has it, and so has a saved one."""
+    """What a view needs of a run. Live runs and saved runs have it."""
 
     @property
     def spec(self) -> RunSpec: ...
@@ -45,9 +45,7 @@ class Watched(Protocol):
 
 
 class Raced(Protocol):
-    """What is needed of a race: its runs by label, what they race for, and what they have shown,
-    and whether it was fair.
-    """
+    """What a view needs of a race: its runs by label, its targets, and its comparison."""
 
     target_loss: float | None
     target_accuracy: float | None
@@ -128,8 +126,8 @@ class Side:
         return f"{state}: step {step:,} of {self.spec.steps:,}, loss {self.loss.last:.3g}"
 
     def summary(self) -> str:
-        """The figures of the run so far, in one line: those of its whole time, but for the
-        throughput of one that goes on.
+        """The figures of the run so far, in one line. They cover its whole time, except for the
+        throughput of a run that goes on.
         """
         speed = self.loss.rate(over=2.0 if self.active else math.inf)
         done = min(1.0, self.digest.steps_done / self.spec.steps)
@@ -197,7 +195,7 @@ class View:
 
     @property
     def goal(self) -> Goal | None:
-        """What is raced for: what the race says, else the lowest loss that all have reached.
+        """The target of the race, or else the lowest loss that all have reached.
 
         None for a single run, and while one of them has no loss.
         """
@@ -228,9 +226,7 @@ class View:
         return self._outcome(self.goal) if self.over else self._ahead(self.goal)
 
     def detail(self) -> str:
-        """What to know beside the headline of a race: what it is for, and in the end whether it was
-        fair.
-        """
+        """What to know beside the headline of a race: its goal, and at the end if it was fair."""
         if len(self.sides) == 1 or self.fairness:
             return self.fairness
         if self._failed:
@@ -261,8 +257,8 @@ class View:
         return Goal.of_all("loss", curves) if all(c.record is not None for c in curves) else None
 
     def _times(self, goal: Goal) -> tuple[list[tuple[str, float]], str]:
-        """(Label, seconds to the goal) of those that reached it, the first first; and the names of
-        the others.
+        """(Label, seconds to the goal) of the runs that reached it, in order of time; and the names
+        of the others.
         """
         reached = {side.label: r[0] for side in self.sides if (r := side.reached(goal))}
         others = [side.label for side in self.sides if side.label not in reached]

@@ -130,8 +130,8 @@ def _table(names: tuple[str, ...], rows: Sequence[tuple[int, ...]]) -> dict[str,
 
 
 def _waits(phases: list[Phase]) -> dict[str, np.ndarray]:
-    """For each wait whose end somebody brought about: its phase, the phase that did, and whether
-    that was the last of a reduction.
+    """For each wait with a known cause: its phase, the phase that released it, and whether that was
+    of the last worker to come to a reduction.
     """
     index = {p: i for i, p in enumerate(phases)}
     known = [(index[w.phase], index[w.released], w.last) for w in waits(phases) if w.released]

@@ -109,7 +109,7 @@ class Timeline(anywidget.AnyWidget):
 
     def table(self) -> str:
         """Where each task's time went and for whom it waited; what was sent, if messages were
-        recorded; what befell tasks.
+        recorded; and what was done to tasks.
         """
         trace = self.source.trace
         parts = [measures.table(trace)] if trace.all(Phase) else []
