@@ -5,8 +5,6 @@ Exit codes: 0 fine, 1 a run that failed, 2 bad input or something this machine c
 interrupted.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import NoReturn
 

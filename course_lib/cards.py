@@ -1,7 +1,5 @@
 """The machine and the catalogue as cards, for notebooks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from course_lib import hardware

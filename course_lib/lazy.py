@@ -2,8 +2,6 @@
 and files of a package that are found by themselves.
 """
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import sys

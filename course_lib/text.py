@@ -1,7 +1,5 @@
 """Plain text that several rooms print: aligned tables, and numbers of bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

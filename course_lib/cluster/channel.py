@@ -2,8 +2,6 @@
 has no address.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

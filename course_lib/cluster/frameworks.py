@@ -2,8 +2,6 @@
 importing early, threads, and a cluster's addresses.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

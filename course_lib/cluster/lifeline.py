@@ -16,8 +16,6 @@ second on a busy machine:
 holds the pipe FD and calls MODULE.begin(what `hold` returned, *ARGUMENTS).
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import os

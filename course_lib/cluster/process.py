@@ -2,8 +2,6 @@
 the run directory.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import inspect
 import os

@@ -3,8 +3,6 @@
 No processes, no clock of its own.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterable
 

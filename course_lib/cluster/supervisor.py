@@ -6,8 +6,6 @@ tasks, the end of children. When the kernel process is gone, the socket to it is
 supervisor kills all processes of this run before it exits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

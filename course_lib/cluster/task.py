@@ -4,8 +4,6 @@ A role function is `def worker(task): ...`. What it returns is that task's entry
 records what it does with `task.phase`, `task.metric` and `task.update`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

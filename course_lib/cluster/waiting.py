@@ -2,8 +2,6 @@
 hosts, and when each task was heard of last.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Collection, Iterable

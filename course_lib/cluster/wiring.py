@@ -2,8 +2,6 @@
 change while the run goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -6,8 +6,6 @@ only while there is one thread, so the zygote imports, runs no operation, starts
 counts before it forks.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

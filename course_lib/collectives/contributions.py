@@ -2,8 +2,6 @@
 numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from course_lib.collectives.schedule import Schedule, Transfer

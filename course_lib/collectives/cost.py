@@ -2,8 +2,6 @@
 alpha-beta-gamma model.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ soon as a piece has been received it is sent on in the next round, while the pie
 still under way.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -12,8 +12,6 @@ for thousands of ranks. If ranks share `Topology.cores`, the model of `turns` is
 slower: it is for tens of ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -13,8 +13,6 @@ other, as in `network.wires`. All other work is counted in α and β as well, so
 with one algorithm, give the time of any other.
 """
 
-from __future__ import annotations
-
 import heapq
 import operator
 from collections import Counter, defaultdict, deque

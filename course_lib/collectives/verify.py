@@ -19,8 +19,6 @@ is kept in a second buffer until the old value has left. `Proof.second_buffer` i
 buffer needs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

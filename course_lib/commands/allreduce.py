@@ -1,7 +1,5 @@
 """`lockstep allreduce` and `lockstep stage`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`lockstep doctor`, `lockstep strategies` and `lockstep lab`: what there is here."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

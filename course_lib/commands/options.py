@@ -1,7 +1,5 @@
 """Options of several commands; those of `run` and `race` are made from the fields of `RunSpec`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`lockstep run` and `lockstep race`."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

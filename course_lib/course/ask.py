@@ -1,7 +1,5 @@
 """`check` and `hint`: what a learner calls in a notebook."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

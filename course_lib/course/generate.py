@@ -2,8 +2,6 @@
 are nbgrader's.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 of a separate run, the examiner, with bounds on time and memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -2,8 +2,6 @@
 `exercises/checks/`, one file for each.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys

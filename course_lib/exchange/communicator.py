@@ -6,8 +6,6 @@ another host the bytes go over TCP. A rank's operations and their order are comp
 (`collectives.program`) and then carried out (`execution`). There is no barrier.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

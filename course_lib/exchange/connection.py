@@ -5,8 +5,6 @@ A connection carries records: each is a header, followed for some kinds by a pay
 peer on this host ("near") has no payload.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import itertools

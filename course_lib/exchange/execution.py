@@ -1,7 +1,5 @@
 """Carries out the program of one rank on real bytes, operation by operation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple

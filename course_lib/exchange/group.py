@@ -2,8 +2,6 @@
 which it raises an error that names a rank.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -4,8 +4,6 @@ error reports it there to all others.
 No data passes through it. Ranks look there when they connect, and when a wait is longer than usual.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import json

@@ -2,8 +2,6 @@
 ranks of one host read, and counters of the pieces that have been read.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import sys

@@ -2,8 +2,6 @@
 a hub holds back. GPUs and TPUs are found without importing a framework.
 """
 
-from __future__ import annotations
-
 import ctypes.util
 import importlib.metadata
 import math

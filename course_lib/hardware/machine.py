@@ -1,7 +1,5 @@
 """Machine: what can be used here. `probe` finds it; `machine_rows` makes a table of it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

@@ -2,8 +2,6 @@
 each with its reason.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from course_lib import workloads

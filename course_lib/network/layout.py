@@ -2,8 +2,6 @@
 loopback interface.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections import Counter

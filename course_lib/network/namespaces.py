@@ -8,8 +8,6 @@ private network. It imports nothing of this library, so that it takes no longer 
 Sources: network_namespaces(7), user_namespaces(7).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

@@ -7,8 +7,6 @@ before. So all ranks of a host share its link, and nobody has to sleep in order 
 own exchange keeps to it, not what a framework sends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import mmap

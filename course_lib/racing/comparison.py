@@ -7,8 +7,6 @@ single workers. So for every entrant progress is counted in examples, and the lo
 the last `WINDOW` batches' worth of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

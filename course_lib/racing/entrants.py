@@ -3,8 +3,6 @@
 Nothing here starts a process or reads a clock.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -20,8 +20,6 @@ for less than `SHORTEST` seconds, it cannot be told. Source:
 docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

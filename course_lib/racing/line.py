@@ -7,8 +7,6 @@ first of these calls waits. If a chief hands out the steps, the chief waits. A t
 leaves a file in its run's directory; when the line opens, the race leaves a file there.
 """
 
-from __future__ import annotations
-
 import os
 import pkgutil
 import time

@@ -6,8 +6,6 @@ In a run directory each task has its own `tasks/worker-0/events.jsonl`; `lifecyc
 seconds on the machine's one monotonic clock; a `Trace` counts them from the start of the run.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

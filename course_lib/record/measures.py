@@ -11,8 +11,6 @@ steps of each of four asynchronous workers are 600. Each part counts its own ver
 staleness of an update is that of its stalest part.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

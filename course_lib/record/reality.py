@@ -12,8 +12,6 @@ something is imposed on a run for a while, the run stays emulated after that has
 really stopped or gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A worker in a synchronous reduction cannot tell waiting for the others from the 
 trace can, because it has the events of all workers on one clock.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

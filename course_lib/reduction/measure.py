@@ -1,7 +1,5 @@
 """Carries out schedules in one cluster, one after the other, and measures each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

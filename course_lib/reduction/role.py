@@ -2,8 +2,6 @@
 then times all jobs in turn, again and again.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

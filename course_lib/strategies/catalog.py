@@ -5,8 +5,6 @@ A strategy is a file in `facts/`, which is found by itself, and a page for each 
 hold the facts against the traces of runs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict

@@ -19,8 +19,6 @@ Each line leaves its phase in the trace. What is particular to a framework (its 
 for a GPU, stamps inside of a graph) is in `torch/steps.py` and `tensorflow/steps.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from abc import ABC, abstractmethod

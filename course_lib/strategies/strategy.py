@@ -3,8 +3,6 @@
 Nothing here imports a framework.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

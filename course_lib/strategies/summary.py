@@ -2,8 +2,6 @@
 lesson's cell shows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from course_lib.cluster.run import Run

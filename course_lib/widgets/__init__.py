@@ -1,7 +1,5 @@
 """What a learner sees in a notebook. Widgets read a record and know nothing of clusters."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from course_lib import lazy

@@ -6,8 +6,6 @@ It is found without being listed. Its parameters are named after the fields of `
 uses.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 
@@ -20,7 +18,7 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
     name: function
     for module in lazy.modules(__name__)
     for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__annotations__.get("return") in (Workload, "Workload")
+    if function.__annotations__.get("return") is Workload
 }
 
 

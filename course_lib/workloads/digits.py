@@ -5,8 +5,6 @@ Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", 
 Repository, 1998.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from pathlib import Path

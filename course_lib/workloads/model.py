@@ -7,8 +7,6 @@ layer by layer. A dense kernel is (inputs, outputs), a convolution's is (height,
 channels, output channels); images are (height, width, channels).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

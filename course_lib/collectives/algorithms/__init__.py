@@ -6,8 +6,6 @@ reduce-scatter or an all-gather alone). `ORDER` gives its place in tables; witho
 last.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module

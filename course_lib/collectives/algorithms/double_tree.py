@@ -4,8 +4,6 @@ rank's port stays idle.
 The letters are explained in `ring.py`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms

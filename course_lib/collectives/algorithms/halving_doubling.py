@@ -14,8 +14,6 @@ Rounds 0 and 1 are the reduce-scatter, 2 and 3 the all-gather. The letters are e
 `ring.py`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from course_lib.collectives.algorithms.recursive_doubling import fold

@@ -15,8 +15,6 @@ So two hosts of two do what halving and doubling does. With more of either, ring
 the swaps. The letters are explained in `ring.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ the sum back.
 A server is a rank too, but has no gradients of its own. The letters are explained in `ring.py`.
 """
 
-from __future__ import annotations
-
 from course_lib.collectives.model import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule, Transfer, check_number
 from course_lib.errors import SpecError

@@ -5,8 +5,6 @@ With 4 ranks: first 0 and 1 swap, and 2 and 3; then 0 and 2, and 1 and 3. The le
 explained in `ring.py`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms

@@ -15,8 +15,6 @@ Words and letters, here and on the pages of the other algorithms:
     lg              the logarithm to base 2
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ With 4 ranks: 1 sends to 0 and 3 to 2; 2 sends to 0, which then has the sum. On 
 it to 2, and at last 0 to 1 and 2 to 3. The letters are explained in `ring.py`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms

@@ -1,7 +1,5 @@
 """Strategies for the devices of one machine."""
 
-from __future__ import annotations
-
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec

@@ -2,8 +2,6 @@
 gradient, and in who waits for whom.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from course_lib.errors import SpecError

@@ -1,7 +1,5 @@
 """Strategies whose workers exchange with each other: each has a copy of the model, or a part."""
 
-from __future__ import annotations
-
 from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Reason

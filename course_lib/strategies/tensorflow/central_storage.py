@@ -11,8 +11,6 @@ This is a parameter server without a network: one that lives in the process of i
 Source: tf.distribute.experimental.CentralStorageStrategy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

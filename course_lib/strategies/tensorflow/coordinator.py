@@ -9,8 +9,6 @@ in the name of the task that did it. Source:
 tensorflow.org/tutorials/distribute/parameter_server_training.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

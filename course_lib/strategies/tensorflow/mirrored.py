@@ -29,8 +29,6 @@ replica's gradient is lost without a word (seen in TensorFlow 2.21), so a run li
 Sources: tf.distribute.MirroredStrategy, tf.distribute.HierarchicalCopyAllReduce.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -19,8 +19,6 @@ until all have the sum. Between GPUs it is NCCL's. With `all_reduce=` it is a sc
 Source: tf.distribute.MultiWorkerMirroredStrategy.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

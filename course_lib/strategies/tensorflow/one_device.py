@@ -2,8 +2,6 @@
 strategy is held against.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -24,8 +24,6 @@ tf.distribute.ParameterServerStrategy; Dean et al., "Large Scale Distributed Dee
 2012.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ A worker or a ps runs TensorFlow's server: it carries out whatever part of a gra
 Only the chief runs a program.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ starting before the stamp. That costs microseconds; leaving the graph between ph
 dispatch for each.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -15,8 +15,6 @@ push. Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016;
 tf.compat.v1.train.SyncReplicasOptimizer.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any

@@ -23,8 +23,6 @@ so it takes 1/n of the emulated device time of a step. Source:
 https://www.tensorflow.org/guide/dtensor_overview; Shoeybi et al., "Megatron-LM", 2019.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -19,8 +19,6 @@ are the TPU's speed and its links: the cores' mean is formed outside of XLA.
 Sources: tensorflow.org/guide/tpu; tensorflow.org/guide/mixed_precision; openxla.org/xla.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

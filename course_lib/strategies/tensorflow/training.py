@@ -13,8 +13,6 @@ replicas in all processes together. Source:
 tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -18,8 +18,6 @@ tf.distribute.experimental.CentralStorageStrategy has the name and the idea; PyT
 strategy, only the parts to build it from.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -25,8 +25,6 @@ Optimizations Toward Training Trillion Parameter Models", SC 2020 (its stage 3);
 "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

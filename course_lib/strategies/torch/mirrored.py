@@ -12,8 +12,6 @@ and in each step one device copies its parameters to all others. Source: PyTorch
 nn.DataParallel".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from course_lib.cluster.task import Task

@@ -5,8 +5,6 @@ It sends nothing and waits for nobody. It is also the limit that the others are 
 does all the work of a step, and the model has to fit on it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from course_lib.cluster.task import Task

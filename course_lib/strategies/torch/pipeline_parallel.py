@@ -22,8 +22,6 @@ Pipeline-Parallel DNN Training", ICML 2021 (1F1B with one update for all microba
 PipeDream-Flush).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

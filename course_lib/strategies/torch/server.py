@@ -13,8 +13,6 @@ workers returns a future; meanwhile the ps serves the others. Source: Li et al.,
 Distributed Machine Learning with the Parameter Server", OSDI 2014.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections import deque

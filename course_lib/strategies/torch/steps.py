@@ -6,8 +6,6 @@ Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, 
 height, width), and images have their channels first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta

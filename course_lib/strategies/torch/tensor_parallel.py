@@ -19,8 +19,6 @@ Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language 
 Parallelism", 2019.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -2,8 +2,6 @@
 widgets.
 """
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

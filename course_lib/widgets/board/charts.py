@@ -4,8 +4,6 @@ A redraw costs the browser far more time than it costs us, and we cannot see how
 answers each redraw, so the next one is sent only when the page has kept up.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

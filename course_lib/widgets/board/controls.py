@@ -2,8 +2,6 @@
 board's thread carries it out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.css`.
 """
 
-from __future__ import annotations
-
 import textwrap
 
 import numpy as np

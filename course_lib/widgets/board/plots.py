@@ -5,8 +5,6 @@ equal time, so that they cost the same however fast a cluster steps; `pictures` 
 `lockstep watch` as characters.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ Boards, pages, pictures and `lockstep watch` are drawn from it. In its sentences
 written between ** and **.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

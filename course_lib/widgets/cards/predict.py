@@ -2,8 +2,6 @@
 beside the measurement afterwards.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 script.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from course_lib import text

@@ -4,8 +4,6 @@
 `<text x="1" text-anchor="end">a &lt; b</text>`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 from typing import Any

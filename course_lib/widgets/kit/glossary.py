@@ -1,7 +1,5 @@
 """The field's terms, each explained in one sentence, for tooltips and for the list below a card."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Pages and cards: HTML that needs no kernel and no network."""
 
-from __future__ import annotations
-
 import base64
 import json
 from abc import ABC, abstractmethod

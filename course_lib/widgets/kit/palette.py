@@ -4,8 +4,6 @@ a pattern, dash or mark beside it that tells the same without colour.
 Source: M. Okabe and K. Ito, "Color Universal Design" (2008).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 WORKER = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")

@@ -1,7 +1,5 @@
 """What all SVG pictures are made of: shapes, patterns, legends, marks and axes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

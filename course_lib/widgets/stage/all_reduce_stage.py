@@ -2,8 +2,6 @@
 whose gradients each chunk holds.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import traceback

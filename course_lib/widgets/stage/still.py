@@ -2,8 +2,6 @@
 moves next, and what the links have carried.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

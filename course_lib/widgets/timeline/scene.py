@@ -5,8 +5,6 @@ are whole numbers of `unit` seconds from `origin` on. Phases are in order of lan
 lane is a slice of the columns: `first[lane]` to `first[lane + 1]`.
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from collections import defaultdict, deque

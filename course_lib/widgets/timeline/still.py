@@ -5,8 +5,6 @@ They are readable on light and on dark pages, and each bar and arrow says what i
 pointer rests on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from course_lib.record.events import Lifecycle, Message, task_key
