@@ -18,12 +18,12 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cluster.run import Run as Run
     from course_lib.hardware import probe as machine
     from course_lib.launch import start as start
-    from course_lib.racing.call import Race as Race
-    from course_lib.racing.call import race as race
+    from course_lib.racing.race import Race as Race
+    from course_lib.racing.race import race as race
     from course_lib.record.trace import Trace as Trace
-    from course_lib.reduction.call import allreduce as allreduce
-    from course_lib.reduction.call import compare as compare
-    from course_lib.reduction.call import stage as stage
+    from course_lib.reduction.allreduce import allreduce as allreduce
+    from course_lib.reduction.allreduce import compare as compare
+    from course_lib.reduction.allreduce import stage as stage
     from course_lib.spec import Link as Link
     from course_lib.spec import RunSpec as RunSpec
 

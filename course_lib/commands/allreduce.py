@@ -10,19 +10,17 @@ import typer
 from rich.filesize import decimal
 
 from course_lib.collectives import ALGORITHMS, FOILS, verify
-from course_lib.commands import options
-from course_lib.commands.options import Json
-from course_lib.commands.tables import show, text
+from course_lib.commands.shared import DelayMs, Json, Mbit, link_of, show, text
 from course_lib.errors import SpecError
-from course_lib.reduction.call import compare
-from course_lib.reduction.call import stage as show_stage
+from course_lib.reduction.allreduce import compare
+from course_lib.reduction.allreduce import stage as show_stage
 from course_lib.spec import ONE_HOST
 from course_lib.widgets.stage.scene import Reduced
 
-Algorithms = Annotated[
+AlgorithmNames = Annotated[
     list[str] | None, typer.Argument(help="Their names, see `allreduce --all`.", show_default=False)
 ]
-Hosts = Annotated[
+HostCount = Annotated[
     int, typer.Option(help="How many hosts: one shares memory, TCP goes between several.")
 ]
 Size = Annotated[str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")]
@@ -30,12 +28,12 @@ HEADERS = ["algorithm", "rounds", "sends", "link", "ms", "model ms", "bus GB/s",
 
 
 def allreduce(
-    algorithms: Algorithms = None,
+    algorithms: AlgorithmNames = None,
     workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
-    hosts: Hosts = 1,
+    hosts: HostCount = 1,
     size: Size = "1MiB",
-    mbit: options.Mbit = None,
-    delay_ms: options.DelayMs = None,
+    mbit: Mbit = None,
+    delay_ms: DelayMs = None,
     dtype: Annotated[str, typer.Option(help="The numpy dtype of its elements.")] = "float32",
     simulated: Annotated[
         bool, typer.Option("--simulate", help="Start no process: the model's time.")
@@ -49,7 +47,7 @@ def allreduce(
     if everything and algorithms:
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
-    link = options.link(mbit, delay_ms)
+    link = link_of(mbit, delay_ms)
     results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link)
     found = [result.as_dict() for result in results]
     if as_json:
@@ -81,14 +79,14 @@ def figures(row: dict[str, Any]) -> list[str]:
 
 
 def stage(
-    algorithms: Algorithms = None,
+    algorithms: AlgorithmNames = None,
     out: Annotated[
         Path, typer.Option(help="The file: a page that plays (.html), or a still picture (.svg).")
     ] = Path("stage.html"),
     workers: Annotated[int, typer.Option(help="How many workers, from 2 to 32.")] = 8,
-    hosts: Hosts = 2,
+    hosts: HostCount = 2,
     size: Size = "4MiB",
-    mbit: options.Mbit = None,
+    mbit: Mbit = None,
     real: Annotated[
         bool, typer.Option("--real", help="Carry it out in real processes, and show their moments.")
     ] = False,
@@ -108,7 +106,7 @@ def stage(
         raise SpecError("out", str(out), "a file that ends in .html or .svg")
     if rounds is not None and out.suffix == ".html":
         raise SpecError("round", rounds, "is for a still picture: take an --out that ends in .svg")
-    link = options.link(mbit, None)
+    link = link_of(mbit, None)
     if link and hosts == 1:
         raise SpecError("link", str(link), ONE_HOST)
     shown: Sequence[str | Reduced] = (

@@ -9,9 +9,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from course_lib.commands.options import Json
-from course_lib.commands.tables import show
-from course_lib.course.task import ROOT
+from course_lib.commands.shared import Json, show
+from course_lib.course.answers import ROOT
 
 
 def check(

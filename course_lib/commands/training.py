@@ -10,13 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from course_lib.cluster.run import Run
-from course_lib.commands import options
-from course_lib.commands.options import with_fields
-from course_lib.commands.tables import show, text
+from course_lib.commands.shared import Json, Timeout, show, text, with_fields
 from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
-from course_lib.racing import call as racing
 from course_lib.racing.entrants import parse_entrant
+from course_lib.racing.race import race as start_race
 from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
@@ -30,8 +28,8 @@ def run(
     ] = "multi_worker_mirrored",
     *,
     fields: dict[str, Any],
-    timeout: options.Timeout = 600.0,
-    as_json: options.Json = False,
+    timeout: Timeout = 600.0,
+    as_json: Json = False,
 ) -> None:
     """Train with a strategy, in real processes on this machine."""
     known = catalog.STRATEGIES.get(strategy)
@@ -82,11 +80,11 @@ def follow(run: Run, timeout: float) -> None:
                     raise Stalled(stalled.waiting_for, timeout) from None
                 digest.look(run.trace)
                 progress.update(
-                    bar, completed=digest.steps_done, figures=figures(digest) or run.state
+                    bar, completed=digest.steps_done, figures=so_far(digest) or run.state
                 )
 
 
-def figures(digest: Digest) -> str:
+def so_far(digest: Digest) -> str:
     """The last loss and the throughput so far, in words."""
     losses = digest.losses
     if losses.last is None:
@@ -127,8 +125,8 @@ def race(
             "--evaluate-every says."
         ),
     ] = None,
-    timeout: options.Timeout = 600.0,
-    as_json: options.Json = False,
+    timeout: Timeout = 600.0,
+    as_json: Json = False,
 ) -> None:
     """Run strategies at the same time, each in its own processes with an equal share of this
     machine, and compare them.
@@ -140,7 +138,7 @@ def race(
             "two strategies or more, such as: lockstep race one_device multi_worker_mirrored",
         )
     targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
-    with racing.race(*map(parse_entrant, entrants), **targets, **fields) as started:
+    with start_race(*map(parse_entrant, entrants), **targets, **fields) as started:
         started.wait(timeout)
     if as_json:
         print(json.dumps(started.as_dict()))

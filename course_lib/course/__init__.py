@@ -2,6 +2,6 @@
 the solutions. What belongs to one exercise set lies in `exercises/checks/`.
 """
 
-from course_lib.course.ask import check, hint
+from course_lib.course.answers import check, hint
 
 __all__ = ["check", "hint"]

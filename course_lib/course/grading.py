@@ -18,9 +18,8 @@ import nbformat
 import psutil
 
 from course_lib.cluster.run import Run
-from course_lib.course.ask import judged
+from course_lib.course.answers import ENDLESS, ExerciseTask, Verdict, check, sets
 from course_lib.course.limits import TookTooLong, bounded
-from course_lib.course.task import ENDLESS, Task, Verdict, sets
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -133,7 +132,7 @@ class Notebook:
     notebook (from 1 on) and source.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[ExerciseTask, ...]
     cells: tuple[tuple[int, str], ...]
 
 
@@ -177,17 +176,19 @@ def examine(path: Path, names: Sequence[str], said: Path) -> None:
         print(json.dumps({"cells": len(notebook.cells)}), file=out, flush=True)
         for task in notebook.tasks:
             if task.name in names:
-                verdict = _answer_judged(task, namespace, troubles)
+                verdict = _answer_checked(task, namespace, troubles)
                 print(json.dumps(asdict(verdict)), file=out, flush=True)
 
 
-def _answer_judged(task: Task, namespace: dict[str, Any], troubles: Sequence[str]) -> Verdict:
+def _answer_checked(
+    task: ExerciseTask, namespace: dict[str, Any], troubles: Sequence[str]
+) -> Verdict:
     """The verdict on the answer to a task, if the notebook has one."""
     if task.answer not in namespace:
         why = f" On the way there {'; '.join(troubles)}." if troubles else ""
         return Verdict(task.name, "not yet", f"The notebook defines no {task.answer}.{why}")
     try:
-        return judged(task, namespace[task.answer])
+        return check(task.name, namespace[task.answer])
     except (Exception, SystemExit) as error:  # one answer must not prevent the checks of the others
         text = f"It could not be checked: {type(error).__name__}: {error}"
         return Verdict(task.name, "not yet", text)

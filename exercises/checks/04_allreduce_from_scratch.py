@@ -7,7 +7,7 @@ from math import lcm
 
 from course_lib.collectives import Schedule, Transfer, cost, verify
 from course_lib.collectives.schedule import Op
-from course_lib.course.task import Task
+from course_lib.course.answers import ExerciseTask
 
 from . import training
 from .schedules import Attempt, Rounds, halves, judge, rebuilt, rounds_of
@@ -56,7 +56,7 @@ def over_reduce_to_one(schedule: Schedule) -> str:
     return ""
 
 
-REDUCE_TO_ONE = Task(
+REDUCE_TO_ONE = ExerciseTask(
     name="reduce_to_one",
     answer="my_reduce_to_one",
     hints=REDUCE_TO_ONE_HINTS,
@@ -230,7 +230,7 @@ def _chunk(number: int, t: Transfer, right: Transfer, workers: int) -> str:
     )
 
 
-RING = Task(
+RING = ExerciseTask(
     name="ring",
     answer="my_ring",
     hints=RING_HINTS,
@@ -324,7 +324,7 @@ def _turned(rounds: Rounds, turn: bool) -> Rounds:
     return rounds[::-1] if turn else rounds
 
 
-TREE = Task(
+TREE = ExerciseTask(
     name="tree",
     answer="my_tree",
     hints=TREE_HINTS,
@@ -355,6 +355,6 @@ TRAIN_HINTS = (
     ),
 )
 
-TRAIN = Task(name="train", answer="train", hints=TRAIN_HINTS, judge=training.judge)
+TRAIN = ExerciseTask(name="train", answer="train", hints=TRAIN_HINTS, judge=training.judge)
 
 TASKS = (REDUCE_TO_ONE, RING, TREE, TRAIN)

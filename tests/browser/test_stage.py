@@ -16,7 +16,7 @@ from tests.browser.lab import Tab, opened
 STAGE = "document.querySelector('.ls-stage').stage"
 LAB = """
 from functools import partial
-from course_lib.reduction.call import compare
+from course_lib.reduction.allreduce import compare
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
 stage = AllReduceStage(workers=3, hosts=1, bytes="64KiB",
                        run=lambda *given, link: compare(*given, repeats=1, link=link))

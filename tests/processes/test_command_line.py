@@ -9,7 +9,7 @@ import pytest
 from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.collectives import ALGORITHMS, ring
-from course_lib.commands import options
+from course_lib.commands import shared
 from tests.conftest import HOME, processes_of
 from tests.helpers import lockstep, until
 
@@ -295,8 +295,8 @@ def test_a_plausible_mistake_is_told_with_what_would_be_right(
 
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
     nothing = dict.fromkeys(("workers", "backups", "slow", "links", "mbit", "delay_ms"))
-    assert options.fields(nothing) == {}
-    assert options.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {
+    assert shared.fields(nothing) == {}
+    assert shared.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {
         "backups": 1,
         "slow": {"worker:1": 3.0},
     }

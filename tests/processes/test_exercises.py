@@ -18,8 +18,8 @@ import pytest
 from course_lib import start
 from course_lib.collectives import Round, Schedule, Transfer, ring
 from course_lib.course import check
+from course_lib.course.answers import Verdict
 from course_lib.course.grading import Bounds, grade
-from course_lib.course.task import Verdict
 from tests.conftest import gone_within
 from tests.helpers import lockstep, until
 

@@ -17,10 +17,10 @@ import pytest
 
 from course_lib.collectives import ring
 from course_lib.course import check, hint
+from course_lib.course.answers import sets
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
 from course_lib.course.grading import Bounds, Ended, next_report, read
 from course_lib.course.limits import TookTooLong, bounded
-from course_lib.course.task import sets
 from course_lib.errors import SpecError, Unavailable
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
@@ -76,19 +76,19 @@ def test_there_are_three_hints_and_each_call_gives_the_next_one(task: str) -> No
 # --- where the checks are ---
 
 TOY = """
-from course_lib.course.task import Task, Verdict
+from course_lib.course.answers import ExerciseTask, Verdict
 
 def judge(task, answer):
     return Verdict(task, "passed" if answer() == 7 else "not yet", "It returns 7.")
 
-TASKS = (Task("seven", "seven", ("a", "b", "c"), judge),)
+TASKS = (ExerciseTask("seven", "seven", ("a", "b", "c"), judge),)
 """
 
 
 @pytest.fixture
 def other_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place of its own for the checks of exercises; there is nothing yet."""
-    monkeypatch.setattr("course_lib.course.task.CHECKS", tmp_path / "checks")
+    monkeypatch.setattr("course_lib.course.answers.CHECKS", tmp_path / "checks")
     sets.cache_clear()
     yield tmp_path / "checks"
     sets.cache_clear()

@@ -20,7 +20,7 @@ from course_lib.collectives import (
     tree,
 )
 from course_lib.course import check
-from course_lib.course.task import sets
+from course_lib.course.answers import sets
 
 T = Transfer
 Answer = Callable[..., Any]

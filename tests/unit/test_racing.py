@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from course_lib import RunSpec, hardware
 from course_lib.errors import SpecError
 from course_lib.racing import fairness
-from course_lib.racing.call import divide, race
 from course_lib.racing.comparison import POINTS, Comparison, Figures, figures, side_by_side
 from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.racing.fairness import (
@@ -33,6 +32,7 @@ from course_lib.racing.fairness import (
     judge,
 )
 from course_lib.racing.line import StartingLine
+from course_lib.racing.race import divide, race
 from course_lib.record.curves import WINDOW
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update

@@ -33,7 +33,7 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction import measure as measuring
-from course_lib.reduction.call import compare
+from course_lib.reduction.allreduce import compare
 from course_lib.reduction.measure import (
     REPEATS,
     SIZES,

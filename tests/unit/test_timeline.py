@@ -27,7 +27,7 @@ from course_lib.record.events import (
 from course_lib.record.reality import MEASURED, SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
-from course_lib.reduction.call import allreduce
+from course_lib.reduction.allreduce import allreduce
 from course_lib.spec import Link, RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.timeline.scene import scene

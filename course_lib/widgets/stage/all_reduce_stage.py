@@ -30,7 +30,7 @@ PAST = "These were carried out as they are: settings cannot be changed."
 
 Carry = Callable[..., Sequence[Reduced]]
 """What carries algorithms out: (bytes, algorithms, workers, hosts, link=) -> a result for each, as
-`course_lib.reduction.call.compare`.
+`course_lib.reduction.allreduce.compare`.
 """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.collectives import Schedule
-from course_lib.course.task import Verdict
+from course_lib.course.answers import Verdict
 from course_lib.reduction.measure import job, measure
 
 from . import mistakes

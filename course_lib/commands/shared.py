@@ -1,10 +1,14 @@
-"""Options of several commands; those of `run` and `race` are made from the fields of `RunSpec`."""
+"""What several commands share: options (those of `run` and `race` are made from the fields of
+`RunSpec`), and results as tables on a terminal.
+"""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
 
 from course_lib.spec import Link, RunSpec, parse_item
 from course_lib.workloads import WORKLOADS
@@ -31,7 +35,7 @@ DelayMs = Annotated[float | None, typer.Option(help=about(LINK["delay_ms"]))]
 Timeout = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end.")]
 
 
-def link(mbit: float | None, delay_ms: float | None) -> Link | None:
+def link_of(mbit: float | None, delay_ms: float | None) -> Link | None:
     """The link that was asked for, if one was."""
     return None if mbit is None and delay_ms is None else Link(mbit=mbit, delay_ms=delay_ms or 0.0)
 
@@ -84,8 +88,37 @@ def _option(name: str, annotation: Any) -> inspect.Parameter:
 def fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as the fields that `RunSpec` takes."""
     found = {name: value for name, value in options.items() if value is not None}
-    imposed = link(found.pop("mbit", None), found.pop("delay_ms", None))
+    imposed = link_of(found.pop("mbit", None), found.pop("delay_ms", None))
     for name in REPEATED:
         if name in found:
             found[name] = dict(parse_item(name, item) for item in found[name])
     return found | ({"link": imposed} if imposed else {})
+
+
+# --- tables ---
+
+
+def show(
+    headers: Sequence[str], rows: Iterable[Sequence[RenderableType]], lines: bool = False
+) -> None:
+    """Print a table; `lines`: with a line between its rows."""
+    first, *others = headers
+    table = Table(collapse_padding=True, show_lines=lines)
+    table.add_column(first, no_wrap=True, min_width=18)  # the names that people must type
+    for header in others:
+        table.add_column(header)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def text(value: object) -> str:
+    """A value of a result, as text for a cell; parts of it on lines of their own."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    if isinstance(value, dict):
+        inner = ((name, text(value).replace("\n", ", ")) for name, value in value.items())
+        return "\n".join(f"{name}: {value}" for name, value in inner)
+    if isinstance(value, list | tuple):
+        return "\n".join(map(text, value))
+    return str(value)

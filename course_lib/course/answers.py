@@ -1,24 +1,26 @@
-"""A task of an exercise, the verdict on an answer to it, and the exercise sets, which lie in
-`exercises/checks/`, one file for each.
+"""Tasks of exercises, and the verdict on an answer; a learner calls `check` and `hint`.
+The exercise sets lie in `exercises/checks/`, one file for each.
 """
 
 import functools
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from course_lib import lazy
+from course_lib.course.limits import TookTooLong
 from course_lib.errors import SpecError, Unavailable
 
-State = Literal["passed", "not yet", "to do"]
 ENDLESS = "Does a loop in it never end?"
 
 ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "exercises" / "checks"
 _PACKAGE = "exercise_checks"
+_asked: Counter[str] = Counter()  # hints given so far, by task
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +31,7 @@ class Verdict:
     """
 
     task: str
-    state: State
+    state: Literal["passed", "not yet", "to do"]
     text: str
     hint: str = ""
 
@@ -43,7 +45,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Task:
+class ExerciseTask:
     """One thing that a learner writes.
 
     `answer` is the name of the learner's function in the notebook. Each of the three `hints` says
@@ -59,15 +61,11 @@ class Task:
 
 
 class Unusable(Exception):
-    """Raised by a judge for an answer that cannot be judged; `text` tells the learner why."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        super().__init__(text)
+    """Raised by a judge for an answer that cannot be judged; its text tells the learner why."""
 
 
 @functools.cache
-def sets() -> dict[str, tuple[Task, ...]]:
+def sets() -> dict[str, tuple[ExerciseTask, ...]]:
     """The tasks of each exercise set, in their order; the name of a set is that of its notebook.
 
     A set is a file `NN_name.py` with its `TASKS`. Its name is no identifier, so all of them are
@@ -84,9 +82,60 @@ def sets() -> dict[str, tuple[Task, ...]]:
     return {name: module.TASKS for name, module in found.items() if name[0].isdigit()}
 
 
-def find(name: str) -> Task:
+def find(name: str) -> ExerciseTask:
     """The task of that name. Raises SpecError with the nearest name if there is none."""
     tasks = {task.name: task for tasks in sets().values() for task in tasks}
     if name not in tasks:
         raise SpecError.unknown("task", name, tasks)
     return tasks[name]
+
+
+def check(task: str, answer: Any) -> Verdict:
+    """Judge an answer in words: they give the smallest case that fails, and name the mistake if it
+    is a known one. An answer may be anything: no function, still the stub, or one that never ends.
+
+    The verdict is true only if the answer passed. Raises SpecError for an unknown task, and
+    whatever a run of real processes raises if the machine cannot carry it out.
+
+        check("ring", my_ring)
+    """
+    asked = find(task)
+    if not callable(answer):
+        given = "None" if answer is None else f"of type {type(answer).__name__}"
+        call = f"check({task!r}, {asked.answer})"
+        text = f"This is {given}. Give the function itself: {call}, without ( ) after its name."
+        return Verdict(task, "not yet", text)
+    name = getattr(answer, "__name__", "the function")
+    try:
+        return asked.judge(task, answer)
+    except NotImplementedError:  # the stub that an exercise begins with
+        text = "Nothing is here yet: write the function, then check it again."
+        return Verdict(task, "to do", text)
+    except Unusable as problem:
+        text = str(problem)
+    except TookTooLong as late:
+        text = f"{name} had not come back after {late.seconds:g} seconds of computing. {ENDLESS}"
+    except MemoryError:
+        text = f"{name} fills the memory. {ENDLESS}"
+    return Verdict(task, "not yet", text)
+
+
+class Hint(str):
+    """A hint, which a notebook shows without quotes, line by line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def hint(task: str, level: int | None = None) -> Hint:
+    """The next hint for a task; each call says more, up to the third. `level` (1 to 3) gives that
+    hint instead. Raises SpecError for an unknown task or level.
+    """
+    hints = find(task).hints
+    if level is None:
+        _asked[task] = level = min(_asked[task] + 1, len(hints))
+    if level not in range(1, len(hints) + 1):
+        raise SpecError("level", level, f"1 to {len(hints)}")
+    return Hint(f"Hint {level} of {len(hints)} for {task}. {hints[level - 1]}")
