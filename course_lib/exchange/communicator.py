@@ -120,8 +120,7 @@ class Communicator:
                 "length": length,
                 "dtype": dtype.name if dtype.kind == "V" else dtype.str,
             }
-            text = json.dumps(about).encode()
-            self._calls[key] = Call(schedule, program, length, dtype, about, text)
+            self._calls[key] = Call(schedule, program, length, dtype, json.dumps(about))
             if len(self._calls) > _KEPT:
                 self._calls.popitem(last=False)
         return self._calls[key]

@@ -5,9 +5,8 @@ A connection carries records: each is a header, followed for some kinds by a pay
 peer on this host ("near") has no payload.
 """
 
-import array
 import contextlib
-import itertools
+import math
 import os
 import select
 import socket
@@ -15,6 +14,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +22,12 @@ import numpy as np
 from course_lib.exchange.memory import Counters, Segment
 
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
+# (0: as soon as it comes)
 HEADER = struct.Struct("<BxxxIqdd")
 # what a rank's call is about; a piece of a message; the rank's counters; a sign of life
 CALL, DATA, COUNTERS, PULSE = range(4)
 _MOST_BUFFERS = 64  # passed to the system in one call
 _ROOM = 1 << 16
-_ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
 
 NO_DESCRIPTOR = -1
@@ -35,10 +35,8 @@ NO_DESCRIPTOR = -1
 clock = time.monotonic
 
 
-def _header(kind: int, attached: int = 0, number: int = 0) -> bytes:
-    """The head of a record that is not data."""
-    now = clock()
-    return HEADER.pack(kind, attached, number, now, now)
+def _header(kind: int, number: int = 0, attached: bool = False, due: float = 0.0) -> bytes:
+    return HEADER.pack(kind, attached, number, clock(), due)
 
 
 class Waiting(NamedTuple):
@@ -57,8 +55,8 @@ class Connection:
 
     `offered`: how many pieces were offered to the peer; `cleared`: how many of these are no longer
     needed in our buffer, because a near peer has read them or the system has taken them for a far
-    peer. `stamps` holds, for each piece that can be taken, when the peer offered it. No method
-    waits for long.
+    peer. `stamps` holds, for each piece that has come, when the peer offered it and when it is due.
+    No method waits for long.
 
     `due(size)` is the time at which a far piece of that many bytes, offered now, has arrived; given
     if this exchange imposes the links itself.
@@ -78,18 +76,15 @@ class Connection:
         self._sent = 0  # pieces that the system has taken
         self._counters = counters
         self._peers_counters: Counters | None = None
-        self.stamps: deque[float] = deque()
+        self.stamps: deque[tuple[float, float]] = deque()
         self._due = due
-        # of a far piece that is here before it is due, and so cannot be taken yet: its stamp, and
-        # when it is due
-        self.early: tuple[float, float] | None = None
-        self.text = b""  # what the peer's last call is about
+        self.about = ""  # what the peer's last call is about
         self.window: Segment | None = None  # the shared buffer of a near peer
         self.theirs = np.empty(0)  # the same as an array, for this call
         self.heard = clock()
         self.gone = False
         # what the peer knows of our call, and the segment in which our pieces lie
-        self._said: tuple[bytes, Segment | None] = (b"", None)
+        self._said: tuple[str, Segment | None] = ("", None)
         self._out: deque[Waiting] = deque()
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
@@ -98,7 +93,10 @@ class Connection:
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
         if counters:
-            self._queue(_header(COUNTERS, 1, counters.ranks), counters.segment.fd)
+            self._send(_header(COUNTERS, counters.ranks, attached=True), counters.segment.fd)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
 
     # --- to the peer ---
 
@@ -117,14 +115,11 @@ class Connection:
         a near peer is only told that the piece is ready (`parts` is empty).
         """
         self.offered += 1
-        size, now = sum(map(len, parts)), clock()
-        header = HEADER.pack(DATA, 0, size, now, self._due(size) if self._due else now)
-        if self.near:
-            self._tell(header)
-            return
-        self._out.append(Waiting(memoryview(header)))
-        self._out += (Waiting(part) for part in parts[:-1])
-        self._out.append(Waiting(parts[-1], ends_piece=True))
+        size = sum(map(len, parts))
+        header = _header(DATA, size, due=self._due(size) if self._due else 0.0)
+        views = [memoryview(header), *parts]
+        self._out += (Waiting(view) for view in views[:-1])
+        self._out.append(Waiting(views[-1], ends_piece=True))
         self.push()
 
     def confirm(self) -> None:
@@ -134,66 +129,56 @@ class Connection:
 
     def pulse(self) -> None:
         if not self._out:
-            self._tell(_header(PULSE))
+            self._send(_header(PULSE))
 
-    def say(self, text: bytes, segment: Segment) -> None:
+    def say(self, about: str, segment: Segment) -> None:
         """Tell the peer to which call the next pieces belong, and pass it the segment that holds
         them, if either has changed.
         """
-        if self._said == (text, segment):
+        if self._said == (about, segment):
             return
         attach = self.near and segment is not self._said[1]
-        self._said = (text, segment)
-        record = _header(CALL, attach, len(text)) + text
-        self._queue(record, segment.fd if attach else NO_DESCRIPTOR)
+        self._said, text = (about, segment), about.encode()
+        record = _header(CALL, len(text), attach) + text
+        self._send(record, segment.fd if attach else NO_DESCRIPTOR)
 
     def push(self) -> None:
         """Send as much as there is room for. Sets `gone` if the peer is gone."""
         try:
             while self._out:
-                if self._out[0].fd != NO_DESCRIPTOR:
-                    sent = socket.send_fds(self.sock, [self._out[0].view], [self._out[0].fd])
-                    self._out[0] = self._out[0]._replace(fd=NO_DESCRIPTOR)
+                first = self._out[0]
+                if first.fd != NO_DESCRIPTOR:
+                    sent = socket.send_fds(self.sock, [first.view], [first.fd])
+                    self._out[0] = first._replace(fd=NO_DESCRIPTOR)
+                elif self.near:
+                    sent = self.sock.send(first.view)
                 else:
-                    plain = itertools.takewhile(
-                        lambda one: one.fd == NO_DESCRIPTOR,
-                        itertools.islice(self._out, _MOST_BUFFERS),
-                    )
-                    sent = self.sock.sendmsg([one.view for one in plain])
-                self._leave_out(sent)
+                    sent = self.sock.sendmsg([w.view for w in islice(self._out, _MOST_BUFFERS)])
+                self._drop(sent)
         except BlockingIOError:
             pass
         except OSError:
             self.gone = True
 
-    def _leave_out(self, sent: int) -> None:
+    def _drop(self, sent: int) -> None:
         """Drop the first `sent` waiting bytes, which have been sent."""
-        while self._out and sent >= len(self._out[0].view) and self._out[0].fd == NO_DESCRIPTOR:
+        while self._out and sent >= len(self._out[0].view):
             done = self._out.popleft()
             sent -= len(done.view)
             self._sent += done.ends_piece
         if sent:
             self._out[0] = self._out[0]._replace(view=self._out[0].view[sent:])
 
-    def _queue(self, record: bytes, fd: int) -> None:
-        self._out.append(Waiting(memoryview(record), False, fd))
+    def _send(self, record: bytes, fd: int = NO_DESCRIPTOR) -> None:
+        self._out.append(Waiting(memoryview(record), fd=fd))
         self.push()
 
-    def _tell(self, record: bytes) -> None:
-        """Send a record without a payload: at once if nothing waits before it, else after that."""
-        if not self._out:
-            try:
-                sent = self.sock.send(record)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                self.gone = True
-                return
-            record = record[sent:]
-        if record:
-            self._out.append(Waiting(memoryview(record)))
-
     # --- from the peer ---
+
+    @property
+    def left(self) -> float:
+        """In how many seconds the next piece can be taken: 0 if now, infinity if none has come."""
+        return max(0.0, self.stamps[0][1] - clock()) if self.stamps else math.inf
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is something to read; return whether there is.
@@ -216,9 +201,8 @@ class Connection:
             while not self._held:
                 wanted = _ROOM
                 if self.near:
-                    data, ancillary, _, _ = self.sock.recvmsg(wanted, _ONE_DESCRIPTOR)
-                    for _, _, content in ancillary:
-                        self._descriptors.extend(array.array("i", content))
+                    data, descriptors, _, _ = socket.recv_fds(self.sock, wanted, 1)
+                    self._descriptors += descriptors
                 else:
                     wanted = self._lacking()
                     data = self.sock.recv(wanted)
@@ -234,16 +218,6 @@ class Connection:
             pass
         except OSError:
             self.gone = True
-
-    def arrive(self) -> float:
-        """The seconds until the early piece is due; if 0, it can be taken now."""
-        assert self.early
-        stamp, due = self.early
-        left = due - clock()
-        if left <= 0:
-            self.early = None
-            self.stamps.append(stamp)
-        return max(0.0, left)
 
     def take(self, views: list[memoryview]) -> bool:
         """Read what has come of the payload of a far piece into `views`; return whether it is
@@ -287,7 +261,7 @@ class Connection:
                 pass
         self.sock.close()
         self.window, self.theirs = None, np.empty(0)  # each mapping holds a descriptor
-        self._said, self._peers_counters = (b"", None), None
+        self._said, self._peers_counters = ("", None), None
 
     def _lacking(self) -> int:
         """How many bytes of the next record are missing. Reading more would take bytes of its
@@ -307,14 +281,11 @@ class Connection:
             at += HEADER.size
             if kind == DATA:
                 self._payload, self._held = number, not self.near
-                if due > clock() and not self.near:
-                    self.early = stamp, due
-                else:
-                    self.stamps.append(stamp)
+                self.stamps.append((stamp, due))
             elif kind == COUNTERS:
                 self._peers_counters = Counters(number, self._descriptors.popleft())
             elif kind == CALL:
-                self.text = bytes(self._in[at : at + number])
+                self.about = self._in[at : at + number].decode()
                 at += number
                 if attached:
                     self.window = Segment(fd=self._descriptors.popleft())

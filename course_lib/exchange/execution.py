@@ -1,6 +1,5 @@
 """Carries out the program of one rank on real bytes, operation by operation."""
 
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,17 +26,15 @@ from course_lib.record.events import Message
 
 
 class Call(NamedTuple):
-    """A schedule with a length and a dtype, and this rank's program for it.
-
-    All ranks must agree on what it is `about`; they tell each other in `text`.
+    """A schedule with a length and a dtype, and this rank's program for it. `about` says the same
+    as JSON; ranks send it to each other, since all must make the same call.
     """
 
     schedule: Schedule
     program: list[Operation]
     length: int
     dtype: np.dtype
-    about: dict[str, Any]
-    text: bytes
+    about: str
 
 
 class Execution:
@@ -86,7 +83,7 @@ class Execution:
     def _begin(self, op: Begin) -> None:
         self.group.begin(self.call.about, op.peers)
         for peer in op.sent_to:
-            self.connections[peer].say(self.call.text, self.segment)
+            self.connections[peer].say(self.call.about, self.segment)
             self.before[peer] = self.connections[peer].offered
 
     def _offer(self, op: Offer) -> None:
@@ -100,11 +97,11 @@ class Execution:
     def _await(self, op: Await) -> None:
         connection = self.connections[op.peer]
         self.group.round = op.round
-        while not connection.stamps:
+        while connection.left:
             self.group.wait(connection)
         if op.peer not in self.known:
             self._check(connection)
-        stamp = connection.stamps.popleft()
+        stamp, _ = connection.stamps.popleft()
         if op.first:
             self.begun[op.peer] = stamp
 
@@ -112,8 +109,8 @@ class Execution:
         """Raise `Mismatch` if a peer's call is not ours; called before anything of the peer is
         read.
         """
-        if connection.text != self.call.text:
-            raise self.group.disagree(connection.peer, json.loads(connection.text or b"{}"))
+        if connection.about != self.call.about:
+            raise self.group.disagree(connection.peer, connection.about)
         if connection.window:
             connection.theirs = connection.window.array(self.call.length, self.call.dtype)
         self.known.add(connection.peer)

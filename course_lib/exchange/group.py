@@ -2,10 +2,10 @@
 which it raises an error that names a rank.
 """
 
+import json
 import os
 import select
 import socket
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -29,26 +29,23 @@ class Group:
         self.meeting, self.patience, self.wires = meeting, patience, wires
         self.rank = meeting.rank
         self.connections: dict[int, Connection] = {}
-        self.about: dict[str, Any] = {}
+        self.about = ""
         self.calls = self.round = 0
         self._since = self._pulsed = clock()
         self._counters = Counters(len(meeting.place))
 
-    def begin(self, about: dict[str, Any], peers: Sequence[int]) -> None:
+    def begin(self, about: str, peers: Sequence[int]) -> None:
         """Begin a call, and make the missing connections to its peers.
 
         Raises `RankLost` for a peer that does not come in time.
         """
         self.about, self.round, self._since = about, 0, clock()
         self.calls += 1
-        start, pause = clock(), 0.001
+        pause = 0.001
         while True:
             for peer in peers:  # the higher rank of a pair calls, the lower answers
-                if (
-                    peer < self.rank
-                    and peer not in self.connections
-                    and (sock := self.meeting.call(peer))
-                ):
+                absent = peer < self.rank and peer not in self.connections
+                if absent and (sock := self.meeting.call(peer)):
                     self._connect(peer, sock)
             missing = [peer for peer in peers if peer not in self.connections]
             if not missing:
@@ -56,7 +53,7 @@ class Group:
             for door in select.select(self.meeting.doors, [], [], pause)[0]:
                 if came := self.meeting.answer(door):
                     self._connect(*came)
-            waited = clock() - start
+            waited = clock() - self._since
             pause = min(pause * 1.5, 0.05)
             if waited > TICK:
                 self._look_around()
@@ -71,37 +68,26 @@ class Group:
         Raises `RankLost` or `Mismatch` if waiting is useless.
         """
         busy = [other for other in self.connections.values() if other.sending]
-        if not room and connection.early:
-            if left := connection.arrive():
-                self._pass(min(left, TICK), busy)
-            return
-        for other in (connection, *busy):
-            if other.gone:
-                raise self.accuse(other.peer, "its process is gone")
-        listen = not room
-        if not busy:
-            ready = connection.wait(TICK)
-            idle = not ready
+        early = not room and bool(connection.stamps)  # a piece is here, but it is not due yet
+        if not early and (gone := next((c for c in (connection, *busy) if c.gone), None)):
+            raise self.accuse(gone.peer, "its process is gone")
+        listen = not room and not early
+        if listen and not busy:
+            moved = [connection] if connection.wait(TICK) else []
         else:
-            poll = select.poll()
-            for other in busy:
-                poll.register(other.sock, select.POLLOUT)
-            if listen:
-                poll.register(
-                    connection.sock, select.POLLIN | (select.POLLOUT if connection.sending else 0)
-                )
-            happened = dict(poll.poll(int(TICK * 1000)))
-            for other in busy:
-                if happened.get(other.sock.fileno(), 0) & ~select.POLLIN:
-                    other.push()
-            ready, idle = connection.sock.fileno() in happened, not happened
+            seconds = min(connection.left, TICK) if early else TICK
+            heard = [connection] if listen else []
+            readable, writable, _ = select.select(heard, busy, [], seconds)
+            for other in writable:
+                other.push()
+            moved = readable + writable
         # a rank that is always busy must give signs of life, too
-        if idle or clock() - self._pulsed > self.patience / 4:
-            self._look_around(connection)
-        if ready:
+        if not (moved or early) or clock() - self._pulsed > self.patience / 4:
+            self._look_around(None if early else connection)
+        if connection in moved:
             self._since = clock()
-        if ready and listen:
-            connection.hear()
+            if listen:
+                connection.hear()
 
     def wait_until_clear(self, connection: Connection, pieces: int) -> None:
         """Wait until the first `pieces` pieces sent to a peer are no longer needed in our buffer.
@@ -135,12 +121,11 @@ class Group:
         """The error for a lost rank. All ranks get the same one: the first reported by any rank."""
         return self._error(self.meeting.accuse({"rank": rank, "why": why, "round": self.round}))
 
-    def disagree(self, peer: int, call: dict[str, Any]) -> LockstepError:
-        """The error for a peer whose call is not ours."""
-        ranks, calls = zip(
-            *sorted([(self.rank, self.about), (peer, call)], key=lambda one: one[0]), strict=True
-        )
-        return self._error(self.meeting.accuse({"ranks": ranks, "calls": calls}))
+    def disagree(self, peer: int, about: str) -> LockstepError:
+        """The error for a peer whose call, which is `about` this, is not ours."""
+        calls = {self.rank: self.about, peer: about}
+        told = [json.loads(calls[rank]) for rank in sorted(calls)]
+        return self._error(self.meeting.accuse({"ranks": sorted(calls), "calls": told}))
 
     def close(self) -> None:
         deadline = clock() + _FAREWELL
@@ -155,25 +140,12 @@ class Group:
         self.meeting.close()
 
     def _connect(self, peer: int, sock: socket.socket) -> None:
-        near, place = self.meeting.near(peer), self.meeting.place
-        due = (
-            partial(self.wires.due, place[self.rank], place[peer])
-            if self.wires and not near
-            else None
-        )
-        self.connections[peer] = Connection(
-            self.rank, peer, sock, self._counters if near else None, due
-        )
-
-    def _pass(self, seconds: float, busy: Sequence[Connection]) -> None:
-        """Let time pass, but go on sending to `busy` peers."""
-        if clock() - self._pulsed > self.patience / 4:
-            self._look_around()
-        if not busy:
-            time.sleep(seconds)
-            return
-        for sock in select.select([], [other.sock for other in busy], [], seconds)[1]:
-            next(other for other in busy if other.sock is sock).push()
+        place, counters, due = self.meeting.place, None, None
+        if self.meeting.near(peer):
+            counters = self._counters
+        elif self.wires:
+            due = partial(self.wires.due, place[self.rank], place[peer])
+        self.connections[peer] = Connection(self.rank, peer, sock, counters, due)
 
     def _look_around(self, connection: Connection | None = None) -> None:
         """Give a sign of life, and raise an error if another rank has reported one or is silent."""
@@ -205,6 +177,4 @@ class Group:
                 raise self.disagree(peer, posted["about"])
 
     def _error(self, verdict: dict[str, Any]) -> LockstepError:
-        if "ranks" in verdict:
-            return Mismatch(verdict["ranks"], verdict["calls"])
-        return RankLost(verdict["rank"], verdict["why"], verdict["round"])
+        return Mismatch(**verdict) if "ranks" in verdict else RankLost(**verdict)
