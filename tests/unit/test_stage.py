@@ -33,7 +33,7 @@ from course_lib.errors import SpecError
 from course_lib.record.trace import Trace
 from course_lib.widgets.kit import page
 from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
-from course_lib.widgets.stage.scene import MIDDLE, Shown
+from course_lib.widgets.stage.scene import MIDDLE, Played
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -251,7 +251,7 @@ def test_a_broken_schedule_stops_at_the_transfer_that_breaks_it_with_the_words_o
     if blamed is None:
         assert stop["transfer"] is None and stop["cell"] is not None
     else:
-        assert Shown.of(make(4)).transfers[stop["transfer"]] == (number, Transfer(*blamed))
+        assert Played.of(make(4)).transfers[stop["transfer"]] == (number, Transfer(*blamed))
         start, end = arrays(panel)["times"]
         assert start[stop["transfer"]] < stop["at"]["simulated"] < end[stop["transfer"]]
     assert stop["text"] in stage.table()

@@ -14,13 +14,22 @@ import anywidget
 import traitlets as t
 
 from course_lib import text
-from course_lib.collectives import AlphaBeta, Topology, build
+from course_lib.collectives import AlphaBeta, Topology, build, simulate
 from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.errors import SpecError
+from course_lib.record.trace import Trace
 from course_lib.spec import Link, parse_bytes
 from course_lib.text import amount
 from course_lib.widgets.kit import page
-from course_lib.widgets.stage.scene import MOST, PALETTE, Act, Reduced, Shown, measured, simulated
+from course_lib.widgets.stage.scene import (
+    ITEMSIZE,
+    MOST,
+    PALETTE,
+    Played,
+    Reduced,
+    StagedAlgorithm,
+    clock,
+)
 from course_lib.widgets.stage.still import still_svg
 
 SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
@@ -39,7 +48,7 @@ class Setting:
     """How many workers on how many hosts, the bytes that each brings, the bytes a second of a link
     `inside` a host and `between` hosts, and the seconds of `delay` between hosts.
 
-    `held`: what the links were really held to when the acts were carried out, in words.
+    `held`: what the links were really held to in a run with real processes, in words.
     """
 
     workers: int
@@ -71,7 +80,7 @@ class Setting:
 
     def words(self, clock: str) -> dict[str, str]:
         """What stands at hosts and links, and the whole setting in a sentence."""
-        inside, between = _speed(self.inside), _imposed(self.between, self.delay)
+        inside, between = _in_words(self.inside), _in_words(self.between, self.delay)
         workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
         hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
         about = f"{workers} on {hosts}, {amount(self.bytes)} each"
@@ -139,20 +148,11 @@ class AllReduceStage(anywidget.AnyWidget):
         inside, between = (
             1 / path.beta if path.beta else math.inf for path in (topology.intra, inter)
         )
-        self.setting = Setting(
-            workers,
-            hosts,
-            parse_bytes(bytes),
-            inside,
-            between,
-            inter.delay,
-            _held(link) if done else "",
-        )
-        self.acts = self._acts(self.setting)
-        first = self._scene()
+        held = _held(link) if done else ""
+        size = parse_bytes(bytes)
+        self._show(Setting(workers, hosts, size, inside, between, inter.delay, held))
         super().__init__(
-            scene=first,
-            settings=first["settings"],
+            settings=self.scene["settings"],
             runnable=run is not None and not done,
             clock="measured" if done else "rounds",
         )
@@ -161,19 +161,19 @@ class AllReduceStage(anywidget.AnyWidget):
         self.on_msg(self._told)
 
     def __repr__(self) -> str:
-        s, labels = self.setting, ", ".join(act.label for act in self.acts)
+        s, labels = self.setting, ", ".join(one.label for one in self.staged)
         return f"AllReduceStage({labels}: {s.workers} workers, {s.hosts} hosts, {s.bytes} bytes)"
 
     def table(self) -> str:
         """The same as text: rounds, bytes, times and bus bandwidth, or what is wrong."""
-        rows = [row for act in self.acts for row in act.rows(self.setting.bytes)]
-        problems = [f"{act.label}: {act.problem}" for act in self.acts if act.problem]
+        rows = [row for one in self.staged for row in one.rows(self.setting.bytes)]
+        problems = [f"{one.label}: {one.problem}" for one in self.staged if one.problem]
         facts = [text.table([HEADS, *rows])] if rows else []
         return "\n".join([self.setting.words("simulated")["about"], *facts, *problems])
 
     def to_html(self, path: Path | str, title: str = "") -> Path:
         """Write a page that plays without a kernel or a network; return its path."""
-        title = title or f"All-reduce: {' beside '.join(act.label for act in self.acts)}"
+        title = title or f"All-reduce: {' beside '.join(one.label for one in self.staged)}"
         return page.save(path, page.html(self, title, self.table()))
 
     def still(self, path: Path | str, round: int | None = None) -> Path:
@@ -181,7 +181,7 @@ class AllReduceStage(anywidget.AnyWidget):
         shortest), and what moves next.
         """
         about = self.setting.words("simulated")["about"]
-        return page.save(path, still_svg(self.acts, self.setting.bytes, about, round))
+        return page.save(path, still_svg(self.staged, self.setting.bytes, about, round))
 
     def carry_out(self) -> None:
         """Carry the algorithms out in real processes, on a thread, and play their measured moments.
@@ -204,10 +204,8 @@ class AllReduceStage(anywidget.AnyWidget):
                 setting.bytes, self.algorithms, setting.workers, setting.hosts, link=setting.link
             )
             if setting == self.setting:
-                setting = replace(setting, held=_held(done[0].link))
-                acts = self._acts(setting, done)
                 with self.hold_sync():  # one message
-                    self._show(setting, acts)
+                    self._show(replace(setting, held=_held(done[0].link)), done)
                     self.clock, self.at, self.playing = "measured", 0.0, True
             else:
                 self.status = "That run had other settings than these. Run it again to see it."
@@ -216,23 +214,21 @@ class AllReduceStage(anywidget.AnyWidget):
         finally:
             self.busy = False
 
-    def _acts(self, setting: Setting, done: Sequence[Reduced | None] = ()) -> list[Act]:
-        done = done or (None,) * len(self.algorithms)
-        return [
-            perform(a, label, setting, self.base, d)
+    def _show(self, setting: Setting, done: Sequence[Reduced | None] = ()) -> None:
+        """Show all algorithms with a setting; `done`: as they have just been carried out with it.
+
+        In the scene, `fixed` says why the setting cannot be changed; "" if it can.
+        """
+        done, topology = done or (None,) * len(self.algorithms), setting.topology(self.base)
+        self.staged = [
+            stage(a, label, setting, topology, d)
             for a, label, d in zip(self.algorithms, self.labels, done, strict=True)
         ]
-
-    def _show(self, setting: Setting, acts: list[Act]) -> None:
-        self.setting, self.acts = setting, acts
-        self.scene = self._scene()
-
-    def _scene(self) -> dict[str, Any]:
-        """All that the page draws. `fixed`: why the setting cannot be changed; "" if it can."""
-        return {
-            "panels": [act.panel(self.setting.bytes) for act in self.acts],
-            "settings": asdict(self.setting),
-            "words": {clock: self.setting.words(clock) for clock in CLOCKS},
+        self.setting = setting
+        self.scene = {
+            "panels": [one.panel(setting.bytes) for one in self.staged],
+            "settings": asdict(setting),
+            "words": {clock: setting.words(clock) for clock in CLOCKS},
             "palette": list(PALETTE),
             "fixed": self.past,
         }
@@ -243,37 +239,41 @@ class AllReduceStage(anywidget.AnyWidget):
         wanted["hosts"] = min(wanted["hosts"], wanted["workers"])
         if wanted != self.scene["settings"] and not self.past:
             self.status = ""
-            setting = Setting(**wanted)
-            self._show(setting, self._acts(setting))
+            self._show(Setting(**wanted))
 
     def _told(self, _: Any, content: dict[str, Any], __: Any) -> None:
         if content.get("run"):
             self.carry_out()
 
 
-def perform(
+def stage(
     algorithm: str | Algorithm | Reduced,
     label: str,
     setting: Setting,
-    base: Topology,
+    topology: Topology,
     done: Reduced | None = None,
-) -> Act:
-    """Build, verify and simulate; what a learner's function raises becomes the `error`."""
+) -> StagedAlgorithm:
+    """Build, verify and simulate an algorithm, unless it was carried out already. What a learner's
+    function raises becomes the `error`.
+    """
     if isinstance(algorithm, str) or callable(algorithm):
         function = find(algorithm)
         name = algorithm if isinstance(algorithm, str) else _name(algorithm)
         try:
-            found = done.schedule if done else build(function, setting.workers, setting.hosts)
-            shown = Shown.of(found)
+            schedule = done.schedule if done else build(function, setting.workers, setting.hosts)
+            played = Played.of(schedule)
         except Exception as error:  # whatever a learner's function raises is the answer
-            return Act(label or name or "your function", None, {}, _said(function, error))
+            words = _said(function, error)
+            return StagedAlgorithm(label or name or "your function", None, {}, words)
     else:
-        done, shown, name = algorithm, Shown.of(algorithm.schedule), ""
-    clocks = {"simulated": simulated(shown, setting.bytes, setting.topology(base))}
+        done, played, name = algorithm, Played.of(algorithm.schedule), ""
+    model = simulate(played.schedule, setting.bytes, topology, itemsize=ITEMSIZE, trace=True)
+    clocks = {"simulated": clock(played, model.trace or Trace(), setting.bytes, "simulated")}
     if done:
-        clock = "simulated" if done.reality == "simulated" else "measured"
-        clocks[clock] = measured(shown, done)
-    return Act(label or name or shown.schedule.name, shown, clocks)
+        found = clock(played, done.trace, done.bytes, done.reality)
+        which = "simulated" if done.reality == "simulated" else "measured"
+        clocks[which] = found | {"quickest": done.seconds}
+    return StagedAlgorithm(label or name or played.schedule.name, played, clocks)
 
 
 def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
@@ -302,17 +302,16 @@ def _said(function: Algorithm, error: Exception) -> str:
     return f"{name} raises {type(error).__name__}: {error}{line}"
 
 
-def _speed(rate: float) -> str:
-    mbit = round(8 * rate / 1e6, 3)
-    return f"{mbit / 1e3:g} Gbit/s" if mbit >= 1e3 else f"{mbit:g} Mbit/s"
-
-
-def _imposed(rate: float, delay: float) -> str:
-    """The speed and the delay of a link, as far as it has them."""
-    if rate == math.inf:
-        return f"a delay of {1000 * delay:g} ms" if delay else ""
-    return _speed(rate) + (f" and {1000 * delay:g} ms" if delay else "")
+def _in_words(rate: float, delay: float = 0.0) -> str:
+    """The speed (bytes a second) and the delay (seconds) of a link, as far as it has them:
+    "10 Mbit/s and 5 ms".
+    """
+    mbit, late = round(8 * rate / 1e6, 3), f"{1000 * delay:g} ms"
+    if mbit == math.inf:
+        return f"a delay of {late}" if delay else ""
+    speed = f"{mbit / 1e3:g} Gbit/s" if mbit >= 1e3 else f"{mbit:g} Mbit/s"
+    return f"{speed} and {late}" if delay else speed
 
 
 def _held(link: Link | None) -> str:
-    return _imposed(link.bytes_per_second, link.delay) if link else ""
+    return _in_words(link.bytes_per_second, link.delay) if link else ""

@@ -1,15 +1,14 @@
-"""From a schedule and its times to what the stage draws: flat arrays of transfers, when each began
-and ended, and where a wrong schedule breaks.
+"""What the stage draws of a schedule: its transfers as flat arrays, when each began and ended, and
+where a wrong schedule breaks.
 
-A scene holds facts only (ranks, hosts, chunks, transfers, times); the scripts decide where they
-stand on the screen.
+The scripts in this folder decide where all that stands on the screen.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,10 +20,9 @@ from course_lib.collectives import (
     Round,
     Schedule,
     State,
-    Topology,
     Transfer,
     bus_bandwidth,
-    simulate,
+    cost,
     verify,
 )
 from course_lib.collectives.contributions import goal, sound, whole
@@ -36,7 +34,7 @@ from course_lib.text import amount
 from course_lib.widgets.kit.palette import WORKER
 
 # Workers in order get cool colours in the first half and warm ones in the second, so that two hosts
-# can be told apart.
+# can be messages apart.
 PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
 FINEST = 65535  # times are sent as this many parts of the whole time
 MIDDLE = 0.35  # on the clock of rounds, a transfer is half-way after this share of its round
@@ -67,8 +65,8 @@ class Reduced(Protocol):
 
 @dataclass(frozen=True)
 class Break:
-    """Where a wrong schedule goes wrong: in `round`, with transfer number `transfer` of those shown
-    (None: one is missing, or cannot be drawn).
+    """Where a wrong schedule goes wrong: in `round`, with transfer number `transfer` of those
+    played (None: one is missing, or cannot be drawn).
 
     `cell` is the rank and the chunk to point at, if there is such a place; `text` says what is
     wrong.
@@ -81,7 +79,7 @@ class Break:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Played:
     """The part of a schedule that is played: all of it, or as far as it goes well.
 
     `transfers` has (round, transfer) in their order.
@@ -93,10 +91,10 @@ class Shown:
     length: int  # rounds of the whole schedule
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Shown:
+    def of(cls, schedule: Schedule) -> Played:
         """Raises SpecError for a schedule that is too large to be looked at."""
-        transfers = sum(map(len, schedule.rounds))
-        sizes = (schedule.workers, schedule.ranks, schedule.chunks, transfers)
+        count = sum(map(len, schedule.rounds))
+        sizes = (schedule.workers, schedule.ranks, schedule.chunks, count)
         for (name, most), size in zip(MOST.items(), sizes, strict=True):
             if size > most:
                 raise SpecError(name, size, f"the stage shows {most} at most")
@@ -104,18 +102,20 @@ class Shown:
         where = None if proof else _first(proof)
         last = len(schedule.rounds) if where is None or where[1] is None else where[0].round + 1
         kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:last]]
-        shown = tuple((number, t) for number, r in enumerate(kept) for t in r)
-        breaks = _break(schedule, *where, shown) if where else None
+        transfers = tuple((number, t) for number, r in enumerate(kept) for t in r)
+        breaks = _break(schedule, *where, transfers) if where else None
         played = replace(schedule, rounds=kept) if where else schedule
-        return cls(played, shown, breaks, len(schedule.rounds))
+        return cls(played, transfers, breaks, len(schedule.rounds))
 
 
 @dataclass(frozen=True)
-class Act:
-    """What is shown of an algorithm, and its `clocks`; or the `error`, if nothing can be shown."""
+class StagedAlgorithm:
+    """An algorithm on the stage: what is played of its schedule, and its `clocks` (name -> what
+    `clock` returns); or the `error` because of which nothing can be played.
+    """
 
     label: str
-    shown: Shown | None
+    played: Played | None
     clocks: dict[str, dict[str, Any]]
     error: str = ""
 
@@ -126,12 +126,11 @@ class Act:
         `chunk` (uint8, or uint16 where there are more than 256) and `reduce`, whether it is added
         (a bit). `offsets`: the first transfer of each round. A bit by rank and chunk: `own`,
         whether the rank starts with its own contribution there, and `wants`, whether it must end
-        with the `whole` (a bit set for each chunk). `sizes`: bytes of each chunk. `clocks` from
-        `simulated` and `measured`.
+        with the `whole` (a bit set for each chunk). `sizes`: bytes of each chunk.
         """
-        if not self.shown:
+        if not self.played:
             return {"label": self.label, "error": self.error}
-        schedule, transfers = self.shown.schedule, self.shown.transfers
+        schedule, transfers = self.played.schedule, self.played.transfers
         chunks = range(schedule.chunks)
         columns = np.array([t[:3] for _, t in transfers], dtype=np.uint16).reshape(-1, 3)
         src, dst, chunk = columns.T
@@ -145,7 +144,7 @@ class Act:
             "ranks": schedule.ranks,
             "chunks": schedule.chunks,
             "hosts": list(schedule.hosts),
-            "length": self.shown.length,
+            "length": self.played.length,
             "sizes": np.diff(schedule.byte_ends(nbytes, ITEMSIZE)).tolist(),
             "offsets": np.searchsorted(rounds, np.arange(len(schedule.rounds) + 1)).tolist(),
             "src": src.astype(np.uint8).tobytes(),
@@ -156,23 +155,24 @@ class Act:
             "wants": _bits(wants),
             "whole": [whole(schedule, c) for c in chunks],
             "clocks": self.clocks,
-            "stop": _stop(self.shown, self.clocks),
+            "stop": _stop(self.played, self.clocks),
         }
 
     @property
     def problem(self) -> str:
         """What is wrong, in words; empty where nothing is."""
-        return self.error or (self.shown.breaks.text if self.shown and self.shown.breaks else "")
+        return self.error or (self.played.breaks.text if self.played and self.played.breaks else "")
 
     def rows(self, nbytes: int) -> list[tuple[str, ...]]:
         """A row for each clock in seconds: label, rounds, bytes, busiest link, time, bus bandwidth,
         and whether it was simulated or measured.
         """
-        if not self.shown or self.problem:
+        if not self.played or self.problem:
             return []
-        most, link, carried = totals(self.shown, nbytes)
-        busiest = f"{link}: {amount(carried)}" if link else "none"
-        facts = (self.label, str(len(self.shown.schedule.rounds)), amount(most), busiest)
+        price = cost(self.played.schedule, nbytes, itemsize=ITEMSIZE)
+        link, carried = price.busiest_link
+        busiest = f"{link}: {amount(carried)}" if carried else "none"
+        facts = (self.label, str(price.rounds), amount(price.bytes_per_rank), busiest)
         return [
             (*facts, f"{c['seconds'] * 1e3:.3g} ms", f"{c['bus'] / 1e9:.3g} GB/s", c["reality"])
             for c in self.clocks.values()
@@ -184,38 +184,25 @@ def _bits(flags: ArrayLike) -> bytes:
     return np.packbits(np.asarray(flags, dtype=bool), axis=None, bitorder="little").tobytes()
 
 
-def simulated(shown: Shown, nbytes: int, topology: Topology) -> dict[str, Any]:
-    """The clock of a simulation: see `_clock`."""
-    trace = simulate(shown.schedule, nbytes, topology, itemsize=ITEMSIZE, trace=True).trace
-    return _clock(shown, trace or Trace(), nbytes, "simulated")
+def clock(played: Played, trace: Trace, nbytes: int, reality: str) -> dict[str, Any]:
+    """What the page needs to play a schedule at the pace of a trace, which was made with `nbytes`
+    bytes a worker.
 
-
-def measured(shown: Shown, reduced: Reduced) -> dict[str, Any]:
-    """The clock of a call that was carried out, from its trace.
-
-    Raises SpecError if that is not a trace of this schedule.
+    `times`: when each transfer began, then when each ended, as uint16 from 0, the first beginning,
+    to 65535, the last end. `seconds`: the time of the whole. `bus`: the bus bandwidth in bytes a
+    second. If the trace holds several calls, the first is taken. Raises SpecError if a transfer is
+    not in the trace.
     """
-    return _clock(shown, reduced.trace, reduced.bytes, reduced.reality) | {
-        "quickest": reduced.seconds
-    }
-
-
-def _clock(shown: Shown, trace: Trace, nbytes: int, reality: str) -> dict[str, Any]:
-    """When each transfer began and ended, how long all took (`seconds`), and bus bandwidth.
-
-    `times`: all beginnings, then all ends, as uint16 from 0, the first beginning, to 65535, the
-    last end. Where a trace has several calls of the schedule, this is the first.
-    """
-    told: dict[tuple[int, str, str, int], deque[Message]] = defaultdict(deque)
+    messages: dict[tuple[int, str, str, int], deque[Message]] = defaultdict(deque)
     for m in trace.all(Message):
-        told[m.round, m.src, m.dst, m.chunk].append(m)
-    task = shown.schedule.task
+        messages[m.round, m.src, m.dst, m.chunk].append(m)
+    task = played.schedule.task
     found = []
-    for number, t in shown.transfers:
-        queue = told[number, task(t.src), task(t.dst), t.chunk]
+    for number, t in played.transfers:
+        queue = messages[number, task(t.src), task(t.dst), t.chunk]
         if not queue:
             missing = f"it has no message {t} in round {number}"
-            raise SpecError("trace", repr(trace), f"a trace of {shown.schedule!r}: {missing}")
+            raise SpecError("trace", repr(trace), f"a trace of {played.schedule!r}: {missing}")
         found.append(queue.popleft())
     times = np.array([[m.start for m in found], [m.end for m in found]])
     times -= times.min(initial=np.inf) if found else 0.0
@@ -223,37 +210,9 @@ def _clock(shown: Shown, trace: Trace, nbytes: int, reality: str) -> dict[str, A
     return {
         "times": np.rint(times * (FINEST / seconds if seconds else 0)).astype(np.uint16).tobytes(),
         "seconds": seconds,
-        "bus": bus_bandwidth(nbytes, seconds, shown.schedule.workers, shown.schedule.kind),
+        "bus": bus_bandwidth(nbytes, seconds, played.schedule.workers, played.schedule.kind),
         "reality": reality,
     }
-
-
-def totals(shown: Shown, nbytes: int) -> tuple[int, str, int]:
-    """Bytes sent by the rank that sends most; the busiest link between hosts ("" if there is none)
-    and the bytes on it.
-    """
-    sent, links = carried(shown.schedule, (t for _, t in shown.transfers), nbytes)
-    busiest = max(links, key=links.__getitem__, default=None)
-    name = f"host {busiest[0]} {busiest[1]}" if busiest else ""
-    return max(sent.values(), default=0), name, links[busiest] if busiest else 0
-
-
-def carried(
-    schedule: Schedule, transfers: Iterable[Transfer], nbytes: int
-) -> tuple[Counter[int], Counter[tuple[int, str]]]:
-    """Bytes that each rank sent, and bytes on the links between hosts: of (host, "up") from a host,
-    of (host, "down") to it.
-    """
-    size = np.diff(schedule.byte_ends(nbytes, ITEMSIZE)).tolist()
-    sent: Counter[int] = Counter()
-    links: Counter[tuple[int, str]] = Counter()
-    for src, dst, chunk, _ in transfers:
-        sent[src] += size[chunk]
-        here, there = schedule.hosts[src], schedule.hosts[dst]
-        if here != there:
-            links[here, "up"] += size[chunk]
-            links[there, "down"] += size[chunk]
-    return sent, links
 
 
 def _first(proof: Proof) -> tuple[Problem, Transfer | None]:
@@ -288,9 +247,9 @@ def _break(
     schedule: Schedule,
     problem: Problem,
     blamed: Transfer | None,
-    shown: Sequence[tuple[int, Transfer]],
+    played: Sequence[tuple[int, Transfer]],
 ) -> Break:
-    """Where a problem is seen among the transfers that are shown."""
+    """Where a problem is seen among the transfers that are played."""
     if blamed is None:
         return Break(problem.round, None, None, problem.text)
     on_stage = 0 <= blamed.chunk < schedule.chunks
@@ -298,21 +257,21 @@ def _break(
     cell = (ranks[0], blamed.chunk) if ranks else None
     number = None
     if sound(schedule, blamed):  # the last of them, should it be there twice
-        number = max(i for i, found in enumerate(shown) if found == (problem.round, blamed))
+        number = max(i for i, found in enumerate(played) if found == (problem.round, blamed))
     return Break(problem.round, number, cell, problem.text)
 
 
-def _stop(shown: Shown, clocks: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+def _stop(played: Played, clocks: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     """The break, with the moment on each clock `at` which the picture stops: in the middle of the
     transfer to blame, or else after the rounds before it; nowhere if a transfer is missing.
     """
-    b = shown.breaks
+    b = played.breaks
     if b is None:
         return None
     at: dict[str, float] = {}
     if b.transfer is not None or b.cell is not None:
         at["rounds"] = b.round + MIDDLE
-        before = [number < b.round for number, _ in shown.transfers]
+        before = [number < b.round for number, _ in played.transfers]
         for name, clock in clocks.items():
             times = np.frombuffer(clock["times"], dtype=np.uint16).reshape(2, -1)
             start, end = times * (clock["seconds"] / FINEST)
@@ -320,4 +279,4 @@ def _stop(shown: Shown, clocks: dict[str, dict[str, Any]]) -> dict[str, Any] | N
                 at[name] = float(end[before].max(initial=0.0))
             else:
                 at[name] = float(start[b.transfer] + end[b.transfer]) / 2
-    return {"round": b.round, "transfer": b.transfer, "cell": b.cell, "text": b.text, "at": at}
+    return asdict(b) | {"at": at}

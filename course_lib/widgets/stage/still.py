@@ -2,53 +2,56 @@
 moves next, and what the links have carried.
 """
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from course_lib.collectives import Schedule, State, Transfer
+from course_lib.collectives import State, Transfer, cost
 from course_lib.collectives.contributions import goal, members
 from course_lib.text import amount
 from course_lib.widgets.kit import Markup, element, join, svg
 from course_lib.widgets.kit.palette import INK
-from course_lib.widgets.stage.scene import PALETTE, Act, carried
+from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Played, StagedAlgorithm
 
-PANEL, LABEL, ROW, TOP, GAP = 620, 30, 44, 80, 12
+WIDTH, LABEL, ROW, TOP, GAP = 620, 30, 44, 80, 12  # of one algorithm's picture
 
 
-def still_svg(acts: Sequence[Act], nbytes: int, about: str, rounds: int | None = None) -> str:
-    """The acts side by side after `rounds` rounds (default: half of the shortest), in which each
-    worker brings `nbytes` bytes; below them, what it is `about`.
+def still_svg(
+    staged: Sequence[StagedAlgorithm], nbytes: int, about: str, rounds: int | None = None
+) -> str:
+    """The algorithms side by side after `rounds` rounds (default: half of the shortest), in which
+    each worker brings `nbytes` bytes; below them, what it is `about`.
 
-    Raises ValueError if no act can be drawn.
+    Raises ValueError if none of them can be drawn.
     """
-    drawn = [(act, act.shown.schedule) for act in acts if act.shown]
+    drawn = [(one, one.played) for one in staged if one.played]
     if not drawn:
-        raise ValueError("; ".join(f"{act.label}: {act.problem}" for act in acts))
+        raise ValueError("; ".join(f"{one.label}: {one.problem}" for one in staged))
     if rounds is None:
-        rounds = max(1, min(len(schedule.rounds) for _, schedule in drawn) // 2)
-    panels = [_Panel(act, schedule, rounds) for act, schedule in drawn]
-    height = max(panel.height for panel in panels) + 34
+        rounds = max(1, min(len(played.schedule.rounds) for _, played in drawn) // 2)
+    pictures = [_Picture(one, played, rounds) for one, played in drawn]
+    height = max(picture.height for picture in pictures) + 34
     return svg.picture(
-        PANEL * len(panels),
+        WIDTH * len(pictures),
         height,
-        f"{' beside '.join(panel.act.label for panel in panels)}, after {rounds} rounds",
+        f"{' beside '.join(one.label for one, _ in drawn)}, after {rounds} rounds",
         svg.arrow_head("head", INK, 7),
         [
-            element("g", panel.draw(nbytes), transform=f"translate({i * PANEL} 0)")
-            for i, panel in enumerate(panels)
+            element("g", picture.draw(nbytes), transform=f"translate({i * WIDTH} 0)")
+            for i, picture in enumerate(pictures)
         ],
         svg.text(12, height - 12, about),
     )
 
 
-class _Panel:
+class _Picture:
     """One algorithm: a rack for each host, in it a row for each rank, in that a cell for each
     chunk, in that a layer for each worker whose contribution the rank has.
     """
 
-    def __init__(self, act: Act, schedule: Schedule, rounds: int) -> None:
-        self.act, self.schedule = act, schedule
+    def __init__(self, staged: StagedAlgorithm, played: Played, rounds: int) -> None:
+        self.staged, self.length = staged, played.length
+        self.schedule = schedule = played.schedule
         self.after = min(rounds, len(schedule.rounds))
         self.state = State(schedule)
         for transfers in schedule.rounds[: self.after]:
@@ -57,7 +60,7 @@ class _Panel:
         for rank, host in enumerate(schedule.hosts):
             self.racks[host].append(rank)
         self.hosts = sorted(self.racks)
-        self.rack = (PANEL - GAP) / len(self.racks) - GAP
+        self.rack = (WIDTH - GAP) / len(self.racks) - GAP
         self.cell = min((self.rack - LABEL - 20) / schedule.chunks, 96)
         self.bottom = TOP + ROW * max(map(len, self.racks.values())) + 10
         self.height = self.bottom + 30
@@ -77,21 +80,20 @@ class _Panel:
         return "#555555" if color == "ink" else color
 
     def draw(self, nbytes: int) -> Iterator[Markup]:
-        clocks = self.act.clocks.values()
+        clocks = self.staged.clocks.values()
         times = ", ".join(f"{c['seconds'] * 1e3:.3g} ms {c['reality']}" for c in clocks)
-        length = self.act.shown.length if self.act.shown else 0
-        said = f"after {self.after} of {length} rounds; in all {times}"
-        yield svg.text(12, 28, self.act.label, font_size=20, font_weight=600)
-        yield svg.text(PANEL - 12, 28, said, text_anchor="end")
-        done = itertools.chain.from_iterable(self.schedule.rounds[: self.after])
-        _, links = carried(self.schedule, done, nbytes)
+        said = f"after {self.after} of {self.length} rounds; in all {times}"
+        yield svg.text(12, 28, self.staged.label, font_size=20, font_weight=600)
+        yield svg.text(WIDTH - 12, 28, said, text_anchor="end")
+        done = replace(self.schedule, rounds=self.schedule.rounds[: self.after])
+        carried = cost(done, nbytes, itemsize=ITEMSIZE)
         shade = {"fill": INK, "fill_opacity": 0.06, "stroke": INK, "stroke_opacity": 0.4}
         for host, ranks in self.racks.items():
             x = self.left(host)
             yield svg.rect(x, 44, self.rack, self.bottom - 44, rx=10, **shade)
             yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
             if len(self.racks) > 1:
-                said = f"↑ {amount(links[host, 'up'])}   ↓ {amount(links[host, 'down'])}"
+                said = f"↑ {amount(carried.up[host])}   ↓ {amount(carried.down[host])}"
                 yield svg.text(x + self.rack / 2, self.bottom + 22, said, text_anchor="middle")
             for rank in ranks:
                 yield from self._row(rank)
