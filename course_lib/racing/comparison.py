@@ -72,18 +72,15 @@ class Figures:
         """The figures as plain values; long curves are thinned to `POINTS` points."""
         loss, accuracy = self.curve.thinned(POINTS), self.accuracy_curve.thinned(POINTS)
         return asdict(self) | {
-            "curve": {
-                "seconds": loss.seconds.tolist(),
-                "examples": loss.examples.astype(int).tolist(),
-                "loss": loss.values.tolist(),
-                "mean": loss.means.tolist(),
-            },
-            "accuracy_curve": {
-                "seconds": accuracy.seconds.tolist(),
-                "examples": accuracy.examples.astype(int).tolist(),
-                "accuracy": accuracy.values.tolist(),
-            },
+            "curve": _when(loss) | {"loss": loss.values.tolist(), "mean": loss.means.tolist()},
+            "accuracy_curve": _when(accuracy) | {"accuracy": accuracy.values.tolist()},
         }
+
+
+def _when(curve: Curve) -> dict[str, list[float]]:
+    """When each reading was taken, in seconds and in examples."""
+    examples = curve.examples.astype(int)
+    return {"seconds": curve.seconds.tolist(), "examples": examples.tolist()}
 
 
 def figures(

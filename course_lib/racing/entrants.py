@@ -20,11 +20,14 @@ FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it,
 
 @dataclass(frozen=True)
 class Entrant:
-    """One side of a race; `schedule` is its all-reduce, or None for the framework's own."""
+    """One side of a race. `schedule`: its all-reduce, or None for the framework's own. `refused`:
+    why it goes without some of the common fields.
+    """
 
     label: str
     spec: RunSpec
     schedule: Schedule | None
+    refused: tuple[SpecError, ...] = ()
 
 
 def parse_entrant(text: str) -> dict[str, Any]:
@@ -66,22 +69,15 @@ def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[En
     given = {name: value for name, value in common.items() if value is not None}
     batches = [own["global_batch"] for _, _, own in parsed if own.get("global_batch")]
     if not (given.get("global_batch") or batches):
-        shares = math.lcm(*(_fit("", name, given, own)[0].spec.shares for _, name, own in parsed))
+        shares = math.lcm(*(_fit("", name, given, own).spec.shares for _, name, own in parsed))
         batches = [max(shares, 128 // shares * shares)]
     given = {"global_batch": next(iter(batches), None), **given}
 
-    found, refusals = [], []
-    for label, (_, name, own) in zip(_labels(parsed), parsed, strict=True):
-        entrant, refused = _fit(label, name, given, own)
-        found.append(entrant)
-        refusals.append(refused)
-    _refused_by_all(refusals, [own for _, _, own in parsed])
+    labelled = zip(_labels(parsed), parsed, strict=True)
+    found = [_fit(label, name, given, own) for label, (_, name, own) in labelled]
+    _check_taken(found, [own for _, _, own in parsed])
     _check_same(found)
-    notes = [
-        _without(entrant, error)
-        for entrant, refused in zip(found, refusals, strict=True)
-        for error in refused
-    ]
+    notes = [_without(entrant, error) for entrant in found for error in entrant.refused]
     return found, [*notes, *_device_notes(found), *_update_notes(found)]
 
 
@@ -126,10 +122,8 @@ def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[st
     return labels
 
 
-def _fit(
-    label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]
-) -> tuple[Entrant, list[SpecError]]:
-    """An entrant, and the refusals of the common fields that it cannot take and goes without."""
+def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Entrant:
+    """An entrant with its own fields, and those of the common ones that it can take."""
     fields, algorithm = catalog.named({**common, **own})
     if isinstance(fields.get("slow"), Mapping):
         # a copy, since stragglers that this entrant does not have are removed from it
@@ -140,7 +134,7 @@ def _fit(
             spec = catalog.spec_for(name, **fields)
             if not spec.trace:
                 raise SpecError("trace", False, "a race is judged by its traces")
-            return Entrant(label, spec, catalog.schedule(spec, algorithm)), refused
+            return Entrant(label, spec, catalog.schedule(spec, algorithm), tuple(refused))
         except SpecError as error:
             workload = fields.get("workload", RunSpec.model_fields["workload"].default)
             decisive = ("framework", *_task(workload))
@@ -160,15 +154,12 @@ def _task(workload: str) -> tuple[str, ...]:
     return ("workload", *of_workload, "seed", "global_batch")
 
 
-def _refused_by_all(
-    refusals: Sequence[Sequence[SpecError]], own: Sequence[Mapping[str, Any]]
-) -> None:
+def _check_taken(entrants: Sequence[Entrant], own: Sequence[Mapping[str, Any]]) -> None:
     """If no entrant can take a common field, it is a mistake: raise its refusal."""
-    for error in (error for refused in refusals for error in refused):
-        asked = [
-            refused for refused, mine in zip(refusals, own, strict=True) if error.field not in mine
-        ]
-        if all(any(_what(other) == _what(error) for other in refused) for refused in asked):
+    for error in (error for entrant in entrants for error in entrant.refused):
+        pairs = zip(entrants, own, strict=True)
+        asked = [entrant for entrant, mine in pairs if error.field not in mine]
+        if all(_what(error) in map(_what, entrant.refused) for entrant in asked):
             raise error
 
 

@@ -13,10 +13,10 @@ the smaller one is used:
 - the overhead: its time without emulated device time and without waiting for others, see
   `Digest.overhead`.
 
-The race was fair if no entrant lost more than `LOST` of its time. If neither is known for some
-entrant (the system does not count, and devices are not emulated), the race was fair if the usable
-cores were busy for no more than `BUSY` of the time in which all entrants ran. If all ran together
-for less than `SHORTEST` seconds, it cannot be told. Source:
+The race was fair if no entrant lost more than `MOST_LOST` of its time. If neither is known for
+some entrant (the system does not count, and devices are not emulated), the race was fair if the
+usable cores were busy for no more than `MOST_BUSY` of the time in which all entrants ran. If all
+ran together for less than `SHORTEST` seconds, it cannot be told. Source:
 docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
 """
 
@@ -31,14 +31,14 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-LOST = 0.2
-BUSY = 0.7
+MOST_LOST = 0.2
+MOST_BUSY = 0.7
 SHORTEST = 0.5
 OTHERS = 0.2  # if other programs use a larger share of the cores, the advice names them
 NAN = float("nan")
 
 
-class Sample(NamedTuple):
+class Counters(NamedTuple):
     """Counters at a moment, in seconds; each counts from a start of its own, so only differences
     mean something. NaN if the system does not tell.
 
@@ -88,7 +88,7 @@ class Fairness:
 
 
 def load(
-    samples: Sequence[Sample], spans: Mapping[str, tuple[float, float]], cores: int
+    samples: Sequence[Counters], spans: Mapping[str, tuple[float, float]], cores: int
 ) -> Load | None:
     """The load of the machine while entrants ran. `spans`: label -> start and end of that entrant,
     in the order of the samples' `waited`; samples are interpolated. None if the entrants never all
@@ -133,10 +133,10 @@ def judge(
     known = {label: share for label, share in lost.items() if share is not None}
     if len(known) == len(lost):
         worst = max(known, key=lambda label: known[label])
-        share, limit, step = known[worst], LOST, step_ms.get(worst, device_ms)
+        share, limit, step = known[worst], MOST_LOST, step_ms.get(worst, device_ms)
         what = f"{worst}, which lost most by waiting for a core, lost up to {share:.0%} of its time"
     else:
-        share, limit, step = machine.busy, BUSY, min(step_ms.values(), default=device_ms)
+        share, limit, step = machine.busy, MOST_BUSY, min(step_ms.values(), default=device_ms)
         what = f"the {machine.cores} cores were busy {share:.0%} of the time"
     fair, why, advice = share <= limit, f"{what} (up to {limit:.0%} is called fair)", ""
     if not fair:
@@ -194,7 +194,7 @@ class LoadMeter:
         self._used: dict[int, float] = {}  # last known times, kept after a process is gone
         self._waited: dict[int, float] = {}
 
-    def read(self, at: float, tasks: Sequence[Mapping[str, int]]) -> Sample:
+    def read(self, at: float, tasks: Sequence[Mapping[str, int]]) -> Counters:
         """A sample. `tasks`: for each entrant the pids of its tasks by name, as far as known."""
         for pids in tasks:
             for name, pid in pids.items():
@@ -212,7 +212,7 @@ class LoadMeter:
         ]
         counted = Path("/proc/self/schedstat").exists()
         waited = (sum(each) / len(each) if each else 0.0 for each in workers)
-        return Sample(
+        return Counters(
             at,
             _busy() if self._whole else NAN,
             ours,

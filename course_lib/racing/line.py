@@ -22,13 +22,13 @@ from course_lib.record.rundir import folder_name
 
 # Seconds from the first arrival until the line opens for those that are there. Less than the 60 s
 # after which a framework's collective gives up on a missing peer.
-PATIENCE = 45.0
+LONGEST_HOLD = 45.0
 # Seconds after which a task gives up; it waits so long only if the race itself is gone.
-BOUND = 2 * PATIENCE
+GIVE_UP = 2 * LONGEST_HOLD
 POLL = 0.002
 RACERS = ("worker", "chief")  # jobs that call `at_step_end`
 OPEN = "open"  # the file that tells the tasks to go on
-STEPS = 3  # a task that has taken so many while the line is closed does not stop at it
+RAN_PAST = 3  # steps: a task that has taken so many at the closed line does not stop there
 
 
 def take_part(role: str, cores: Sequence[int], task: Task) -> Any:
@@ -48,10 +48,10 @@ def hold(task: Task) -> None:
     def wait() -> None:
         task.at_step_end = lambda: None
         (task.files.line / folder_name(task.name)).touch()
-        deadline = clock() + BOUND
+        deadline = clock() + GIVE_UP
         while not (task.files.line / OPEN).exists():
             if clock() > deadline:
-                where = f"{BOUND:g} s at the starting line of a race, and nobody opened it"
+                where = f"{GIVE_UP:g} s at the starting line of a race, and nobody opened it"
                 raise LockstepError(f"{task.name} waited {where}")
             time.sleep(POLL)
 
@@ -73,18 +73,18 @@ class StartingLine:
         self._first: float | None = None  # when the first task was there
 
     def look(self) -> None:
-        """Open the line if all entrants are there, or if the first to come has waited `PATIENCE`
-        seconds.
+        """Open the line if all entrants are there, or if the first to come has waited for
+        `LONGEST_HOLD` seconds.
         """
         if self.opened is not None:
             return
         standing = {label: _standing(run) for label, run in self.runs.items()}
         if self._first is None and any(map(_arrived, self.runs.values())):
             self._first = clock()
-        late = self._first is not None and clock() > self._first + PATIENCE
+        late = self._first is not None and clock() > self._first + LONGEST_HOLD
         if late or "coming" not in standing.values():
             words = {
-                "coming": f"was not at the starting line after {PATIENCE:g} s",
+                "coming": f"was not at the starting line after {LONGEST_HOLD:g} s",
                 "gone": "did not stop at the starting line",
             }
             self.notes += [
@@ -122,4 +122,4 @@ def _standing(run: Run) -> str:
         return "here"
     steps = {(p.task, p.step) for p in run.trace.all(Phase) if p.task.startswith("worker:")}
     seen = Counter(task for task, _ in steps)
-    return "gone" if any(n >= STEPS for n in seen.values()) else "coming"
+    return "gone" if any(n >= RAN_PAST for n in seen.values()) else "coming"

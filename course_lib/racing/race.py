@@ -25,14 +25,14 @@ from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness
 from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
-from course_lib.racing.fairness import Fairness, LoadMeter, Sample
+from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.rundir import RunDir
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
-LOOK = 0.02  # seconds between looks at the starting line
-SAMPLE = 0.2  # seconds between samples of the machine's load
+LOOK_EVERY = 0.02  # seconds between looks at the starting line
+SAMPLE_EVERY = 0.2  # seconds between samples of the machine's load
 CLOCK_NOTE = (
     "The clock starts when all entrants are ready for their second step: "
     "the first one traces and compiles."
@@ -159,7 +159,7 @@ class Race:
         self.target_loss, self.target_accuracy = target_loss, target_accuracy
         self._notes, self._origin, self._cores = list(notes), origin, cores
         self._line = StartingLine(self.runs)
-        self._samples: list[Sample] = []
+        self._samples: list[Counters] = []
         self._held = False  # by a `with` block, which stops it
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lockstep-race", daemon=True)
@@ -192,7 +192,8 @@ class Race:
     def stop(self, timeout: float = 10.0) -> Race:
         """End all runs now; returns when their last process is gone.
 
-        Does nothing to a race that is over.
+        Does nothing to a race that is over. Raises `Stalled` if a run is not over after `timeout`
+        seconds; the other runs are stopped all the same.
         """
         with contextlib.ExitStack() as every:  # stop the others even if one stalls
             for run in self.runs.values():
@@ -269,8 +270,8 @@ class Race:
                 if clock() >= due or not going:
                     pids = [_pids(run) for run in self.runs.values()]
                     self._samples.append(meter.read(clock() - self._origin, pids))
-                    due = clock() + SAMPLE
-                self._over.wait(LOOK if self._line.opened is None else SAMPLE / 2)
+                    due = clock() + SAMPLE_EVERY
+                self._over.wait(LOOK_EVERY if self._line.opened is None else SAMPLE_EVERY / 2)
         finally:
             self._line.open()  # whatever went wrong here, no task may be left waiting
             self._over.set()

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,31 +26,27 @@ from course_lib.collectives import (
     simulate,
     verify,
 )
+from course_lib.collectives.algorithms import Algorithm
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
 from course_lib.record.events import Message
-from course_lib.record.reality import SIMULATED, Reality, over
+from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.reduction.measure import (
     REPEATS,
     Measured,
-    calibration,
     check,
     expected,
     imposed,
     job,
-    measure,
-    measure_over,
-    parameters,
+    measure_and_model,
 )
 from course_lib.reduction.role import Job
 from course_lib.spec import ONE_HOST, Link, parse_bytes
 
 if TYPE_CHECKING:
     from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
-
-Algorithm = str | Callable[..., Schedule]
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class AllReduce:
 
 def allreduce(
     what: int | str | Sequence[np.ndarray],
-    algorithm: Algorithm = "ring",
+    algorithm: str | Algorithm = "ring",
     workers: int | None = None,
     hosts: int = 1,
     dtype: str = "float32",
@@ -134,7 +130,7 @@ def allreduce(
 
 def compare(
     what: int | str | Sequence[np.ndarray],
-    algorithms: Sequence[Algorithm] = (),
+    algorithms: Sequence[str | Algorithm] = (),
     workers: int | None = None,
     hosts: int = 1,
     dtype: str = "float32",
@@ -165,20 +161,13 @@ def compare(
     if simulated:
         topology = imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
-    check(jobs)
-    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for i, schedule in enumerate(schedules):
-        groups[schedule.hosts].append(i)
-    found: dict[int, AllReduce] = {}
+    check(jobs)  # all of them, before any process starts
+    together: dict[tuple[int, ...], list[Job]] = defaultdict(list)
     with _saved(arrays) as files:
-        for same in groups.values():
-            given = [replace(jobs[i], arrays=files) for i in same]
-            found.update(zip(same, _carried_out(given, link), strict=True))
-    shape = arrays[0].shape if arrays else ()
-    return [
-        replace(result, arrays=[a.reshape(shape) for a in result.arrays])
-        for _, result in sorted(found.items())
-    ]
+        for one in jobs:
+            together[one.schedule.hosts].append(replace(one, arrays=files))
+        results = {hosts: iter(_carried_out(same, link)) for hosts, same in together.items()}
+    return [next(results[one.schedule.hosts]) for one in jobs]
 
 
 def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
@@ -194,16 +183,9 @@ def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
 
 
 def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
-    """Carry out jobs with the same ranks. The model is fitted in the same processes; with a link,
-    in processes of their own without it.
-    """
-    if link:
-        done, model = measure_over(link, jobs)
-        return [_result(m, expected(m.job, model), over(link), link) for m in done]
-    tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
-    done = measure([*tests, *jobs])
-    model = parameters([m.sample for m in done[: len(tests)]]).topology if tests else Topology()
-    return [_result(m, expected(m.job, model), over(None)) for m in done[len(tests) :]]
+    """Carry out jobs with the same ranks on the same hosts."""
+    done, model = measure_and_model(jobs, link)
+    return [_result(m, _counted(m), expected(m.job, model), over(link).word, link) for m in done]
 
 
 def _simulated(job: Job, topology: Topology) -> AllReduce:
@@ -214,42 +196,50 @@ def _simulated(job: Job, topology: Topology) -> AllReduce:
     price = cost(schedule, job.bytes, topology, job.itemsize)
     run = simulate(schedule, job.bytes, topology, itemsize=job.itemsize, trace=traced)
     done = Measured(job, (run.seconds,), run.trace or Trace(), bool(verify(schedule)), [])
-    return replace(
-        _result(done, price.seconds, SIMULATED),
-        rounds=price.rounds,
-        bytes_sent_per_worker=max(price.sent[: schedule.workers]),
-        busiest_link_bytes=price.busiest_link[1],
-    )
+    traffic = price.rounds, max(price.sent[: schedule.workers]), price.busiest_link[1]
+    return _result(done, traffic, price.seconds, SIMULATED.word)
 
 
-def _result(done: Measured, predicted: float, real: Reality, link: Link | None = None) -> AllReduce:
-    """The figures of a job, measured or simulated; the bytes are counted in its trace."""
-    schedule, seconds, exact = done.job.schedule, min(done.seconds), bool(done.exact)
-    if done.job.arrays:
-        total = functools.reduce(np.add, map(np.load, done.job.arrays))
-        exact = all(np.array_equal(array, total) for array in done.arrays)
+def _counted(done: Measured) -> tuple[int, int, int]:
+    """The traffic in the trace of a job: its rounds, the bytes that the worker that sends most
+    sends, and those on the busiest link between hosts.
+    """
+    schedule, messages = done.job.schedule, done.trace.all(Message)
     host = {schedule.task(rank): host for rank, host in enumerate(schedule.hosts)}
     sent: Counter[str] = Counter()
     links: Counter[tuple[str, int]] = Counter()
-    messages = done.trace.all(Message)
     for m in messages:
         sent[m.src] += m.bytes
         if host[m.src] != host[m.dst]:
             links["up", host[m.src]] += m.bytes
             links["down", host[m.dst]] += m.bytes
+    busiest = max(sent[schedule.task(worker)] for worker in range(schedule.workers))
+    return len({m.round for m in messages}), busiest, max(links.values(), default=0)
+
+
+def _result(
+    done: Measured,
+    traffic: tuple[int, int, int],
+    predicted: float,
+    reality: str,
+    link: Link | None = None,
+) -> AllReduce:
+    """The figures of a job, measured or simulated; `traffic` as `_counted` returns it."""
+    schedule, seconds = done.job.schedule, min(done.seconds)
+    rounds, sent, busiest = traffic
     return AllReduce(
         algorithm=schedule.name,
         workers=schedule.workers,
         hosts=len(set(schedule.hosts)),
         bytes=done.job.bytes,
-        rounds=len({m.round for m in messages}),
-        bytes_sent_per_worker=max(sent[schedule.task(w)] for w in range(schedule.workers)),
-        busiest_link_bytes=max(links.values(), default=0),
+        rounds=rounds,
+        bytes_sent_per_worker=sent,
+        busiest_link_bytes=busiest,
         seconds=seconds,
         predicted_seconds=predicted,
         bus_bandwidth=bus_bandwidth(done.job.bytes, seconds, schedule.workers),
-        exact=exact,
-        reality=real.word,
+        exact=bool(done.exact),
+        reality=reality,
         schedule=schedule,
         trace=done.trace,
         arrays=done.arrays,
@@ -289,7 +279,9 @@ def _length(what: object, dtype: str) -> int:
     return nbytes // itemsize
 
 
-def _checked(algorithm: Algorithm, workers: int, hosts: int, options: dict[str, Any]) -> Schedule:
+def _checked(
+    algorithm: str | Algorithm, workers: int, hosts: int, options: dict[str, Any]
+) -> Schedule:
     """The schedule of an all-reduce. One from a learner's own function is verified first; raises
     `SpecError` if it is wrong.
     """

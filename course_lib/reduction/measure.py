@@ -1,9 +1,8 @@
 """Carries out schedules in one cluster, one after the other, and measures each."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -46,8 +45,8 @@ _TCP = 60e-6  # alpha of a message between hosts in simulations: seconds, as mea
 @dataclass(frozen=True)
 class Measured:
     """A job and its measurements: the `seconds` of a call in each repeat, the messages of one call
-    in `trace`, whether the check was `exact` (None if there was none), and the resulting `arrays`
-    if arrays were given.
+    in `trace`, whether every worker had the `exact` sum (None if that was not checked), and the
+    resulting `arrays` if arrays were given.
     """
 
     job: Job
@@ -90,13 +89,13 @@ def measure(
         names = [j.schedule.name for j in jobs]
         raise SpecError("jobs", names, "all must have the same ranks on the same hosts")
     check(jobs)
-    role = partial(carry_out, jobs=list(jobs))
+    role = functools.partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
     placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
-    fields: dict[str, Any] = {"workers": first.workers, "ps": first.servers, "link": link}
-    if len(set(first.hosts)) > 1:
-        fields["placement"] = placement
-    with start(programs, framework="python", **fields) as run:
+    workers, servers = first.workers, first.servers
+    with start(
+        programs, framework="python", workers=workers, ps=servers, placement=placement, link=link
+    ) as run:
         values = run.wait(timeout).values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
     # servers may be told to leave before they have returned anything
@@ -134,14 +133,22 @@ def parameters(samples: Sequence[Sample]) -> Fit:
     return fit(samples, start, wanted=wanted)
 
 
-def measure_over(link: Link, jobs: Sequence[Job]) -> tuple[list[Measured], Topology]:
-    """`measure` with a `link` for each host, and the model that predicts its times: the work of the
-    cores, measured without links, plus the time on the links.
+def measure_and_model(
+    jobs: Sequence[Job], link: Link | None = None
+) -> tuple[list[Measured], Topology]:
+    """`measure`, and the model that predicts its times, fitted to a `calibration`.
 
-    The cores' work is measured before and after, so that other programs rarely disturb both; the
-    quickest time of the two counts.
+    The calibration is timed in turn with the jobs, in the same processes. With a `link` for each
+    host it is timed without links, in processes of its own: the model is the work of the cores plus
+    the time on the links. It is then timed before the jobs and after them, so that other programs
+    rarely disturb both; the quickest time of the two counts.
     """
-    tests = [replace(j, repeats=_FEW) for j in calibration(jobs[0].schedule)]
+    tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
+    if not link:
+        done = measure([*tests, *jobs])
+        samples = [m.sample for m in done[: len(tests)]]
+        return done[len(tests) :], parameters(samples).topology if tests else Topology()
+    tests = [replace(j, repeats=_FEW) for j in tests]
     before = measure(tests)
     done = measure([_patient(j, link) for j in jobs], link=link)
     both = zip(before, measure(tests), strict=True)
@@ -185,6 +192,9 @@ def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
     )
     checks = [rank.exact for rank in ranks if rank.exact is not None]
     results = [rank.result for rank in ranks if rank.result is not None]
+    if job.arrays:
+        total = functools.reduce(np.add, map(np.load, job.arrays))
+        checks = [np.array_equal(result, total) for result in results]
     return Measured(job, seconds, trace, all(checks) if checks else None, results)
 
 

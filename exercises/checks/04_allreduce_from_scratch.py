@@ -10,7 +10,7 @@ from course_lib.collectives.schedule import Op
 from course_lib.course.answers import ExerciseTask
 
 from . import training
-from .schedules import Attempt, Rounds, halves, judge, rebuilt, rounds_of
+from .schedules import Attempt, Rounds, judge, rebuilt, rounds_of, with_ways
 
 # --- reduce_to_one: all send to one rank, which adds and sends back ---
 
@@ -294,34 +294,26 @@ def over_tree(schedule: Schedule) -> str:
 def wrong_order(attempt: Attempt) -> str:
     """One of the ways, or both, run backwards."""
 
-    def way(up: bool, down: bool) -> bool:
-        def change(schedule: Schedule) -> Schedule:
-            first, second = halves(rounds_of(schedule))
-            return rebuilt(schedule, [*_turned(first, up), *_turned(second, down)])
+    def right_if_backwards(up: bool, down: bool) -> bool:
+        return attempt.right_if(with_ways(lambda rounds: rounds[::-1], up, down))
 
-        return attempt.right_if(change)
-
-    if way(False, True):
+    if right_if_backwards(up=False, down=True):
         return (
             "The way down runs in the same order as the way up, so ranks far from rank 0 are served"
             " by ranks that do not have the sum yet. Rank 0 must first send it the farthest way,"
             " then everyone who has it a shorter way, and so on."
         )
-    if way(True, False):
+    if right_if_backwards(up=True, down=False):
         return (
             "The way up runs in the wrong order: a rank hands in its sum before all that belongs in"
             " it has come. The nearest pairs come first."
         )
-    if way(True, True):
+    if right_if_backwards(up=True, down=True):
         return (
             "Both ways run in the wrong order. The way up was right as it was: turn only the way"
             " down."
         )
     return ""
-
-
-def _turned(rounds: Rounds, turn: bool) -> Rounds:
-    return rounds[::-1] if turn else rounds
 
 
 TREE = ExerciseTask(

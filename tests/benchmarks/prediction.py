@@ -21,7 +21,7 @@ from course_lib.reduction.measure import (
     expected,
     job,
     measure,
-    measure_over,
+    measure_and_model,
     parameters,
 )
 from course_lib.spec import Link
@@ -82,7 +82,7 @@ def errors_over_links() -> list[float]:
     jobs = [job(s, size // 4, checked=False) for s in schedules for size in SHORT]
     found = []
     for link in LINKS:
-        done, model = measure_over(link, jobs)
+        done, model = measure_and_model(jobs, link)
         found += [abs(expected(m.job, model) / m.sample.seconds - 1) for m in done]
     return found
 

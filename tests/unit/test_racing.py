@@ -21,14 +21,14 @@ from course_lib.racing import fairness
 from course_lib.racing.comparison import POINTS, Comparison, Figures, figures, side_by_side
 from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.racing.fairness import (
-    BUSY,
-    LOST,
+    MOST_BUSY,
+    MOST_LOST,
     NAN,
     SHORTEST,
+    Counters,
     Fairness,
     Load,
     LoadMeter,
-    Sample,
     judge,
 )
 from course_lib.racing.line import StartingLine
@@ -390,7 +390,7 @@ def verdict(
 
 
 @pytest.mark.parametrize(
-    ("share", "fair"), [(0.0, True), (LOST, True), (LOST + 0.01, False), (1.0, False)]
+    ("share", "fair"), [(0.0, True), (MOST_LOST, True), (MOST_LOST + 0.01, False), (1.0, False)]
 )
 def test_a_race_is_fair_as_long_as_no_entrant_waits_too_long_for_a_core(
     share: float, fair: bool
@@ -420,8 +420,8 @@ def test_nobody_can_lose_more_than_all_of_its_time() -> None:
 def test_without_a_count_of_waiting_the_emulated_devices_tell_or_else_the_busy_cores() -> None:
     assert verdict(machine(a=NAN, b=NAN, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair is True
     assert verdict(machine(a=NAN, b=NAN), overhead={"a": 0.1, "b": 0.5}).fair is False
-    assert verdict(machine(a=NAN, b=NAN, busy=BUSY)).fair is True
-    saturated = verdict(machine(a=NAN, b=NAN, busy=BUSY + 0.1))
+    assert verdict(machine(a=NAN, b=NAN, busy=MOST_BUSY)).fair is True
+    saturated = verdict(machine(a=NAN, b=NAN, busy=MOST_BUSY + 0.1))
     assert saturated.fair is False
     assert "busy 80%" in saturated.why
 
@@ -456,12 +456,12 @@ def test_with_the_advised_device_time_the_rest_of_a_step_would_be_a_fair_share(
     found = judge(machine(a=share), {}, {"a": devices + rest}, device_ms, 2)
     assert found.fair is False
     advised = float(found.advice.split(" to about ")[1].rstrip("."))
-    assert rest / (advised * factor + rest) <= LOST + 1e-9
+    assert rest / (advised * factor + rest) <= MOST_LOST + 1e-9
 
 
 def test_the_load_is_that_of_each_entrants_own_time_and_of_the_time_that_all_ran() -> None:
     samples = [
-        Sample(
+        Counters(
             t,
             busy=1.0 * t if t < 10 else 10 + 2.0 * (t - 10),
             ours=0.5 * t,
@@ -481,7 +481,7 @@ def test_the_load_is_that_of_each_entrants_own_time_and_of_the_time_that_all_ran
 
 
 def test_where_the_system_does_not_tell_the_load_is_that_of_our_own_tasks() -> None:
-    samples = [Sample(float(t), NAN, 0.5 * t, (NAN,)) for t in range(11)]
+    samples = [Counters(float(t), NAN, 0.5 * t, (NAN,)) for t in range(11)]
     found = fairness.load(samples, {"a": (0.0, 8.0)}, cores=2)
     assert found is not None
     assert found.busy == found.ours == pytest.approx(0.25)
@@ -786,7 +786,7 @@ def test_the_patience_of_those_at_the_line_has_an_end(
 ) -> None:
     runs = waiting(tmp_path, 1, 1)
     line = StartingLine(runs)
-    monkeypatch.setattr("course_lib.racing.line.PATIENCE", 0.0)
+    monkeypatch.setattr("course_lib.racing.line.LONGEST_HOLD", 0.0)
     line.look()
     assert line.opened is None  # nobody is there yet whose patience could end
     arrive(runs["entrant 1"], "worker:0")

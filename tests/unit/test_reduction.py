@@ -43,7 +43,7 @@ from course_lib.reduction.measure import (
     imposed,
     job,
     measure,
-    measure_over,
+    measure_and_model,
     parameters,
 )
 from course_lib.reduction.role import known, known_sum
@@ -505,7 +505,7 @@ def test_times_over_links_are_predicted_from_calls_without_them_even_if_one_was_
         for size in (1024, 4 * MIB)
         if name != "parameter_server"
     ]
-    done, model = measure_over(held, jobs)
+    done, model = measure_and_model(jobs, held)
     assert links == [None, held, None]
     for m in done:
         assert expected(m.job, model) == pytest.approx(m.sample.seconds, rel=1e-3)

@@ -2,6 +2,6 @@
 
 from .attempt import Attempt
 from .judge import judge
-from .mistakes import Rounds, halves, rebuilt, rounds_of
+from .mistakes import Rounds, rebuilt, rounds_of, with_ways
 
-__all__ = ["Attempt", "Rounds", "halves", "judge", "rebuilt", "rounds_of"]
+__all__ = ["Attempt", "Rounds", "judge", "rebuilt", "rounds_of", "with_ways"]

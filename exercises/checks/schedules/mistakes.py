@@ -41,6 +41,21 @@ def halves(rounds: Rounds) -> tuple[Rounds, Rounds]:
     return rounds[:cut], rounds[cut:]
 
 
+def with_ways(
+    change: Callable[[Rounds], Rounds], up: bool, down: bool
+) -> Callable[[Schedule], Schedule]:
+    """Make a change to the rounds of the way to the sums (`up`), of the way back (`down`), or of
+    both.
+    """
+
+    def changed(schedule: Schedule) -> Schedule:
+        first, second = halves(rounds_of(schedule))
+        both = [*(change(first) if up else first), *(change(second) if down else second)]
+        return rebuilt(schedule, both)
+
+    return changed
+
+
 def returns_nothing(attempt: Attempt) -> str:
     if attempt.returned and all(given is None for given in attempt.returned.values()):
         return f"{attempt.name} returns nothing: is `return` missing?"
@@ -192,21 +207,12 @@ def wrong_direction(attempt: Attempt) -> str:
     def turned(rounds: Rounds) -> Rounds:
         return [[t._replace(src=t.dst, dst=t.src) for t in r] for r in rounds]
 
-    def way(first: bool, second: bool) -> Callable[[Schedule], Schedule]:
-        def change(schedule: Schedule) -> Schedule:
-            up, down = halves(rounds_of(schedule))
-            return rebuilt(
-                schedule, [*(turned(up) if first else up), *(turned(down) if second else down)]
-            )
-
-        return change
-
-    for first, second, where in (
+    for up, down, where in (
         (False, True, "on the way back"),
         (True, False, "on the way to the sum"),
         (True, True, "in every round"),
     ):
-        if attempt.right_if(way(first, second)):
+        if attempt.right_if(with_ways(turned, up, down)):
             return (
                 f"Sender and receiver are exchanged {where}: it is Transfer(src, dst, chunk, op),"
                 " the sender first."
