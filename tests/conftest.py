@@ -4,6 +4,7 @@ behind.
 
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -16,6 +17,8 @@ HOME = tempfile.mkdtemp(prefix="lockstep-tests-")
 # also the mark by which our processes are known: all of them inherit it
 os.environ["LOCKSTEP_HOME"] = HOME
 SHM = Path("/dev/shm")
+# a shell's background job ignores interrupts, and so would the processes that tests interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def processes_of(home: str) -> list[psutil.Process]:

@@ -24,12 +24,15 @@ from course_lib import start
 
 def stubborn(task):
     subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (task.run_dir / f"child-{task.index}").touch()
     while True:
         pass
 
 first = start("multi_worker_mirrored", framework=sys.argv[1], workers=2, steps=100000)
 second = start(stubborn, workers=2)
 second.wait_running(60)
+while len(list(second.run_dir.glob("child-*"))) < 2:
+    time.sleep(0.01)
 second.pause("worker:0")
 first.wait_running(60)
 open(sys.argv[2], "w").close()
