@@ -20,7 +20,7 @@ from course_lib.widgets.board.plots import NAMES, runs
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
-from course_lib.widgets.timeline.timeline import Timeline
+from course_lib.widgets.timeline import Timeline
 
 PERIOD = 0.25  # seconds between pictures
 

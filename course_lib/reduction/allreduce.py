@@ -46,7 +46,7 @@ from course_lib.reduction.role import Job
 from course_lib.spec import ONE_HOST, Link, parse_bytes
 
 if TYPE_CHECKING:
-    from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+    from course_lib.widgets.stage import AllReduceStage
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
     stage("ring", "hierarchical", workers=8, hosts=2, bytes="4MiB", link=Link(mbit=200))
     """
     # importing widgets takes long
-    from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+    from course_lib.widgets.stage import AllReduceStage
 
     return AllReduceStage(*algorithms, run=functools.partial(compare, repeats=3), **options)
 

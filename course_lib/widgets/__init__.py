@@ -8,8 +8,8 @@ if TYPE_CHECKING:  # these are public names, for `lazy` as well
     from course_lib.record.saved import SavedRun as SavedRun
     from course_lib.widgets.board.board import RaceBoard as RaceBoard
     from course_lib.widgets.board.board import TrainingBoard as TrainingBoard
-    from course_lib.widgets.stage.all_reduce_stage import AllReduceStage as AllReduceStage
-    from course_lib.widgets.timeline.timeline import Timeline as Timeline
+    from course_lib.widgets.stage import AllReduceStage as AllReduceStage
+    from course_lib.widgets.timeline import Timeline as Timeline
 
 _place, _names = lazy.names(__name__)
 

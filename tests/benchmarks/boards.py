@@ -32,7 +32,7 @@ from course_lib.spec import RunSpec
 from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.cards.predict import Predict
 from course_lib.widgets.kit.page import Card
-from course_lib.widgets.timeline.timeline import Timeline
+from course_lib.widgets.timeline import Timeline
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.browser.lab import CHROMIUM, chromium, opened
 from tests.conftest import HOME

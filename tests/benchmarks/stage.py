@@ -17,13 +17,13 @@ from typing import Any
 from playwright.sync_api import Page
 
 from course_lib.errors import Unavailable
-from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage import AllReduceStage
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.browser.lab import CHROMIUM, chromium, opened
 
 WORKERS = (8, 32)
 CELL = f"""
-from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage import AllReduceStage
 for workers in {WORKERS}:
     stage = AllReduceStage(workers=workers, hosts=2)
     stage.clock = "simulated"

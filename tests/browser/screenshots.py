@@ -21,7 +21,7 @@ RUN = """run = start("multi_worker_mirrored", framework="torch", workers=4, step
 # too.
 CELLS = {
     "stage": """
-from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage import AllReduceStage
 shown = AllReduceStage("ring", "hierarchical")
 shown""",
     "training_board": f"""

@@ -10,14 +10,14 @@ import pytest
 from playwright.sync_api import Browser
 
 from course_lib.collectives import Schedule, Transfer, build, verify
-from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage import AllReduceStage
 from tests.browser.lab import Tab, opened
 
 STAGE = "document.querySelector('.ls-stage').stage"
 LAB = """
 from functools import partial
 from course_lib.reduction.allreduce import compare
-from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage import AllReduceStage
 stage = AllReduceStage(workers=3, hosts=1, bytes="64KiB",
                        run=lambda *given, link: compare(*given, repeats=1, link=link))
 stage

@@ -32,7 +32,7 @@ from course_lib.commands.allreduce import stage as command
 from course_lib.errors import SpecError
 from course_lib.record.trace import Trace
 from course_lib.widgets.kit import page
-from course_lib.widgets.stage.all_reduce_stage import AllReduceStage
+from course_lib.widgets.stage import AllReduceStage
 from course_lib.widgets.stage.scene import MIDDLE, Played
 
 SVG = "{http://www.w3.org/2000/svg}"

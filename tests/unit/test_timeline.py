@@ -30,9 +30,9 @@ from course_lib.record.waits import waits, with_waits
 from course_lib.reduction.allreduce import allreduce
 from course_lib.spec import Link, RunSpec
 from course_lib.widgets import Timeline
-from course_lib.widgets.timeline.scene import scene
+from course_lib.widgets.timeline import source
+from course_lib.widgets.timeline.scene import packed
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
-from course_lib.widgets.timeline.timeline import source
 from tests.made_up import EVENTS, training
 
 
@@ -68,7 +68,7 @@ def saved_run(folder: Path, **fields: Any) -> Path:
 
 
 def test_every_phase_and_message_arrives_at_its_time() -> None:
-    described, data = scene(Trace(EVENTS))
+    described, data = packed(Trace(EVENTS))
     columns = unpacked(described, data)
     lanes = np.repeat(described["lanes"], np.diff(described["first"]))
     got = sorted(
@@ -94,7 +94,7 @@ def test_times_stay_exact_to_a_microsecond_in_an_hour_and_a_millionth_of_a_simul
             Phase("worker:0", 0, "compute", 0.0, seconds / 3),
             Phase("worker:0", 0, "apply", seconds / 3, seconds),
         ]
-        columns = unpacked(*scene(Trace(phases)))
+        columns = unpacked(*packed(Trace(phases)))
         assert columns["start"][1] == pytest.approx(seconds / 3, abs=min(1e-6, seconds / 1e6))
 
 
@@ -111,7 +111,7 @@ def test_a_widget_of_an_ordinary_run_costs_less_than_100_kb_to_create() -> None:
 
 def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() -> None:
     trace = Trace(training(workers=8, steps=3000))
-    described, data = scene(trace)
+    described, data = packed(trace)
     assert described["first"][-1] == len(with_waits(trace)) > 90_000
     assert len(data) < 10 * described["first"][-1] and described["leftOut"] == 0
 
@@ -119,8 +119,8 @@ def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() 
 def test_of_too_many_events_the_last_are_kept_and_it_says_how_many_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("course_lib.widgets.timeline.scene.MOST", 5)
-    described, _ = scene(Trace(EVENTS))
+    monkeypatch.setattr("course_lib.widgets.timeline.scene.MOST_EVENTS", 5)
+    described, _ = packed(Trace(EVENTS))
     assert described["first"][-1] == 5 and described["leftOut"] == 2
 
 
@@ -180,7 +180,7 @@ def test_a_wait_in_which_nobody_finished_anything_has_no_cause() -> None:
 
 
 def test_lines_divide_steps_only_where_all_tasks_end_one_before_the_next() -> None:
-    columns = unpacked(*scene(Trace(training(workers=2, steps=3, step=1.0))))
+    columns = unpacked(*packed(Trace(training(workers=2, steps=3, step=1.0))))
     assert columns["steps"].tolist() == [0, 1, 2] and columns["stepEnds"].round(4).tolist() == [
         1.0,
         2.0,
@@ -188,7 +188,7 @@ def test_lines_divide_steps_only_where_all_tasks_end_one_before_the_next() -> No
     ]
     ahead: list[Event] = [Phase("worker:0", n, "apply", n, n + 0.5) for n in range(4)]
     behind: list[Event] = [Phase("worker:1", n, "apply", 3 * n, 3 * n + 0.5) for n in range(4)]
-    assert not len(unpacked(*scene(Trace([*ahead, *behind])))["steps"])
+    assert not len(unpacked(*packed(Trace([*ahead, *behind])))["steps"])
 
 
 def test_faults_last_until_what_ends_them() -> None:
@@ -201,7 +201,7 @@ def test_faults_last_until_what_ends_them() -> None:
         Lifecycle("host:1", "cut", "by partition()", 3.5),
         Lifecycle("worker:1", "killed", "it was killed by kill()", 6.0),
     ]
-    described, _ = scene(Trace(events), slow={"worker:1": 2.0})
+    described, _ = packed(Trace(events), slow={"worker:1": 2.0})
     lanes = described["lanes"]
     found = [
         (lanes[f["lane"]], f["state"], f["at"], f["until"])
@@ -219,10 +219,10 @@ def test_faults_last_until_what_ends_them() -> None:
 
 def test_it_opens_where_the_first_fault_is_and_shows_short_runs_whole() -> None:
     long = training(workers=2, steps=200)
-    described, _ = scene(Trace([*long, Lifecycle("worker:0", "paused", "", 1.5)]))
+    described, _ = packed(Trace([*long, Lifecycle("worker:0", "paused", "", 1.5)]))
     begin, end = described["opening"]
     assert begin < 1.5 < end and end - begin == pytest.approx(10 * 0.03)
-    assert scene(Trace(EVENTS))[0]["opening"] is None
+    assert packed(Trace(EVENTS))[0]["opening"] is None
 
 
 def test_an_update_comes_with_its_staleness() -> None:
@@ -231,7 +231,7 @@ def test_an_update_comes_with_its_staleness() -> None:
         Phase("ps:0", 3, "apply", 2.0, 2.1),
         Update("ps:0", 3, "shard 0", "cpu", 4, 7, 1.1),
     ]
-    columns = unpacked(*scene(Trace(events)))
+    columns = unpacked(*packed(Trace(events)))
     assert [columns[name].tolist() for name in ("update", "version", "staleness")] == [
         [0],
         [7],

@@ -1,1 +1,317 @@
-"""AllReduceStage: algorithms side by side on one clock, from their simulation or from a run."""
+"""AllReduceStage: all-reduce algorithms side by side on one clock, every transfer as it moved, and
+whose gradients each chunk holds.
+"""
+
+import math
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets as t
+
+from course_lib import text
+from course_lib.collectives import AlphaBeta, Topology, build, simulate
+from course_lib.collectives.algorithms import Algorithm, find
+from course_lib.errors import SpecError
+from course_lib.record.trace import Trace
+from course_lib.spec import Link, parse_bytes
+from course_lib.text import amount
+from course_lib.widgets.kit import page
+from course_lib.widgets.stage.scene import (
+    ITEMSIZE,
+    MOST,
+    PALETTE,
+    Played,
+    Reduced,
+    StagedAlgorithm,
+    clock,
+)
+from course_lib.widgets.stage.still import still_svg
+
+SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
+CLOCKS = ("rounds", "simulated", "measured")
+HEADS = ("", "rounds", "a rank sends", "busiest link", "time", "bus bandwidth", "")
+PAST = "These were carried out as they are: settings cannot be changed."
+
+Carry = Callable[..., Sequence[Reduced]]
+"""What carries algorithms out: (bytes, algorithms, workers, hosts, link=) -> a result for each, as
+`course_lib.reduction.allreduce.compare`.
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How many workers on how many hosts, the bytes that each brings, the bytes a second of a link
+    `inside` a host and `between` hosts, and the seconds of `delay` between hosts.
+
+    `held`: what the links were really held to in a run with real processes, in words.
+    """
+
+    workers: int
+    hosts: int
+    bytes: int
+    inside: float
+    between: float
+    delay: float = 0.0
+    held: str = ""
+
+    def __post_init__(self) -> None:
+        for name, most in (("workers", MOST["workers"]), ("hosts", self.workers)):
+            if not isinstance(value := getattr(self, name), int) or not 1 <= value <= most:
+                raise SpecError(name, value, f"a whole number from 1 to {most}")
+        for name in ("inside", "between"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SpecError(name, getattr(self, name), "bytes a second, above 0, not infinite")
+
+    def topology(self, base: Topology) -> Topology:
+        """`base` with links of these speeds and this delay."""
+        inter = replace(base.inter, beta=1 / self.between, delay=self.delay)
+        return replace(base, intra=replace(base.intra, beta=1 / self.inside), inter=inter)
+
+    @property
+    def link(self) -> Link | None:
+        """The link of each host, to be imposed on real processes."""
+        real = Link(mbit=self.between * 8e-6, delay_ms=1000 * self.delay)
+        return real if self.hosts > 1 else None
+
+    def words(self, clock: str) -> dict[str, str]:
+        """What stands at hosts and links, and the whole setting in a sentence."""
+        inside, between = _in_words(self.inside), _in_words(self.between, self.delay)
+        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
+        about = f"{workers} on {hosts}, {amount(self.bytes)} each"
+        if clock == "measured":
+            held = f", links between hosts held to {self.held}" if self.held else ""
+            return {
+                "inside": "shared memory",
+                "between": self.held or "TCP",
+                "about": f"{about}; real processes on this machine{held}.",
+            }
+        links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
+        return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
+
+
+class AllReduceStage(anywidget.AnyWidget):
+    """Algorithms side by side: play, pause, step a round, scrub. A cell's last value shows it.
+
+    `algorithms`: names, functions `workers -> Schedule` of your own, or all-reduces that
+    `course_lib.allreduce` has carried out, whose measured moments are then played. A function that
+    is not right plays up to the transfer that breaks it, and says why. `labels`: what to call them,
+    if not by their names. `bytes`: what each worker brings. `link`: the link of each host, in the
+    simulation and in a real run. Sliders change workers, hosts, bytes and links, and simulate anew.
+    `run`: what carries algorithms out when the button is pressed.
+
+    `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
+    can be set from a cell, too. Raises SpecError for impossible settings.
+    """
+
+    _esm = page.asset(*(f"stage/{part}.js" for part in SCRIPTS))
+    _css = page.asset("kit/theme.css", "stage/all_reduce_stage.css")
+
+    scene = t.Dict().tag(sync=True)
+    settings = t.Dict().tag(sync=True)  # the fields of a Setting
+    clock = t.Enum(CLOCKS, "rounds").tag(sync=True)
+    at = t.Float(0.0).tag(sync=True)
+    playing = t.Bool(False).tag(sync=True)
+    speed = t.Float(1.0).tag(sync=True)
+    status = t.Unicode("").tag(sync=True)
+    busy = t.Bool(False).tag(sync=True)
+    runnable = t.Bool(False).tag(sync=True)
+
+    def __init__(
+        self,
+        *algorithms: str | Algorithm | Reduced,
+        workers: int = 8,
+        hosts: int = 2,
+        bytes: int | str = "4MiB",
+        topology: Topology = Topology(),  # noqa: B008  # frozen
+        link: Link | None = None,
+        labels: Sequence[str] = (),
+        run: Carry | None = None,
+    ) -> None:
+        self.algorithms = algorithms or ("ring", "hierarchical")
+        self.labels = tuple(labels) or ("",) * len(self.algorithms)
+        if len(self.labels) != len(self.algorithms):
+            raise SpecError("labels", labels, f"{len(self.algorithms)}, one for each algorithm")
+        done = [a for a in self.algorithms if not isinstance(a, str) and not callable(a)]
+        if done:
+            workers, hosts, bytes, link = alike(done)
+        inter = topology.inter
+        if link:  # what it leaves open stays as the topology has it
+            inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
+        self.run, self.past = run, PAST if done else ""
+        self.base = replace(topology, hosts=None, inter=inter)
+        inside, between = (
+            1 / path.beta if path.beta else math.inf for path in (topology.intra, inter)
+        )
+        held = _held(link) if done else ""
+        size = parse_bytes(bytes)
+        self._show(Setting(workers, hosts, size, inside, between, inter.delay, held))
+        super().__init__(
+            settings=self.scene["settings"],
+            runnable=run is not None and not done,
+            clock="measured" if done else "rounds",
+        )
+        self.runner: threading.Thread | None = None
+        self.observe(self._set, "settings")
+        self.on_msg(self._told)
+
+    def __repr__(self) -> str:
+        s, labels = self.setting, ", ".join(one.label for one in self.staged)
+        return f"AllReduceStage({labels}: {s.workers} workers, {s.hosts} hosts, {s.bytes} bytes)"
+
+    def table(self) -> str:
+        """The same as text: rounds, bytes, times and bus bandwidth, or what is wrong."""
+        rows = [row for one in self.staged for row in one.rows(self.setting.bytes)]
+        problems = [f"{one.label}: {one.problem}" for one in self.staged if one.problem]
+        facts = [text.table([HEADS, *rows])] if rows else []
+        return "\n".join([self.setting.words("simulated")["about"], *facts, *problems])
+
+    def to_html(self, path: Path | str, title: str = "") -> Path:
+        """Write a page that plays without a kernel or a network; return its path."""
+        title = title or f"All-reduce: {' beside '.join(one.label for one in self.staged)}"
+        return page.save(path, page.html(self, title, self.table()))
+
+    def still(self, path: Path | str, round: int | None = None) -> Path:
+        """Write an SVG picture for slides: the state after `round` rounds (default: half of the
+        shortest), and what moves next.
+        """
+        about = self.setting.words("simulated")["about"]
+        return page.save(path, still_svg(self.staged, self.setting.bytes, about, round))
+
+    def carry_out(self) -> None:
+        """Carry the algorithms out in real processes, on a thread, and play their measured moments.
+
+        A second call meanwhile does nothing.
+        """
+        if self.run and not self.busy:
+            self.busy, self.status = True, ""
+            self.runner = threading.Thread(
+                target=self._carry,
+                args=(self.run, self.setting),
+                name="lockstep-stage",
+                daemon=True,
+            )
+            self.runner.start()
+
+    def _carry(self, run: Carry, setting: Setting) -> None:
+        try:
+            done = run(
+                setting.bytes, self.algorithms, setting.workers, setting.hosts, link=setting.link
+            )
+            if setting == self.setting:
+                with self.hold_sync():  # one message
+                    self._show(replace(setting, held=_held(done[0].link)), done)
+                    self.clock, self.at, self.playing = "measured", 0.0, True
+            else:
+                self.status = "That run had other settings than these. Run it again to see it."
+        except Exception as error:  # there is nobody else on this thread to tell
+            self.status = f"It did not run: {error}"
+        finally:
+            self.busy = False
+
+    def _show(self, setting: Setting, done: Sequence[Reduced | None] = ()) -> None:
+        """Show all algorithms with a setting; `done`: as they have just been carried out with it.
+
+        In the scene, `fixed` says why the setting cannot be changed; "" if it can.
+        """
+        done, topology = done or (None,) * len(self.algorithms), setting.topology(self.base)
+        self.staged = [
+            stage(a, label, setting, topology, d)
+            for a, label, d in zip(self.algorithms, self.labels, done, strict=True)
+        ]
+        self.setting = setting
+        self.scene = {
+            "panels": [one.panel(setting.bytes) for one in self.staged],
+            "settings": asdict(setting),
+            "words": {clock: setting.words(clock) for clock in CLOCKS},
+            "palette": list(PALETTE),
+            "fixed": self.past,
+        }
+
+    def _set(self, change: dict[str, Any]) -> None:
+        """Take settings from a slider or a cell; hosts are at most as many as workers."""
+        wanted = {**self.scene["settings"], **change["new"], "held": ""}
+        wanted["hosts"] = min(wanted["hosts"], wanted["workers"])
+        if wanted != self.scene["settings"] and not self.past:
+            self.status = ""
+            self._show(Setting(**wanted))
+
+    def _told(self, _: Any, content: dict[str, Any], __: Any) -> None:
+        if content.get("run"):
+            self.carry_out()
+
+
+def stage(
+    algorithm: str | Algorithm | Reduced,
+    label: str,
+    setting: Setting,
+    topology: Topology,
+    done: Reduced | None = None,
+) -> StagedAlgorithm:
+    """Build, verify and simulate an algorithm, unless it was carried out already. What a learner's
+    function raises becomes the `error`.
+    """
+    if isinstance(algorithm, str) or callable(algorithm):
+        function = find(algorithm)
+        name = algorithm if isinstance(algorithm, str) else _name(algorithm)
+        try:
+            schedule = done.schedule if done else build(function, setting.workers, setting.hosts)
+            played = Played.of(schedule)
+        except Exception as error:  # whatever a learner's function raises is the answer
+            words = _said(function, error)
+            return StagedAlgorithm(label or name or "your function", None, {}, words)
+    else:
+        done, played, name = algorithm, Played.of(algorithm.schedule), ""
+    model = simulate(played.schedule, setting.bytes, topology, itemsize=ITEMSIZE, trace=True)
+    clocks = {"simulated": clock(played, model.trace or Trace(), setting.bytes, "simulated")}
+    if done:
+        found = clock(played, done.trace, done.bytes, done.reality)
+        which = "simulated" if done.reality == "simulated" else "measured"
+        clocks[which] = found | {"quickest": done.seconds}
+    return StagedAlgorithm(label or name or played.schedule.name, played, clocks)
+
+
+def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
+    """Workers, hosts, bytes and link of all-reduces that were carried out.
+
+    Raises SpecError if they do not go together.
+    """
+    found = {(d.schedule.workers, len(set(d.schedule.hosts)), d.bytes, d.link) for d in done}
+    if len(found) > 1:
+        allowed = "all-reduces with the same workers, hosts, bytes and links"
+        raise SpecError("algorithms", [f[:3] for f in found], allowed)
+    return found.pop()
+
+
+def _name(function: Any) -> str:
+    """The name of a learner's function; "" for a lambda, which has none."""
+    return getattr(function, "__name__", "").replace("<lambda>", "")
+
+
+def _said(function: Algorithm, error: Exception) -> str:
+    if isinstance(error, SpecError):
+        return str(error)
+    name = getattr(function, "__name__", "the function")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == name]
+    line = f", in line {frames[-1].lineno}: {frames[-1].line}" if frames and frames[-1].line else ""
+    return f"{name} raises {type(error).__name__}: {error}{line}"
+
+
+def _in_words(rate: float, delay: float = 0.0) -> str:
+    """The speed (bytes a second) and the delay (seconds) of a link, as far as it has them:
+    "10 Mbit/s and 5 ms".
+    """
+    mbit, late = round(8 * rate / 1e6, 3), f"{1000 * delay:g} ms"
+    if mbit == math.inf:
+        return f"a delay of {late}" if delay else ""
+    speed = f"{mbit / 1e3:g} Gbit/s" if mbit >= 1e3 else f"{mbit:g} Mbit/s"
+    return f"{speed} and {late}" if delay else speed
+
+
+def _held(link: Link | None) -> str:
+    return _in_words(link.bytes_per_second, link.delay) if link else ""

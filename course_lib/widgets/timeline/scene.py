@@ -20,8 +20,8 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.widgets.kit.palette import PHASE
 
-MOST = 500_000  # phases, and messages: of more the last are shown
-OPENING = 10  # steps in view at first
+MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
+STEPS_AT_FIRST = 10  # that are in view
 FAULTS = ("slowed", "paused", "resumed", "killed", "failed", "linked", "cut", "healed")
 ENDED_BY = {
     "paused": ("resumed", "killed", "failed"),
@@ -29,13 +29,13 @@ ENDED_BY = {
     "linked": ("linked", "cut"),
     "cut": ("healed",),
 }
-NOBODY = 2**32 - 1
+LARGEST = 2**32 - 1  # that a column of whole numbers holds
 Clock = Callable[[list[float]], np.ndarray]
 
 
-def scene(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str, Any], bytes]:
-    """What to draw as JSON, and its columns as compressed bytes. `slow`: tasks that were slow from
-    the start, and by how much.
+def packed(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str, Any], bytes]:
+    """What the timeline of a trace draws: a description for JSON, and the columns as compressed
+    bytes. `slow`: tasks that were slow from the start, and by how much.
     """
     life = trace.all(Lifecycle)
     hit = {e.task for e in life if e.state in FAULTS}  # hosts among them
@@ -44,13 +44,13 @@ def scene(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str,
     place = {task: i for i, task in enumerate(lanes)}
     all_phases = sorted(with_waits(trace), key=end_of)
     all_messages = sorted(trace.all(Message), key=lambda m: m.start)
-    phases, messages = all_phases[-MOST:], all_messages[-MOST:]
+    phases, messages = all_phases[-MOST_EVENTS:], all_messages[-MOST_EVENTS:]
     phases.sort(key=lambda p: (place[p.task], p.start))
     lasting: list[Phase | Message] = [*phases, *messages]
     moments = [e.at for e in life]
     origin = min([e.start for e in lasting] + moments, default=0.0)
     end = max([e.end for e in lasting] + moments, default=0.0)
-    unit = max((end - origin) / NOBODY, min(1e-6, (end - origin) / 1e6)) or 1e-9
+    unit = max((end - origin) / LARGEST, min(1e-6, (end - origin) / 1e6)) or 1e-9
     clock = partial(_ticks, origin, unit)
     steps = _step_ends(trace)
     columns = {
@@ -90,7 +90,7 @@ def _lane_key(task: str) -> tuple[int, str, int]:
 def _ticks(origin: float, unit: float, seconds: list[float]) -> np.ndarray:
     """Seconds as whole numbers of `unit` from `origin` on."""
     ticks = np.round((np.array(seconds, dtype=float) - origin) / unit)
-    return np.clip(ticks, 0, NOBODY).astype("<u4")
+    return np.clip(ticks, 0, LARGEST).astype("<u4")
 
 
 def _span(events: list[Phase] | list[Message], clock: Clock) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +123,7 @@ def _messages(
 
 def _table(names: tuple[str, ...], rows: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Rows of whole numbers as a column for each name."""
-    columns = np.array(rows, np.int64).reshape(-1, len(names)).clip(0, NOBODY).astype(np.uint32).T
+    columns = np.array(rows, np.int64).reshape(-1, len(names)).clip(0, LARGEST).astype(np.uint32).T
     return dict(zip(names, columns, strict=True))
 
 
@@ -188,9 +188,9 @@ def _opening(life: list[Lifecycle], phases: list[Phase]) -> list[float] | None:
     everything.
     """
     steps = len({p.step for p in phases})
-    if steps <= OPENING:
+    if steps <= STEPS_AT_FIRST:
         return None
     began, ended = min(p.start for p in phases), max(p.end for p in phases)
     faults = (e.at for e in life if e.state in FAULTS and e.at > began)
-    middle, width = next(faults, (began + ended) / 2), OPENING * (ended - began) / steps
+    middle, width = next(faults, (began + ended) / 2), STEPS_AT_FIRST * (ended - began) / steps
     return [middle - width / 2, middle + width / 2]

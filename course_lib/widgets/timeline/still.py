@@ -16,8 +16,8 @@ from course_lib.widgets.kit.palette import ALARM, INK, PHASE
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 90, 940, 34, 52
 LETTER = 8  # the width of a bold letter, on average at most
 BLUE = PHASE["compute"].color
-MOST = 2000  # arrows that can be told apart, or nearly
-MARKED = ("slowed", "paused", "resumed", "killed", "failed")
+MOST_ARROWS = 2000  # more cannot be told apart
+MARKED_STATES = ("slowed", "paused", "resumed", "killed", "failed")
 
 
 def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
@@ -41,7 +41,7 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
         fill = f"url(#ls-{p.what})"
         parts.append(svg.rect(x, top[p.task] + 3, width, LANE - 6, svg.title(words), fill=fill))
     for e in trace.all(Lifecycle):
-        if e.state in MARKED and start <= e.at <= end and e.task in tasks:
+        if e.state in MARKED_STATES and start <= e.at <= end and e.task in tasks:
             x, y = LEFT + (e.at - start) * scale, top[e.task]
             parts.append(svg.path("M", x, y, "v", LANE, stroke=ALARM, stroke_width=3))
             fits = x + 6 + LETTER * len(e.words) < WIDTH
@@ -66,7 +66,7 @@ def messages_svg(trace: Trace, name: str) -> str:
     messages = trace.all(Message)
     if not messages:
         raise ValueError("the trace has neither phases nor messages")
-    each = -(-len(messages) // MOST)
+    each = -(-len(messages) // MOST_ARROWS)
     tasks = sorted({end for m in messages for end in (m.src, m.dst)}, key=task_key)
     start, end = min(m.start for m in messages), max(m.end for m in messages)
     scale = (RIGHT - LEFT) / (end - start or 1.0)
