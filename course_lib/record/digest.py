@@ -20,10 +20,9 @@ from course_lib.record.curves import EMPTY, WINDOW, Readings
 from course_lib.record.events import STATES, E, Event, Lifecycle, Metric, Phase, Update, task_key
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
-from course_lib.record.waits import in_lockstep, split
+from course_lib.record.waits import DRAWN, Reductions
 from course_lib.spec import RunSpec
 
-KEPT = 2000  # phases kept for each task to be drawn, and updates kept in all
 ENDED = ("done", "failed", "killed")
 FATES = ("paused", "killed", "cut")  # states in which a task does not go on
 
@@ -36,8 +35,8 @@ class Digest:
     line opened, which the race passes in. Infinity until then. `states`: task -> the event of its
     present state (one of `STATES`, or paused or resumed); `life`: task or host -> all its lifecycle
     events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
-    `losses` and `accuracies` (if they are measured during the run): the curves. `lockstep`: whether
-    no worker has left a reduction before all had come.
+    `losses` and `accuracies` (if they are measured during the run): the curves. `reductions`: who
+    waits for whom.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -45,10 +44,11 @@ class Digest:
         self.seconds, self.over = 0.0, False
         self.states: dict[str, Lifecycle] = {}
         self.life: dict[str, list[Lifecycle]] = defaultdict(list)
-        self.updates, self.dropped, self.lockstep = Updates(), 0, True
+        self.updates, self.dropped = Updates(), 0
+        self.reductions = Reductions()
         self.losses = self.accuracies = EMPTY
         self._read: Counter[type[Event]] = Counter()
-        self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=DRAWN))
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self._loss = Readings(np.fmin, WINDOW * spec.batch)
@@ -57,11 +57,6 @@ class Digest:
         self._second: dict[str, float] = {}  # task -> when it began the next
         # step -> when it was computed, for steps computed before the clock started
         self._early: dict[int, float] = {}
-        self._named: deque[Update] = deque(maxlen=KEPT)  # updates that name workers
-        self._together = False  # whether one names several: these wait for each other
-        self._reducing: dict[str, int] = {}  # task -> the newest step in which it reduced
-        self._updated: dict[str, int] = {}  # task -> the newest step of its updates in `_named`
-        self._pending: list[Phase | Update] = []  # not yet accounted for
         self._idle = IdleTime()
         self._device: dict[str, float] = defaultdict(float)  # task -> emulated seconds
 
@@ -95,7 +90,8 @@ class Digest:
                 self._accuracy.add(m)
             self.dropped += m.name == "dropped"
         self.updates.add(updates)
-        self._account(phases, [u for u in updates if u.workers], over)
+        self.reductions.add(phases, updates)
+        self._account(over)
         self.losses = self._loss.curve(self.zero, list(self._early))
         self.accuracies = self._accuracy.curve(self.zero)
         self.over = over
@@ -124,49 +120,17 @@ class Digest:
                 self.zero = max(begun)
         self._early = {step: end for step, end in self._early.items() if end <= self.zero}
 
-    def _account(self, phases: Sequence[Phase], named: Sequence[Update], over: bool) -> None:
-        """Add up waits and device times. Where workers meet in reductions, a step is counted once
-        every worker has gone on to a later step: only then is it known who came last.
-        """
-        for p in phases:
-            if p.what == "reduce":
-                self._reducing[p.task] = max(p.step, self._reducing.get(p.task, p.step))
-        for u in named:
-            self._updated[u.task] = max(u.step, self._updated.get(u.task, u.step))
-        self._named += named
-        self._together = self._together or any(" " in u.workers for u in named)
-        self._pending += [*phases, *named]
+    def _account(self, over: bool) -> None:
+        """Add up the waits and device times of the steps that are complete by now."""
         if math.isinf(self.zero):  # the clock has not started, and some worker may not have begun
             return
-        whole = self._whole() if self._meet and not over else math.inf
-        known = [e for e in self._pending if e.step < whole]
-        self._pending = [e for e in self._pending if e.step >= whole]
-        phases = [e for e in known if isinstance(e, Phase)]
-        named = [e for e in known if isinstance(e, Update)]
-        self.lockstep = self.lockstep and in_lockstep(phases)
-        self._idle.add(self._lanes(phases, named), self.zero)
+        paused = [task for task, e in self.states.items() if e.state == "paused"]
+        phases = self.reductions.complete(paused, over)
+        self._idle.add(phases, self.zero)
         for p in phases:
             if p.what == "compute" and p.end > self.zero and p.task.startswith("worker:"):
                 most = self.factor(p.task, p.start) * self.spec.device_ms / 1000
                 self._device[p.task] += min(p.end - max(p.start, self.zero), most)
-
-    @property
-    def _meet(self) -> bool:
-        """Whether workers wait for each other in a reduction."""
-        return self._together or (self.lockstep and not self._named)
-
-    def _whole(self) -> float:
-        """The step before which all steps are complete: their reductions and updates are known.
-
-        A paused task holds up no step, unless all tasks are paused.
-        """
-        paused = {task for task, e in self.states.items() if e.state == "paused"}
-        going = [step for task, step in self._reducing.items() if task not in paused]
-        return min([*going, *(step + 1 for step in self._updated.values())], default=math.inf)
-
-    def _lanes(self, phases: list[Phase], named: Sequence[Update]) -> list[Phase]:
-        """The phases. Where workers meet, each `reduce` is split into the wait and the exchange."""
-        return split(phases, named if self._named else None) if self._meet else phases
 
     def factor(self, task: str, at: float = math.inf) -> float:
         """How many times slower a task was made: at the time `at`, or by default now."""
@@ -203,7 +167,7 @@ class Digest:
         spans = {task: self._idle.spans[task] for task in self._device}
         if not self.spec.device_ms or not spans:
             return None
-        if self.lockstep:
+        if self.reductions.lockstep:
             whole = max(last for _, last in spans.values()) - min(a for a, _ in spans.values())
             return 1 - max(self._device.values()) / whole
         idle = self.idle
@@ -239,7 +203,7 @@ class Digest:
         for task in self.tasks:
             newest_first = reversed(self._recent.get(task, ()))
             kept += itertools.takewhile(lambda p: p.end > since, newest_first)
-        return self._lanes(kept[::-1], [u for u in self._named if u.at > since])
+        return self.reductions.latest(kept[::-1], since)
 
     def fates(self, task: str) -> list[tuple[str, float, float]]:
         """The times in which a task did not go on: (one of `FATES`, start, end), where the end is

@@ -4,26 +4,91 @@ A worker in a synchronous reduction cannot tell waiting for the others from the 
 trace can, because it has the events of all workers on one clock.
 """
 
+import math
 from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from course_lib.record.events import Phase, Update
 from course_lib.record.trace import Trace
 
-BUSY = ("compute", "apply", "checkpoint")  # phases whose end can let another task go on
+DRAWN = 2000  # phases kept of each task, and updates kept of all, to be drawn
+RELEASING = ("compute", "apply", "checkpoint")  # phases whose end can let another task go on
 SLACK = 1e-3  # seconds: times inside a TensorFlow graph come from another clock and are converted
 
 
 def with_waits(trace: Trace) -> list[Phase]:
     """All phases of a trace. Where workers meet in a reduction, each `reduce` becomes a `wait`,
-    which lasts until the last of them has come, and the exchange. They meet if no worker left a
-    reduction before all had come, or if the updates name the workers that made them.
+    which lasts until the last of them has come, and the exchange.
     """
-    phases, named = trace.all(Phase), [u for u in trace.all(Update) if u.workers]
-    return split(phases, named or None) if named or in_lockstep(phases) else phases
+    reductions = Reductions()
+    reductions.add(trace.all(Phase), trace.all(Update))
+    return reductions.complete(over=True)
+
+
+class Reductions:
+    """The reductions of a run, each split into the wait and the exchange after it, while the run
+    goes on.
+
+    Workers wait for each other in a reduction if an update names several of them, since it waits
+    for their gradients. If updates name nobody, workers wait if the run is in `lockstep`: none has
+    left a reduction before all had come.
+    """
+
+    def __init__(self) -> None:
+        self.lockstep = True
+        self._named: deque[Update] = deque(maxlen=DRAWN)  # updates that name workers
+        self._together = False  # whether one of them names several
+        self._reduced: dict[str, int] = defaultdict(int)  # task -> the newest step it reduced in
+        self._updated: dict[str, int] = defaultdict(int)  # task -> the step after its last update
+        self._phases: list[Phase] = []  # those that `complete` has not returned yet
+        self._updates: list[Update] = []  # those of the same steps that name workers
+
+    def add(self, phases: Iterable[Phase], updates: Iterable[Update]) -> None:
+        """Take in new events; those of one kind in the order in which they were written."""
+        for p in phases:
+            if p.what == "reduce":
+                self._reduced[p.task] = max(p.step, self._reduced[p.task])
+        named = [u for u in updates if u.workers]
+        for u in named:
+            self._updated[u.task] = max(u.step + 1, self._updated[u.task])
+            self._together = self._together or " " in u.workers
+        self._named += named
+        self._phases += phases
+        self._updates += named
+
+    def complete(self, paused: Collection[str] = (), over: bool = False) -> list[Phase]:
+        """The phases, split, that were not returned before. While workers meet, a step is complete
+        once every worker has gone on to a later one: only then is it known who came last.
+
+        `paused` tasks hold up no step, unless all are paused. `over`: no more events will come.
+        """
+        before = math.inf
+        if self._meet and not over:
+            going = [step for task, step in self._reduced.items() if task not in paused]
+            before = min([*going, *self._updated.values()], default=math.inf)
+        phases = [p for p in self._phases if p.step < before]
+        updates = [u for u in self._updates if u.step < before]
+        self._phases = [p for p in self._phases if p.step >= before]
+        self._updates = [u for u in self._updates if u.step >= before]
+        self.lockstep = self.lockstep and in_lockstep(phases)
+        return self._split(phases, updates)
+
+    def latest(self, phases: Sequence[Phase], since: float) -> list[Phase]:
+        """The last phases of a run, which end after `since`, split as far as can be told so far."""
+        return self._split(phases, [u for u in self._named if u.at > since])
+
+    @property
+    def _meet(self) -> bool:
+        """Whether workers wait for each other in a reduction."""
+        return self._together or (self.lockstep and not self._named)
+
+    def _split(self, phases: Sequence[Phase], named: Sequence[Update]) -> list[Phase]:
+        if not self._meet:
+            return list(phases)
+        return split(phases, named if self._named else None)
 
 
 def in_lockstep(phases: Iterable[Phase]) -> bool:
@@ -119,7 +184,7 @@ class _Ends:
     """Phases sorted by their ends."""
 
     def __init__(self, phases: Sequence[Phase]) -> None:
-        self._busy = sorted((p for p in phases if p.what in BUSY), key=attrgetter("end"))
+        self._busy = sorted((p for p in phases if p.what in RELEASING), key=attrgetter("end"))
         self._of_task: dict[str, list[Phase]] = defaultdict(list)
         self._pushes: dict[int, list[Phase]] = defaultdict(list)
         for p in self._busy:

@@ -157,7 +157,10 @@ def test_a_digest_read_in_pieces_says_what_one_read_at_once_says(
     assert {task: digest.idle[task] for task in idle} == pytest.approx(idle, abs=0.03)
     stale = Counter(u.staleness for u in trace.all(Update)) if updates is None else updates
     assert digest.updates.staleness == whole.updates.staleness == stale
-    assert (digest.lockstep, digest.overhead) == (whole.lockstep, pytest.approx(whole.overhead))
+    assert (digest.reductions.lockstep, digest.overhead) == (
+        whole.reductions.lockstep,
+        pytest.approx(whole.overhead),
+    )
 
 
 def test_with_backup_workers_lanes_show_who_waits_and_that_nobody_waits_for_the_straggler() -> None:
