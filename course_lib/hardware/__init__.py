@@ -1,8 +1,7 @@
 """What this machine offers, and the plan of a run on it, with the reason for each choice."""
 
-from course_lib.hardware.capabilities import Capability
 from course_lib.hardware.limits import Gpu, gigabytes
-from course_lib.hardware.machine import Machine, machine_rows, probe, versions
+from course_lib.hardware.machine import Capability, Machine, machine_rows, probe, versions
 from course_lib.hardware.placement import Plan, Reason, plan
 
 __all__ = [

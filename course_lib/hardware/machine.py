@@ -1,19 +1,36 @@
-"""Machine: what can be used here. `probe` finds it; `machine_rows` makes a table of it."""
+"""Machine: what can be used here. `probe` finds it, and whether this system lets us fork warm
+processes and make a private network; `machine_rows` makes a table of it.
+"""
 
 import functools
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass, replace
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.hardware import capabilities, limits
-from course_lib.hardware.capabilities import Capability
-from course_lib.hardware.limits import Gpu, gigabytes, safely
+from course_lib.hardware import limits
+from course_lib.hardware.limits import Gpu, gigabytes, read, safely
+from course_lib.network import namespaces
 
+LINUX = ("Linux", "WSL2")
 PACKAGES = ["lockstep-course", "tensorflow", "keras", "torch", "numpy", "scikit-learn"]
 PACKAGES += ["jupyterlab", "ipywidgets", "anywidget", "plotly"]
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Whether something can be done here, `why` (or why not), and the `cure` if it cannot ("" if
+    there is nothing to cure). `parts`: the parts of the kernel that a private network found.
+    """
+
+    ok: bool
+    why: str
+    cure: str = ""
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,44 +65,34 @@ def probe() -> Machine:
     """This machine. Slow facts are found once a process; free memory and the LOCKSTEP_ variables
     are read anew each time. Never raises.
     """
-    machine = _facts()
+    facts = _facts()
     memory, total, why = limits.usable_memory()
-    network = machine.private_network
     if os.environ.get("LOCKSTEP_NETWORK") == "loopback":
         asked = "LOCKSTEP_NETWORK=loopback asks for plain loopback"
-        network = Capability(False, asked, "Unset LOCKSTEP_NETWORK.")
-    return replace(
-        machine,
-        memory=memory,
-        memory_total=total,
-        memory_why=why,
-        fork=capabilities.warm_fork(machine.system),
-        private_network=network,
-    )
+        facts = facts | {"private_network": Capability(False, asked, "Unset LOCKSTEP_NETWORK.")}
+    fork = warm_fork(facts["system"])
+    return Machine(**facts, memory=memory, memory_total=total, memory_why=why, fork=fork)
 
 
 @functools.cache
-def _facts() -> Machine:
-    """All that does not change while this process lives; free memory is filled in later."""
+def _facts() -> dict[str, Any]:
+    """The fields of `Machine` that do not change while this process lives."""
     system = _system()
-    trial = capabilities.begin_trial(system)  # goes on while we look at the rest
     no_gpus: tuple[Gpu, ...] = ()
-    gpus = safely(limits.find_gpus, no_gpus)
-    return Machine(
-        system=system,
-        python=platform.python_version(),
-        cpu_name=safely(_cpu_name, "") or platform.machine(),
-        cores=limits.usable_cores(),
-        cores_total=os.cpu_count() or 1,
-        memory=0,
-        memory_total=0,
-        memory_why="",
-        gpus=gpus,
-        cuda_frameworks=limits.cuda_frameworks() if gpus else (),
-        tpu=safely(limits.has_tpu, False),
-        fork=capabilities.warm_fork(system),
-        private_network=capabilities.end_trial(system, trial),
-    )
+    with ThreadPoolExecutor(1) as beside:
+        trial = beside.submit(private_network, system)  # goes on while we look at the rest
+        gpus = safely(limits.find_gpus, no_gpus)
+        return {
+            "system": system,
+            "python": platform.python_version(),
+            "cpu_name": safely(_cpu_name, "") or platform.machine(),
+            "cores": limits.usable_cores(),
+            "cores_total": os.cpu_count() or 1,
+            "gpus": gpus,
+            "cuda_frameworks": limits.cuda_frameworks() if gpus else (),
+            "tpu": safely(limits.has_tpu, False),
+            "private_network": trial.result(),
+        }
 
 
 def _system() -> str:
@@ -98,9 +105,118 @@ def _cpu_name() -> str:
     if platform.system() == "Darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True, timeout=2).stdout.strip()
-    lines = limits.read(Path("/proc/cpuinfo")).splitlines()
+    lines = read(Path("/proc/cpuinfo")).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "")
+
+
+# --- what this system allows ---
+
+
+def warm_fork(system: str) -> Capability:
+    """Whether tasks can be forked from a process that has imported the framework."""
+    if system not in LINUX:
+        threads = "start threads, and a process with threads cannot be forked safely"
+        cure = "Tasks start as fresh processes instead; on Linux or WSL2 they would be forked."
+        return Capability(False, f"the libraries of {system} {threads}", cure)
+    if os.environ.get("LOCKSTEP_START") == "spawn":
+        why = "LOCKSTEP_START=spawn asks for fresh processes"
+        return Capability(False, why, "Unset LOCKSTEP_START.")
+    return Capability(True, "tasks are copied from one process that has imported the framework")
+
+
+_TRIAL = f"import runpy; runpy.run_path({namespaces.__file__!r}, run_name='__main__')"
+
+
+def private_network(system: str, seconds: float = 2.0) -> Capability:
+    """Whether a run can have a network of its own. A process tries it, for at most `seconds`; none
+    is left behind.
+    """
+    if system not in LINUX:
+        why = f"there are no network namespaces on {system}"
+        return Capability(False, why, "Runs use loopback; Linux or WSL2 has them.")
+    command, no = [sys.executable, "-I", "-S", "-c", _TRIAL], subprocess.DEVNULL
+    try:
+        answer = subprocess.run(
+            command, text=True, stdin=no, stdout=subprocess.PIPE, stderr=no, timeout=seconds
+        ).stdout.strip()
+    except subprocess.TimeoutExpired:
+        return refused(f"no answer within {seconds:g} s")
+    except Exception:  # whatever it was, we cannot try
+        return refused("no process could be started to try it")
+    said, _, parts = answer.partition("\n")
+    if said != "ok":
+        return refused(said or "the trial died")
+    why = "a run has a network of its own, which nobody else can reach or see"
+    return Capability(True, why, parts=tuple(parts.split()))
+
+
+def refused(answer: str, root: Path = Path("/")) -> Capability:
+    """Why there is no private network: the kernel's `answer`, or the setting under `root` that is
+    behind it.
+    """
+    apparmor = "kernel/apparmor_restrict_unprivileged_userns"
+    for setting, bad, good, who in (
+        (apparmor, "1", "0", "AppArmor restricts user namespaces here"),
+        (
+            "kernel/unprivileged_userns_clone",
+            "0",
+            "1",
+            "this kernel keeps user namespaces for root",
+        ),
+        ("user/max_user_namespaces", "0", "10000", "no user namespaces are allowed here"),
+    ):
+        if read(root / "proc/sys" / setting) == bad:
+            name = setting.replace("/", ".")
+            cure = f"Runs use loopback; to allow it: sudo sysctl -w {name}={good}"
+            return Capability(False, f"{who} ({name}={bad})", cure)
+    inside = (root / ".dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
+    who = "this container's security profile" if inside else "this system"
+    why = f"{who} does not let us make a network namespace ({answer})"
+    return Capability(False, why, "Runs use loopback.")
+
+
+_OFFERS = (  # what, the parts of the kernel that it needs, what it means, and what is done without
+    (
+        "hosts",
+        ("veth", "bridge"),
+        "each task has an address of its own, and hosts are switches between them",
+        "Workers on several hosts share one; ours talk over TCP between them.",
+    ),
+    (
+        "rate",
+        ("veth", "bridge", "tbf"),
+        "the kernel's token bucket (tbf) holds links to their rate",
+        "Our own exchange keeps to it; what frameworks send is not held back.",
+    ),
+    (
+        "delay",
+        ("veth", "bridge", "netem"),
+        "the kernel (netem) delays what goes over a link",
+        "Our own exchange delays; what frameworks send is not.",
+    ),
+    (
+        "meter",
+        ("veth", "bridge"),
+        "the kernel counts what each task and each host sends and receives",
+        "Bytes on the wire are not counted.",
+    ),
+)
+
+
+def network_parts(can: Capability) -> dict[str, Capability]:
+    """What a run's own network can have here, each with the reason: hosts, the rate of their links,
+    their delay, and the meter. `can`: whether there is a private network.
+    """
+    found = {}
+    for what, needs, why, cure in _OFFERS:
+        missing = " or ".join(part for part in needs if part not in can.parts)
+        lacks = f"this kernel has no {missing}" if can.ok else "there is no private network"
+        found[what] = Capability(False, lacks, cure) if missing else Capability(True, why)
+    return found
+
+
+# --- as a table ---
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str, str]]:
@@ -113,7 +229,7 @@ def machine_rows(machine: Machine) -> list[tuple[str, str, str]]:
     abilities = {
         "warm fork": machine.fork,
         "private network": machine.private_network,
-        **capabilities.network_parts(machine.private_network),
+        **network_parts(machine.private_network),
     }
     return [
         ("system", system, "Every task is a process of its own on it."),

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from course_lib import workloads
 from course_lib.errors import SpecError
-from course_lib.hardware.capabilities import Capability, network_parts
 from course_lib.hardware.limits import gigabytes
-from course_lib.hardware.machine import Machine, sentence
+from course_lib.hardware.machine import Capability, Machine, network_parts, sentence
 from course_lib.network.layout import Imposer, Kind
 from course_lib.record.reality import planned_links, reality
 from course_lib.spec import NATIVE, RunSpec

@@ -35,7 +35,7 @@ from tests.conftest import gone_within
 from tests.helpers import until
 
 pytestmark = pytest.mark.skipif(
-    not hardware.capabilities.network_parts(hardware.probe().private_network)["hosts"].ok,
+    not hardware.machine.network_parts(hardware.probe().private_network)["hosts"].ok,
     reason=hardware.probe().private_network.why,
 )
 

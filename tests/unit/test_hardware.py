@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from course_lib import hardware
 from course_lib.errors import SpecError
-from course_lib.hardware import Capability, Gpu, Machine, Reason, capabilities, limits
+from course_lib.hardware import Capability, Gpu, Machine, Reason, limits
 from course_lib.spec import RunSpec
 from tests.made_up import GB, LAPTOP
 
@@ -247,24 +247,27 @@ def test_probe_survives_a_machine_that_hides_everything(monkeypatch: pytest.Monk
 )
 def test_warm_fork_is_for_linux(system: str, ok: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCKSTEP_START", raising=False)
-    can = capabilities.warm_fork(system)
+    can = hardware.machine.warm_fork(system)
     assert can.ok is ok
     assert bool(can.cure) is not ok
 
 
-def test_a_private_network_is_not_tried_where_there_is_none() -> None:
-    assert capabilities.begin_trial("macOS") is None
-    assert "no network namespaces on macOS" in capabilities.end_trial("macOS", None).why
+def test_a_private_network_is_not_tried_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardware.machine, "_TRIAL", "print('ok')")
+    can = hardware.machine.private_network("macOS", seconds=30)
+    assert not can.ok
+    assert "no network namespaces on macOS" in can.why
 
 
 def test_a_trial_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities, "_TRIAL", "import time; time.sleep(60)")
-    trial = capabilities.begin_trial("Linux")
-    assert trial is not None
-    can = capabilities.end_trial("Linux", trial, seconds=0.05)
+    monkeypatch.setattr(hardware.machine, "_TRIAL", "import time; time.sleep(60)")
+    before = {child.pid for child in psutil.Process().children()}
+    can = hardware.machine.private_network("Linux", seconds=0.05)
     assert not can.ok
     assert "no answer" in can.why
-    assert trial.returncode is not None
+    assert {child.pid for child in psutil.Process().children()} <= before
 
 
 @pytest.mark.parametrize(
@@ -273,8 +276,8 @@ def test_a_trial_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_answer_of_a_trial_decides(
     printed: str, ok: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capabilities, "_TRIAL", f"print({printed!r})")
-    can = capabilities.end_trial("Linux", capabilities.begin_trial("Linux"), seconds=30)
+    monkeypatch.setattr(hardware.machine, "_TRIAL", f"print({printed!r})")
+    can = hardware.machine.private_network("Linux", seconds=30)
     assert can.ok is ok
     assert ok or can.cure.startswith("Runs use loopback")
 
@@ -284,13 +287,13 @@ def test_a_refusal_names_the_setting_behind_it_and_its_cure(
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     answer = "Operation not permitted"
-    assert answer in capabilities.refused(answer, files({})).why
-    assert "container" in capabilities.refused(answer, files({".dockerenv": ""})).why
+    assert answer in hardware.machine.refused(answer, files({})).why
+    assert "container" in hardware.machine.refused(answer, files({".dockerenv": ""})).why
     assert (
         "max_user_namespaces"
-        in capabilities.refused(answer, files({"proc/sys/user/max_user_namespaces": "0\n"})).why
+        in hardware.machine.refused(answer, files({"proc/sys/user/max_user_namespaces": "0\n"})).why
     )
-    apparmor = capabilities.refused(
+    apparmor = hardware.machine.refused(
         answer, files({"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"})
     )
     assert "AppArmor" in apparmor.why

@@ -20,7 +20,7 @@ from course_lib import hardware
 from course_lib.collectives import AlphaBeta
 from course_lib.collectives.schedule import place
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware import Capability, capabilities
+from course_lib.hardware import Capability
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
 from course_lib.network.hosts import build as make_network
@@ -316,7 +316,7 @@ def test_the_doctor_tells_each_part_of_a_network_and_what_is_done_without_it() -
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are no namespaces on other systems")
 def test_the_trial_finds_what_the_kernel_has_or_says_why_it_may_not_look() -> None:
-    can = capabilities.end_trial("Linux", capabilities.begin_trial("Linux"), seconds=30)
+    can = hardware.machine.private_network("Linux", seconds=30)
     assert set(can.parts) <= set(ALL)
     assert bool(can.parts) is can.ok or not can.parts
     assert can.ok or can.cure
