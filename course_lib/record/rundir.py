@@ -46,7 +46,8 @@ LOGS = ("stdout.log", "stderr.log")
 def home() -> Path:
     """Where runs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory.
 
-    It is made if it is not there, and only this user can read it.
+    If it is not there, it is made so that only this user can read it. What is there is left as it
+    is, but each run's own folder in it is only for this user.
     """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     path = Path(os.environ.get("LOCKSTEP_HOME") or Path(base, "lockstep")).expanduser()
@@ -87,10 +88,19 @@ class TaskError(BaseModel):
 class RunDir:
     """The directory of a run, for its writers and readers. `create` makes it, empty; `describe`
     fills it.
+
+    `meetings`: where the tasks find each other. `wires`: the links that our own exchange imposes
+    where the kernel cannot, see `network.wires`. `line`: where the tasks of an entrant of a race
+    wait for the others, see `racing.line`.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.lifecycle = self.path / "lifecycle.jsonl"
+        self.traffic = self.path / "traffic.jsonl"
+        self.meetings = self.path / "meetings"
+        self.wires = self.meetings / "wires"
+        self.line = self.path / "line"
 
     @classmethod
     def create(cls, spec: RunSpec) -> RunDir:
@@ -170,29 +180,6 @@ class RunDir:
         (self.path / "addresses.json").write_text(json.dumps(addresses))
 
     # --- where things are ---
-
-    @property
-    def lifecycle(self) -> Path:
-        return self.path / "lifecycle.jsonl"
-
-    @property
-    def traffic(self) -> Path:
-        return self.path / "traffic.jsonl"
-
-    @property
-    def meetings(self) -> Path:
-        """Where the tasks find each other; it is removed when the run is over."""
-        return self.path / "meetings"
-
-    @property
-    def line(self) -> Path:
-        """Where the tasks of an entrant of a race wait for the others: `racing.line`."""
-        return self.path / "line"
-
-    @property
-    def wires(self) -> Path:
-        """The links that our own exchange imposes where the kernel cannot: see `network.wires`."""
-        return self.meetings / "wires"
 
     def events(self, task: str) -> Path:
         return self._task(task) / "events.jsonl"

@@ -38,7 +38,7 @@ class Trace:
         self._lock = threading.Lock()
         self.files = files
         self._origin = files.facts.origin if files else 0.0
-        self._offsets: dict[Path, int] = {}  # how far each file has been read
+        self._offsets: dict[Path, int] = defaultdict(int)  # how far each file has been read
         self.seconds = 0.0
         self._add(events)
 
@@ -110,13 +110,11 @@ class Trace:
 
     def _read_on(self, path: Path) -> list[Event]:
         """The events in the complete lines that were added to a file since it was last read."""
-        if not path.exists():
-            return []
         with path.open("rb") as file:
-            file.seek(self._offsets.get(path, 0))
+            file.seek(self._offsets[path])
             data = file.read()
         whole = data.rfind(b"\n") + 1
-        self._offsets[path] = self._offsets.get(path, 0) + whole
+        self._offsets[path] += whole
         return [from_line(line, self._origin) for line in data[:whole].splitlines()]
 
 
