@@ -1,18 +1,21 @@
-"""Tasks of exercises, and the verdict on an answer; a learner calls `check` and `hint`.
-The exercise sets lie in `exercises/checks/`, one file for each.
+"""Tasks of exercises, the verdict on an answer, and a bound on its computing time. A learner calls
+`check` and `hint`. The exercise sets lie in `exercises/checks/`, one file for each.
 """
 
 import functools
 import importlib.util
+import signal
 import sys
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from course_lib import lazy
-from course_lib.course.limits import TookTooLong
 from course_lib.errors import SpecError, Unavailable
 
 ENDLESS = "Does a loop in it never end?"
@@ -21,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "exercises" / "checks"
 _PACKAGE = "exercise_checks"
 _asked: Counter[str] = Counter()  # hints given so far, by task
+_AGAIN = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +68,9 @@ class Unusable(Exception):
     """Raised by a judge for an answer that cannot be judged; its text tells the learner why."""
 
 
+# --- the exercise sets ---
+
+
 @functools.cache
 def sets() -> dict[str, tuple[ExerciseTask, ...]]:
     """The tasks of each exercise set, in their order; the name of a set is that of its notebook.
@@ -88,6 +95,9 @@ def find(name: str) -> ExerciseTask:
     if name not in tasks:
         raise SpecError.unknown("task", name, tasks)
     return tasks[name]
+
+
+# --- what a learner calls ---
 
 
 def check(task: str, answer: Any) -> Verdict:
@@ -139,3 +149,46 @@ def hint(task: str, level: int | None = None) -> Hint:
     if level not in range(1, len(hints) + 1):
         raise SpecError("level", level, f"1 to {len(hints)}")
     return Hint(f"Hint {level} of {len(hints)} for {task}. {hints[level - 1]}")
+
+
+# --- a bound on computing time, so that an endless loop ends with a message ---
+
+
+class TookTooLong(BaseException):
+    """Raised in the middle of a block that has used up its `seconds` of computing.
+
+    A BaseException, so that no `except Exception` of a learner stops it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"computed for more than {seconds:g} seconds")
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Raise `TookTooLong` when the block has used `seconds` of processor time.
+
+    Processor time is used, so that a busy machine makes no answer wrong. Blocks may be nested: the
+    bound of the outer block holds inside the inner one as well. Only the main thread, where cells
+    run, receives signals; in any other thread there is no bound.
+    """
+
+    def stop(*_: object) -> NoReturn:
+        raise TookTooLong(seconds)
+
+    left, interval = signal.getitimer(signal.ITIMER_PROF)
+    if threading.current_thread() is not threading.main_thread() or 0 < left <= seconds:
+        yield  # without a bound, or with that of an outer block, which ends first
+        return
+    begun = time.process_time()
+    handler = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+        if left:
+            rest = left - (time.process_time() - begun)
+            signal.setitimer(signal.ITIMER_PROF, max(rest, 1e-6), interval)

@@ -18,8 +18,15 @@ import nbformat
 import psutil
 
 from course_lib.cluster.run import Run
-from course_lib.course.answers import ENDLESS, ExerciseTask, Verdict, check, sets
-from course_lib.course.limits import TookTooLong, bounded
+from course_lib.course.answers import (
+    ENDLESS,
+    ExerciseTask,
+    TookTooLong,
+    Verdict,
+    bounded,
+    check,
+    sets,
+)
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -80,7 +87,9 @@ def _verdicts(path: Path, names: Sequence[str], bounds: Bounds) -> list[Verdict]
     return [Verdict(**report) for report in reports[1:]] + lost
 
 
-def next_report(examiner: Run, said: Path, number: int, doing: str, bounds: Bounds) -> Report:
+def next_report(
+    examiner: Run, said: Path, number: int, doing: str, bounds: Bounds
+) -> dict[str, Any]:
     """Wait for report `number` in the file `said`; `doing` says what the examiner does meanwhile.
     Raises Ended, with the reason, if the examiner exceeds its bounds or is gone.
     """

@@ -25,7 +25,9 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -195,29 +197,27 @@ class LoadMeter:
         self._waited: dict[int, float] = {}
 
     def read(self, at: float, tasks: Sequence[Mapping[str, int]]) -> Counters:
-        """A sample. `tasks`: for each entrant the pids of its tasks by name, as far as known."""
-        for pids in tasks:
-            for name, pid in pids.items():
-                with contextlib.suppress(psutil.Error):
-                    times = psutil.Process(pid).cpu_times()
-                    self._used[pid] = times.user + times.system
-                if name.startswith("worker:"):
-                    seconds = sum(_nanoseconds_waited(pid)) / 1e9  # 0 if it is gone
-                    self._waited[pid] = max(self._waited.get(pid, 0.0), seconds)
+        """The counters now. `tasks`: for each entrant the pids of its tasks by name, as far as
+        known.
+        """
+        for pid in chain.from_iterable(pids.values() for pids in tasks):
+            with contextlib.suppress(psutil.Error):
+                times = psutil.Process(pid).cpu_times()
+                self._used[pid] = times.user + times.system
         mine = os.times()
         ours = sum(self._used.values()) + mine.user + mine.system
-        workers = [
-            [self._waited[pid] for name, pid in pids.items() if name.startswith("worker:")]
-            for pids in tasks
-        ]
-        counted = Path("/proc/self/schedstat").exists()
-        waited = (sum(each) / len(each) if each else 0.0 for each in workers)
-        return Counters(
-            at,
-            _busy() if self._whole else NAN,
-            ours,
-            tuple(waited) if counted else (NAN,) * len(tasks),
-        )
+        waited = tuple(self._waited_for_a_core(pids) for pids in tasks)
+        return Counters(at, _busy() if self._whole else NAN, ours, waited)
+
+    def _waited_for_a_core(self, pids: Mapping[str, int]) -> float:
+        """Seconds, a mean over the workers of an entrant; NaN if the system does not tell."""
+        workers = [pid for name, pid in pids.items() if name.startswith("worker:")]
+        for pid in workers:
+            seconds = sum(_nanoseconds_waited(pid)) / 1e9  # 0 if it is gone
+            self._waited[pid] = max(self._waited.get(pid, 0.0), seconds)
+        if not Path("/proc/self/schedstat").exists():
+            return NAN
+        return fmean(self._waited[pid] for pid in workers) if workers else 0.0
 
 
 def _busy() -> float:

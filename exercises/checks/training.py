@@ -11,8 +11,7 @@ import numpy as np
 
 from course_lib.cluster.run import Run
 from course_lib.collectives import Schedule, ring
-from course_lib.course.answers import Verdict
-from course_lib.course.limits import bounded
+from course_lib.course.answers import Verdict, bounded
 from course_lib.errors import SpecError
 from course_lib.launch import start
 from course_lib.record.events import ACTIVE, Message, Metric

@@ -17,10 +17,9 @@ import pytest
 
 from course_lib.collectives import ring
 from course_lib.course import check, hint
-from course_lib.course.answers import sets
+from course_lib.course.answers import TookTooLong, bounded, sets
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
 from course_lib.course.grading import Bounds, Ended, next_report, read
-from course_lib.course.limits import TookTooLong, bounded
 from course_lib.errors import SpecError, Unavailable
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace

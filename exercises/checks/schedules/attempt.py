@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.collectives import Proof, Schedule, verify
-from course_lib.course.answers import ENDLESS, Unusable
-from course_lib.course.limits import TookTooLong, bounded
+from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, bounded
 
 from .smallest import Failure, smallest_failure
 
