@@ -13,16 +13,17 @@ from typing import Any
 
 
 def names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package. Its public names are those that it imports under
-    `if TYPE_CHECKING:`, where type checkers and editors find them as well.
+    """`__getattr__` and `__dir__` for a package. Its public names are those that it imports as
+    themselves (`from m import X as X`) under `if TYPE_CHECKING:`; type checkers and editors take
+    these for public as well.
     """
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text())
-    lists = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     places = {
-        alias.asname or alias.name: (str(node.module), alias.name)
-        for node in lists
-        if isinstance(node, ast.ImportFrom)
+        alias.asname: (str(node.module), alias.name)
+        for node in imports
         for alias in node.names
+        if alias.asname
     }
 
     def __getattr__(name: str) -> Any:

@@ -57,7 +57,7 @@ def allreduce(
             f"{workers} workers on {hosts} host{'s' * (hosts > 1)}, {size} each, "
             f"{found[0]['reality']}; most that a worker sends, most on a link"
         )
-        show(HEADERS, [figures(row) for row in found])
+        show(HEADERS, [cells(row) for row in found])
     else:
         show(["result", ""], [[name, text(value)] for name, value in found[0].items()])
     wrong = [result for result in results if not result.exact]
@@ -66,7 +66,7 @@ def allreduce(
     return 1 if wrong else 0
 
 
-def figures(row: dict[str, Any]) -> list[str]:
+def cells(row: dict[str, Any]) -> list[str]:
     """A line of the table of all-reduces."""
     sent, link = (decimal(row[name]) for name in ("bytes_sent_per_worker", "busiest_link_bytes"))
     took, predicted = (

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
-from rich.text import Text
 
 from course_lib.commands.shared import Json, show
 from course_lib.course.answers import ROOT
@@ -32,9 +30,7 @@ def check(
         tasks = [asdict(verdict) for verdict in verdicts]
         print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": tasks}))
     else:
-        rows: list[list[RenderableType]] = [
-            [v.task, v.state, Text("\n".join(filter(None, [v.text, v.hint])))] for v in verdicts
-        ]  # as it is: [r] is no markup
+        rows = [[v.task, v.state, "\n".join(filter(None, [v.text, v.hint]))] for v in verdicts]
         show(["task", "", "what was found"], rows, lines=True)  # the texts have lines
         print(f"{passed} of {len(verdicts)} passed")
     return 0 if passed == len(verdicts) else 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 
 from course_lib.spec import Link, RunSpec, parse_item
@@ -98,9 +98,7 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
 # --- tables ---
 
 
-def show(
-    headers: Sequence[str], rows: Iterable[Sequence[RenderableType]], lines: bool = False
-) -> None:
+def show(headers: Sequence[str], rows: Iterable[Sequence[str]], lines: bool = False) -> None:
     """Print a table; `lines`: with a line between its rows."""
     first, *others = headers
     table = Table(collapse_padding=True, show_lines=lines)
@@ -109,7 +107,7 @@ def show(
         table.add_column(header)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # as it is: [r] is no markup
 
 
 def text(value: object) -> str:

@@ -31,6 +31,7 @@ REPEATS = 20
 _FEW = 5  # timings of each calibration job before the jobs over links, and as many after them
 # bytes; the parameters of a machine are fitted to their times
 SIZES = (4 << 10, 256 << 10, 4 << 20)
+FLOAT32 = 4  # bytes of an element
 _LONG = 2 << 20  # bytes that all calls of one timing move together, about
 _MOST_CALLS = 8  # with more calls, other programs disturb almost every timing
 TIMEOUT = 300.0  # seconds
@@ -75,9 +76,7 @@ def job(
     return Job(schedule, length, dtype, repeats, max(1, min(_MOST_CALLS, _LONG // nbytes)), checked)
 
 
-def measure(
-    jobs: Sequence[Job], timeout: float = TIMEOUT, link: Link | None = None
-) -> list[Measured]:
+def measure(jobs: Sequence[Job], link: Link | None = None) -> list[Measured]:
     """Carry out jobs in one cluster of real processes, with a `link` for each host if one is given.
 
     All jobs must have the same ranks on the same hosts. Raises `SpecError` if they do not, or if
@@ -96,7 +95,7 @@ def measure(
     with start(
         programs, framework="python", workers=workers, ps=servers, placement=placement, link=link
     ) as run:
-        values = run.wait(timeout).values
+        values = run.wait(TIMEOUT).values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
     # servers may be told to leave before they have returned anything
     done = [values[first.task(rank)] for rank in range(first.workers)]
@@ -106,18 +105,17 @@ def measure(
     ]
 
 
-def calibration(schedule: Schedule, dtype: str = "float32") -> list[Job]:
+def calibration(schedule: Schedule) -> list[Job]:
     """The jobs whose times `parameters` needs: a ring in three sizes, on the ranks and hosts of a
     schedule.
 
     On several hosts the ring is measured in two orders: in one, few messages cross between hosts;
     in the other, most do. So the cost inside hosts can be told from the cost across.
     """
-    itemsize = np.dtype(dtype).itemsize
     schedules = [ring(schedule.ranks).placed(schedule.hosts)]
     if len(set(schedule.hosts)) > 1:
         schedules.append(ring_worst_order(schedule.ranks, schedule.hosts))
-    return [job(s, size // itemsize, dtype, checked=False) for s in schedules for size in SIZES]
+    return [job(s, size // FLOAT32, checked=False) for s in schedules for size in SIZES]
 
 
 def parameters(samples: Sequence[Sample]) -> Fit:
