@@ -336,8 +336,8 @@ def test_the_board_of_a_race_that_is_over_counts_from_the_opening_of_the_line() 
     figures = comparison.figures("sync", SPEC, lockstep(), "finished", zero=opened)
     found = view.sides[0]
     assert (found.digest.zero, found.digest.idle) == (opened, figures.idle_share)
-    assert found.loss.seconds.tolist() == figures.curve.seconds.tolist()
-    assert found.loss.rate() == figures.examples_per_second
+    assert found.digest.losses.seconds.tolist() == figures.curve.seconds.tolist()
+    assert found.digest.losses.rate() == figures.examples_per_second
     assert view.sides[1].digest.zero == Digest.of(SPEC, asynchronous()).zero
 
 
@@ -381,12 +381,12 @@ def board() -> Any:
 def test_the_controls_order_what_is_chosen_of_whom_is_chosen(board: RaceBoard) -> None:
     sync, other = board.race.runs.values()
     controls = board.controls
-    controls.factor.value = 4.0  # of the last worker, in both
-    controls.run.value = "sync"
-    controls.task.value = "worker:0"
-    until(lambda: not controls.pause.disabled, "the controls are alive")
-    controls.pause.click()
-    controls.kill.click()
+    controls.tasks.factor.value = 4.0  # of the last worker, in both
+    controls.tasks.run.value = "sync"
+    controls.tasks.task.value = "worker:0"
+    until(lambda: not controls.tasks.pause.disabled, "the controls are alive")
+    controls.tasks.pause.click()
+    controls.tasks.kill.click()
     controls.links.host.value = 1
     controls.links.speed.value = 10.0
     controls.links.cut.click()
@@ -405,7 +405,7 @@ def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_show
     board: RaceBoard,
 ) -> None:
     sync, other = board.race.runs.values()
-    slider = board.controls.factor
+    slider = board.controls.tasks.factor
     sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.0, factor=4)])
     until(lambda: slider.value == 4.0, "the slider follows")
     slider.value = 2.0
@@ -425,9 +425,9 @@ def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_show
 def test_a_refused_order_to_slow_leaves_the_slider_where_the_task_is(board: RaceBoard) -> None:
     for run in board.race.runs.values():
         run.error = LockstepError("slow('worker:1') comes too late")
-    until(lambda: not board.controls.pause.disabled, "the controls are alive")
-    board.controls.factor.value = 5.0
-    until(lambda: board.controls.factor.value == 1.0, "the slider goes back")
+    until(lambda: not board.controls.tasks.pause.disabled, "the controls are alive")
+    board.controls.tasks.factor.value = 5.0
+    until(lambda: board.controls.tasks.factor.value == 1.0, "the slider goes back")
 
 
 def two_hosts(state: str = "running") -> SomeRun:
@@ -474,15 +474,15 @@ def test_a_new_speed_keeps_the_present_delay_of_the_link() -> None:
 def test_the_controls_start_at_the_straggler() -> None:
     run = SomeRun(lockstep(), spec=RunSpec(workers=2, global_batch=BATCH, slow={"worker:0": 4}))
     board = RaceBoard(race_of({"one": run, "two": SomeRun(lockstep())}))
-    assert (board.controls.task.value, board.controls.factor.value) == ("worker:0", 4.0)
+    assert (board.controls.tasks.task.value, board.controls.tasks.factor.value) == ("worker:0", 4.0)
     board.close()
 
 
 def test_what_is_refused_is_said_on_the_board(board: RaceBoard) -> None:
     board.race.runs["sync"].error = LockstepError("pause('worker:1') comes too late\nmore")
-    board.controls.run.value = "sync"
-    until(lambda: not board.controls.pause.disabled, "the controls are alive")
-    board.controls.pause.click()
+    board.controls.tasks.run.value = "sync"
+    until(lambda: not board.controls.tasks.pause.disabled, "the controls are alive")
+    board.controls.tasks.pause.click()
     until(
         lambda: "pause(&#x27;worker:1&#x27;) comes too late</div>" in board.message.value,
         "the refusal",
@@ -502,9 +502,9 @@ def test_a_server_cannot_be_slowed_and_the_slider_says_so() -> None:
         )
     )
     board.halt()
-    board.controls.task.value = "ps:0"
+    board.controls.tasks.task.value = "ps:0"
     board.controls.refresh()
-    assert board.controls.factor.disabled and not board.controls.kill.disabled
+    assert board.controls.tasks.factor.disabled and not board.controls.tasks.kill.disabled
     board.close()
 
 
@@ -601,10 +601,9 @@ def test_the_controls_of_a_race_that_is_over_are_off() -> None:
         )
     )
     board._thread.join(10)
-    controls = board.controls
+    tasks = board.controls.tasks
     assert all(
-        c.disabled
-        for c in (controls.factor, controls.pause, controls.resume, controls.kill, controls.stop)
+        c.disabled for c in (tasks.factor, tasks.pause, tasks.resume, tasks.kill, tasks.stop)
     )
     assert "lk-unfair" in board.head.value and "NOT FAIR: it queued." in board.head.value
     board.close()

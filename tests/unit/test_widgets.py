@@ -49,7 +49,7 @@ def test_a_board_draws_every_phase_of_the_trace_and_ends_by_itself() -> None:
     assert "measured" in board.head.value
     assert [
         line.name for line in board.charts.figure.data if len(line.x)
-    ] and board.controls.stop.disabled
+    ] and board.controls.tasks.stop.disabled
     assert repr(board) == "TrainingBoard(multi_worker_mirrored, tensorflow, 2 workers)"
     board.close()
 
@@ -57,12 +57,12 @@ def test_a_board_draws_every_phase_of_the_trace_and_ends_by_itself() -> None:
 def test_the_slider_slows_the_task_that_is_chosen_and_no_other() -> None:
     run = FinishedRun("running")
     board = TrainingBoard(run)
-    board.controls.factor.value = 3.0
+    board.controls.tasks.factor.value = 3.0
     # the slider moves to where that one is, which is no order
-    board.controls.task.value = "worker:0"
-    assert board.controls.factor.value == 1.0
-    board.controls.factor.value = 2.0
-    board.controls.stop.click()
+    board.controls.tasks.task.value = "worker:0"
+    assert board.controls.tasks.factor.value == 1.0
+    board.controls.tasks.factor.value = 2.0
+    board.controls.tasks.stop.click()
     deadline = time.monotonic() + 10
     while len(run.orders) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,5 +1,5 @@
-"""The controls of a board, which act on running clusters. Each only hands over an order; the
-board's thread carries it out.
+"""The controls of a board, which act on running clusters. Each hands an order to the board, whose
+thread carries it out.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,94 @@ Submit = Callable[[Order], None]
 
 
 class Controls(w.VBox):
-    """Choose a run and one of its tasks; slow it, pause it, resume it, kill it; stop everything.
+    """All controls of a board: those of tasks, and those of links if some runs have several hosts.
 
     `submit` takes an order and returns at once.
     """
 
     def __init__(self, sides: list[Side], submit: Submit, stop: Callable[[], None]) -> None:
-        self.sides, self.submit = sides, submit
+        several = [s for s in sides if len(s.spec.all_hosts) > 1 and hasattr(s.run, "link")]
+        self.tasks = TaskControls(sides, submit, stop)
+        self.links = LinkControls(several, submit)
+        super().__init__([self.tasks, self.links])
+        self.add_class("lk-controls")
+
+    def refresh(self) -> None:
+        """Show how tasks and links are now, and enable what can be done with them."""
+        self.tasks.refresh()
+        self.links.refresh()
+
+
+class _Following(w.HBox):
+    """Controls of a task or host that is chosen in a dropdown, with a slider that follows the
+    trace. The slider shows the present value for the chosen one, and orders the value that a
+    learner sets. Until the trace shows that value, the slider shows the ordered one.
+
+    A subclass has these methods. `having()`: the runs that have the chosen task or host.
+    `values(side, chosen)`: its value in the spec of a run, then all values that it was set to
+    since. `set(side, chosen, value)`: have the run set it.
+    """
+
+    def __init__(self, chooser: w.Dropdown, slider: w.Widget, submit: Submit) -> None:
+        super().__init__(layout=w.Layout(flex_flow="row wrap", align_items="center"))
+        self.chooser, self.slider, self.submit = chooser, slider, submit
+        # orders that the trace does not show yet: the value, and how many values it had shown
+        # before
+        self._ordered: dict[tuple[str, Any], tuple[float, int]] = {}
+        self._shown = float(slider.value)  # where the slider was put by whoever moved it last
+        self.show()
+        chooser.observe(lambda _: self.show(), "value")
+        slider.observe(lambda change: self._moved(change["new"]), "value")
+
+    def show(self) -> None:
+        """Put the slider where the trace is; that is not an order."""
+        present = max((self._present(side) for side in self.having()), default=self._shown)
+        if present != self._shown:
+            self._shown = present
+            if isinstance(self.slider, w.FloatSlider):
+                self.slider.max = max(self.slider.max, present)
+            self.slider.value = present
+
+    def button(self, text: str, icon: str, tooltip: str, what: str) -> w.Button:
+        """A button that has all active runs do `what` to the chosen one."""
+        return _button(text, icon, tooltip, lambda: self._each(what))
+
+    def _each(self, what: str) -> None:
+        for side in self.having():
+            if side.active:
+                self.submit(partial(side.order, what, self.chooser.value))
+
+    def _present(self, side: Side) -> float:
+        key, values = (side.label, self.chooser.value), self.values(side, self.chooser.value)
+        if key in self._ordered:
+            ordered, before = self._ordered[key]
+            if ordered not in values[before:]:
+                return ordered
+            self._ordered.pop(key, None)
+        return values[-1]
+
+    def _moved(self, value: float) -> None:
+        if value == self._shown:
+            return
+        self._shown, chosen = value, self.chooser.value
+        for side in self.having():
+            if side.active and self._present(side) != value:
+                self._ordered[side.label, chosen] = value, len(self.values(side, chosen))
+                self.submit(partial(self._carry_out, side, chosen, value))
+
+    def _carry_out(self, side: Side, chosen: Any, value: float) -> None:
+        try:
+            self.set(side, chosen, value)
+        except LockstepError:  # the trace will never show it
+            self._ordered.pop((side.label, chosen), None)
+            raise
+
+
+class TaskControls(_Following):
+    """Choose a run and one of its tasks; slow it, pause it, resume it, kill it; stop everything."""
+
+    def __init__(self, sides: list[Side], submit: Submit, stop: Callable[[], None]) -> None:
+        self.sides = sides
         labels = [side.label for side in sides]
         self.run = _dropdown("run", [EVERY, *labels] if len(sides) > 1 else labels)
         self.run.layout.display = None if len(sides) > 1 else "none"
@@ -34,38 +115,37 @@ class Controls(w.VBox):
         self._offer_tasks()
         factor = {"value": 1.0, "min": 1, "max": 10, "step": 0.5, "readout_format": ".1f"}
         self.factor = _slider(w.FloatSlider, "times slower", **factor)
-        self.slow = _Following(
-            self.factor, self.task, lambda: self.chosen, _factors, _order_slow, submit
-        )
+        super().__init__(self.task, self.factor, submit)
         frozen = "Freeze the task (SIGSTOP): a machine that hangs"
-        self.pause = _button("Pause", "pause", frozen, lambda: self._each("pause"))
+        self.pause = self.button("Pause", "pause", frozen, "pause")
         goes_on = "Let a paused task go on (SIGCONT)"
-        self.resume = _button("Resume", "play", goes_on, lambda: self._each("resume"))
+        self.resume = self.button("Resume", "play", goes_on, "resume")
         gone = "Kill the task (SIGKILL): a machine that loses power"
-        self.kill = _button("Kill", "bolt", gone, lambda: self._each("kill"))
+        self.kill = self.button("Kill", "bolt", gone, "kill")
         self.stop = _button("Stop", "stop", "End everything, with all its processes", stop)
         self.run.observe(lambda _: self._offer_tasks(), "value")
-        several = [s for s in sides if len(s.spec.all_hosts) > 1 and hasattr(s.run, "link")]
-        self.links = LinkControls(several, submit)
-        buttons = [self.pause, self.resume, self.kill, self.stop]
-        super().__init__([_row(self.run, self.task, self.factor, *buttons), self.links])
-        self.add_class("lk-controls")
+        buttons = (self.pause, self.resume, self.kill, self.stop)
+        self.children = (self.run, self.task, self.factor, *buttons)
 
-    @property
-    def chosen(self) -> list[Side]:
-        """The chosen runs, of those that have the chosen task."""
+    def having(self) -> list[Side]:
         return [side for side in self._named() if self.task.value in side.spec.tasks]
 
+    def values(self, side: Side, task: str) -> list[float]:
+        slowed = [e.factor for e in side.digest.life.get(task, []) if e.state == "slowed"]
+        return [side.spec.slow.get(task, 1.0), *slowed]
+
+    def set(self, side: Side, task: str, factor: float) -> None:
+        side.order("slow", side.spec.check_slow(task), factor)
+
     def refresh(self) -> None:
-        """Enable what can be done in the present state of the runs."""
-        live, task = [side for side in self.chosen if side.active], self.task.value
-        self.slow.show()
+        """Show the factor of the task; enable what can be done in the present state of the runs."""
+        live, task = [side for side in self.having() if side.active], self.task.value
+        self.show()
         states = [side.digest.states[task].state for side in live if task in side.digest.states]
         self.pause.disabled = self.kill.disabled = not live
         self.factor.disabled = not any(_can_be_slowed(side, task) for side in live)
         self.resume.disabled = "paused" not in states
         self.stop.disabled = not any(side.active for side in self.sides)
-        self.links.refresh()
 
     def _named(self) -> list[Side]:
         return [side for side in self.sides if self.run.value in (EVERY, side.label)]
@@ -79,130 +159,45 @@ class Controls(w.VBox):
         workers = [task for task in tasks if task.startswith("worker:")]
         self.task.value = kept if kept in tasks else [*workers, *stragglers][-1]
 
-    def _each(self, what: str) -> None:
-        for side in self.chosen:
-            if side.active:
-                self.submit(partial(side.order, what, self.task.value))
 
-
-class LinkControls(w.HBox):
+class LinkControls(_Following):
     """The links of hosts, for runs that have several: how fast one is, and whether it is cut."""
 
     def __init__(self, sides: list[Side], submit: Submit) -> None:
-        self.sides, self.submit = sides, submit
+        self.sides = sides
         hosts = sorted({host for side in sides for host in side.spec.all_hosts})
         self.host = _dropdown("host", hosts)
         speed = {"value": 1000.0, "min": 0, "max": FASTEST, "step": 0.05, "readout_format": ".0f"}
         self.speed = _slider(w.FloatLogSlider, "link, Mbit/s", **speed)
-        self.shape = _Following(self.speed, self.host, self._having, _speeds, _order_link, submit)
+        super().__init__(self.host, self.speed, submit)
         apart = "Cut the host off from all others, until it is healed"
-        self.cut = _button("Cut off", "unlink", apart, lambda: self._each("partition"))
-        joined = "Join the host to the others again"
-        self.heal = _button("Heal", "link", joined, lambda: self._each("heal"))
-        row = _row(self.host, self.speed, self.cut, self.heal)
-        super().__init__([row])
+        self.cut = self.button("Cut off", "unlink", apart, "partition")
+        self.heal = self.button("Heal", "link", "Join the host to the others again", "heal")
+        self.children = (self.host, self.speed, self.cut, self.heal)
         self.layout.display = None if sides else "none"
+
+    def having(self) -> list[Side]:
+        return [side for side in self.sides if self.host.value in side.spec.all_hosts]
+
+    def values(self, side: Side, host: int) -> list[float]:
+        top = 10.0**FASTEST
+        return [min(max(link.mbit or top, 1.0), top) for link in _links(side, host)]
+
+    def set(self, side: Side, host: int, mbit: float) -> None:
+        delay = _links(side, host)[-1].delay_ms
+        side.order("link", host, Link(mbit=mbit, delay_ms=delay))
 
     def refresh(self) -> None:
         """Show the link as it is now; disable the controls once all runs are over."""
-        self.shape.show()
+        self.show()
         live = any(side.active for side in self.sides)
         self.speed.disabled = self.cut.disabled = self.heal.disabled = not live
 
-    def _having(self) -> list[Side]:
-        return [side for side in self.sides if self.host.value in side.spec.all_hosts]
-
-    def _each(self, what: str) -> None:
-        for side in self._having():
-            if side.active:
-                self.submit(partial(side.order, what, self.host.value))
-
-
-class _Following:
-    """A slider that follows the trace. It shows the present value for the `chosen` task or host,
-    and orders the value that a learner sets. Until the trace shows that value, the slider shows the
-    ordered one.
-
-    `sides`: the runs that have the chosen task or host. `values`: its value in the spec of a run,
-    then all values that it was set to since. `order`: the function that sets it.
-    """
-
-    def __init__(
-        self,
-        slider: w.Widget,
-        chosen: w.Dropdown,
-        sides: Callable[[], list[Side]],
-        values: Callable[[Side, Any], list[float]],
-        order: Callable[[Side, Any, float], object],
-        submit: Submit,
-    ) -> None:
-        self.slider, self.chosen, self.sides = slider, chosen, sides
-        self.values, self.order, self.submit = values, order, submit
-        # orders that the trace does not show yet: the value, and how many values it had shown
-        # before
-        self._ordered: dict[tuple[str, Any], tuple[float, int]] = {}
-        self._shown = float(slider.value)  # where the slider was put by whoever moved it last
-        self.show()
-        chosen.observe(lambda _: self.show(), "value")
-        slider.observe(lambda change: self._set(change["new"]), "value")
-
-    def show(self) -> None:
-        """Put the slider where the trace is; that is not an order."""
-        present = max((self._present(side) for side in self.sides()), default=self._shown)
-        if present != self._shown:
-            self._shown = present
-            if isinstance(self.slider, w.FloatSlider):
-                self.slider.max = max(self.slider.max, present)
-            self.slider.value = present
-
-    def _present(self, side: Side) -> float:
-        key, values = (side.label, self.chosen.value), self.values(side, self.chosen.value)
-        if key in self._ordered:
-            ordered, before = self._ordered[key]
-            if ordered not in values[before:]:
-                return ordered
-            self._ordered.pop(key, None)
-        return values[-1]
-
-    def _set(self, value: float) -> None:
-        if value == self._shown:
-            return
-        self._shown, chosen = value, self.chosen.value
-        for side in self.sides():
-            if side.active and self._present(side) != value:
-                self._ordered[side.label, chosen] = value, len(self.values(side, chosen))
-                self.submit(partial(self._carry_out, side, chosen, value))
-
-    def _carry_out(self, side: Side, chosen: Any, value: float) -> None:
-        try:
-            self.order(side, chosen, value)
-        except LockstepError:  # the trace will never show it
-            self._ordered.pop((side.label, chosen), None)
-            raise
-
-
-def _factors(side: Side, task: str) -> list[float]:
-    slowed = [e.factor for e in side.digest.life.get(task, []) if e.state == "slowed"]
-    return [side.spec.slow.get(task, 1.0), *slowed]
-
-
-def _order_slow(side: Side, task: str, factor: float) -> None:
-    side.order("slow", side.spec.check_slow(task), factor)
-
 
 def _links(side: Side, host: int) -> list[Link | Lifecycle]:
+    """The link of a host in the spec of a run, then all that it was set to since."""
     linked = [e for e in side.digest.life.get(f"host:{host}", []) if e.state == "linked"]
     return [side.spec.link_of(host), *linked]
-
-
-def _speeds(side: Side, host: int) -> list[float]:
-    top = 10.0**FASTEST
-    return [min(max(link.mbit or top, 1.0), top) for link in _links(side, host)]
-
-
-def _order_link(side: Side, host: int, mbit: float) -> None:
-    delay = _links(side, host)[-1].delay_ms
-    side.order("link", host, Link(mbit=mbit, delay_ms=delay))
 
 
 def _can_be_slowed(side: Side, task: str) -> bool:
@@ -210,10 +205,6 @@ def _can_be_slowed(side: Side, task: str) -> bool:
         return bool(side.spec.check_slow(task))
     except SpecError:
         return False
-
-
-def _row(*parts: w.Widget) -> w.HBox:
-    return w.HBox(parts, layout=w.Layout(flex_flow="row wrap", align_items="center"))
 
 
 def _dropdown(label: str, options: Sequence[Any]) -> w.Dropdown:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from course_lib.errors import LockstepError
 from course_lib.record import measures
-from course_lib.record.curves import EMPTY, Goal
+from course_lib.record.curves import Goal
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
@@ -56,15 +56,14 @@ class Raced(Protocol):
 
 
 class Side:
-    """One run in a view: the run, the digest of its trace, and its `state`, its `reality` and the
-    curves of its `loss` and `accuracy` as they were at the last look.
+    """One run in a view: the run, the digest of its trace, and its `state` and `reality` as they
+    were at the last look.
     """
 
     def __init__(self, label: str, run: Watched) -> None:
         self.label, self.run, self.spec = label, run, run.spec
         self.digest = Digest(run.spec)
         self.state, self.reality = run.state, reality(run.spec)
-        self.loss, self.accuracy = EMPTY, EMPTY
 
     def look(self) -> bool:
         """Take in what is new; whether anything was."""
@@ -73,14 +72,12 @@ class Side:
         news = self.digest.look(trace, over=state not in ACTIVE)
         if news or state != self.state:
             self.state, self.reality = state, reality(self.spec, trace)
-            self.loss, self.accuracy = self.digest.losses, self.digest.accuracies
             return True
         return False
 
     def begin_at(self, zero: float) -> None:
         """Count all figures of a run that is over from this time on."""
         self.digest = Digest.of(self.spec, self.run.trace, zero)
-        self.loss, self.accuracy = self.digest.losses, self.digest.accuracies
 
     def order(self, what: str, *values: Any) -> None:
         """Have a live run do something: it has a method for it. A saved run has none, but is over,
@@ -90,7 +87,8 @@ class Side:
 
     def reached(self, goal: Goal) -> tuple[float, int] | None:
         """Seconds and examples to a goal; None if it is not reached."""
-        return goal.reached(self.accuracy if goal.what == "accuracy" else self.loss)
+        accuracy = goal.what == "accuracy"
+        return goal.reached(self.digest.accuracies if accuracy else self.digest.losses)
 
     @property
     def active(self) -> bool:
@@ -118,23 +116,24 @@ class Side:
     def how_far(self) -> str:
         """How far the run is."""
         state = f"**{self.label}** {'has' if self.state == 'failed' else 'is'} {self.state}"
-        if self.loss.last is None:
+        loss, step = self.digest.losses.last, self.digest.steps_done
+        if loss is None:
             return state + ("; no step is done yet" if self.active else "")
-        step = self.digest.steps_done
-        return f"{state}: step {step:,} of {self.spec.steps:,}, loss {self.loss.last:.3g}"
+        return f"{state}: step {step:,} of {self.spec.steps:,}, loss {loss:.3g}"
 
     def summary(self) -> str:
         """The figures of the run so far, in one line. They cover its whole time, except for the
         throughput of a run that goes on.
         """
-        speed = self.loss.rate(over=2.0 if self.active else math.inf)
+        speed = self.digest.losses.rate(over=2.0 if self.active else math.inf)
+        loss, accuracy = self.digest.losses.last, self.digest.accuracies.last
         done = min(1.0, self.digest.steps_done / self.spec.steps)
         parts = [
             f"{speed:,.0f} examples/s" if speed else "",
-            f"loss {self.loss.last:.3g}" if self.loss.last is not None else "",
-            f"accuracy {self.accuracy.last:.3g}" if self.accuracy.last is not None else "",
+            f"loss {loss:.3g}" if loss is not None else "",
+            f"accuracy {accuracy:.3g}" if accuracy is not None else "",
             f"workers waited {self.idle:.0%}" if self.idle is not None else "",
-            f"{done:.0%} done" if self.active and self.loss.last is not None else "",
+            f"{done:.0%} done" if self.active and loss is not None else "",
         ]
         return " · ".join(filter(None, parts))
 
@@ -159,14 +158,10 @@ class View:
 
     def __init__(self, runs: Mapping[str, Watched], race: Raced | None = None) -> None:
         self.sides = [Side(label, run) for label, run in runs.items()]
-        self.race = race
-        self.given: Goal | None = None
-        if race is not None and race.target_accuracy is not None:
-            self.given = Goal("accuracy", race.target_accuracy)
-        elif race is not None and race.target_loss is not None:
-            self.given = Goal("loss", race.target_loss)
-        self.fairness = ""
-        self._span = 0.0
+        self.race, self.fairness, self._span = race, "", 0.0
+        targets = {"accuracy": race.target_accuracy, "loss": race.target_loss} if race else {}
+        goals = [Goal(what, value) for what, value in targets.items() if value is not None]
+        self.given = goals[0] if goals else None
 
     def look(self) -> bool:
         """Take in what is new; whether anything was.
@@ -201,10 +196,10 @@ class View:
 
     def panels(self) -> list[Panel]:
         """The charts; with one of the test accuracy if that is measured on the way."""
-        losses = [side.loss for side in self.sides]
+        losses = [side.digest.losses for side in self.sides]
         found = [progress("loss", over, losses, self.goal) for over in ("seconds", "examples")]
         if any(side.spec.evaluate_every for side in self.sides):
-            accuracies = [side.accuracy for side in self.sides]
+            accuracies = [side.digest.accuracies for side in self.sides]
             found.append(progress("accuracy", "seconds", accuracies, self.goal))
         return [*found, throughput(losses)]
 
@@ -251,7 +246,7 @@ class View:
 
     def _common(self) -> Goal | None:
         """The lowest loss that all have reached; None while one of them has none."""
-        curves = [side.loss for side in self.sides]
+        curves = [side.digest.losses for side in self.sides]
         return Goal.of_all("loss", curves) if all(c.record is not None for c in curves) else None
 
     def _times(self, goal: Goal) -> tuple[list[tuple[str, float]], str]:
@@ -266,7 +261,7 @@ class View:
         """Who is ahead in a race that goes on."""
         shared = self._common()
         if goal is None or shared is None:
-            late = _names([side.label for side in self.sides if side.loss.record is None])
+            late = _names([side.label for side in self.sides if side.digest.losses.record is None])
             return f"At the start: no loss yet from {late}"
         times, behind = self._times(goal)
         if not times:  # a target that nobody has reached
