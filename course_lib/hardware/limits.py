@@ -111,9 +111,7 @@ def _cgroups(controller: str, root: Path) -> Iterator[Path]:
             continue
         top = root / "sys/fs/cgroup" / (controller if controllers else "")
         own = top if ".." in path else top / path.strip("/")
-        yield from (
-            folder for folder in (own, *own.parents) if folder == top or top in folder.parents
-        )
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(top))
 
 
 @dataclass(frozen=True)

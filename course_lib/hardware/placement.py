@@ -52,8 +52,7 @@ class Plan:
 
     `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `threads`: of each task.
     `start_method`: fork or spawn. `backend`: the framework's own collectives (nccl, ring, gloo or
-    none). `fits`: tasks that memory allows. `rate`, `delay`: who imposes those of the links between
-    hosts; None where there are none.
+    none). `rate`, `delay`: who imposes those of the links between hosts; None where there are none.
     """
 
     start_method: str
@@ -62,7 +61,6 @@ class Plan:
     threads: int
     backend: str
     reality: str
-    fits: int
     network: Kind
     rate: Imposer | None
     delay: Imposer | None
@@ -79,7 +77,7 @@ def plan(
     if the tasks need more memory than is free.
     """
     start = _start(spec, machine)
-    fits, memory = _memory(spec, machine, start.choice, warm)
+    memory = _memory(spec, machine, start.choice, warm)
     gpus, device = _gpus(spec, machine)
     native = _native(spec, gpus)
     reduction = all_reduce or (native if spec.all_reduce == NATIVE else _scheduled(spec))
@@ -95,7 +93,6 @@ def plan(
         threads=threads,
         backend=native.choice,
         reality=real.word,
-        fits=fits,
         network=kind,
         rate=rate,
         delay=delay,
@@ -115,8 +112,8 @@ def _start(spec: RunSpec, machine: Machine) -> Reason:
     return Reason("start", "spawn", sentence(why))
 
 
-def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool) -> tuple[int, Reason]:
-    """How many tasks of this kind fit in memory. Raises `SpecError` if those of `spec` do not."""
+def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool) -> Reason:
+    """What the tasks need. Raises `SpecError` if they do not fit in the memory that is free."""
     once, each = (mb * MB for mb in _MEMORY_MB[spec.framework, start])
     once = 0 if warm and start == "fork" else once
     sized = "parameters" in workloads.fields(spec.workload)  # the others' models are small
@@ -125,12 +122,12 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool) -> tuple[in
     tasks = len(spec.tasks)
     if machine.memory_total == 0:
         why = "How much is free cannot be read here, so nothing is refused."
-        return tasks, Reason("memory", "not known", why)
+        return Reason("memory", "not known", why)
     need, fits = gigabytes(once + tasks * each), max(0, (machine.memory - once) // each)
     free = gigabytes(machine.memory)
     if tasks <= fits:
         why = f"For {_n(tasks, 'task')}; the {free} that are free would hold {fits} of this kind."
-        return fits, Reason("memory", f"about {need}", why)
+        return Reason("memory", f"about {need}", why)
     most, what = fits - (tasks - spec.workers), _n(tasks, "task")
     if spec.replicas > 1:  # the workers that were asked for are the devices of one process
         most = (machine.memory - once - each) // max(model, 1) + spec.replicas
@@ -206,16 +203,16 @@ def _network(spec: RunSpec, can: Capability) -> tuple[Kind, Imposer | None, Impo
         return kind, None, None, Reason("network", kind, why)
     parts = network_parts(can)
     said = f" Links: {planned}." if (planned := planned_links(spec)) else ""
-    imposers: list[Imposer] = []
-    for what, asked in (
-        ("rate", any(link.mbit for link in links)),
-        ("delay", any(link.delay_ms for link in links)),
-    ):
-        imposers.append("kernel" if parts[what].ok else "exchange")
-        if asked and not parts[what].ok:
+    asked = {
+        "rate": any(link.mbit for link in links),
+        "delay": any(link.delay_ms for link in links),
+    }
+    for what in asked:
+        if asked[what] and not parts[what].ok:
             only = "binds our own exchange only, not what a framework sends"
             said += f" Their {what} {only}: {parts[what].why}."
-    rate, delay = imposers
+    rate: Imposer = "kernel" if parts["rate"].ok else "exchange"
+    delay: Imposer = "kernel" if parts["delay"].ok else "exchange"
     if parts["hosts"].ok:
         why = f"{seen} Each task has an address of its own.{said}"
         return "hosts", rate, delay, Reason("network", f"{hosts} hosts", why)

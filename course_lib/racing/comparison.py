@@ -32,8 +32,9 @@ class Figures:
 
     `began`: when its clock started, in seconds since the race was called. `seconds`: until its last
     loss. `examples`: used by then, including the first step. `loss`: the last mean. `idle_share`:
-    since its clock started, see `Digest.idle`. `test_accuracy`: at the end. `overhead`: see
-    `Digest.overhead`. `staleness`: as `measures.staleness`.
+    since its clock started, see `Digest.idle`; that in a run's result is of the whole run.
+    `test_accuracy`: at the end. `overhead`: see `Digest.overhead`. `staleness`: as
+    `measures.staleness`.
     """
 
     label: str

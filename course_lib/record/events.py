@@ -162,13 +162,11 @@ class Recorder:
 
     def __init__(self, path: Path | None, period: float = 0.1) -> None:
         self._pending: list[Event] = []
-        self._file = path.open("ab", buffering=0) if path else None
-        self._stop = threading.Event()
-        self._writing = threading.Lock()
         self.add = self._pending.append if path else lambda event: None
+        self._file = path.open("ab", buffering=0) if path else None
+        self._writing, self._stop = threading.Lock(), threading.Event()
         self._period = period
-        name = "lockstep-recorder"
-        self._thread = threading.Thread(target=self._write_on, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
         if path:
             self._thread.start()
 

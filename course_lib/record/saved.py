@@ -72,9 +72,7 @@ def first_failure(run: RunDir, trace: Trace, paused: Sequence[str] = ()) -> Task
     left and the deaths that the supervisor saw. `paused`: tasks that are named as the cause, if the
     failed task gave up waiting.
     """
-    found: list[tuple[float, str, int | None, str, str]] = []
-    for e in run.errors():
-        found.append((e.at - run.facts.origin, e.task, e.step, e.reason, e.traceback))
+    found = [(e.at - run.facts.origin, e.task, e.step, e.reason, e.traceback) for e in run.errors()]
     for death in trace.all(Lifecycle):
         if death.state in ("failed", "killed") and death.why:
             steps = [phase.step for phase in trace.all(Phase, death.task)]

@@ -18,10 +18,12 @@ def summarize(run: Run) -> dict[str, Any]:
     `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
     task to a hash of the parameters it ended with: equal digests are equal to the last bit.
     `variables_on`: bytes of parameters by the device that the runtime names. `staleness`: how many
-    updates had how many others between their read and their write. `idle_share`: the part of its
-    time that a task waited. `wire_bytes_per_step`: what each task and each host `sent` and
-    `received` in a step, counted by the kernel; None where there are no hosts whose traffic it
-    could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
+    updates had how many others between their read and their write. `idle_share`: the part of the
+    time from a task's first phase to its last in which it waited for others. (A race and the boards
+    count it from the start of the clock, which leaves out the first step.) `wire_bytes_per_step`:
+    what each task and each host `sent` and `received` in a step, counted by the kernel; None where
+    there are no hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64
+    KB of the frameworks' bytes.
     """
     spec, trace, values = run.spec, run.trace, run.values
     digest = Digest.of(spec, trace)

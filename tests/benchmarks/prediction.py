@@ -40,17 +40,9 @@ def rows(options: Options) -> Rows:
     beats a tree; and errors over links.
     """
     judged = [judge() for _ in range(options.repeats)]
-    for name, quantile, bound in (("median", 0.5, 0.10), ("95th percentile", 0.95, 0.25)):
-        pairs = iter([(float(np.quantile(errors, quantile)), 1.0) for errors, _ in judged])
-        title = f"error of a predicted time, {name} of held-out algorithms and sizes"
-        yield turns(
-            title,
-            "of it",
-            lambda pairs=pairs: [next(pairs)],
-            "the measured time",
-            Aim("at most", bound),
-            options,
-        )
+    yield from error_rows(
+        "held-out algorithms and sizes", [errors for errors, _ in judged], options
+    )
     crossings = iter([crossing for _, crossing in judged])
     yield turns(
         "size from which a ring beats a tree, predicted",
@@ -61,13 +53,16 @@ def rows(options: Options) -> Rows:
         options,
     )
     over_links = [errors_over_links() for _ in range(options.repeats)]
+    what = "short messages, 2 hosts x 4, 200 and 50 Mbit/s"
+    yield from error_rows(what, over_links, options)
+
+
+def error_rows(what: str, errors: list[list[float]], options: Options) -> Rows:
+    """The middle and the 95th percentile of the errors, which were found in each repeat."""
     for name, quantile, bound in (("median", 0.5, 0.10), ("95th percentile", 0.95, 0.25)):
-        pairs = iter([(float(np.quantile(errors, quantile)), 1.0) for errors in over_links])
-        title = (
-            f"error of a predicted time, {name} of short messages, 2 hosts x 4, 200 and 50 Mbit/s"
-        )
+        pairs = iter([(float(np.quantile(found, quantile)), 1.0) for found in errors])
         yield turns(
-            title,
+            f"error of a predicted time, {name} of {what}",
             "of it",
             lambda pairs=pairs: [next(pairs)],
             "the measured time",
