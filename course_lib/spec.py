@@ -27,6 +27,7 @@ JOBS = ("chief", "worker", "ps")
 NATIVE = "native"
 CrossDeviceOps = Literal["hierarchical_copy", "reduction_to_one_device", "nccl"]
 Framework = Literal["tensorflow", "torch", "python"]
+FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}  # as they write their names
 Count = Annotated[int, Field(strict=True)]
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
 _STRICT = ConfigDict(frozen=True, extra="forbid")

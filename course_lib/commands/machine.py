@@ -12,10 +12,9 @@ import typer
 from course_lib import hardware
 from course_lib.commands.shared import Json, show
 from course_lib.errors import SpecError, Unavailable
-from course_lib.spec import RunSpec
+from course_lib.spec import FRAMEWORKS, RunSpec
 from course_lib.strategies import catalog
 
-LABELS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 # JupyterLab would ask whether it may fetch news, and look for a newer version of itself: the course
 # stays on this machine.
 QUIET = (
@@ -54,13 +53,15 @@ def strategies(
     if as_json:
         print(json.dumps(rows))
     elif name is not None:
-        frameworks = [LABELS[row["framework"]] for row in rows]
+        frameworks = [FRAMEWORKS[row["framework"]] for row in rows]
         show(["", *frameworks], [[fact, *(row[fact] for row in rows)] for fact in rows[0]])
     else:
-        show(["strategy", *LABELS.values(), "who updates", "who waits"], overview(rows))
+        show(["strategy", *FRAMEWORKS.values(), "who updates", "who waits"], overview(rows))
         for row in rows:
             if row["reality"] == "unavailable":
-                print(f"{row['strategy']}, {LABELS[row['framework']]}: {row['why']}. {row['cure']}")
+                print(
+                    f"{row['strategy']}, {FRAMEWORKS[row['framework']]}: {row['why']}. {row['cure']}"
+                )
 
 
 def overview(rows: list[dict[str, str]]) -> list[list[str]]:
@@ -71,7 +72,9 @@ def overview(rows: list[dict[str, str]]) -> list[list[str]]:
     lines = []
     for name, built in mine.items():
         first = next(iter(built.values()))
-        here = [built[framework]["reality"] if framework in built else "-" for framework in LABELS]
+        here = [
+            built[framework]["reality"] if framework in built else "-" for framework in FRAMEWORKS
+        ]
         lines.append([name, *here, first["update"], first["waits"]])
     return lines
 

@@ -584,7 +584,7 @@ def test_a_page_is_asked_for_the_next_redraw_when_it_has_answered_the_last_and_n
     now += 0.2
     assert not live.due
     answer(edit)
-    now += 0.3 * (charts.REST - 1) - 0.1
+    now += 0.3 * (charts.REST_PER_ANSWER - 1) - 0.1
     assert not live.due  # the page took 0.3 s, and has other work
     now += 0.15
     assert live.due

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.view import Raced, View, Watched
 from course_lib.widgets.kit import element, page, svg
 
-PERIOD = 0.2  # seconds between pictures
-REST = 3.0  # pause, in times of the last drawing: a board takes at most a quarter of a core
+DRAW_EVERY = 0.2  # seconds
+REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 
 
 class Board(w.VBox):
@@ -90,7 +91,7 @@ class Board(w.VBox):
                 took = self.draw()
                 if self.view.over:
                     return
-                self._obey(until=time.monotonic() + max(PERIOD - took, REST * took))
+                self._obey(until=time.monotonic() + max(DRAW_EVERY - took, REST_PER_DRAWING * took))
         except Exception as problem:  # a thread has no cell to show it in
             self._say(f"The board stopped drawing: {type(problem).__name__}: {problem}")
 
@@ -98,21 +99,20 @@ class Board(w.VBox):
         while not self._over.is_set() and (left := until - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 if order := self._orders.get(timeout=left):
-                    try:
-                        order()
-                        self._say("")
-                    except LockstepError as refused:  # the run may just have ended
-                        self._say(str(refused).splitlines()[0])
+                    self._carry_out(order)
+
+    def _carry_out(self, order: Order) -> None:
+        """Carry out an order; if it is refused, as the run may just have ended, say why."""
+        try:
+            order()
+            self._say("")
+        except LockstepError as refused:
+            self._say(str(refused).splitlines()[0])
 
     def _stop(self) -> None:
         """Stop the runs on a thread of its own: stopping waits for processes."""
-        threading.Thread(target=self._stop_quietly, name="lockstep-stop", daemon=True).start()
-
-    def _stop_quietly(self) -> None:
-        try:
-            self._stop_runs()
-        except LockstepError as problem:
-            self._say(str(problem).splitlines()[0])
+        stop = partial(self._carry_out, self._stop_runs)
+        threading.Thread(target=stop, name="lockstep-stop", daemon=True).start()
 
     def _say(self, text: str) -> None:
         self.message.value = element("div", text, class_="lk-message", role="status")

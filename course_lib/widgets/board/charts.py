@@ -23,7 +23,7 @@ HEIGHT, LEFT = 194, 44
 SILENT = 1.0
 # a page gets the next redraw after so many times as long as it took to answer the last: it is busy
 # with them for a quarter of its time at most
-REST = 4.0
+REST_PER_ANSWER = 4.0
 # Of axes: plotly measures labels to move, turn or hide them, which is half of what a redraw costs a
 # page. Ours fit as they are.
 PLAIN = {
@@ -48,11 +48,17 @@ LAYOUT = {
     "autosize": True,
     "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": INK, "activecolor": INK},
 }
-LEFT_OUT = ("select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d")
 CONFIG = {
     "displaylogo": False,
     "displayModeBar": "hover",
-    "modeBarButtonsToRemove": list(LEFT_OUT),
+    "modeBarButtonsToRemove": [
+        "select2d",
+        "lasso2d",
+        "autoScale2d",
+        "zoomIn2d",
+        "zoomOut2d",
+        "pan2d",
+    ],
     "showSendToCloud": False,
     "showEditInChartStudio": False,
     "plotlyServerURL": "",
@@ -85,7 +91,16 @@ class Charts:
         """Put panels into the figure, in one message."""
         self._sent = time.monotonic()
         self._next = self._sent + SILENT
-        update(self.figure, shown)
+        traces = iter(self.figure.data)
+        with self.figure.batch_update():
+            for panel in shown:
+                for x, y in panel.lines:
+                    _set(next(traces), x, y)
+                longest = max((float(x[-1]) for x, _ in panel.lines if len(x)), default=0.0)
+                across = [] if panel.target is None or not longest else [0.0, longest]
+                _set(next(traces), across, [panel.target] * len(across))
+                for mark in panel.marks or [None] * len(panel.lines):
+                    _set(next(traces), *(([mark[0]], [mark[1]]) if mark else ([], [])))
 
     def _answered(self, change: dict[str, Any]) -> None:
         """The page has drawn, and an answer to the newest redraw lets the next one come.
@@ -93,7 +108,7 @@ class Charts:
         The figure then empties this trait itself; that is not an answer.
         """
         if (change["new"] or {}).get("trace_edit_id") == self.figure._last_trace_edit_id:
-            self._next = self._sent + REST * (time.monotonic() - self._sent)
+            self._next = self._sent + REST_PER_ANSWER * (time.monotonic() - self._sent)
 
 
 def figure(labels: Sequence[str], first: Sequence[Panel]) -> go.FigureWidget:
@@ -133,20 +148,6 @@ def _add_traces(empty: go.Figure, column: int, panel: Panel, labels: Sequence[st
         marker = {"color": color, "symbol": symbol, "size": 11, "line": edge}
         hover = f"{label} reached the target{at}<extra></extra>"
         empty.add_scatter(**blank, mode="markers", marker=marker, hovertemplate=hover)
-
-
-def update(live: go.FigureWidget, shown: Sequence[Panel]) -> None:
-    """Put panels into their figure."""
-    data = iter(live.data)
-    with live.batch_update():
-        for panel in shown:
-            for x, y in panel.lines:
-                _set(next(data), x, y)
-            longest = max((float(x[-1]) for x, _ in panel.lines if len(x)), default=0.0)
-            across = [] if panel.target is None or not longest else [0.0, longest]
-            _set(next(data), across, [panel.target] * len(across))
-            for mark in panel.marks or [None] * len(panel.lines):
-                _set(next(data), *(([mark[0]], [mark[1]]) if mark else ([], [])))
 
 
 def _set(line: go.Scatter, x: Any, y: Any) -> None:

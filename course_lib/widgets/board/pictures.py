@@ -12,16 +12,13 @@ from course_lib.record.digest import Digest
 from course_lib.widgets.board.plots import COLUMNS, NAMES, Lane, Panel, TimeWindow, runs
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
+from course_lib.widgets.kit.glossary import TERMS
 from course_lib.widgets.kit.palette import FATE, SHADE, entrant
 
 WIDTH, GAP, LANE = 1200, 32, 26  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
 LEFT, RIGHT, TOP, BOTTOM = 36, 14, 30, 24  # room around the lines of a chart
 BINS = 12  # of the histogram of staleness; the last takes what is beyond
-STALENESS = (
-    "how many updates others made between a worker's reading of the parameters and the use of its "
-    "gradient: 0 is fresh"
-)
 
 
 # --- as HTML ---
@@ -136,7 +133,7 @@ def _staleness(digest: Digest, number: int) -> Inside:
         style = f"--share:{count / counts.max():.3f};--color:{entrant(number)[0]}"
         tip = f"{count:,} updates ({count / total:.0%}) of staleness {n}"
         items.append(element("li", f"{n}{beyond if n == last else ''}", style=style, title=tip))
-    name = element("span", term("staleness", STALENESS))
+    name = element("span", term("staleness", TERMS["staleness"]))
     mean = element("span", f"mean {digest.updates.mean:.1f}")
     return element("div", name, element("ol", items), mean, class_="lk-stale")
 

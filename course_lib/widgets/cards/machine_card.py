@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from course_lib import text
+from course_lib.spec import FRAMEWORKS
 from course_lib.widgets.kit import Markup, badge, element, join
 from course_lib.widgets.kit.glossary import explained, glossary
 from course_lib.widgets.kit.page import Card
 from course_lib.widgets.kit.palette import REALITY
 
-Row = tuple[str, str, str]
-FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+Fact = tuple[str, str, str]
+"""What there is (or was decided), how much of it (or the choice), and what that means (or why)."""
 
 
 class MachineCard(Card):
@@ -29,9 +30,9 @@ class MachineCard(Card):
 
     def __init__(
         self,
-        machine: Sequence[Row],
+        machine: Sequence[Fact],
         strategies: Sequence[Mapping[str, str]] = (),
-        plan: Sequence[Row] = (),
+        plan: Sequence[Fact] = (),
     ) -> None:
         self.machine, self.strategies, self.plan = list(machine), list(strategies), list(plan)
 
@@ -42,7 +43,7 @@ class MachineCard(Card):
         found: dict[tuple[str, str, str], dict[str, list[str]]] = {}
         for row in self.strategies:
             names = found.setdefault((row["reality"], row["why"], row["cure"]), defaultdict(list))
-            names[row["strategy"]].append(FRAMEWORKS.get(row["framework"], row["framework"]))
+            names[row["strategy"]].append(FRAMEWORKS[row["framework"]])
         named = [
             (*reason, [f"{name} ({', '.join(where)})" for name, where in names.items()])
             for reason, names in found.items()
@@ -80,7 +81,7 @@ class MachineCard(Card):
         return f"MachineCard({len(self.machine)} facts, {len(self.strategies)} strategies)"
 
 
-def _facts(rows: Sequence[Row]) -> Markup:
+def _facts(rows: Sequence[Fact]) -> Markup:
     cells = [
         element(
             "tr",

@@ -5,7 +5,7 @@ script.
 from collections.abc import Mapping, Sequence
 
 from course_lib import text
-from course_lib.widgets.cards.machine_card import FRAMEWORKS
+from course_lib.spec import FRAMEWORKS
 from course_lib.widgets.kit import Inside, Markup, badge, element, join
 from course_lib.widgets.kit.glossary import explained, glossary
 from course_lib.widgets.kit.page import Card

@@ -16,7 +16,8 @@ TERMS = {
     "parameter server": "a process that keeps variables and applies gradients; ps for short",
     "parameter servers": "processes that keep variables and apply gradients; ps for short",
     "stale": "computed from variables that others have changed since",
-    "staleness": "how many updates others made between a worker's read and its gradient's update",
+    "staleness": "how many updates others made between a worker's reading of the parameters and "
+    "the use of its gradient: 0 is fresh",
     "stragglers": "workers that are slower than the others",
     "microbatches": "equal parts of a batch, which go through a pipeline one after the other",
     "activations": "the outputs of a layer, kept until the backward pass needs them",

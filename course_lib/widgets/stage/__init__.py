@@ -23,7 +23,7 @@ from course_lib.text import amount
 from course_lib.widgets.kit import page
 from course_lib.widgets.stage.scene import (
     ITEMSIZE,
-    MOST,
+    LIMITS,
     PALETTE,
     Played,
     Reduced,
@@ -60,7 +60,7 @@ class Setting:
     held: str = ""
 
     def __post_init__(self) -> None:
-        for name, most in (("workers", MOST["workers"]), ("hosts", self.workers)):
+        for name, most in (("workers", LIMITS["workers"]), ("hosts", self.workers)):
             if not isinstance(value := getattr(self, name), int) or not 1 <= value <= most:
                 raise SpecError(name, value, f"a whole number from 1 to {most}")
         for name in ("inside", "between"):

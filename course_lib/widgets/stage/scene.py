@@ -40,7 +40,7 @@ FINEST = 65535  # times are sent as this many parts of the whole time
 MIDDLE = 0.35  # on the clock of rounds, a transfer is half-way after this share of its round
 ITEMSIZE = 4  # bytes of an element: float32, as in `allreduce`
 # workers: as many bits as a number in the browser has
-MOST = {"workers": 32, "ranks": 64, "chunks": 4096, "transfers": 20_000}
+LIMITS = {"workers": 32, "ranks": 64, "chunks": 4096, "transfers": 20_000}
 
 
 class Reduced(Protocol):
@@ -95,7 +95,7 @@ class Played:
         """Raises SpecError for a schedule that is too large to be looked at."""
         count = sum(map(len, schedule.rounds))
         sizes = (schedule.workers, schedule.ranks, schedule.chunks, count)
-        for (name, most), size in zip(MOST.items(), sizes, strict=True):
+        for (name, most), size in zip(LIMITS.items(), sizes, strict=True):
             if size > most:
                 raise SpecError(name, size, f"the stage shows {most} at most")
         proof = verify(schedule)
