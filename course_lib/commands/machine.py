@@ -59,9 +59,8 @@ def strategies(
         show(["strategy", *FRAMEWORKS.values(), "who updates", "who waits"], overview(rows))
         for row in rows:
             if row["reality"] == "unavailable":
-                print(
-                    f"{row['strategy']}, {FRAMEWORKS[row['framework']]}: {row['why']}. {row['cure']}"
-                )
+                framework = FRAMEWORKS[row["framework"]]
+                print(f"{row['strategy']}, {framework}: {row['why']}. {row['cure']}")
 
 
 def overview(rows: list[dict[str, str]]) -> list[list[str]]:
