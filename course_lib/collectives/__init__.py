@@ -33,6 +33,6 @@ from course_lib.collectives.cost import Cost, bus_bandwidth, cost
 from course_lib.collectives.explain import Problem
 from course_lib.collectives.fit import Fit, Sample, fit
 from course_lib.collectives.model import AlphaBeta, ClosedForm, Terms, Topology
-from course_lib.collectives.schedule import Round, Rounds, Schedule, Transfer, bounds, place
+from course_lib.collectives.schedule import Round, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
 from course_lib.collectives.verify import Proof, verify

@@ -20,14 +20,22 @@ class State:
         ]
         self.twice = [[0] * schedule.chunks for _ in range(schedule.ranks)]
 
-    def apply(self, transfers: Iterable[Transfer]) -> None:
-        """One round: everything is read first, then written in the order listed."""
+    def apply(self, transfers: Iterable[Transfer]) -> list[tuple[Transfer, int, int]]:
+        """One round: everything is read first, then written in the order listed.
+
+        Returns each transfer with two bit sets: the ranks whose contributions its target had just
+        before, and those whose contributions it brought.
+        """
         read = [(t, self.once[t.src][t.chunk], self.twice[t.src][t.chunk]) for t in transfers]
-        for (_, dst, chunk, op), once, twice in read:
-            if op == "reduce":
-                twice |= self.twice[dst][chunk] | (once & self.once[dst][chunk])
-                once |= self.once[dst][chunk]
-            self.once[dst][chunk], self.twice[dst][chunk] = once, twice
+        written = []
+        for t, once, twice in read:
+            had = self.once[t.dst][t.chunk]
+            written.append((t, had, once))
+            if t.op == "reduce":
+                twice |= self.twice[t.dst][t.chunk] | (once & had)
+                once |= had
+            self.once[t.dst][t.chunk], self.twice[t.dst][t.chunk] = once, twice
+        return written
 
     def ranks(self, rank: int, chunk: int) -> tuple[int, ...]:
         """The ranks whose contributions `rank` has in `chunk`."""

@@ -5,6 +5,7 @@ alpha-beta-gamma model.
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -81,20 +82,26 @@ def cost(
     fit the schedule.
     """
     place = topology.place(schedule)
-    by_rank, by_host = np.zeros((3, schedule.ranks)), np.zeros((2, int(place.max()) + 1))
+    ranks, hosts = schedule.ranks, int(place.max()) + 1
+    carried, added = np.zeros(2 * (ranks + hosts)), np.zeros(ranks)
     times, count = np.zeros(len(Terms._fields)), 0
-    last, share = None, (by_rank, by_host, times)
-    for m in messages(schedule, bytes, itemsize):
-        if m is not last:
-            last, share = m, _share(m, place, topology)
-        for total, part in zip((by_rank, by_host, times), share, strict=True):
-            total += part
-        count += len(m.src)
+    for _, alike in groupby(messages(schedule, bytes, itemsize), key=id):
+        m, *others = alike
+        repeats = 1 + len(others)
+        loads, amounts = _loads(m, place)
+        adds = np.bincount(m.dst, m.reduced, ranks)
+        slowest = loads[np.argmax(loads @ topology.parameters)]
+        slowest[Terms._fields.index("reduced")] = adds.max()
+        times += repeats * slowest
+        carried += repeats * amounts
+        added += repeats * adds
+        count += repeats * len(m.src)
     terms = Terms(*times.tolist())
     if topology.cores:
         terms = take_turns(schedule, bytes, topology, itemsize).terms
-    sent, received, reduced, up, down = (
-        tuple(row.astype(np.int64).tolist()) for row in (*by_rank, *by_host)
+    sent, received, up, down, reduced = (
+        tuple(part.astype(np.int64).tolist())
+        for part in (*np.split(carried, [ranks, 2 * ranks, 2 * ranks + hosts]), added)
     )
     rounds, seconds = len(schedule.rounds), terms.seconds(topology)
     return Cost(schedule, bytes, rounds, count, sent, received, reduced, up, down, terms, seconds)
@@ -175,45 +182,27 @@ def _pairs(r: Round, ranks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
     return r.src[first[order]], r.dst[first[order]], rank_of[of_row]
 
 
-def _share(
-    m: Messages, place: np.ndarray, topology: Topology
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a round adds to the cost: bytes sent, received and added by rank, shape (3, ranks);
-    bytes up and down by host, (2, hosts); and the terms of its slowest port or link, (8,).
+def _loads(m: Messages, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What each port and link carries in a round, with an entry for each sending rank, each
+    receiving rank, each uplink and each downlink: its `Terms` without `reduced`, shape (entries,
+    8), and its bytes, shape (entries,).
     """
     ranks, hosts = len(place), int(place.max()) + 1
-    of_ranks = [(m.src, m.bytes), (m.dst, m.bytes), (m.dst, m.reduced)]
-    by_rank = np.array([np.bincount(who, n, ranks) for who, n in of_ranks])
+    ports = [m.src, ranks + m.dst]
+    links = [2 * ranks + place[m.src], 2 * ranks + hosts + place[m.dst]]
+
+    def total(column: np.ndarray, entries: list[np.ndarray]) -> np.ndarray:
+        columns = np.tile(column, len(entries))
+        return np.bincount(np.concatenate(entries), columns, 2 * (ranks + hosts))
+
     across = place[m.src] != place[m.dst]
-    links = [np.bincount(place[end], across * m.bytes, hosts) for end in (m.src, m.dst)]
-    loads = [_load(who, m.bytes, across, ranks) for who in (m.src, m.dst)]
+    messages, nbytes = total(~across, ports), total(~across * m.bytes, ports)
+    messages_across = total(across, ports + links)
+    bytes_across = total(across * m.bytes, ports + links)
     # On a shared link delays overlap, but bytes do not.
-    loads += [
-        _rows(hosts, messages_across=n > 0, bytes_across=n, delays_across=n > 0) for n in links
-    ]
-    rows = np.concatenate(loads)
-    slowest = rows[np.argmax(rows @ topology.parameters)].copy()
-    slowest[Terms._fields.index("reduced")] = by_rank[2].max()
-    return by_rank, np.array(links), slowest
-
-
-def _load(who: np.ndarray, nbytes: np.ndarray, across: np.ndarray, ranks: int) -> np.ndarray:
-    """The terms of what each rank sends (or receives), one row for each rank."""
-    inside, outside = (np.bincount(who, way, ranks) for way in (~across, across))
-    return _rows(
-        ranks,
-        messages=inside,
-        bytes=np.bincount(who, ~across * nbytes, ranks),
-        messages_across=outside,
-        bytes_across=np.bincount(who, across * nbytes, ranks),
-        delays=(inside > 0) & (outside == 0),
-        delays_across=outside > 0,
-    )
-
-
-def _rows(count: int, **columns: np.ndarray) -> np.ndarray:
-    """`Terms` as an array, one row for each of `count`, from some of its columns."""
-    rows = np.zeros((count, len(Terms._fields)))
-    for name, column in columns.items():
-        rows[:, Terms._fields.index(name)] = column
-    return rows
+    messages_across[2 * ranks :] = messages_across[2 * ranks :] > 0
+    delays_across = messages_across > 0
+    delays = (messages > 0) & ~delays_across
+    none = np.zeros_like(nbytes)
+    terms = [messages, nbytes, messages_across, bytes_across, none, delays, delays_across, none]
+    return np.column_stack(terms), nbytes + bytes_across

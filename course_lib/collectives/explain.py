@@ -69,6 +69,13 @@ class History:
     def data(self) -> str:
         return "data" if self.schedule.kind in ("all_gather", "broadcast") else "gradient"
 
+    def note_complete(self, cell: Cell, rounds: int) -> None:
+        rank, chunk = cell
+        if self.end.once[rank][chunk] == whole(self.schedule, chunk):
+            self.complete.setdefault(cell, rounds)
+        else:
+            self.complete.pop(cell, None)
+
     def plural(self, bits: int) -> bool:
         """Whether `whose` names more than one thing."""
         return self.data == "gradient" and bits.bit_count() > 1
@@ -112,49 +119,28 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
     """Go through the rounds once more, and note what happens to some of the chunks."""
     state = State(schedule)
     history = History(schedule, state)
-    _note_complete(
-        history, {(rank, chunk) for rank in range(schedule.workers) for chunk in chunks}, 0
-    )
+    for rank in range(schedule.workers):
+        for chunk in chunks:
+            history.note_complete((rank, chunk), 0)
     for number, transfers in enumerate(schedule.rounds):
-        usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
-        written: dict[
-            Cell, int
-        ] = {}  # the contributions that this round has put into a cell so far
-        replaced = []
         before = dict(history.added_again)
-        for t in usable:
+        usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
+        for t, had, brought in state.apply(usable):
             cell = (t.dst, t.chunk)
-            had, brought = written.get(cell, state.once[t.dst][t.chunk]), state.once[t.src][t.chunk]
+            history.arrived[cell] = Arrival(number, t, brought)
             if t.op == "copy":
-                replaced.append(Arrival(number, t, had & ~brought))
                 history.added_again.pop(cell, None)
+                lost = had & ~brought
+                for row in state.once:
+                    lost &= ~row[t.chunk]
+                if lost:
+                    history.lost[t.chunk].append(Arrival(number, t, lost))
             if (t.src, t.chunk) in before:  # the double count came with the chunk
                 history.added_again.setdefault(cell, before[t.src, t.chunk])
             elif t.op == "reduce" and had & brought:
                 history.added_again.setdefault(cell, Arrival(number, t, had & brought))
-            written[cell] = brought if t.op == "copy" else had | brought
-            history.arrived[cell] = Arrival(number, t, brought)
-        state.apply(usable)
-        _note_lost(history, [step for step in replaced if step.bits])
-        _note_complete(history, set(written), number + 1)
+            history.note_complete(cell, number + 1)
     return history
-
-
-def _note_lost(history: History, replaced: list[Arrival]) -> None:
-    """Note the contributions that copies of a round replaced and that no rank has after it."""
-    for number, t, bits in replaced:
-        for row in history.end.once:
-            bits &= ~row[t.chunk]
-        if bits:
-            history.lost[t.chunk].append(Arrival(number, t, bits))
-
-
-def _note_complete(history: History, cells: set[Cell], rounds: int) -> None:
-    for rank, chunk in cells:
-        if history.end.once[rank][chunk] == whole(history.schedule, chunk):
-            history.complete.setdefault((rank, chunk), rounds)
-        else:
-            history.complete.pop((rank, chunk), None)
 
 
 def _why_twice(history: History, rank: int, chunk: int) -> Cause:

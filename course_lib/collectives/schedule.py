@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args, overload
 
@@ -116,47 +116,6 @@ def _transfer(given: Any, number: int) -> Transfer:
     return Transfer(operator.index(src), operator.index(dst), operator.index(chunk), op)
 
 
-class Rounds(Sequence[Round]):
-    """`count` rounds, each made when it is needed: round i is `make(i)`.
-
-    `a + b` has the rounds of `a`, then those of `b`.
-    """
-
-    def __init__(self, count: int, make: Callable[[int], Round]) -> None:
-        self._count, self._make = count, make
-
-    def __add__(self, other: Rounds) -> Rounds:
-        n = self._count
-        return Rounds(n + len(other), lambda i: self._make(i) if i < n else other._make(i - n))
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Round: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Round, ...]: ...
-    def __getitem__(self, index: int | slice) -> Round | tuple[Round, ...]:
-        numbers = range(self._count)[index]
-        return self._make(numbers) if isinstance(numbers, int) else tuple(map(self._make, numbers))
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Sequence)
-            and len(self) == len(other)
-            and all(a == b for a, b in zip(self, other, strict=True))
-        )
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return tuple, (list(self),)  # the functions that make rounds do not pickle, the rounds do
-
-    def __repr__(self) -> str:
-        return f"Rounds({len(self)})"
-
-
 @dataclass(frozen=True, repr=False)
 class Schedule:
     """A collective for `workers` workers over a buffer of `chunks` chunks.
@@ -189,8 +148,7 @@ class Schedule:
             check_number(name, getattr(self, name), least)
         if self.kind not in get_args(Kind):
             raise SpecError.unknown("kind", self.kind, get_args(Kind))
-        if not isinstance(self.rounds, Rounds):
-            self._set("rounds", tuple(Round.of(r, i) for i, r in enumerate(self.rounds)))
+        self._set("rounds", tuple(Round.of(r, i) for i, r in enumerate(self.rounds)))
         if self.kind != "all_reduce" and not self.owners:
             self._set("owners", tuple(range(self.chunks)))
         owners = tuple(map(int, self.owners))

@@ -14,11 +14,12 @@ with one algorithm, give the time of any other.
 """
 
 import heapq
+import itertools
 import operator
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,9 +52,6 @@ Word = tuple[str, int, int]
 that b has read a piece from a.
 """
 
-Moment = tuple[float, int]
-"""A time in seconds, and the event that happened then."""
-
 _SOON = 1e-12  # seconds: times that differ by less are equal but for rounding
 
 
@@ -83,12 +81,7 @@ def take_turns(
     long its work takes (`terms` show neither). Raises SpecError if the bytes or the topology do not
     fit the schedule.
     """
-    length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
-    place = topology.place(schedule).tolist()
-    of_schedule = Programs(schedule, place, private=False)
-    each = (of_schedule.program(rank, length, itemsize) for rank in range(schedule.ranks))
-    programs = list(map(_looking_ahead, each))
-    cores = _Cores(programs, place, topology, itemsize, slow or [1.0] * schedule.ranks)
+    cores = _Cores(schedule, nbytes, topology, itemsize, slow or [1.0] * schedule.ranks)
     return cores.run(late or [0.0] * schedule.ranks)
 
 
@@ -129,72 +122,78 @@ def _sum(spans: Iterable[slice]) -> int:
     return sum(span.stop - span.start for span in spans)
 
 
-class _Cores:
-    """The cores, the ranks that queue for them, and what ranks have been told.
-
-    Each event is kept with the event that it followed and the work in between. So from the last
-    event a chain leads back to the beginning; the work along it is what the time was spent on.
+class _Event(NamedTuple):
+    """Something that happens at `time` (in seconds), with the work on the chain of events that led
+    to it. Events of the same time happen in the order of their numbers.
     """
+
+    time: float
+    number: int
+    work: Terms
+
+
+class _Cores:
+    """The cores, the ranks that queue for them, and what ranks have been told."""
 
     def __init__(
         self,
-        programs: list[list[Operation]],
-        place: list[int],
+        schedule: Schedule,
+        nbytes: int,
         topology: Topology,
         itemsize: int,
         slow: Sequence[float],
     ) -> None:
-        self.programs, self.place, self.topology = programs, place, topology
-        self.itemsize, self.slow = itemsize, slow
+        self.topology, self.itemsize, self.slow = topology, itemsize, slow
+        self.place = topology.place(schedule).tolist()
+        length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
+        of_schedule = Programs(schedule, self.place, private=False)
+        each = (of_schedule.program(rank, length, itemsize) for rank in range(schedule.ranks))
+        self.programs = list(map(_looking_ahead, each))
         self.parameters = topology.parameters.tolist()
-        self.cores = topology.cores or len(programs)
-        self.line: list[deque[int]] = [deque() for _ in range(self.cores)]
-        self.busy = [False] * self.cores
-        self.next = [0] * len(programs)  # the operation of each rank
-        self.awaited: Counter[tuple[int, int]] = Counter()  # pieces, by receiver and sender
-        self.told: Counter[Word] = Counter()
+        self.cores = topology.cores or schedule.ranks
+        self.line: dict[int, deque[int]] = defaultdict(deque)  # the ranks that queue for a core
+        self.busy: set[int] = set()  # cores
+        self.next = [0] * schedule.ranks  # the operation of each rank
+        self.told: Counter[Word] = Counter()  # but for the pieces that were awaited and have come
         # how often the waiting rank must be told, and the rank
         self.waiting: dict[Word, tuple[int, int]] = {}
-        # the event that each followed, and the work between
-        self.past: list[tuple[int, Terms]] = []
-        # time, event, what it does, and with what
-        self.coming: list[tuple[float, int, Callable[..., None], Any]] = []
+        self.numbers = itertools.count()
+        # a heap: event, what to do then, and with what
+        self.coming: list[tuple[_Event, Callable[..., None], tuple[Any, ...]]] = []
         # when the uplink and the downlink of each host are free
-        self.free: dict[tuple[str, int], Moment] = defaultdict(lambda: (0.0, -1))
-        self.finish = [0.0] * len(programs)
+        self.free: dict[tuple[str, int], _Event] = defaultdict(lambda: _Event(0.0, -1, Terms()))
+        self.finish = [0.0] * schedule.ranks
         self.times: Times = {}
 
     def run(self, late: Sequence[float]) -> Turns:
         for rank, begin in enumerate(late):
-            self._after(-1, Terms(), begin, self._ready, rank)
-        now, event = 0.0, -1
+            self._then(_Event(begin, next(self.numbers), Terms()), self._ready, rank)
         while self.coming:
-            now, event, do, what = heapq.heappop(self.coming)
-            do(what, now, event)
-        return Turns(np.array(self.finish), self._way_to(event), self.times)
+            now, do, what = heapq.heappop(self.coming)
+            do(now, *what)
+        return Turns(np.array(self.finish), now.work, self.times)
 
-    def _after(
-        self, event: int, done: Terms, time: float, do: Callable[..., None], what: Any
-    ) -> int:
-        """Schedule `do(what, ...)` for `time`, as a consequence of an event and the work `done`
-        after it.
-        """
-        self.past.append((event, done))
-        heapq.heappush(self.coming, (time, len(self.past) - 1, do, what))
-        return len(self.past) - 1
+    def _then(self, event: _Event, do: Callable[..., None], *what: Any) -> None:
+        """Call `do(event, *what)` when it is time for the event."""
+        heapq.heappush(self.coming, (event, do, what))
 
-    def _ready(self, rank: int, now: float, event: int) -> None:
+    def _after(self, event: _Event, done: Terms, time: float) -> _Event:
+        """The event at `time` that follows from another one by the work `done`."""
+        return _Event(time, next(self.numbers), Terms(*map(operator.add, event.work, done)))
+
+    def _ready(self, now: _Event, rank: int) -> None:
         core = rank % self.cores
-        if self.busy[core]:
+        if core in self.busy:
             self.line[core].append(rank)
         else:
-            self._turn(rank, now, event)
+            self._turn(now, rank)
 
-    def _turn(self, rank: int, now: float, event: int) -> None:
-        self.busy[rank % self.cores] = True
-        self._after(event, TURN, now + self._seconds(TURN), self._go_on, rank)
+    def _turn(self, now: _Event, rank: int) -> None:
+        self.busy.add(rank % self.cores)
+        turned = self._after(now, TURN, now.time + self._seconds(TURN))
+        self._then(turned, self._go_on, rank)
 
-    def _go_on(self, rank: int, now: float, event: int) -> None:
+    def _go_on(self, now: _Event, rank: int) -> None:
         """Begin the next operation of a rank, or let the next rank go on if this one has to wait or
         is done.
         """
@@ -203,21 +202,20 @@ class _Cores:
             if self._has_to_wait(rank, op):
                 break
             self.next[rank] += 1
-            if isinstance(op, Await):
-                self.awaited[rank, op.peer] += 1
-            else:
-                self._do(rank, op, now, event)
+            if not isinstance(op, Await):
+                self._do(now, rank, op)
                 return
+            self.told["sent", op.peer, rank] -= 1
         else:
-            self.finish[rank] = now
+            self.finish[rank] = now.time
         core = rank % self.cores
-        self.busy[core] = False
+        self.busy.remove(core)
         if self.line[core]:
-            self._turn(self.line[core].popleft(), now, event)
+            self._turn(now, self.line[core].popleft())
 
     def _has_to_wait(self, rank: int, op: Operation) -> bool:
         if isinstance(op, Await):
-            word, number = ("sent", op.peer, rank), self.awaited[rank, op.peer] + 1
+            word, number = ("sent", op.peer, rank), 1
         elif isinstance(op, UntilRead) and self.place[rank] == self.place[op.peer]:
             word, number = ("read", rank, op.peer), op.pieces
         else:
@@ -227,60 +225,49 @@ class _Cores:
         self.waiting[word] = number, rank
         return True
 
-    def _do(self, rank: int, op: Operation, now: float, event: int) -> None:
+    def _do(self, now: _Event, rank: int, op: Operation) -> None:
         peer = op.peer if isinstance(op, (Offer, Take, UntilRead)) else rank
         near = self.place[rank] == self.place[peer]
         done = work(op, near, self.itemsize)
-        end = now + self._seconds(done) * self.slow[rank]
-        event = self._after(event, done, end, self._go_on, rank)
+        end = now.time + self._seconds(done) * self.slow[rank]
+        over = self._after(now, done, end)
+        self._then(over, self._go_on, rank)
         if isinstance(op, Offer):
             self.times.setdefault((op.round, rank, peer), (end, end))
             if self.topology.wire and not near:
-                self._after(event, Terms(), end, self._cross, (rank, peer, done.bytes_across))
+                at_link = self._after(over, Terms(), end)
+                self._then(at_link, self._cross, rank, peer, Terms(wired=done.bytes_across))
             else:
-                self._under_way(rank, peer, end, event)
+                self._under_way(over, rank, peer)
         elif isinstance(op, Take):
             begin, _ = self.times[op.round, peer, rank]
             self.times[op.round, peer, rank] = begin, end
-            self._after(event, Terms(), end - _SOON, self._tell, ("read", peer, rank))
+            seen = self._after(over, Terms(), end - _SOON)
+            self._then(seen, self._tell, ("read", peer, rank))
 
-    def _cross(self, what: tuple[int, int, float], now: float, event: int) -> None:
+    def _cross(self, now: _Event, src: int, dst: int, carried: Terms) -> None:
         """A piece between hosts reaches its uplink. It has crossed when the uplink and the downlink
         have carried its bytes, after those of all earlier pieces.
         """
-        src, dst, size = what
         up, down = ("up", self.place[src]), ("down", self.place[dst])
-        begin = max((now, event), self.free[up])
-        self.free[up] = self._carried(begin, size)
-        self.free[down] = self._carried(max(begin, self.free[down]), size)
-        self._under_way(src, dst, *max(self.free[up], self.free[down]))
+        begin, seconds = max(now, self.free[up]), self._seconds(carried)
+        for link, event in ((up, begin), (down, max(begin, self.free[down]))):
+            self.free[link] = self._after(event, carried, event.time + seconds)
+        self._under_way(max(self.free[up], self.free[down]), src, dst)
 
-    def _carried(self, begin: Moment, size: float) -> Moment:
-        """When a link is free again that begins to carry `size` bytes at `begin`."""
-        carried = Terms(wired=size)
-        self.past.append((begin[1], carried))
-        return begin[0] + self._seconds(carried), len(self.past) - 1
-
-    def _under_way(self, src: int, dst: int, now: float, event: int) -> None:
+    def _under_way(self, now: _Event, src: int, dst: int) -> None:
         """Let a piece arrive after the delay of its path."""
         near = self.place[src] == self.place[dst]
         way = Terms(delays=1) if near else Terms(delays_across=1)
-        self._after(event, way, now + self._seconds(way) - _SOON, self._tell, ("sent", src, dst))
+        arrival = self._after(now, way, now.time + self._seconds(way) - _SOON)
+        self._then(arrival, self._tell, ("sent", src, dst))
 
-    def _tell(self, word: Word, now: float, event: int) -> None:
+    def _tell(self, now: _Event, word: Word) -> None:
         self.told[word] += 1
         number, rank = self.waiting.get(word, (0, 0))
         if self.told[word] == number:
             del self.waiting[word]
-            self._ready(rank, now + _SOON, event)
+            self._ready(now._replace(time=now.time + _SOON), rank)
 
     def _seconds(self, done: Terms) -> float:
         return sum(map(operator.mul, done, self.parameters))
-
-    def _way_to(self, event: int) -> Terms:
-        """The work along the chain of events from the beginning to an event."""
-        total = np.zeros(len(self.parameters))
-        while event >= 0:
-            event, done = self.past[event]
-            total += done
-        return Terms(*total.tolist())

@@ -6,7 +6,7 @@ The letters are explained in `ring.py`.
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import Round, Rounds, Schedule, check_number
+from course_lib.collectives.schedule import Kind, Op, Round, Schedule, check_number
 
 ORDER = 8
 
@@ -42,9 +42,7 @@ def direct_reduce_scatter(workers: int) -> Schedule:
 
     Time (P-1)(α + Sβ/P + Sγ/P).
     """
-    src, dst = _everyone_to_everyone(workers)
-    rounds = Rounds(min(workers - 1, 1), lambda _: Round(src, dst, dst, "reduce"))
-    return Schedule("direct_reduce_scatter", workers, workers, rounds, kind="reduce_scatter")
+    return _half("direct_reduce_scatter", "reduce_scatter", workers, "reduce")
 
 
 def direct_all_gather(workers: int) -> Schedule:
@@ -52,14 +50,17 @@ def direct_all_gather(workers: int) -> Schedule:
 
     1 round, P-1 messages of S/P a rank. Time (P-1)(α + Sβ/P).
     """
-    src, dst = _everyone_to_everyone(workers)
-    rounds = Rounds(min(workers - 1, 1), lambda _: Round(src, dst, src, "copy"))
-    return Schedule("direct_all_gather", workers, workers, rounds, kind="all_gather")
+    return _half("direct_all_gather", "all_gather", workers, "copy")
 
 
 HALVES = (direct_reduce_scatter, direct_all_gather)
 
 
-def _everyone_to_everyone(workers: int) -> tuple[np.ndarray, np.ndarray]:
-    src = np.tile(np.arange(check_number("workers", workers)), max(workers - 1, 1))
-    return src, (src + np.repeat(np.arange(1, max(workers, 2)), workers)) % workers
+def _half(name: str, kind: Kind, workers: int, op: Op) -> Schedule:
+    """A round in which each rank sends every other one the chunk of which that is the owner, to be
+    added ("reduce"), or its own ("copy").
+    """
+    src = np.tile(np.arange(check_number("workers", workers)), workers - 1)
+    dst = (src + np.repeat(np.arange(1, workers), workers)) % workers
+    rounds = [Round(src, dst, dst if op == "reduce" else src, op)] if workers > 1 else []
+    return Schedule(name, workers, workers, rounds, kind)

@@ -21,15 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import (
-    Kind,
-    Op,
-    Round,
-    Rounds,
-    Schedule,
-    check_number,
-    place,
-)
+from course_lib.collectives.schedule import Kind, Op, Round, Schedule, check_number, place
 from course_lib.errors import SpecError
 
 ORDER = 4
@@ -113,11 +105,14 @@ def _half(name: str, kind: Kind, rank: np.ndarray, behind: int, op: Op) -> Sched
     return Schedule(name, P, P, _around(rank, behind, op), kind, owners=tuple(rank.tolist()))
 
 
-def _around(rank: np.ndarray, behind: int, op: Op) -> Rounds:
+def _around(rank: np.ndarray, behind: int, op: Op) -> list[Round]:
     """P-1 rounds: in round i the rank in seat r sends chunk r - behind - i to its right."""
-    seat, right = np.arange(len(rank)), np.roll(rank, -1)
-    # np.roll(seat, n) is (seat - n) % P
-    return Rounds(len(rank) - 1, lambda i: Round(rank, right, np.roll(seat, behind + i), op))
+    P, right = len(rank), np.roll(rank, -1)
+    # Chunk (r - n) % P is in place P - n + r of this. Thousands of rounds share its memory.
+    chunks = np.tile(np.arange(P), 2)
+    return [
+        Round(rank, right, chunks[P - n : 2 * P - n], op) for n in range(behind, behind + P - 1)
+    ]
 
 
 def _seats(workers: int, order: Sequence[int] | None) -> np.ndarray:

@@ -3,6 +3,7 @@ wrong.
 """
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from course_lib.collectives import (
     ALGORITHMS,
     Round,
-    Rounds,
     Schedule,
     Transfer,
     bounds,
@@ -62,12 +62,14 @@ def test_a_row_of_a_round_may_span_several_chunks():
     assert "0→1 =c2" in repr(spanning)
 
 
-def test_lazy_rounds_are_made_when_looked_at():
-    made = []
-    rounds = Rounds(1000, lambda i: made.append(i) or Round(0, 1, i, "copy"))
-    schedule = Schedule("lazy", 2, 1000, rounds)
-    assert made == []
-    assert schedule.rounds[7][0].chunk == 7 and made == [7]
+def test_the_rounds_of_a_ring_of_thousands_share_their_memory():
+    ranks = 2048
+    tracemalloc.start()
+    schedule = ring(ranks)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(schedule.rounds) == 2 * (ranks - 1)
+    assert most < len(schedule.rounds) * ranks * 8 / 2  # less than half of one array for each
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
