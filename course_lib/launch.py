@@ -1,13 +1,11 @@
-"""`start`: begin a run. A race begins each of its runs with the same two calls, `prepare` and
-`launch`.
-"""
+"""`start`: begin a run. A race begins its runs in the same way, `Run(prepare(...), ...)`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from course_lib import hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.run import Prepared, Run, launch
+from course_lib.cluster.run import Prepared, Run
 from course_lib.cluster.task import clock
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
@@ -41,7 +39,7 @@ def start(
         programs = _by_job(what)
         spec = RunSpec(strategy="custom", **{"framework": "python", **fields}).complete()
     schedule = catalog.schedule(spec, algorithm)
-    return launch(prepare(spec, hardware.probe(), schedule, programs), origin)
+    return Run(prepare(spec, hardware.probe(), schedule, programs), origin)
 
 
 def prepare(

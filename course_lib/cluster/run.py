@@ -21,7 +21,7 @@ from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
 from course_lib.hardware import Machine, Plan
-from course_lib.record.events import task_key
+from course_lib.record.events import ACTIVE, task_key
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
@@ -58,15 +58,30 @@ class Run:
     its state; `trace` is readable at any time, `result` once the run has finished. As a context
     manager it is stopped at the end of the block. `refused` lists the orders (`link`, `kill`, ...)
     that could not be carried out, with the reason; the next order, and `wait`, warn of them.
+
+    `origin`: when the learner called `start` or `race`, on the machine's clock. `files`: its
+    directory, if that is there already.
     """
 
-    def __init__(self, ready: Prepared, files: RunDir) -> None:
-        self.spec, self.plan, self.files, self.run_dir = ready.spec, ready.plan, files, files.path
+    def __init__(self, ready: Prepared, origin: float, files: RunDir | None = None) -> None:
+        self.spec, self.plan = ready.spec, ready.plan
+        self.files = files = files or RunDir.create(ready.spec)
+        self.run_dir = files.path
+        facts = RunFacts(
+            **asdict(ready.plan),
+            origin=origin,
+            started=time.time(),
+            # under a chief, which hands out the work, workers serve as well
+            services=("ps", "worker") if ready.spec.chief else ("ps",),
+            sys_path=sys.path,
+            cwd=str(Path.cwd()),
+        )
+        machine = ready.machine.as_dict()
+        files.describe(ready.spec, facts, machine, ready.programs, ready.schedule)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
+        self.state = "starting"
         self._trace = Trace(files=files)
-        self._summarize = ready.summarize
-        self._origin = files.facts.origin
-        self._state = "starting"
+        self._summarize, self._origin = ready.summarize, origin
         self._error: LockstepError | None = None
         self._result: Any = None
         self._channel: Channel | None = None
@@ -93,24 +108,15 @@ class Run:
         after `timeout` seconds, and names who was waited for; the run goes on then, as it does when
         the cell is interrupted: `KeyboardInterrupt` says how to end it.
         """
-        deadline = clock() + timeout
-        with self._interruptible():
-            # short waits, so that an interrupt is noticed
-            while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):
-                self._warn()
-                if clock() >= deadline:
-                    raise Stalled(self.waiting_for(), timeout)
-        self._warn()
+        if not self._await(self._over, timeout):
+            raise Stalled(self.waiting_for(), timeout)
         self._raise_error()
         return self
 
     def wait_running(self, timeout: float = WAIT) -> Run:
         """Wait until every task runs its function. Raises as `wait` does."""
-        with self._interruptible():
-            arrived = self._arrived.wait(timeout)
-        self._warn()
-        if not arrived:
-            raise Stalled(dict.fromkeys(self._starting(), _STARTING), timeout)
+        if not self._await(self._arrived, timeout):
+            raise Stalled(dict.fromkeys(self._tasks("starting"), _STARTING), timeout)
         self._raise_error()
         return self
 
@@ -121,7 +127,8 @@ class Run:
         """
         self._order("stop")
         if not self._over.wait(timeout):
-            raise Stalled(dict.fromkeys(self._busy(), "has not ended"), timeout, stopping=True)
+            left = dict.fromkeys(self._tasks(*ACTIVE), "has not ended")
+            raise Stalled(left, timeout, stopping=True)
         return self
 
     @staticmethod
@@ -136,10 +143,10 @@ class Run:
 
         `handle`: what cures are to call the run.
         """
-        starting = dict.fromkeys(self._starting(), _STARTING)
-        others = [task for task in self._busy() if task not in starting]
+        starting = dict.fromkeys(self._tasks("starting"), _STARTING)
+        now = clock() - self._origin
         return starting | waiting.describe(
-            self.trace, self.spec, others, clock() - self._origin, handle
+            self.trace, self.spec, self._tasks("running"), now, handle
         )
 
     def kill(self, task: str) -> None:
@@ -188,10 +195,6 @@ class Run:
         self._order("heal", host=self._real_host("heal", host))
 
     @property
-    def state(self) -> str:
-        return self._state
-
-    @property
     def trace(self) -> Trace:
         """What has happened so far; the same object each time, read up to now."""
         return self._trace.refresh()
@@ -212,9 +215,9 @@ class Run:
         your own. Raises if there is none.
         """
         self._raise_error()
-        if self._state != "finished":
+        if self.state != "finished":
             raise LockstepError(
-                f"the run has no result: it is {self._state}"
+                f"the run has no result: it is {self.state}"
                 + (". Call wait() first" if not self._over.is_set() else "")
             )
         return self._result
@@ -232,23 +235,27 @@ class Run:
 
     def __repr__(self) -> str:
         count = f"{len(self.tasks)} tasks"
-        return f"Run({self.spec.strategy}, {self.spec.framework}, {count}, {self._state})"
+        return f"Run({self.spec.strategy}, {self.spec.framework}, {count}, {self.state})"
 
     def _raise_error(self) -> None:
         if self._error:
             raise self._error.with_traceback(None)
 
-    def _busy(self) -> list[str]:
-        """The tasks that are not over."""
-        over = ("done", "failed", "killed")
-        return [task for task, state in self.tasks.items() if state not in over]
+    def _tasks(self, *states: str) -> list[str]:
+        """The tasks in one of these states."""
+        return [task for task, state in self.tasks.items() if state in states]
 
-    def _starting(self) -> list[str]:
-        """The tasks that have not arrived."""
-        return [task for task, state in self.tasks.items() if state == "starting"]
-
-    def _interruptible(self) -> contextlib.AbstractContextManager[None]:
-        return interrupt_explained("run", "Run.going()[-1].stop()", self._held)
+    def _await(self, event: threading.Event, timeout: float) -> bool:
+        """Wait for an event, and warn of refused orders meanwhile; return whether it came."""
+        deadline = clock() + timeout
+        with interrupt_explained("run", "Run.going()[-1].stop()", self._held):
+            # short waits, so that an interrupt is noticed
+            while not (came := event.wait(max(0.0, min(0.2, deadline - clock())))):
+                self._warn()
+                if clock() >= deadline:
+                    break
+        self._warn()
+        return came
 
     # --- the thread that listens ---
 
@@ -257,15 +264,15 @@ class Run:
         try:
             outcome = self._follow()
             if outcome == "finished":
-                self._state = outcome
+                self.state = outcome
                 self._result = self._summarize(self) if self._summarize else self.values
                 self.files.leave_result(self._result)
         except LockstepError as problem:
             outcome, error = "failed", problem
         except Exception as problem:
             what = f"{type(problem).__name__}: {problem}"
-            outcome = "failed"
-            error = LockstepError(f"the run broke in the notebook's own process: {what}")
+            broke = LockstepError(f"the run broke in the notebook's own process: {what}")
+            outcome, error = "failed", broke
         finally:
             self._end(outcome, error)
 
@@ -281,7 +288,7 @@ class Run:
             _going.remove(self)
             late = [o for o in self._unanswered if o != "stop()"]
             self.refused += [f"{o} came too late: the run is {outcome}" for o in late]
-            self._error, self._state = error, outcome
+            self._error, self.state = error, outcome
             self._arrived.set()
             self._over.set()
 
@@ -296,7 +303,7 @@ class Run:
         with self._sending:
             if self._over.is_set():
                 channel.close()  # the supervisor goes, as it has no order to start
-                return self._state
+                return self.state
             self._channel = channel
             channel.send(start=str(self.run_dir))
             for order in self._early:
@@ -306,30 +313,30 @@ class Run:
             channel.sock.settimeout(
                 None if self._arrived.is_set() else max(0.01, deadline - clock())
             )
-            messages = self._receive(channel)
-            for message in messages:
-                if "over" in message:
-                    if message["over"] == "failed":
+            for message in self._receive(channel):
+                match message:
+                    case {"over": "failed"}:
                         trace = self.trace
                         raise first_failure(self.files, trace, waiting.paused(trace, self.spec))
-                    return str(message["over"])
-                if "unavailable" in message:
-                    raise Unavailable(*message["unavailable"])
-                if "answer" in message:
-                    asked = self._unanswered.popleft()
-                    if message["answer"]:
-                        self.refused.append(f"{asked} was not carried out: {message['answer']}")
-                    continue
-                self.tasks[message["task"]] = message["state"]
+                    case {"over": str(outcome)}:
+                        return outcome
+                    case {"unavailable": [what, why, cure]}:
+                        raise Unavailable(what, why, cure)
+                    case {"answer": problem}:
+                        asked = self._unanswered.popleft()
+                        if problem:
+                            self.refused.append(f"{asked} was not carried out: {problem}")
+                    case {"task": task, "state": state}:
+                        self.tasks[task] = state
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
-                self._state = "running"
+                self.state = "running"
                 self._arrived.set()
 
     def _receive(self, channel: Channel) -> list[dict[str, Any]]:
         try:
             messages = channel.receive()
         except TimeoutError:
-            missing = self._starting()
+            missing = self._tasks("starting")
             arrived = [task for task in self.tasks if task not in missing]
             raise StartTimeout(arrived, missing, self.spec.start_timeout) from None
         if messages is None:
@@ -351,7 +358,7 @@ class Run:
         fresh = self.refused[self._warned :]
         self._warned += len(fresh)
         for text in fresh:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)
 
     def _order(self, do: str, **fields: Any) -> None:
         self._warn()
@@ -361,7 +368,7 @@ class Run:
             if self._over.is_set():
                 if do != "stop":
                     raise LockstepError(
-                        f"{do}({about}) comes too late: the run is {self._state}. Start another"
+                        f"{do}({about}) comes too late: the run is {self.state}. Start another"
                     )
                 return
             self._unanswered.append(f"{do}({about})")
@@ -386,20 +393,3 @@ class Prepared:
     programs: Mapping[str, Any]
     schedule: Schedule | None = None
     summarize: Callable[[Run], Any] | None = None
-
-
-def launch(ready: Prepared, origin: float, files: RunDir | None = None) -> Run:
-    """Start a run. `origin`: when the learner called `start` or `race`, on the machine's clock."""
-    files = files or RunDir.create(ready.spec)
-    facts = RunFacts(
-        **asdict(ready.plan),
-        origin=origin,
-        started=time.time(),
-        # under a chief, which hands out the work, workers serve as well
-        services=("ps", "worker") if ready.spec.chief else ("ps",),
-        sys_path=sys.path,
-        cwd=str(Path.cwd()),
-    )
-    machine = ready.machine.as_dict()
-    files.describe(ready.spec, facts, machine, ready.programs, ready.schedule)
-    return Run(ready, files)

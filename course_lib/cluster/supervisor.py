@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -22,28 +22,23 @@ import psutil
 
 from course_lib.cluster import lifeline, process
 from course_lib.cluster.channel import Channel, pair
-from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import LockstepError, Unavailable
 from course_lib.network.layout import host_name
-from course_lib.record.events import Lifecycle, to_line
+from course_lib.record.events import STATES, Lifecycle, to_line
 from course_lib.record.rundir import RunDir
 from course_lib.spec import Link
 
-Launch = Callable[[RunDir, str, socket.socket, int, list[int]], int]
+StartTask = Callable[[RunDir, str, socket.socket, int, list[int]], int]
 """Start the process of a task and return its pid: (run directory, task, its socket, reading end of
 its lifeline, descriptors it must not keep).
 """
 
-# Outcome of a run -> what is done to the tasks that are left, and how many seconds after the
-# previous measure. After a failure the others get a second to notice it, so that their logs say
-# what they saw.
-ENDING = {
-    "finished": (("leave", 0.0), ("kill", 3.0)),
-    "stopped": (("leave", 0.0), ("kill", 0.4)),
-    "failed": (("leave", 1.0), ("kill", 0.4)),
-}
+# Outcome of a run -> after how many seconds the tasks that are left are told to leave, and how many
+# more they have until they are killed. After a failure the others get a second to notice it, so
+# that their logs say what they saw.
+ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4)}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -54,7 +49,7 @@ def begin(held: int | None, kernel: str) -> NoReturn:
     main(socket.socket(fileno=int(kernel)), spawn)
 
 
-def main(kernel: socket.socket, launch: Launch) -> NoReturn:
+def main(kernel: socket.socket, start_task: StartTask) -> NoReturn:
     """Wait for the one order to start, then look after the run until its last process is gone.
 
     Never returns.
@@ -67,15 +62,82 @@ def main(kernel: socket.socket, launch: Launch) -> NoReturn:
     orders = channel.receive()
     if orders:
         first, *more = orders
-        Supervisor(channel, RunDir(first["start"]), launch).supervise(more)
+        Supervisor(channel, RunDir(first["start"]), start_task).supervise(more)
     os._exit(0)
+
+
+class Roster:
+    """Keeps the state of each task, and decides from these when the run is over and how it ended.
+
+    A task goes `starting -> running -> done | failed`, and then its process is gone. A process that
+    goes before its task is done has failed. `services` are the jobs that serve the others and never
+    finish by themselves. `outcome` is None while the run goes on, then `finished`, `failed` or
+    `stopped`.
+    """
+
+    def __init__(self, tasks: Iterable[str], services: Iterable[str] = ("ps",)) -> None:
+        self.states = dict.fromkeys(tasks, "starting")
+        self.alive = set(self.states)
+        self.services = tuple(services)
+        self.outcome: str | None = None
+
+    def said(self, task: str, state: str) -> None:
+        """A task reports `running`, `done` or `failed`."""
+        self.states[task] = state
+        self._conclude()
+
+    def stop(self) -> None:
+        """The run is to end now, whatever its tasks are doing."""
+        self.outcome = self.outcome or "stopped"
+
+    def gone(self, task: str, status: int, asked: bool = False) -> str | None:
+        """The process of a task ended with `status` (negative: the signal that killed it). Returns
+        the failure in words, or None.
+
+        `asked` says that a learner had it killed.
+        """
+        self.alive.discard(task)
+        if (
+            self.outcome == "stopped"
+            or self.states[task] in ("done", "failed")
+            or (self.outcome and status == -signal.SIGKILL and not asked)
+        ):
+            return None
+        if self.outcome == "finished" and task.startswith(self.services):
+            return None
+        why = "it was killed by kill()" if asked else death(status)
+        self.said(task, "failed")
+        return why
+
+    @property
+    def over(self) -> bool:
+        """No process is left."""
+        return not self.alive
+
+    def _conclude(self) -> None:
+        working = {
+            task: state for task, state in self.states.items() if not task.startswith(self.services)
+        } or self.states
+        if "failed" in self.states.values():
+            self.outcome = self.outcome or "failed"
+        elif all(state == "done" for state in working.values()):
+            self.outcome = self.outcome or "finished"
+
+
+def death(status: int) -> str:
+    """An exit status in words."""
+    if status < 0:
+        name = signal.Signals(-status).name
+        cure = " (the system may have run out of memory)" if name == "SIGKILL" else ""
+        return f"its process was killed by {name}{cure}"
+    return f"its process ended with exit code {status} before its function returned"
 
 
 class Supervisor:
     """One run: its roster, the processes behind it, and the channels to them."""
 
-    def __init__(self, kernel: Channel, files: RunDir, launch: Launch) -> None:
-        self.kernel, self.files, self.launch = kernel, files, launch
+    def __init__(self, kernel: Channel, files: RunDir, start_task: StartTask) -> None:
+        self.kernel, self.files, self.start_task = kernel, files, start_task
         self.roster = Roster(files.spec.tasks, files.facts.services)
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
@@ -83,8 +145,8 @@ class Supervisor:
         self.paused: set[str] = set()
         self.selector = selectors.DefaultSelector()
         self.lifecycle = files.lifecycle.open("ab", buffering=0)
-        self.ending: list[tuple[str, float]] | None = None
-        self.deadline: float | None = None
+        # once the run has an outcome: when the tasks that are left are told to leave, and killed
+        self.ending: list[tuple[float, str]] | None = None
 
     def supervise(self, orders: list[dict[str, Any]]) -> None:
         """Start all tasks, obey the `orders` that have come already, and stay until the last task
@@ -98,13 +160,14 @@ class Supervisor:
         self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
         last: dict[str, Any] = {}
         try:
-            self.wiring = Wiring(self.files, self._write)
+            self.wiring = Wiring(self.files, self._note)
             self._start_tasks()
             for order in orders:
                 self._obey(**order)
             self._decide()
             while not self.roster.over:
-                moments = [moment for moment in (self.deadline, self.wiring.due) if moment]
+                moments = [at for at, _ in self.ending or ()]
+                moments += [self.wiring.due] if self.wiring.due else []
                 patience = max(0.0, min(moments) - clock()) if moments else None
                 for key, _ in self.selector.select(patience):
                     key.data()
@@ -128,7 +191,7 @@ class Supervisor:
             channels = (self.kernel, ours, *self.channels.values())
             private = [self._lifeline, *(c.fileno() for c in channels), *self.wiring.descriptors]
             with self.wiring.inside(name):
-                self.pids[name] = self.launch(self.files, name, theirs, holder, private)
+                self.pids[name] = self.start_task(self.files, name, theirs, holder, private)
             theirs.close()
             self.channels[name] = ours
             self.selector.register(ours, selectors.EVENT_READ, partial(self._hear_task, name))
@@ -151,7 +214,7 @@ class Supervisor:
             known = isinstance(error, LockstepError)
             problem = str(error) if known else f"{type(error).__name__}: {error}"
             about = order.get("task") or host_name(order.get("host", 0))
-            self._write(Lifecycle(about, "refused", f"{order['do']}(): {problem}", clock()))
+            self._note(about, "refused", f"{order['do']}(): {problem}")
         self.kernel.send(answer=problem)
 
     def _carry_out(
@@ -162,25 +225,26 @@ class Supervisor:
         host: int = 0,
         link: dict[str, Any] | None = None,
     ) -> None:
-        if do == "stop":
-            self.roster.stop()
-        elif do == "link":
-            self.wiring.link(host, Link(**link or {}))
-        elif do == "partition":
-            self.wiring.partition(host)
-        elif do == "heal":
-            self.wiring.heal(host)
-        elif task not in self.roster.alive:
+        if task and task not in self.roster.alive:
             raise LockstepError("its process has ended")
-        elif do == "kill":
-            self.killed.add(task)
-            os.kill(self.pids[task], signal.SIGKILL)
-        elif do in ("pause", "resume"):
-            os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
-            self._note_paused(task, do == "pause", f"by {do}()")
-        elif do == "slow":
-            self._tell(task, slow=factor)
-            self._write(Lifecycle(task, "slowed", "by slow()", clock(), factor=factor))
+        match do:
+            case "stop":
+                self.roster.stop()
+            case "link":
+                self.wiring.link(host, Link(**link or {}))
+            case "partition":
+                self.wiring.partition(host)
+            case "heal":
+                self.wiring.heal(host)
+            case "kill":
+                self.killed.add(task)
+                os.kill(self.pids[task], signal.SIGKILL)
+            case "pause" | "resume":
+                os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
+                self._note_paused(task, do == "pause", f"by {do}()")
+            case "slow":
+                self._tell(task, slow=factor)
+                self._note(task, "slowed", "by slow()", factor=factor)
 
     def _hear_task(self, name: str) -> bool:
         """Read a task's messages; False when its channel is closed."""
@@ -191,7 +255,7 @@ class Supervisor:
             return False
         for message in messages:
             self.roster.said(name, message["state"])
-            self._note(name, message["state"], "")
+            self._note(name, message["state"])
         return True
 
     def _has_word(self, name: str) -> bool:
@@ -205,7 +269,7 @@ class Supervisor:
         """Record that a task is paused, or is no longer, if that is news."""
         if paused != (task in self.paused):
             self.paused ^= {task}
-            self._write(Lifecycle(task, "paused" if paused else "resumed", why, clock()))
+            self._note(task, "paused" if paused else "resumed", why)
 
     def _bury(self) -> None:
         """Take the exit status of every process that has ended; read its last messages first.
@@ -232,27 +296,25 @@ class Supervisor:
         make them.
         """
         if self.roster.outcome and self.ending is None:
-            self.ending = list(ENDING[self.roster.outcome])
-            self.deadline = clock() + self.ending[0][1]
+            grace, patience = ENDING[self.roster.outcome]
+            leave = clock() + grace
+            self.ending = [(leave, "leave"), (leave + patience, "kill")]
             self.wiring.look(last=True)  # what is sent from here on only ends the run
-        if self.ending and self.deadline and clock() >= self.deadline:
-            word, _ = self.ending.pop(0)
+        if self.ending and clock() >= self.ending[0][0]:
+            _, word = self.ending.pop(0)
             for task in self.roster.alive:
                 if word == "leave":
                     self._tell(task, leave=True)
                 else:
                     os.kill(self.pids[task], signal.SIGKILL)
-            self.deadline = clock() + self.ending[0][1] if self.ending else None
 
-    def _note(self, task: str, state: str, why: str = "", **facts: Any) -> None:
-        """Record a change of a task's state and tell the kernel process; what is only done to a
-        task (paused, slowed) leaves its state as it is.
+    def _note(self, who: str, state: str, why: str = "", **facts: Any) -> None:
+        """Record what became of a task, or was done to a task or host. The kernel process is told
+        of a task's new state only: a task that is paused or slowed keeps its state.
         """
-        self._write(Lifecycle(task, state, why, clock(), **facts))
-        self.kernel.send(task=task, state=state)
-
-    def _write(self, event: Lifecycle) -> None:
-        self.lifecycle.write(to_line(event))
+        self.lifecycle.write(to_line(Lifecycle(who, state, why, clock(), **facts)))
+        if state in STATES:
+            self.kernel.send(task=who, state=state)
 
     def _kill_everything(self) -> None:
         """Kill all descendants; look again, since one may have been born meanwhile."""

@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections.abc import Collection, Iterable
 
-from course_lib.cluster.roster import SERVICES
 from course_lib.network.layout import host_name
 from course_lib.record.digest import Digest
 from course_lib.record.events import Phase, end_of
@@ -35,7 +34,7 @@ def describe(
     return {
         task: held.get(task) or _does(phases, held if task in silent else ())
         for task, phases in recent.items()
-        if task in held or not task.startswith(SERVICES)
+        if task in held or not task.startswith("ps:")
     }
 
 

@@ -10,7 +10,7 @@ from course_lib.cluster.task import clock
 from course_lib.network.hosts import build
 from course_lib.network.layout import LOOPBACK, PORT, by_job, host_name, reserve_ports
 from course_lib.network.wires import Wires, lay
-from course_lib.record.events import Lifecycle, to_line
+from course_lib.record.events import to_line
 from course_lib.record.rundir import RunDir
 from course_lib.spec import Link
 
@@ -21,11 +21,12 @@ class Wiring:
     """Joins this process to the network that was planned for the run, and finds an address for each
     task.
 
-    `note` records what is done to hosts. `due`: when to `look` at the counters again; None if there
-    are none, or no longer. Raises `Unavailable` where the network cannot be had.
+    `note(host, state, why, **facts)` records what is done to a host. `due`: when to `look` at the
+    counters again; None if there are none, or no longer. Raises `Unavailable` where the network
+    cannot be had.
     """
 
-    def __init__(self, files: RunDir, note: Callable[[Lifecycle], None]) -> None:
+    def __init__(self, files: RunDir, note: Callable[..., None]) -> None:
         spec, self.facts = files.spec, files.facts
         self._note, self._wires = note, files.wires
         self.hosts = build(spec, self.facts)
@@ -72,20 +73,20 @@ class Wiring:
         if self._wires.exists():
             with contextlib.closing(Wires(self._wires)) as imposed:
                 imposed.change(host, self._imposed(link))
-        event = Lifecycle(host_name(host), "linked", "by link()", clock())
-        self._note(event._replace(mbit=link.mbit, delay_ms=link.delay_ms))
+        figures = {"mbit": link.mbit, "delay_ms": link.delay_ms}
+        self._note(host_name(host), "linked", "by link()", **figures)
 
     def partition(self, host: int) -> None:
         """Cut a host off from the others."""
         if self.hosts:
             self.hosts.cut(host)
-            self._note(Lifecycle(host_name(host), "cut", "by partition()", clock()))
+            self._note(host_name(host), "cut", "by partition()")
 
     def heal(self, host: int) -> None:
         """Join a host to the others again."""
         if self.hosts:
             self.hosts.heal(host)
-            self._note(Lifecycle(host_name(host), "healed", "by heal()", clock()))
+            self._note(host_name(host), "healed", "by heal()")
 
     def _imposed(self, link: Link) -> Link:
         """The part of a link that our exchange keeps to: all of it if the kernel does not make its

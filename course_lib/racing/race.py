@@ -17,7 +17,7 @@ from typing import Any
 
 from course_lib import hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.run import WAIT, Prepared, Run, interrupt_explained, launch
+from course_lib.cluster.run import WAIT, Prepared, Run, interrupt_explained
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine
@@ -78,7 +78,7 @@ def race(
         for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
             directory.line.mkdir()
             programs = {job: partial(take_part, role, own) for job, role in each.programs.items()}
-            run = launch(replace(each, machine=machine, programs=programs), origin, directory)
+            run = Run(replace(each, machine=machine, programs=programs), origin, directory)
             runs[entrant.label] = run
             begun.callback(run.stop)
         begun.pop_all()  # all have begun, so keep them going

@@ -2,7 +2,7 @@
 
 import signal
 
-from course_lib.cluster.roster import Roster, death
+from course_lib.cluster.supervisor import Roster, death
 
 
 def roster(*said: tuple[str, str], tasks: tuple[str, ...] = ("worker:0", "worker:1")) -> Roster:
