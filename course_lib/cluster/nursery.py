@@ -20,8 +20,8 @@ import weakref
 from pathlib import Path
 
 import course_lib
-from course_lib.cluster.channel import Channel, pair
 from course_lib.cluster.frameworks import ENVIRONMENT
+from course_lib.cluster.pipes import Channel, pair
 from course_lib.errors import LockstepError, StartTimeout
 
 _lock = threading.Lock()
@@ -141,7 +141,7 @@ def _popen(module: str, arguments: list[str | int], log: int) -> subprocess.Pope
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "course_lib.cluster.lifeline", module, *map(str, arguments)],
+            [sys.executable, "-m", "course_lib.cluster.pipes", module, *map(str, arguments)],
             pass_fds=[a for a in arguments if isinstance(a, int)],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from course_lib.cluster import frameworks
-from course_lib.cluster.channel import Channel
+from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task, clock
 from course_lib.record.events import Recorder
 from course_lib.record.rundir import RunDir, TaskError

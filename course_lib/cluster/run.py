@@ -11,12 +11,12 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from course_lib.cluster import nursery, waiting
-from course_lib.cluster.channel import Channel
+from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
@@ -68,7 +68,7 @@ class Run:
         self.files = files = files or RunDir.create(ready.spec)
         self.run_dir = files.path
         facts = RunFacts(
-            **asdict(ready.plan),
+            **dict(ready.plan),
             origin=origin,
             started=time.time(),
             # under a chief, which hands out the work, workers serve as well

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 import psutil
 
-from course_lib.cluster import lifeline, process
-from course_lib.cluster.channel import Channel, pair
+from course_lib.cluster import pipes, process
+from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import LockstepError, Unavailable
@@ -45,7 +45,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def begin(held: int | None, kernel: str) -> NoReturn:
     """Start as a fresh interpreter, where no zygote forks us."""
     # from here on the end of the socket tells us, and we clean up before we go
-    lifeline.release(held)
+    pipes.release(held)
     main(socket.socket(fileno=int(kernel)), spawn)
 
 
@@ -351,7 +351,7 @@ def fork(files: RunDir, name: str, sock: socket.socket, holder: int, private: li
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for fd in private:
             os.close(fd)
-        lifeline.hold(holder)
+        pipes.hold(holder)
         process.main(files, name, sock)
     finally:
         os._exit(70)
@@ -364,6 +364,6 @@ def spawn(files: RunDir, name: str, sock: socket.socket, holder: int, private: l
     for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
     arguments = [holder, files.path, name, sock.fileno()]
-    module = ["-m", "course_lib.cluster.lifeline", "process"]
+    module = ["-m", "course_lib.cluster.pipes", "process"]
     command = [sys.executable, *module, *map(str, arguments)]
     return os.posix_spawn(sys.executable, command, os.environ)

@@ -16,20 +16,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from course_lib.cluster import frameworks, supervisor
-from course_lib.cluster.channel import Channel
+from course_lib.cluster.pipes import Channel
 
 
-def begin(_held: int | None, framework: str, kernel: str) -> NoReturn:
+def begin(_held: int | None, framework: str, fd: str) -> NoReturn:
     """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel
-    process.
+    process. Import `framework`, say so, then fork a supervisor onto each socket that comes from the
+    kernel process through the socket `fd`. Never returns.
     """
-    main(framework, socket.socket(fileno=int(kernel)))
-
-
-def main(framework: str, kernel: socket.socket) -> NoReturn:
-    """Import `framework`, say so, then fork a supervisor onto each socket that comes from the
-    kernel process. Never returns.
-    """
+    kernel = socket.socket(fileno=int(fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # nobody waits for supervisors: let them be buried at once
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -72,7 +72,7 @@ class Connection:
     ) -> None:
         sock.setblocking(False)
         self.rank, self.peer, self.sock, self.near = rank, peer, sock, counters is not None
-        self.offered = self.taken = 0
+        self.offered = self._taken = 0
         self._sent = 0  # pieces that the system has taken
         self._counters = counters
         self._peers_counters: Counters | None = None
@@ -123,9 +123,10 @@ class Connection:
         self.push()
 
     def confirm(self) -> None:
-        """Show a near peer how many of its pieces have been read."""
-        assert self._counters
-        self._counters[self.peer] = self.taken
+        """Count a piece of the peer as read, and show that to a near peer."""
+        self._taken += 1
+        if self._counters:
+            self._counters[self.peer] = self._taken
 
     def pulse(self) -> None:
         if not self._out:

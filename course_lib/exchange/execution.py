@@ -126,9 +126,7 @@ class Execution:
                 self._apply(part, theirs[part.span])
         else:
             self._read(connection, op)
-        connection.taken += 1
-        if connection.near:
-            connection.confirm()
+        connection.confirm()
         if self.record and op.chunks:
             self._note(op, self.record)
 

@@ -2,14 +2,12 @@
 each with its reason.
 """
 
-from dataclasses import dataclass
-
 from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Capability, Machine, network_parts, sentence
-from course_lib.network.layout import Imposer, Kind
 from course_lib.record.reality import planned_links, reality
+from course_lib.record.rundir import Imposer, Network, Plan, Reason
 from course_lib.spec import NATIVE, RunSpec
 
 MB = 2**20
@@ -33,38 +31,6 @@ _MEMORY_MB = {
 # from the peak (VmHWM): tensorflow 6.4 to 8.4 (the first step merges tensors for RING; up to 12
 # with 2 workers), torch 3.1 to 4.1.
 _COPIES = {"tensorflow": 8, "torch": 4, "python": 5}
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One decision of a plan: `what` was decided, the `choice`, and `why`, in one sentence for a
-    learner.
-    """
-
-    what: str
-    choice: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where and how the tasks of a run start.
-
-    `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `threads`: of each task.
-    `start_method`: fork or spawn. `backend`: the framework's own collectives (nccl, ring, gloo or
-    none). `rate`, `delay`: who imposes those of the links between hosts; None where there are none.
-    """
-
-    start_method: str
-    device: str
-    devices: dict[str, str]
-    threads: int
-    backend: str
-    reality: str
-    network: Kind
-    rate: Imposer | None
-    delay: Imposer | None
-    reasons: tuple[Reason, ...]
 
 
 def plan(
@@ -189,9 +155,11 @@ def _scheduled(spec: RunSpec) -> Reason:
     return Reason("all-reduce", spec.all_reduce, f"Ours: {why}.")
 
 
-def _network(spec: RunSpec, can: Capability) -> tuple[Kind, Imposer | None, Imposer | None, Reason]:
+def _network(
+    spec: RunSpec, can: Capability
+) -> tuple[Network, Imposer | None, Imposer | None, Reason]:
     """The kind of network; who imposes the rate and the delay of its links; and why."""
-    kind: Kind = "private"
+    kind: Network = "private"
     seen = "Nobody outside can reach or see the ports of its tasks."
     if not can.ok:
         kind = "loopback"

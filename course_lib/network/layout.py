@@ -7,17 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Literal
-
-Kind = Literal["hosts", "private", "loopback"]
-"""The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
-`private`: all tasks share a loopback interface that no other process has. `loopback`: they share
-that of the machine."""
-
-Imposer = Literal["kernel", "exchange"]
-"""Who imposes a link's rate or delay: the kernel, on all messages, or our own exchange, on those
-that go through it.
-"""
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"

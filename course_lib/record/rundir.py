@@ -26,9 +26,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cloudpickle
 import psutil
@@ -55,21 +56,55 @@ def home() -> Path:
     return path
 
 
-class RunFacts(BaseModel):
-    """`run.json`: how a run was planned (the fields of `hardware.Plan`), and where and when it was
-    started: `origin` on the machine's monotonic clock, `started` in Unix time.
+Network = Literal["hosts", "private", "loopback"]
+"""The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
+`private`: all tasks share a loopback interface that no other process has. `loopback`: they share
+that of the machine."""
+
+Imposer = Literal["kernel", "exchange"]
+"""Who imposes a link's rate or delay: the kernel, on all messages, or our own exchange, on those
+that go through it.
+"""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One decision of a plan: `what` was decided, the `choice`, and `why`, in one sentence for a
+    learner.
+    """
+
+    what: str
+    choice: str
+    why: str
+
+
+class Plan(BaseModel, frozen=True):
+    """Where and how the tasks of a run start: what `hardware.plan` decides.
+
+    `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `threads`: of each task.
+    `start_method`: fork or spawn. `backend`: the framework's own collectives (nccl, ring, gloo or
+    none). `rate`, `delay`: who imposes those of the links between hosts; None where there are none.
+    """
+
+    start_method: str = "spawn"
+    device: str = "cpu"
+    devices: dict[str, str] = {}
+    threads: int = 1
+    backend: str = "none"
+    reality: str = ""
+    network: Network = "loopback"
+    rate: Imposer | None = None
+    delay: Imposer | None = None
+    reasons: tuple[Reason, ...] = ()
+
+
+class RunFacts(Plan, frozen=True):
+    """`run.json`: how a run was planned, and where and when it was started: `origin` on the
+    machine's monotonic clock, `started` in Unix time.
     """
 
     origin: float
     started: float = 0.0
-    network: str = "loopback"
-    rate: str | None = None
-    delay: str | None = None
-    backend: str = "none"
-    start_method: str = "spawn"
-    reasons: list[dict[str, str]] = []
-    threads: int = 1
-    devices: dict[str, str] = {}
     services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
     sys_path: list[str] = []
     cwd: str = ""

@@ -11,7 +11,7 @@ import pytest
 
 from course_lib import start
 from course_lib.cluster import nursery
-from course_lib.cluster.channel import Channel, pair
+from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.run import Run
 from course_lib.cluster.supervisor import Roster, Supervisor
 
