@@ -88,8 +88,8 @@ class Connection:
         self._out: deque[Waiting] = deque()
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
-        self._held = False  # whether the payload of a far piece must be taken before more is read
-        self._payload = 0  # how many of its bytes are still to come
+        # how many bytes of a far piece are still to come, which must be taken before more is read
+        self._payload: int | None = None
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
         if counters:
@@ -199,7 +199,7 @@ class Connection:
         of the stream.
         """
         try:
-            while not self._held:
+            while self._payload is None:
                 wanted = _ROOM
                 if self.near:
                     data, descriptors, _, _ = socket.recv_fds(self.sock, wanted, 1)
@@ -243,7 +243,7 @@ class Connection:
         except OSError:
             self.gone = True
             return False
-        self._held = False
+        self._payload = None
         return True
 
     def leave(self) -> None:
@@ -256,10 +256,9 @@ class Connection:
         closed before the peer has read everything, the rest is lost.
         """
         with contextlib.suppress(OSError):
-            while (
-                not self.near and self.wait(max(0.0, deadline - clock())) and self.sock.recv(_ROOM)
-            ):
-                pass
+            while not self.near and self.wait(max(0.0, deadline - clock())):
+                if not self.sock.recv(_ROOM):
+                    break
         self.sock.close()
         self.window, self.theirs = None, np.empty(0)  # each mapping holds a descriptor
         self._said, self._peers_counters = ("", None), None
@@ -281,7 +280,7 @@ class Connection:
                 break
             at += HEADER.size
             if kind == DATA:
-                self._payload, self._held = number, not self.near
+                self._payload = None if self.near else number
                 self.stamps.append((stamp, due))
             elif kind == COUNTERS:
                 self._peers_counters = Counters(number, self._descriptors.popleft())

@@ -16,8 +16,8 @@ tc-tbf(8), tc-netem(8).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psutil
@@ -87,9 +87,14 @@ class Hosts:
             for task in places:
                 self._add_task(routes, task)
 
-    def inside(self, task: str) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def inside(self, task: str) -> Iterator[None]:
         """Be in a task's namespace for the block: a process that is started there stays in it."""
-        return namespaces.inside(self.namespaces[task], self.core)
+        namespaces.enter(self.namespaces[task])
+        try:
+            yield
+        finally:
+            namespaces.enter(self.core)
 
     def change(self, host: int, link: Link) -> None:
         """Give a host another link, from now on."""

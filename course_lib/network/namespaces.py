@@ -8,13 +8,11 @@ private network. It imports nothing of this library, so that it takes no longer 
 Sources: network_namespaces(7), user_namespaces(7).
 """
 
-import contextlib
 import ctypes
 import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 _NEWUSER, _NEWNET = 0x10000000, 0x40000000
@@ -65,19 +63,6 @@ def current() -> int:
 def enter(fd: int) -> None:
     """Move this process, and what it will fork, into the namespace that `fd` is a descriptor of."""
     _call("setns", fd, _NEWNET)
-
-
-@contextlib.contextmanager
-def inside(fd: int, back: int) -> Iterator[None]:
-    """Be in the namespace `fd` for the block, and then in `back`.
-
-    A process that is forked meanwhile stays there.
-    """
-    enter(fd)
-    try:
-        yield
-    finally:
-        enter(back)
 
 
 def bring_up(interface: str) -> None:
