@@ -419,7 +419,7 @@ def while_it_waits(do):
     def watch():
         main = threading.main_thread().ident
         names = lambda: [f.name for f in traceback.extract_stack(sys._current_frames()[main])]
-        while names()[-3:] != ["wait"] * 3:  # of Run, Event, Condition
+        while names()[-3:] != ["_await", "wait", "wait"]:  # of Run, Event, Condition
             time.sleep(0.01)
         do()
     threading.Thread(target=watch, daemon=True).start()
