@@ -36,7 +36,7 @@ from course_lib.record.trace import Trace
 from course_lib.reduction.measure import (
     REPEATS,
     Measured,
-    check,
+    check_fits,
     expected,
     imposed,
     job,
@@ -161,7 +161,7 @@ def compare(
     if simulated:
         topology = imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
-    check(jobs)  # all of them, before any process starts
+    check_fits(jobs)  # all of them, before any process starts
     together: dict[tuple[int, ...], list[Job]] = defaultdict(list)
     with _saved(arrays) as files:
         for one in jobs:

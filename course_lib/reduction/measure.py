@@ -87,7 +87,7 @@ def measure(jobs: Sequence[Job], link: Link | None = None) -> list[Measured]:
     if any(j.schedule.hosts != first.hosts for j in jobs):
         names = [j.schedule.name for j in jobs]
         raise SpecError("jobs", names, "all must have the same ranks on the same hosts")
-    check(jobs)
+    check_fits(jobs)
     role = functools.partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
     placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
@@ -208,7 +208,7 @@ def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
         yield Trace(m._replace(start=m.start - origin, end=m.end - origin) for m in messages)
 
 
-def check(jobs: Sequence[Job]) -> None:
+def check_fits(jobs: Sequence[Job]) -> None:
     """Raise `SpecError` for jobs that do not fit on this machine: each rank needs its array, the
     shared buffer, and room for the check.
     """

@@ -21,8 +21,8 @@ WORKERS, STEPS = 4, 60
 # Two all-reduces add the same float32 numbers in different orders, and training carries the
 # differences on; losses are of size 1.
 CLOSE = 1e-5
-PATIENCE = 30.0  # seconds of computing in the notebook's own process, which has little to do
-RUN_PATIENCE = 90.0  # seconds that a run may take
+LONGEST_ANSWER = 30.0  # seconds of computing in the notebook's own process, which has little to do
+LONGEST_RUN = 90.0  # seconds that a run may take
 
 Complaint = tuple[str, str]  # what is wrong, and the name of the mistake
 
@@ -38,7 +38,7 @@ def judge(task: str, answer: Any) -> Verdict:
     """
     given: Any = None
     try:
-        with bounded(PATIENCE):
+        with bounded(LONGEST_ANSWER):
             given = answer(probe)
         complaint = _complaint(given)
     except NotImplementedError:
@@ -156,7 +156,7 @@ def _difference(run: Run) -> float:
 @functools.cache
 def _native(spec: str) -> tuple[float, ...]:
     with start(RunSpec.model_validate_json(spec)) as run:
-        return _curve(run.wait(RUN_PATIENCE))
+        return _curve(run.wait(LONGEST_RUN))
 
 
 def _curve(run: Run) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, bounded
 from .smallest import Failure, smallest_failure
 
 SIZES = range(1, 10)  # not powers of two alone, for which most mistakes come out right
-PATIENCE = 5.0  # seconds of computing for all sizes together
+LONGEST_TRY = 5.0  # seconds of computing for all sizes together
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def attempt(function: Callable[..., Any]) -> Attempt:
     name = getattr(function, "__name__", "the function")
     returned: dict[int, Any] = {}
     try:
-        with bounded(PATIENCE):
+        with bounded(LONGEST_TRY):
             for workers in SIZES:
                 returned |= _call(function, workers)
             for workers, given in returned.items():
@@ -80,7 +80,7 @@ def attempt(function: Callable[..., Any]) -> Attempt:
             return Attempt(function, returned, smallest_failure(function, up_to=max(SIZES)))
     except TookTooLong:
         workers = next((n for n in SIZES if n not in returned), max(SIZES))
-        late = f"{name}({workers}) had not come back after {PATIENCE:g} seconds of computing."
+        late = f"{name}({workers}) had not come back after {LONGEST_TRY:g} seconds of computing."
         raise Unusable(f"{late} {ENDLESS}") from None
 
 

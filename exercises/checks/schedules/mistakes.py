@@ -16,7 +16,7 @@ from course_lib.collectives.explain import ranks_text
 from course_lib.collectives.schedule import Op
 from course_lib.course.answers import TookTooLong, bounded
 
-from .attempt import PATIENCE, SIZES, Attempt
+from .attempt import LONGEST_TRY, SIZES, Attempt
 
 Recogniser = Callable[[Attempt], str]
 Rounds = list[list[Transfer]]
@@ -297,7 +297,7 @@ def name(attempt: Attempt, recognisers: tuple[Recogniser, ...]) -> str:
     so long that looking for it takes too long).
     """
     try:
-        with bounded(PATIENCE):
+        with bounded(LONGEST_TRY):
             return next(filter(None, (recognise(attempt) for recognise in recognisers)), "")
     except TookTooLong:
         return ""
