@@ -1,5 +1,5 @@
-"""Board: runs as they happen, in a notebook. A thread follows a `View` of the runs and fills the
-widgets.
+"""Board: runs as they happen, in a notebook. A thread keeps a `View` of the runs up to date and
+draws it in the widgets.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter
 
 
 class Board(w.VBox):
-    """A live board of runs: a cell's last value shows it. It returns at once and follows the runs
-    on a thread until they are over.
+    """A live board of runs; a cell shows it as its last value. It returns at once and follows the
+    runs on a thread until they are over.
 
     `table()` gives the same facts as text, `still(path)` a picture, `to_html(path)` a page that
     needs no kernel. `halt()` and `close()` end the updates; the runs go on.
@@ -85,7 +85,7 @@ class Board(w.VBox):
     # --- the thread ---
 
     def _follow(self) -> None:
-        """Draw until all is over; meanwhile carry out what the controls order."""
+        """Draw until all runs are over; between drawings, carry out what the controls order."""
         try:
             while not self._over.is_set():
                 took = self.draw()
@@ -120,7 +120,7 @@ class Board(w.VBox):
     def draw(self, charts_too: bool = False) -> float:
         """Draw the runs as they are now; return the seconds that it took.
 
-        The charts are drawn as often as the page keeps up with; `charts_too`: now in any case.
+        The charts are drawn only if the page has kept up. `charts_too`: draw them in any case.
         """
         began = time.monotonic()
         with self._looking:

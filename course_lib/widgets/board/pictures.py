@@ -1,4 +1,4 @@
-"""A view as HTML, live or as a page without a kernel, and as one SVG picture.
+"""A view drawn as HTML, for a live board or a page without a kernel, and as one SVG picture.
 
 The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.css`.
 """
@@ -25,9 +25,7 @@ BINS = 12  # of the histogram of staleness; the last takes what is beyond
 
 
 def document(view: View) -> str:
-    """A page that needs nothing but itself: the headline, the charts, the lanes, and all of it as
-    text.
-    """
+    """A page that needs no other file: headline, charts, lanes, and the same as text."""
     prefix = svg.unique_prefix()
     charts = [
         svg.drawing(*CHART, chart(panel, 0, 0, *CHART), aria_label=panel.title)
@@ -42,7 +40,7 @@ def document(view: View) -> str:
 
 
 def frame(prefix: str) -> Markup:
-    """What does not change on a board: its style, its patterns, and the legend of its lanes."""
+    """The parts of a board that never change: its style, its patterns, the legend of its lanes."""
     style = page.asset("kit/theme.css", "board/board.css")
     tiles = svg.patterns(prefix)
     hidden = element("svg", tiles, width=0, height=0, style="position:absolute", aria_hidden="true")
@@ -56,9 +54,9 @@ def frame(prefix: str) -> Markup:
 
 
 def head(view: View) -> Markup:
-    """The headline, how real it all is, and what to know beside it."""
+    """The headline, how real each run is, and the note below."""
     badges = {badge(*side.reality) for side in view.sides}
-    # names stand between ** and **
+    # names of runs stand between ** and **
     parts = enumerate(view.headline().split("**"))
     said = [element("b", part) if i % 2 else part for i, part in parts]
     headline = element("h2", said, role="status")
@@ -184,7 +182,7 @@ def still(view: View) -> str:
 
 
 def _realities(view: View) -> list[str]:
-    """How real each run is, and why; what is said of all alike is said once, without a name."""
+    """How real each run is, and why; once and without a name if that is the same for all."""
     said = [f"{side.reality.word}: {side.reality.why}" for side in view.sides]
     if len(set(said)) == 1:
         return [said[0][0].upper() + said[0][1:]]

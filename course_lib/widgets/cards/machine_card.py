@@ -1,4 +1,4 @@
-"""MachineCard: what this machine has, and what that means for each strategy, with the reason and
+"""MachineCard: what this machine has, and how real each strategy can be on it, with the reason and
 the cure.
 """
 
@@ -37,8 +37,8 @@ class MachineCard(Card):
         self.machine, self.strategies, self.plan = list(machine), list(strategies), list(plan)
 
     def groups(self) -> list[tuple[str, str, str, list[str]]]:
-        """(reality, why, cure, strategies) of strategies that stand here for the same reason; what
-        can be measured comes first.
+        """Strategies grouped by how real they are here and why: (reality, why, cure, strategies).
+        Those that can be measured come first.
         """
         found: dict[tuple[str, str, str], dict[str, list[str]]] = {}
         for row in self.strategies:
@@ -95,7 +95,7 @@ def _facts(rows: Sequence[Fact]) -> Markup:
 
 
 def _standing(reality: str, why: str, cure: str, names: list[str]) -> Markup:
-    """A row of strategies that stand here for the same reason."""
+    """A row for a group of strategies."""
     listed = [(", " if i else "", element("span", n, class_="name")) for i, n in enumerate(names)]
     todo = element("span", explained(cure), class_="cure") if cure else None
     reason = explained(f"{why[:1].upper()}{why[1:]}.")

@@ -1,5 +1,5 @@
-"""Predict: a question that the learner answers before anything runs; the guess is locked, and shown
-beside the measurement afterwards.
+"""Predict: a question that the learner answers before anything runs. The guess is locked, and later
+shown beside the measurement.
 """
 
 import math
@@ -12,6 +12,7 @@ import ipywidgets as w
 from course_lib.widgets.kit import Markup, element, join, page, svg
 
 Range = tuple[float, float, str]
+"""Of a slider: the lowest value, the highest, and the unit."""
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
 GUESS, MEASURED, STRIPES = "#CC79A7", "#0072B2", "url(#ls-guess)"
@@ -22,8 +23,8 @@ class Predict(w.VBox):
     unit), or several: {"ring": (0, 100, "ms"), ...}.
 
     `guess` is None until the learner locks it; after that it cannot be changed. `reveal(measured,
-    note)` shows both side by side; for a guess that was never made it says so and shows the
-    measurement all the same. Raises ValueError for a card without answers.
+    note)` shows guess and measurement side by side; without a guess it says so and shows the
+    measurement. Raises ValueError unless it is given either choices or numbers.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""StrategyTable: the catalogue of strategies, to compare and to filter, without a kernel or a
-script.
+"""StrategyTable: the catalogue of strategies, to compare and to filter. It needs neither a kernel
+nor a script.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ QUESTIONS = {
 
 
 class StrategyTable(Card):
-    """The catalogue as a table: one fact, chosen above it, of all strategies side by side, and all
+    """The catalogue as a table. It shows one fact of every strategy, chosen above the table, and all
     facts of those that are unfolded.
 
     `rows`: those of `catalog.rows`, one for each strategy and framework: `strategy`, `framework`,
@@ -62,8 +62,8 @@ class StrategyTable(Card):
         return bar + table + units + glossary(texts, present)
 
     def _row(self, name: str) -> list[Markup]:
-        """A strategy: the chosen fact and how real it is here; below, unfolded, all facts and the
-        reasons.
+        """Two rows for a strategy: the chosen fact and how real it is here; and, if it is unfolded,
+        all facts and the reasons.
         """
         found = self.by_name[name]
         any_row = next(iter(found.values()))
@@ -83,7 +83,7 @@ class StrategyTable(Card):
         return [shown, element("tr", unfolded, class_="more", **marks)]
 
     def style(self) -> str:
-        """Which column and which rows are shown follows from what is chosen."""
+        """Rules that hide the columns and rows that are not chosen in the menus above the table."""
         card = ".ls.ls-card:has(option[value={}]:checked)"
         hidden = [f".ls.ls-card:not(:has(option[value={f}]:checked)) .f-{f}" for f in QUESTIONS]
         for key in FRAMEWORKS:

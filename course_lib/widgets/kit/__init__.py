@@ -1,4 +1,5 @@
-"""What all pictures share. Here: elements of HTML and SVG, with escaped text and attributes.
+"""What all pictures share. This file makes elements of HTML and SVG, whose text and attributes it
+escapes.
 
 `element("text", "a < b", x=1, text_anchor="end")` is
 `<text x="1" text-anchor="end">a &lt; b</text>`.
@@ -12,11 +13,11 @@ from course_lib.widgets.kit.palette import REALITY, UNKNOWN
 
 
 class Markup(str):
-    """Text that is markup already, so that nothing in it is escaped again."""
+    """Text that is already markup, so it is not escaped again."""
 
 
 Inside = str | Iterable["Inside"] | None
-"""What an element holds: text, which is escaped; `Markup`; nothing; or any of these in a row."""
+"""What an element holds: text, which is escaped; `Markup`; None; or any of these in a sequence."""
 
 
 def element(tag: str, *inside: Inside, **attributes: Any) -> Markup:
@@ -39,12 +40,12 @@ def join(inside: Inside) -> Markup:
 
 
 def attribute(value: Any) -> str:
-    """A value as in an attribute: five digits of a float are more than a picture shows."""
+    """A value as the text of an attribute. Floats get five digits: a picture shows fewer."""
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def badge(reality: str, why: str = "") -> Markup:
-    """How real a thing is, as a mark and a word in HTML; the tooltip is `why`, or else what the
+    """How real something is, as a mark and a word in HTML. The tooltip is `why`, or else what the
     word means.
     """
     mark, color, meaning = REALITY.get(reality, UNKNOWN)
@@ -54,5 +55,5 @@ def badge(reality: str, why: str = "") -> Markup:
 
 
 def term(word: str, meaning: str) -> Markup:
-    """A word whose meaning shows under the mouse and for the keyboard."""
+    """A word with its meaning as tooltip, which the keyboard can reach as well."""
     return element("abbr", word, tabindex=0, title=meaning)

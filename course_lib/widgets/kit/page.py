@@ -16,11 +16,10 @@ NARROW = "body { max-width: 1240px; }"
 
 
 def asset(*names: str) -> str:
-    """The text of files below `widgets/`, one after the other, so that a script can lie in several
-    files.
+    """The text of files below `widgets/`, one after the other: a script may be split into several.
 
-    Indentation, empty lines and `//` comment lines are left out: the text travels to the browser
-    with every widget.
+    Indentation, empty lines and `//` comment lines are left out, because the text is sent to the
+    browser with every widget.
     """
     lines = (
         line.lstrip()
@@ -46,8 +45,8 @@ def same_as_text(text: str) -> Markup:
 
 
 class Card(ABC):
-    """A picture in plain HTML without a script, which folds, filters and prints. It shows itself in
-    a notebook, on a page of its own, and as text.
+    """A picture in plain HTML without a script; it can fold, filter and be printed. It is shown in
+    a notebook, on a page of its own, or as text.
 
     Every public class in a file of `widgets/cards/` is offered by `course_lib.widgets`.
     """
@@ -86,8 +85,8 @@ def card(body: str, style: str = "") -> str:
 def html(widget: anywidget.AnyWidget, title: str, text: str) -> str:
     """The page of a widget in its present state, with `text`, the same facts in words, below.
 
-    The widget's script finds `model.get("standalone")` true there; what it saves or sends goes
-    nowhere.
+    There the widget's script finds `model.get("standalone")` true, and what it saves or sends is
+    dropped.
     """
     inherited = {*anywidget.AnyWidget.class_trait_names(sync=True), "_anywidget_id", "_css", "_esm"}
     state = widget.get_state(sorted(set(widget.keys) - inherited)) | {"standalone": True}

@@ -1,5 +1,5 @@
-"""The colours of all pictures: Okabe and Ito's, which colour-blind people can tell apart, each with
-a pattern, dash or mark beside it that tells the same without colour.
+"""The colours of all pictures. They are Okabe and Ito's, which colour-blind people can tell apart;
+each comes with a pattern, dash or mark that says the same without colour.
 
 Source: M. Okabe and K. Ito, "Color Universal Design" (2008).
 """

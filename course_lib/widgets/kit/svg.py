@@ -49,7 +49,9 @@ def pattern(name: str, color: str, *lines: Inside) -> Markup:
 
 
 def arrow_head(name: str, color: str, at: float) -> Markup:
-    """The head of an arrow, for `marker_end`; `at`: which part of 8 lies on the end of the line."""
+    """The head of an arrow, for `marker_end`. `at`: the point of the head that lies on the end of
+    the line, from 0 (its back) to 8 (its tip).
+    """
     tip = path("M", 0, 0, "L", 8, 4, "L", 0, 8, "z", fill=color)
     size = {"viewBox": "0 0 8 8", "refX": at, "refY": 4, "markerWidth": 7, "markerHeight": 7}
     return element("defs", element("marker", tip, id=name, orient="auto", **size))
@@ -77,8 +79,8 @@ def swatch(x: float, y: float, name: str, prefix: str) -> Markup:
 def legend(
     names: Sequence[str], at: tuple[float, float], prefix: str, columns: int, full: bool = False
 ) -> list[Markup]:
-    """Swatches of phases and fates with their names (`full`: and what they are), in SVG, so many
-    `columns` in a row.
+    """Swatches of phases and fates with their names, `columns` of them in a row, as SVG. `full`:
+    with their meanings.
     """
     (x, y), pitch = at, 400 if full else 120
     parts = []
@@ -111,7 +113,7 @@ def entrant_line(number: int, x: float, y: float) -> Markup:
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10 and so on."""
+    """The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, ...) that is not below `value`."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
 

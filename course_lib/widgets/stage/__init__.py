@@ -1,5 +1,5 @@
-"""AllReduceStage: all-reduce algorithms side by side on one clock, every transfer as it moved, and
-whose gradients each chunk holds.
+"""AllReduceStage: all-reduce algorithms side by side on one clock. It shows each transfer as it
+moves and whose gradients each chunk holds.
 """
 
 import math
@@ -96,14 +96,14 @@ class Setting:
 
 
 class AllReduceStage(anywidget.AnyWidget):
-    """Algorithms side by side: play, pause, step a round, scrub. A cell's last value shows it.
+    """Algorithms side by side: play, pause, step a round, scrub. A cell shows it as its last value.
 
-    `algorithms`: names, functions `workers -> Schedule` of your own, or all-reduces that
-    `course_lib.allreduce` has carried out, whose measured moments are then played. A function that
-    is not right plays up to the transfer that breaks it, and says why. `labels`: what to call them,
-    if not by their names. `bytes`: what each worker brings. `link`: the link of each host, in the
-    simulation and in a real run. Sliders change workers, hosts, bytes and links, and simulate anew.
-    `run`: what carries algorithms out when the button is pressed.
+    `algorithms`: names, functions `workers -> Schedule` of your own, or results of
+    `course_lib.allreduce`, which are played as they were measured. A wrong schedule is played up to
+    the transfer that breaks it, and the stage says why. `labels`: what to call them, if not by
+    their names. `bytes`: what each worker brings. `link`: the link of each host, in the simulation
+    and in a real run. Sliders change workers, hosts, bytes and links; each change is simulated
+    anew. `run`: the function that carries algorithms out when the button is pressed.
 
     `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
     can be set from a cell, too. Raises SpecError for impossible settings.

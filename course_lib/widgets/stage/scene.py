@@ -80,9 +80,10 @@ class Break:
 
 @dataclass(frozen=True)
 class Played:
-    """The part of a schedule that is played: all of it, or as far as it goes well.
+    """The part of a schedule that is played: all of it, or the rounds up to the one that breaks.
 
-    `transfers` has (round, transfer) in their order.
+    `transfers`: (round, transfer), in the order of the rounds. `breaks`: where it breaks; None if
+    it is right.
     """
 
     schedule: Schedule
@@ -92,20 +93,21 @@ class Played:
 
     @classmethod
     def of(cls, schedule: Schedule) -> Played:
-        """Raises SpecError for a schedule that is too large to be looked at."""
+        """Verify a schedule. Raises SpecError if it is too large to be looked at."""
         count = sum(map(len, schedule.rounds))
         sizes = (schedule.workers, schedule.ranks, schedule.chunks, count)
         for (name, most), size in zip(LIMITS.items(), sizes, strict=True):
             if size > most:
                 raise SpecError(name, size, f"the stage shows {most} at most")
-        proof = verify(schedule)
-        where = None if proof else _first(proof)
-        last = len(schedule.rounds) if where is None or where[1] is None else where[0].round + 1
-        kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:last]]
-        transfers = tuple((number, t) for number, r in enumerate(kept) for t in r)
-        breaks = _break(schedule, *where, transfers) if where else None
-        played = replace(schedule, rounds=kept) if where else schedule
-        return cls(played, transfers, breaks, len(schedule.rounds))
+        length, proof = len(schedule.rounds), verify(schedule)
+        if proof:
+            return cls(schedule, _numbered(schedule), None, length)
+        problem, blamed = _first(proof)
+        end = length if blamed is None else problem.round + 1
+        kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:end]]
+        played = replace(schedule, rounds=kept)
+        transfers = _numbered(played)
+        return cls(played, transfers, _break(schedule, problem, blamed, transfers), length)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class StagedAlgorithm:
     error: str = ""
 
     def panel(self, nbytes: int) -> dict[str, Any]:
-        """The same as plain values and bytes, small enough to be sent at each move of a slider.
+        """The same as plain values and bytes, small enough to be sent whenever a slider moves.
 
         Columns with an entry for each transfer in the order of rounds: `src`, `dst` (uint8),
         `chunk` (uint8, or uint16 where there are more than 256) and `reduce`, whether it is added
@@ -177,6 +179,10 @@ class StagedAlgorithm:
             (*facts, f"{c['seconds'] * 1e3:.3g} ms", f"{c['bus'] / 1e9:.3g} GB/s", c["reality"])
             for c in self.clocks.values()
         ]
+
+
+def _numbered(schedule: Schedule) -> tuple[tuple[int, Transfer], ...]:
+    return tuple((number, t) for number, r in enumerate(schedule.rounds) for t in r)
 
 
 def _bits(flags: ArrayLike) -> bytes:

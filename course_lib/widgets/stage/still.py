@@ -1,5 +1,5 @@
-"""A still picture of the stage for slides and READMEs, as SVG: who has what after some rounds, what
-moves next, and what the links have carried.
+"""A still picture of the stage as SVG, for slides and READMEs: what each rank has after some
+rounds, which transfers come next, and what the links have carried.
 """
 
 from collections import defaultdict
