@@ -25,7 +25,7 @@ QUESTIONS = {
 
 
 class StrategyTable(Card):
-    """The catalogue as a table. It shows one fact of every strategy, chosen above the table, and all
+    """The catalogue as a table. It shows one fact of every strategy, chosen in a menu, and all
     facts of those that are unfolded.
 
     `rows`: those of `catalog.rows`, one for each strategy and framework: `strategy`, `framework`,
