@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.collectives.model import Terms, Topology
-from course_lib.collectives.schedule import Kind, Round, Schedule
+from course_lib.collectives.schedule import CollectiveKind, Round, Schedule
 from course_lib.collectives.turns import take_turns
 
 
@@ -107,7 +107,9 @@ def cost(
     return Cost(schedule, bytes, rounds, count, sent, received, reduced, up, down, terms, seconds)
 
 
-def bus_bandwidth(bytes: int, seconds: float, workers: int, kind: Kind = "all_reduce") -> float:
+def bus_bandwidth(
+    bytes: int, seconds: float, workers: int, kind: CollectiveKind = "all_reduce"
+) -> float:
     """Bytes a second that each worker's link must have carried, if all have equal links
     (nccl-tests, doc/PERFORMANCE.md).
 

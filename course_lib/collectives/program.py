@@ -15,8 +15,9 @@ still under way.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from course_lib.collectives.schedule import Schedule, Transfer
@@ -124,8 +125,8 @@ class Programs:
 
     def program(self, rank: int, length: int, itemsize: int) -> list[Operation]:
         """The operations of `rank`, for buffers of `length` elements of `itemsize` bytes."""
-        rounds = _Layout(self.place, self.private, rank, self._transfers[rank]).rounds
-        return _Compiler(rounds, self.schedule.bounds(length).tolist(), itemsize).program()
+        layout = _Layout(self.place, self.private, rank, self._transfers[rank])
+        return _Compiler(layout, self.schedule.bounds(length).tolist(), itemsize).program()
 
 
 class _Sent(NamedTuple):
@@ -150,13 +151,10 @@ class _Received(NamedTuple):
     staged: bool
 
 
-class _Messages(NamedTuple):
-    """What a rank sends and receives in a round, for each peer, in the order in which the round
-    first names the peers.
-    """
-
-    sends: dict[int, list[_Sent]]
-    receives: dict[int, list[_Received]]
+# what a rank sends and receives in a round, for each peer, in the order in which the round first
+# names the peers
+_Sends = dict[int, list[_Sent]]
+_Receives = dict[int, list[_Received]]
 
 
 class _Layout:
@@ -167,9 +165,10 @@ class _Layout:
     ) -> None:
         self.rank, self.private = rank, private
         self.near = [host == place[rank] for host in place]
-        # chunk -> rounds in which ranks of this host read it, and in which it is written
+        # chunk -> the rounds in which ranks of this host read it, and the rounds of those transfers
+        # that have yet to write it
         self.reads: dict[int, list[int]] = defaultdict(list)
-        self.writes: dict[int, list[int]] = defaultdict(list)
+        self.writes: dict[int, deque[int]] = defaultdict(deque)
         for number, listed in enumerate(transfers):
             for t in listed:
                 if t.dst == rank:
@@ -180,7 +179,7 @@ class _Layout:
         self.entered: set[int] = set()
         self.rounds = [self._round(number, listed) for number, listed in enumerate(transfers)]
 
-    def _round(self, number: int, transfers: list[Transfer]) -> _Messages:
+    def _round(self, number: int, transfers: list[Transfer]) -> tuple[_Sends, _Receives]:
         out, into = defaultdict(list), defaultdict(list)
         for t in transfers:
             if t.src == self.rank:
@@ -189,17 +188,13 @@ class _Layout:
                 into[t.src].append(t)
         sends = {peer: [self._sent(t) for t in listed] for peer, listed in out.items()}
         leaving: dict[int, set[int]] = defaultdict(set)  # chunk -> places from which it is sent
-        for part in [part for parts in sends.values() for part in parts]:
+        for part in chain.from_iterable(sends.values()):
             leaving[part.chunk].add(part.place)
-        writes_left = Counter(t.chunk for listed in into.values() for t in listed)
-        receives: dict[int, list[_Received]] = {}
-        for peer, listed in into.items():
-            receives[peer] = []
-            for t in listed:
-                writes_left[t.chunk] -= 1
-                last = not writes_left[t.chunk] and number == self.writes[t.chunk][-1]
-                receives[peer].append(self._received(t, number, last, leaving[t.chunk]))
-        return _Messages(sends, receives)
+        receives = {
+            peer: [self._received(t, number, leaving[t.chunk]) for t in listed]
+            for peer, listed in into.items()
+        }
+        return sends, receives
 
     def _sent(self, t: Transfer) -> _Sent:
         here, near = self.lies[t.chunk], self.near[t.dst]
@@ -208,11 +203,11 @@ class _Layout:
             self.entered.add(t.chunk)
         return _Sent(t.chunk, SHARED if near else here, enters)
 
-    def _received(self, t: Transfer, number: int, last: bool, leaving: set[int]) -> _Received:
-        """`last`: whether no other transfer writes the chunk after this one."""
+    def _received(self, t: Transfer, number: int, leaving: set[int]) -> _Received:
+        self.writes[t.chunk].popleft()
         source, target = self.lies[t.chunk], self._target(t.chunk, number)
         self.lies[t.chunk] = target
-        leaves = self.private and target == SHARED and last
+        leaves = self.private and target == SHARED and not self.writes[t.chunk]
         staged = target in leaving or (leaves and MINE in leaving)
         return _Received(t.chunk, source if t.op == "reduce" else None, target, leaves, staged)
 
@@ -228,8 +223,8 @@ class _Layout:
 class _Compiler:
     """Cuts the messages of a rank into pieces, and lists the operations on each."""
 
-    def __init__(self, rounds: list[_Messages], ends: list[int], itemsize: int) -> None:
-        self.rounds, self.ends = rounds, ends
+    def __init__(self, layout: _Layout, ends: list[int], itemsize: int) -> None:
+        self.rounds, self.ends = layout.rounds, ends
         self.piece = max(1, PIECE // itemsize)  # elements
         self.offered: Counter[int] = Counter()  # pieces, by peer
         # place, chunk, piece -> the peers that read it, each with how many pieces it has read by
@@ -238,19 +233,19 @@ class _Compiler:
         self.ops: list[Operation] = []
 
     def program(self) -> list[Operation]:
-        sent_to = {peer for messages in self.rounds for peer in messages.sends}
-        peers = sent_to | {peer for messages in self.rounds for peer in messages.receives}
+        sent_to = {peer for sends, _ in self.rounds for peer in sends}
+        peers = sent_to.union(*(receives for _, receives in self.rounds))
         self.ops.append(Begin(tuple(sorted(peers)), tuple(sorted(sent_to))))
-        for number in range(-1, len(self.rounds)):
-            receives = self.rounds[number].receives if number >= 0 else {}
-            sends = self.rounds[number + 1].sends if number + 1 < len(self.rounds) else {}
-            messages: list[Any] = [*receives.values(), *sends.values()]
+        arriving: _Receives = {}  # what was sent in the round before
+        for number, (sends, receives) in enumerate([*self.rounds, ({}, {})]):
+            messages: list[Any] = [*arriving.values(), *sends.values()]
             for k in range(max(map(self._pieces, messages), default=0)):
-                self._receive(number, receives, k)
-                self._offer(number + 1, sends, k)
+                self._receive(number - 1, arriving, k)
+                self._offer(number, sends, k)
+            arriving = receives
         return self.ops
 
-    def _offer(self, number: int, sends: dict[int, list[_Sent]], k: int) -> None:
+    def _offer(self, number: int, sends: _Sends, k: int) -> None:
         for peer, parts in sends.items():
             if k >= self._pieces(parts):
                 continue
@@ -263,7 +258,7 @@ class _Compiler:
             for part in parts:
                 self.unread[part.place, part.chunk, k].append((peer, self.offered[peer]))
 
-    def _receive(self, number: int, receives: dict[int, list[_Received]], k: int) -> None:
+    def _receive(self, number: int, receives: _Receives, k: int) -> None:
         """Staged sums are stored only when all pieces have been read, so that ranks never wait for
         one another in a circle.
         """

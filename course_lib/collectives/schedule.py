@@ -21,7 +21,7 @@ import numpy as np
 
 from course_lib.errors import SpecError
 
-Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"]
+CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"]
 Op = Literal["reduce", "copy"]
 OPS: tuple[Op, Op] = ("copy", "reduce")  # at index False and True of `Round.reduce`
 
@@ -138,7 +138,7 @@ class Schedule:
     workers: int
     chunks: int
     rounds: Sequence[Round]
-    kind: Kind = "all_reduce"
+    kind: CollectiveKind = "all_reduce"
     owners: tuple[int, ...] = ()
     servers: int = 0
     hosts: tuple[int, ...] = field(default=())
@@ -146,8 +146,8 @@ class Schedule:
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("chunks", 1), ("servers", 0)):
             check_number(name, getattr(self, name), least)
-        if self.kind not in get_args(Kind):
-            raise SpecError.unknown("kind", self.kind, get_args(Kind))
+        if self.kind not in get_args(CollectiveKind):
+            raise SpecError.unknown("kind", self.kind, get_args(CollectiveKind))
         self._set("rounds", tuple(Round.of(r, i) for i, r in enumerate(self.rounds)))
         if self.kind != "all_reduce" and not self.owners:
             self._set("owners", tuple(range(self.chunks)))

@@ -6,7 +6,7 @@ The letters are explained in `ring.py`.
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import Kind, Op, Round, Schedule, check_number
+from course_lib.collectives.schedule import CollectiveKind, Op, Round, Schedule, check_number
 
 ORDER = 8
 
@@ -56,7 +56,7 @@ def direct_all_gather(workers: int) -> Schedule:
 HALVES = (direct_reduce_scatter, direct_all_gather)
 
 
-def _half(name: str, kind: Kind, workers: int, op: Op) -> Schedule:
+def _half(name: str, kind: CollectiveKind, workers: int, op: Op) -> Schedule:
     """A round in which each rank sends every other one the chunk of which that is the owner, to be
     added ("reduce"), or its own ("copy").
     """

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from course_lib.collectives.model import ClosedForm, Terms
-from course_lib.collectives.schedule import Kind, Op, Round, Schedule, check_number, place
+from course_lib.collectives.schedule import CollectiveKind, Op, Round, Schedule, check_number, place
 from course_lib.errors import SpecError
 
 ORDER = 4
@@ -100,7 +100,7 @@ FOILS = (ring_worst_order,)
 HALVES = (ring_reduce_scatter, ring_all_gather)
 
 
-def _half(name: str, kind: Kind, rank: np.ndarray, behind: int, op: Op) -> Schedule:
+def _half(name: str, kind: CollectiveKind, rank: np.ndarray, behind: int, op: Op) -> Schedule:
     P = len(rank)
     return Schedule(name, P, P, _around(rank, behind, op), kind, owners=tuple(rank.tolist()))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from course_lib.collectives import Proof, build, find, verify
 from course_lib.collectives.algorithms import Algorithm
-from course_lib.collectives.schedule import Kind
+from course_lib.collectives.schedule import CollectiveKind
 from course_lib.errors import SpecError
 
 Placement = int | tuple[int, ...]
@@ -35,7 +35,7 @@ class Failure:
 
 
 def smallest_failure(
-    algorithm: str | Algorithm, up_to: int = 16, kind: Kind = "all_reduce"
+    algorithm: str | Algorithm, up_to: int = 16, kind: CollectiveKind = "all_reduce"
 ) -> Failure | None:
     """Try a function for 1, 2, ... `up_to` workers, and if it takes `hosts`, on several placements
     each. None if all is right.
@@ -79,7 +79,7 @@ def _placements(function: Algorithm, workers: int) -> Iterator[Placement]:
 
 
 def _try(
-    function: Algorithm, workers: int, hosts: Placement, kind: Kind
+    function: Algorithm, workers: int, hosts: Placement, kind: CollectiveKind
 ) -> tuple[str, Proof | None]:
     """What is wrong with one case, in words, and its proof; no words where nothing is."""
     try:
