@@ -214,15 +214,14 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
     progress, found = _progress(trace, ends), {}
     for name in wire_bytes(trace):
         readings = [e for e in trace.all(Traffic, name) if e.at >= ends[0]]
-        inside = sum(e.at <= ends[-1] for e in readings)
+        inside = [e for e in readings if e.at <= ends[-1]]
         # a short run may have no second reading before it was over
-        first, last = readings[:1], readings[: max(2, inside)][1:][-1:]
-        steps = progress(last[0].at) - progress(first[0].at) if last else 0.0
+        counted = inside if len(inside) > 1 else readings[:2]
+        steps = progress(counted[-1].at) - progress(counted[0].at) if counted else 0.0
         if steps > 0:
-            found[name] = {
-                what: round((getattr(last[0], what) - getattr(first[0], what)) / steps, 1)
-                for what in ("sent", "received")
-            }
+            sent = counted[-1].sent - counted[0].sent
+            received = counted[-1].received - counted[0].received
+            found[name] = {"sent": round(sent / steps, 1), "received": round(received / steps, 1)}
     return found
 
 

@@ -41,7 +41,6 @@ from course_lib.spec import RunSpec
 
 KEEP = 50  # runs kept in the default place; older ones make room
 YOUNG = 3600.0  # seconds for which a run is kept in any case: it may be about to start
-LOGS = ("stdout.log", "stderr.log")
 
 
 def home() -> Path:
@@ -197,9 +196,7 @@ class RunDir:
 
     def programs(self) -> dict[str, str | Callable[..., Any]]:
         """What `describe` was given."""
-        found: dict[str, str | Callable[..., Any]]
-        found = pickle.loads((self.path / "programs.pickle").read_bytes())
-        return found
+        return dict(pickle.loads((self.path / "programs.pickle").read_bytes()))
 
     def schedule(self) -> Any:
         """What `describe` was given."""
@@ -225,7 +222,7 @@ class RunDir:
 
     def logs(self, task: str) -> list[Path]:
         """What a task prints: stdout, then stderr."""
-        return [self._task(task) / name for name in LOGS]
+        return [self._task(task) / name for name in ("stdout.log", "stderr.log")]
 
     def temporary(self, task: str) -> Path:
         """Where a task puts temporary files; it is removed when the run is over."""
