@@ -25,7 +25,6 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
-NAN = float("nan")
 
 
 def table(trace: Trace) -> str:
@@ -152,7 +151,7 @@ def median_step(trace: Trace) -> float:
     end of the next; NaN for fewer than two steps.
     """
     ends = [last for _, last in step_spans(trace).values()]
-    return statistics.median([b - a for a, b in itertools.pairwise(ends)] or [NAN])
+    return statistics.median([b - a for a, b in itertools.pairwise(ends)] or [math.nan])
 
 
 def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
@@ -169,7 +168,7 @@ def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
             times[p.what][p.task].append(p.end - p.start)
     longest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
     if not {"compute", "apply"} <= longest.keys():
-        return NAN
+        return math.nan
     return slowest * longest["compute"] + longest.get("reduce", 0.0) + longest["apply"]
 
 
@@ -180,8 +179,8 @@ def seconds_to(trace: Trace) -> dict[str, float]:
     running = [e.at for e in trace.all(Lifecycle, state="running")]
     first = [p.end for p in trace.all(Phase, what="apply", step=0)]
     return {
-        "start": max(running, default=NAN),
-        "first_step": max(first, default=NAN),
+        "start": max(running, default=math.nan),
+        "first_step": max(first, default=math.nan),
         "total": trace.seconds,
     }
 
