@@ -246,20 +246,15 @@ class Supervisor:
                 self._tell(task, slow=factor)
                 self._note(task, "slowed", "by slow()", factor=factor)
 
-    def _hear_task(self, name: str) -> bool:
-        """Read a task's messages; False when its channel is closed."""
+    def _hear_task(self, name: str) -> None:
+        """Read a task's messages; at their end, close its channel."""
         messages = self.channels[name].receive()
         if messages is None:
             self.selector.unregister(self.channels[name])
             self.channels.pop(name).close()
-            return False
-        for message in messages:
+        for message in messages or ():
             self.roster.said(name, message["state"])
             self._note(name, message["state"])
-        return True
-
-    def _has_word(self, name: str) -> bool:
-        return bool(select.select([self.channels[name]], [], [], 0)[0])
 
     def _tell(self, task: str, **message: object) -> None:
         if task in self.channels:
@@ -284,8 +279,9 @@ class Supervisor:
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
                 self._note_paused(name, os.WIFSTOPPED(status), "by a signal from outside")
                 continue
-            while name in self.channels and self._has_word(name) and self._hear_task(name):
-                pass
+            # not until the end: something that it started may still hold the channel
+            while name in self.channels and select.select([self.channels[name]], [], [], 0)[0]:
+                self._hear_task(name)
             code = os.waitstatus_to_exitcode(status)
             why = self.roster.gone(name, code, asked=name in self.killed)
             if why:
