@@ -5,6 +5,7 @@ A connection carries records: each is a header, followed for some kinds by a pay
 peer on this host ("near") has no payload.
 """
 
+import array
 import contextlib
 import math
 import os
@@ -28,6 +29,7 @@ HEADER = struct.Struct("<BxxxIqdd")
 CALL, DATA, COUNTERS, PULSE = range(4)
 _MOST_BUFFERS = 64  # passed to the system in one call
 _ROOM = 1 << 16
+_ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
 
 NO_DESCRIPTOR = -1
@@ -117,6 +119,9 @@ class Connection:
         self.offered += 1
         size = sum(map(len, parts))
         header = _header(DATA, size, due=self._due(size) if self._due else 0.0)
+        if self.near:
+            self._send(header)
+            return
         views = [memoryview(header), *parts]
         self._out += (Waiting(view) for view in views[:-1])
         self._out.append(Waiting(views[-1], ends_piece=True))
@@ -171,15 +176,25 @@ class Connection:
             self._out[0] = self._out[0]._replace(view=self._out[0].view[sent:])
 
     def _send(self, record: bytes, fd: int = NO_DESCRIPTOR) -> None:
-        self._out.append(Waiting(memoryview(record), fd=fd))
-        self.push()
+        if fd == NO_DESCRIPTOR and not self._out:  # most often nothing waits, and there is room
+            try:
+                sent = self.sock.send(record)
+            except OSError:  # push() finds out what it is
+                sent = 0
+            record = record[sent:]
+        if record:
+            self._out.append(Waiting(memoryview(record), fd=fd))
+            self.push()
 
     # --- from the peer ---
 
     @property
     def left(self) -> float:
         """In how many seconds the next piece can be taken: 0 if now, infinity if none has come."""
-        return max(0.0, self.stamps[0][1] - clock()) if self.stamps else math.inf
+        if not self.stamps:
+            return math.inf
+        due = self.stamps[0][1]
+        return max(0.0, due - clock()) if due else 0.0
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is something to read; return whether there is.
@@ -202,8 +217,9 @@ class Connection:
             while self._payload is None:
                 wanted = _ROOM
                 if self.near:
-                    data, descriptors, _, _ = socket.recv_fds(self.sock, wanted, 1)
-                    self._descriptors += descriptors
+                    data, ancillary, _, _ = self.sock.recvmsg(wanted, _ONE_DESCRIPTOR)
+                    for _, _, content in ancillary:
+                        self._descriptors.extend(array.array("i", content))
                 else:
                     wanted = self._lacking()
                     data = self.sock.recv(wanted)

@@ -69,8 +69,9 @@ class Group:
         """
         busy = [other for other in self.connections.values() if other.sending]
         early = not room and bool(connection.stamps)  # a piece is here, but it is not due yet
-        if not early and (gone := next((c for c in (connection, *busy) if c.gone), None)):
-            raise self.accuse(gone.peer, "its process is gone")
+        for other in () if early else (connection, *busy):
+            if other.gone:
+                raise self.accuse(other.peer, "its process is gone")
         listen = not room and not early
         if listen and not busy:
             moved = [connection] if connection.wait(TICK) else []
