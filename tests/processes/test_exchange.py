@@ -44,6 +44,7 @@ from course_lib.errors import LockstepError, Mismatch, RankLost, SpecError
 from course_lib.exchange import Communicator
 from course_lib.exchange.connection import Connection as ToPeer
 from course_lib.record.events import Message
+from tests.helpers import undisturbed
 
 # tasks get our functions themselves: they need not import pytest for them
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -695,20 +696,25 @@ def test_a_rank_that_dies_before_a_larger_call_is_named_and_not_the_one_that_not
 def test_a_rank_that_dies_with_much_on_its_way_to_it_is_named(
     algorithm: Callable[[int], Schedule], tmp_path: Path
 ) -> None:
-    def work(rank: int) -> None:
-        group = Communicator(rank, FAR, tmp_path / "meeting", patience=PATIENCE)
-        group.execute(algorithm(4), np.ones(4))
-        if rank == 2:
-            time.sleep(0.5)
-            moment.value = clock()
-            kill()
-        group.execute(algorithm(4), np.ones(8_000_000))
+    def tried() -> None:
+        meeting = tmp_path / str(time.monotonic_ns())
 
-    with ranks(4, work) as there:
-        for rank in (0, 1, 3):
-            said = there[rank].said()
-            lost(said.error, 2)
-            assert said.after < PATIENCE
+        def work(rank: int) -> None:
+            group = Communicator(rank, FAR, meeting, patience=PATIENCE)
+            group.execute(algorithm(4), np.ones(4))
+            if rank == 2:
+                time.sleep(0.5)
+                moment.value = clock()
+                kill()
+            group.execute(algorithm(4), np.ones(8_000_000))
+
+        with ranks(4, work) as there:
+            for rank in (0, 1, 3):
+                said = there[rank].said()
+                lost(said.error, 2)
+                assert said.after < PATIENCE
+
+    undisturbed(tried)
 
 
 def test_a_rank_that_waits_itself_is_not_named_by_those_that_wait_to_send_to_it(

@@ -576,6 +576,7 @@ def test_a_page_is_asked_for_the_next_redraw_when_it_has_answered_the_last_and_n
     def answer(edit: int) -> None:
         live.figure._js2py_traceDeltas = {"trace_edit_id": edit, "trace_deltas": []}
 
+    answer(live.figure._last_trace_edit_id)  # about the empty figure
     assert live.due
     live.update([panel])
     edit = live.figure._last_trace_edit_id

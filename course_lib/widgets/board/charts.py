@@ -105,9 +105,11 @@ class Charts:
     def _answered(self, change: dict[str, Any]) -> None:
         """The page has drawn, and an answer to the newest redraw lets the next one come.
 
-        The figure then empties this trait itself; that is not an answer.
+        The figure then empties this trait itself; that is not an answer. Nor is what the page says
+        of the empty figure, before anything was sent.
         """
-        if (change["new"] or {}).get("trace_edit_id") == self.figure._last_trace_edit_id:
+        newest = self.figure._last_trace_edit_id
+        if self._sent and (change["new"] or {}).get("trace_edit_id") == newest:
             self._next = self._sent + REST_PER_ANSWER * (time.monotonic() - self._sent)
 
 
