@@ -26,5 +26,6 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.reduction.allreduce import stage as stage
     from course_lib.spec import Link as Link
     from course_lib.spec import RunSpec as RunSpec
+    from course_lib.workloads.workload import Workload as Workload
 
 __getattr__, __dir__ = lazy.names(__name__)

@@ -9,9 +9,9 @@ from course_lib.cluster.run import Prepared, Run
 from course_lib.cluster.task import clock
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
-from course_lib.hardware import Machine
+from course_lib.hardware import Machine, Reason
 from course_lib.spec import JOBS, RunSpec
-from course_lib.strategies import catalog
+from course_lib.strategies import catalog, trial
 from course_lib.strategies.summary import summarize
 
 Program = Callable[..., Any]
@@ -59,7 +59,10 @@ def prepare(
     if programs is not None:
         return Prepared(spec, machine, hardware.plan(spec, machine, warm), programs, schedule)
     strategy = catalog.find(spec.strategy)
-    plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec))
+    model = trial.sketch(spec)
+    plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
+    notes = tuple(Reason("model", f"{model.parameters:,} parameters", note) for note in model.notes)
+    plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
     return Prepared(spec, machine, plan, strategy.programs[spec.framework], schedule, summarize)
 
 

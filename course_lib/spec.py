@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -53,6 +54,11 @@ def number(default: float | None, high: int, title: str, unit: str, zero: bool =
 def flag(default: bool, title: str) -> Any:
     """A field that is true or false."""
     return field(default, title, "true or false")
+
+
+def _name_of(workload: object) -> object:
+    """A learner's own `Workload` is known by its name."""
+    return getattr(workload, "name", workload)
 
 
 class Link(BaseModel):
@@ -161,7 +167,11 @@ class RunSpec(BaseModel):
         "another link for one host",
         "host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
     )
-    workload: str = field("digits", "what is learned", "the name of a workload")
+    workload: Annotated[str, BeforeValidator(_name_of)] = field(
+        "digits",
+        "what is learned",
+        "the name of a workload, a Workload(...) of your own, or file.py:name for one in a file",
+    )
     parameters: Count = whole(1_000_000, 1_000, 50_000_000, "the size of the 'wide' model")
     global_batch: Count | None = whole(
         None, 1, 4096, "examples in a step over all workers, about 128 if not given"

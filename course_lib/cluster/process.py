@@ -21,6 +21,7 @@ from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task, clock
 from course_lib.record.events import Recorder
 from course_lib.record.rundir import RunDir, TaskError
+from course_lib.workloads import Workload
 
 _TRACEBACK_CHARS = 6000
 
@@ -79,6 +80,8 @@ def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:
     sys.path[:] = facts.sys_path
     if Path(facts.cwd).is_dir():
         os.chdir(facts.cwd)
+    if files.workload.exists():
+        Workload.found(files.workload)
     frameworks.prepare(task)
     program = files.programs()[task.job]
     return task, pkgutil.resolve_name(program) if isinstance(program, str) else program

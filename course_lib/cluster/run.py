@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_lib import workloads
 from course_lib.cluster import nursery, waiting
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import clock
@@ -76,6 +77,8 @@ class Run:
             sys_path=sys.path,
             cwd=str(Path.cwd()),
         )
+        if own := workloads.OWN.get(ready.spec.workload):
+            own.leave(files.workload)
         machine = ready.machine.as_dict()
         files.describe(ready.spec, facts, machine, ready.programs, ready.schedule)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")

@@ -34,16 +34,20 @@ _COPIES = {"tensorflow": 8, "torch": 4, "python": 5}
 
 
 def plan(
-    spec: RunSpec, machine: Machine, warm: bool = False, all_reduce: Reason | None = None
+    spec: RunSpec,
+    machine: Machine,
+    warm: bool = False,
+    all_reduce: Reason | None = None,
+    parameters: int = 0,
 ) -> Plan:
     """Decide how a run is placed. Pure: it looks at nothing but its arguments.
 
     `warm` says that the zygote of this framework runs already, so that its memory is not counted
-    twice. `all_reduce`: what the strategy has in place of the framework's own. Raises `SpecError`
-    if the tasks need more memory than is free.
+    twice. `all_reduce`: what the strategy has in place of the framework's own. `parameters`: how
+    many the model has. Raises `SpecError` if the tasks need more memory than is free.
     """
     start = _start(spec, machine)
-    memory = _memory(spec, machine, start.choice, warm)
+    memory = _memory(spec, machine, start.choice, warm, parameters)
     gpus, device = _gpus(spec, machine)
     native = _native(spec, gpus)
     reduction = all_reduce or (native if spec.all_reduce == NATIVE else _scheduled(spec))
@@ -78,12 +82,12 @@ def _start(spec: RunSpec, machine: Machine) -> Reason:
     return Reason("start", "spawn", sentence(why))
 
 
-def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool) -> Reason:
+def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool, parameters: int) -> Reason:
     """What the tasks need. Raises `SpecError` if they do not fit in the memory that is free."""
     once, each = (mb * MB for mb in _MEMORY_MB[spec.framework, start])
     once = 0 if warm and start == "fork" else once
-    sized = "parameters" in workloads.fields(spec.workload)  # the others' models are small
-    model = 4 * spec.parameters * _COPIES[spec.framework] if sized else 0
+    sized = "parameters" in workloads.fields(spec.workload)
+    model = 4 * parameters * _COPIES[spec.framework]
     each += model * spec.replicas
     tasks = len(spec.tasks)
     if machine.memory_total == 0:

@@ -125,7 +125,7 @@ class RunDir:
 
     `meetings`: where the tasks find each other. `wires`: the links that our own exchange imposes
     where the kernel cannot, see `network.wires`. `line`: where the tasks of an entrant of a race
-    wait for the others, see `racing.line`.
+    wait for the others, see `racing.line`. `workload`: a learner's own, while the run goes on.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -135,6 +135,7 @@ class RunDir:
         self.meetings = self.path / "meetings"
         self.wires = self.meetings / "wires"
         self.line = self.path / "line"
+        self.workload = self.path / "workload"
 
     @classmethod
     def create(cls, spec: RunSpec) -> RunDir:
@@ -276,7 +277,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove what is needed only while the run goes on."""
-        for path in (*self.path.glob("tasks/*/tmp"), self.meetings):
+        for path in (*self.path.glob("tasks/*/tmp"), self.meetings, self.workload):
             shutil.rmtree(path, ignore_errors=True)
 
     def goes_on(self) -> bool:

@@ -16,6 +16,7 @@ from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine
 from course_lib.spec import NATIVE, RunSpec
+from course_lib.strategies import trial
 from course_lib.strategies.strategy import Standing, Strategy
 
 
@@ -52,7 +53,10 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
         what = what.strategy
     strategy = find(what)
     given = {field: value for field, value in fields.items() if value is not None}
-    framework = given.setdefault("framework", strategy.usual_framework)
+    if "workload" in given:
+        given["workload"] = workloads.named(given["workload"])
+    frameworks = _with_model(given.get("workload", ""), strategy)
+    framework = given.setdefault("framework", frameworks[0])
     _check_framework(strategy, framework)
     _check_one_host(strategy, framework, given)
     jobs, one_process = strategy.programs[framework], framework in strategy.one_process
@@ -65,6 +69,10 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
         spec = RunSpec(strategy=what, **given)
         if strategy.default_batch and "global_batch" not in given:
             spec = RunSpec(strategy=what, **given, global_batch=strategy.default_batch(spec))
+        examples = len(workloads.load(spec).train)
+        if "global_batch" not in given and spec.batch > examples >= spec.shares:
+            fewer = examples // spec.shares * spec.shares
+            spec = RunSpec(strategy=what, **given, global_batch=fewer)
         return _checked(strategy, spec)
     except SpecError as error:
         if not devices:
@@ -157,10 +165,13 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
         raise SpecError("workers", spec.workers, f"{who} is one process: set replicas")
     if spec.replicas > 1 and not one_process:
         raise SpecError("replicas", spec.replicas, f"{who} has one for each worker: set workers")
-    workloads.find(spec.workload)
+    workload = workloads.load(spec)
     if not _installed(spec.framework):
         raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
     strategy.check(spec, hardware.probe())
+    if not workload.layers:
+        _check_own(spec, workload)
+    strategy.fits(spec, trial.sketch(spec))
     unused = set()
     for field, mine, takers in _fields_of_some(spec):
         if mine not in takers:
@@ -169,6 +180,26 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
                 raise SpecError(field, getattr(spec, field), text)
             unused.add(field)
     return spec.complete(unused)
+
+
+def _with_model(workload: str, strategy: Strategy) -> list[str]:
+    """The frameworks of a strategy that a workload has a model for, the usual one first; if it has
+    none for any, those of the strategy.
+    """
+    both = [strategy.usual_framework, *strategy.programs]
+    if workload not in workloads.OWN:
+        return both
+    return [name for name in both if name in workloads.OWN[workload].frameworks] or both
+
+
+def _check_own(spec: RunSpec, workload: workloads.Workload) -> None:
+    """What a learner's own workload must have for a run."""
+    if spec.framework not in workload.frameworks:
+        text = f"{workload.name} has no model for it: Workload(..., {spec.framework}=...) makes one"
+        raise SpecError("framework", spec.framework, text)
+    if spec.batch > len(workload.train):
+        text = f"at most {len(workload.train)}: {workload.name} has no more examples to train with"
+        raise SpecError("global_batch", spec.batch, text)
 
 
 def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:

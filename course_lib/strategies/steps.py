@@ -4,9 +4,9 @@ page need not show them.
 A page says what happens in a step, in the order in which it happens:
 
     while step.begin():
-        images, labels = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss = loss_of(model(images), labels)
+            loss = step.loss_of(model(inputs), targets)
             loss.backward()
         with step.reducing():
             average the gradients
@@ -31,7 +31,7 @@ import numpy as np
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.spec import RunSpec
-from course_lib.workloads.model import digest
+from course_lib.workloads.workload import digest
 
 Span = tuple[float, float]
 """When something began and ended, on the clock of the trace."""
@@ -41,7 +41,7 @@ class TrainingStep(ABC):
     """The step that a task is in: `begin` goes on to the next one, `done` ends it.
 
     `number` counts steps from 0; `rate` is the learning rate; `loss` is that of the last step done.
-    With `evaluate_at`, `read` measures the test accuracy of the parameters that were fetched for
+    With `evaluate_at`, `read` measures the metric of the parameters that were fetched for
     this step, which have seen so many examples. `holders` are the variables that this task updates
     in each step, with the device of each: `[("all", "cpu")]`. A task that holds all variables
     applies the gradients of all replicas; one that holds a shard or a stage shares the evaluation
@@ -69,11 +69,11 @@ class TrainingStep(ABC):
 
     @abstractmethod
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
-        """Images and labels of these training examples, on the task's device."""
+        """Inputs and targets of these training examples, on the task's device."""
 
     @abstractmethod
-    def accuracy(self) -> float:
-        """The share of test images that the model gets right; NaN on a task that cannot know it."""
+    def measure(self) -> float:
+        """The workload's metric over all test examples; NaN on a task that cannot know it."""
 
     def now(self) -> float:
         """The time, once the device has done all that it was given."""
@@ -103,7 +103,7 @@ class TrainingStep(ABC):
         return True
 
     def read(self, share: int = 0, of: int = 1, batch: int | None = None) -> tuple[Any, Any]:
-        """Images and labels of the `share`-th of `of` equal slices of the step's global batch
+        """Inputs and targets of the `share`-th of `of` equal slices of the step's global batch
         (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
         """
         size = batch or self.spec.batch
@@ -144,7 +144,7 @@ class TrainingStep(ABC):
     def exchanging(self) -> Iterator[None]:
         """An exchange in the middle of the forward or backward pass, which waits for it.
 
-        It is recorded only during `computing`, and so not while the test accuracy is measured.
+        It is recorded only during `computing`, and so not while the metric is measured.
         """
         begun = self.now()
         yield
@@ -189,7 +189,7 @@ class TrainingStep(ABC):
     def done(self, loss: float | None = None) -> None:
         """The step is over. `loss`: the mean over its global batch, where this task knows it.
 
-        The test accuracy is measured here if the run asks for it now: after the last phase of this
+        The metric is measured here if the run asks for it now: after the last phase of this
         step and before the first of the next one.
         """
         samples = (self.number + 1) * self.spec.batch
@@ -201,10 +201,11 @@ class TrainingStep(ABC):
         self.task.at_step_end()
 
     def evaluate(self, samples: int) -> None:
-        """Record the test accuracy of the model, whose parameters have seen so many examples."""
-        right = self.accuracy()
-        if not math.isnan(right):
-            self.task.metric("accuracy", right, samples // self.spec.batch - 1, samples)
+        """Record the metric of the model, whose parameters have seen so many examples."""
+        value = self.measure()
+        if not math.isnan(value):
+            name = self.workload.metric_name
+            self.task.metric(name, value, samples // self.spec.batch - 1, samples)
 
     # --- what it leaves ---
 
@@ -213,8 +214,8 @@ class TrainingStep(ABC):
 
         Where each task holds a shard, all tasks must call it together.
         """
-        right = self.accuracy()
-        return outcome(self.workload, self.weights(), self.loss, right, self.variables_on())
+        found = self.measure()
+        return outcome(self.task, self.weights(), self.loss, found, self.variables_on())
 
     @contextlib.contextmanager
     def _phase(self, what: str) -> Iterator[None]:
@@ -227,27 +228,40 @@ class TrainingStep(ABC):
         self._end = end
 
 
+@contextlib.contextmanager
+def trying(what: str) -> Iterator[None]:
+    """Say in a `ValueError` of one line what failed in the block, and how."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{what}: {type(error).__name__}: {reason}") from error
+
+
 def due(spec: RunSpec, steps: int) -> bool:
-    """Whether `evaluate_every` asks for the test accuracy once so many steps are done."""
+    """Whether `evaluate_every` asks for the metric once so many steps are done."""
     return spec.evaluate_every > 0 and steps % spec.evaluate_every == 0
 
 
 def outcome(
-    workload: workloads.Workload,
+    task: Task,
     weights: Sequence[np.ndarray],
     loss: float,
-    accuracy: float,
+    metric: float,
     variables_on: dict[str, int],
 ) -> dict[str, Any]:
     """What a strategy returns.
 
-    final_loss (mean over the last global batch), test_accuracy, digest (of the weights that this
-    task ended with), parameters (of the whole model) and variables_on (bytes by device).
+    final_loss (mean over the last global batch), test_accuracy (or test_ and another metric),
+    digest (of the weights that this task ended with), parameters (of the whole model) and
+    variables_on (bytes by device).
     """
+    workload = workloads.load(task.spec)
+    model = workload.sketch_in(task.spec.framework)
     return {
         "final_loss": loss,
-        "test_accuracy": accuracy,
+        f"test_{workload.metric_name}": metric,
         "digest": digest(weights),
-        "parameters": workload.parameters,
+        "parameters": model.parameters if model else sum(weight.size for weight in weights),
         "variables_on": variables_on,
     }

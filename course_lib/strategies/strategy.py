@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import MAX_WORKERS, RunSpec
+from course_lib.workloads.workload import Sketch
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,10 @@ def anything(spec: RunSpec, machine: Machine) -> None:
     """The check of a strategy that demands nothing beyond what the catalogue checks."""
 
 
+def any_model(spec: RunSpec, model: Sketch) -> None:
+    """What is asked of a model by a strategy that can train any."""
+
+
 def native(spec: RunSpec) -> Reason | None:
     """The all-reduce of a strategy that has the framework's own: the plan says which that is."""
     return None
@@ -99,6 +104,7 @@ class Strategy:
       Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
     - `standing`: how real it is with a framework on a machine.
     - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
+    - `fits`: raises `SpecError` if a run cannot train the model that it is to train.
     - `order`: where it stands in tables.
     - `default_batch`: a global batch for a run, where the usual one would not do.
     - `one_process`: frameworks in which all replicas live in one process, on a device each;
@@ -118,6 +124,7 @@ class Strategy:
     jobs: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: WORKERS)
     standing: StandingOf = REAL_PROCESSES
     check: Callable[[RunSpec, Machine], None] = anything
+    fits: Callable[[RunSpec, Sketch], None] = any_model
     order: int = 1000
     default_batch: Callable[[RunSpec], int] | None = None
     default_workers: int = 4

@@ -31,7 +31,7 @@ def summarize(run: Run) -> dict[str, Any]:
     reported = next(
         value
         for task, value in sorted(values.items(), key=lambda item: task_key(item[0]))
-        if value and value.get("test_accuracy") is not None
+        if value and any(name.startswith("test_") for name in value)
     )
     return {
         "strategy": spec.strategy,
@@ -45,7 +45,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "global_batch": spec.batch,
         "parameters": reported["parameters"],
         "final_loss": reported["final_loss"],
-        "test_accuracy": reported["test_accuracy"],
+        **{name: value for name, value in reported.items() if name.startswith("test_")},
         "parameter_digest": {
             task: value["digest"] for task, value in values.items() if value and "digest" in value
         },

@@ -1,18 +1,21 @@
-"""Workloads: the data and the model of a run, described without a framework, so that every strategy
+"""Workloads: the data and the model of a run, ours and a learner's own, so that every strategy
 trains exactly the same thing.
 
-A workload is a function in a file here that is annotated to return a `Workload`, such as `digits`.
+One of ours is a function in a file here that is annotated to return a `Workload`, such as `digits`.
 It is found without being listed. Its parameters are named after the fields of `RunSpec` that it
-uses.
+uses. One of a learner's own is a `Workload` that he or she has made.
 """
 
 import inspect
+import runpy
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from course_lib import lazy
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.workloads.model import Workload
+from course_lib.workloads.workload import OURS, OWN, Workload
 
 WORKLOADS: dict[str, Callable[..., Workload]] = {
     name: function
@@ -20,6 +23,35 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__annotations__.get("return") is Workload
 }
+OURS.update(WORKLOADS)
+
+
+def named(workload: Any) -> str:
+    """The name of a workload that was given by its name, as a `Workload`, or as `file.py:name`.
+
+    Such a file is run, as a module that is imported is. Raises `SpecError` if it cannot be, or if
+    it has no `Workload` of that name.
+    """
+    if isinstance(workload, Workload):
+        return workload.name
+    if not isinstance(workload, str):
+        text = "the name of a workload, or a Workload(...)"
+        raise SpecError("workload", type(workload).__name__, text)
+    path, _, name = workload.rpartition(":")
+    if not path.endswith(".py"):
+        return workload
+    if not Path(path).is_file():
+        raise SpecError("workload", workload, f"there is no file {path}")
+    try:
+        found = runpy.run_path(path, run_name=Path(path).stem)
+    except Exception as error:
+        problem = f"{path} cannot be run: {type(error).__name__}: {error}"
+        raise SpecError("workload", workload, problem) from error
+    if not isinstance(found.get(name), Workload):
+        there = [key for key, value in found.items() if isinstance(value, Workload)]
+        has = f"it has {', '.join(there)}" if there else "it has none"
+        raise SpecError("workload", workload, f"{path} has no Workload called {name}; {has}")
+    return str(found[name].name)
 
 
 def find(name: str) -> Callable[..., Workload]:
@@ -27,8 +59,10 @@ def find(name: str) -> Callable[..., Workload]:
 
     Raises `SpecError` with the nearest name if there is none.
     """
+    if name in OWN:
+        return lambda: OWN[name]
     if name not in WORKLOADS:
-        raise SpecError.unknown("workload", name, WORKLOADS)
+        raise SpecError.unknown("workload", name, [*WORKLOADS, *OWN])
     return WORKLOADS[name]
 
 
@@ -43,4 +77,4 @@ def load(spec: RunSpec) -> Workload:
     return find(spec.workload)(**given)
 
 
-__all__ = ["WORKLOADS", "Workload", "fields", "find", "load"]
+__all__ = ["OWN", "WORKLOADS", "Workload", "fields", "find", "load", "named"]

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib.workloads.model import Conv, Dense, Flatten, Workload
+from course_lib.workloads.examples import Examples
+from course_lib.workloads.layers import Conv, Dense, Flatten
+from course_lib.workloads.workload import Workload
 
 TEST = 360  # examples held back, a fifth; the same ones in every run
 PIXELS, CLASSES = 64, 10
@@ -24,17 +26,16 @@ def digits() -> Workload:
     """A perceptron with one hidden layer, 4,810 parameters; about 0.96 of the test images right
     after 200 steps of 128.
     """
-    return Workload("digits", (Dense(64, relu=True), Dense(CLASSES)), 0.2, *images())
+    layers = (Dense(64, relu=True), Dense(CLASSES))
+    return Workload("digits", *images(), layers=layers, learning_rate=0.2)
 
 
 def digits_cnn() -> Workload:
     """Two convolutions and a dense layer, 3,818 parameters on images of shape (8, 8, 1): fewer to
     send, more to compute for each.
     """
-    x_train, y_train, x_test, y_test = images()
     layers = (Conv(8, 3, relu=True), Conv(16, 3, relu=True), Flatten(), Dense(CLASSES))
-    x_train, x_test = x_train.reshape(-1, 8, 8, 1), x_test.reshape(-1, 8, 8, 1)
-    return Workload("digits_cnn", layers, 0.3, x_train, y_train, x_test, y_test)
+    return Workload("digits_cnn", *images((8, 8, 1)), layers=layers, learning_rate=0.3)
 
 
 def digits_deep() -> Workload:
@@ -48,7 +49,7 @@ def digits_deep() -> Workload:
     """
     blocks = (Dense(DEEP_UNITS, relu=True), Dense(DEEP_UNITS)) * DEEP_BLOCKS
     layers = (*blocks, Dense(DEEP_UNITS, relu=True), Dense(CLASSES))
-    return Workload("digits_deep", layers, 0.07, *images(), gain=DEEP_GAIN)
+    return Workload("digits_deep", *images(), layers=layers, learning_rate=0.07, gain=DEEP_GAIN)
 
 
 def wide(parameters: int) -> Workload:
@@ -60,17 +61,19 @@ def wide(parameters: int) -> Workload:
     as the layer grows, so that the sum over more units changes as fast as before.
     """
     units = max(1, round((parameters - CLASSES) / PER_UNIT))
-    return Workload("wide", (Dense(units, relu=True), Dense(CLASSES)), 0.3, *images())
+    layers = (Dense(units, relu=True), Dense(CLASSES))
+    return Workload("wide", *images(), layers=layers, learning_rate=0.3)
 
 
 @functools.cache
-def images() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """x_train (1437, 64), y_train, x_test (360, 64), y_test; pixels from 0 to 1."""
+def images(shape: tuple[int, ...] = (PIXELS,)) -> tuple[Examples, Examples]:
+    """1437 images of this shape to train with and 360 to test with, pixels from 0 to 1."""
     table = _table()
     x, y = (table[:, :-1] / 16).astype(np.float32), table[:, -1].astype(np.int64)
     order = np.random.default_rng(0).permutation(len(x))  # the file goes writer by writer
     train, test = order[TEST:], order[:TEST]
-    return x[train], y[train], x[test], y[test]
+    x = x.reshape(-1, *shape)
+    return Examples((x[train], y[train])), Examples((x[test], y[test]))
 
 
 def _table() -> np.ndarray:

@@ -12,6 +12,7 @@ from course_lib.strategies.strategy import (
     measured,
     no_all_reduce,
 )
+from course_lib.workloads.workload import Sketch
 
 ONE_DEVICE = Strategy(
     "one_device",
@@ -130,6 +131,13 @@ def _check_tpu(spec: RunSpec, machine: Machine) -> None:
         raise SpecError("cross_device_ops", "nccl", text)
 
 
+def _fits_tpu(spec: RunSpec, model: Sketch) -> None:
+    """No exchange within what XLA compiles for a replica, which cannot be emulated."""
+    if spec.emulate and model.synchronized:
+        text = "BatchNormalization(synchronized=True) needs a real TPU: leave synchronized out"
+        raise SpecError("workload", spec.workload, text)
+
+
 def _tpu_all_reduce(spec: RunSpec) -> Reason:
     if spec.emulate:
         why = f"All {spec.replicas} replicas are devices of one process; one of them adds up."
@@ -157,6 +165,7 @@ TPU = Strategy(
     jobs={"tensorflow": ("worker",), "torch": ()},
     standing=_tpu_standing,
     check=_check_tpu,
+    fits=_fits_tpu,
     order=30,
     one_process=("tensorflow",),
     all_reduce=_tpu_all_reduce,

@@ -15,7 +15,7 @@ from course_lib.strategies.strategy import (
     no_all_reduce,
 )
 from course_lib.workloads.digits import CLASSES, PER_UNIT
-from course_lib.workloads.model import Dense, shapes
+from course_lib.workloads.workload import Sketch
 
 
 def _check_native(spec: RunSpec, machine: Machine) -> None:
@@ -81,18 +81,24 @@ FULLY_SHARDED = Strategy(
 )
 
 
-def _check_tensor(spec: RunSpec, machine: Machine) -> None:
-    """Only pairs of dense layers can be cut, into at most as many pieces as they have hidden units;
-    TensorFlow's DTensor needs pieces of equal size.
+def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
+    """A model of dense layers in pairs, each of which has a hidden unit or more for each worker.
+
+    TensorFlow's DTensor divides only evenly; its shards are the `replicas` of one process.
     """
-    layers = workloads.load(spec).layers
-    dense = [layer for layer in layers if isinstance(layer, Dense)]
-    if len(dense) < len(layers) or len(dense) % 2:
-        text = "cuts dense layers, two at a time: digits, digits_deep and wide have them"
-        raise SpecError("workload", spec.workload, f"tensor_parallel {text}")
+    if spec.framework == "tensorflow" and spec.workload in workloads.OWN:
+        text = "tensor_parallel in TensorFlow cuts the course's own models only"
+        cure = 'framework="torch" cuts a Sequential of Linear layers in pairs'
+        raise SpecError("workload", spec.workload, f"{text}; {cure}")
+    if not model.pairs:
+        have = "digits, digits_deep and wide have them"
+        if spec.workload in workloads.OWN:
+            have = "torch.nn.Sequential of Linear layers, activations between them, with PyTorch"
+        text = f"tensor_parallel cuts dense layers, two at a time: {have}"
+        raise SpecError("workload", spec.workload, text)
     even = spec.framework == "tensorflow"
     field, shards = ("replicas", spec.replicas) if even else ("workers", spec.workers)
-    for units in (layer.units for layer in dense[::2]):
+    for units in model.pairs:
         if shards > units:
             text = f"at most {units}, one for each hidden unit of {spec.workload}"
             raise SpecError(field, shards, text)
@@ -133,7 +139,7 @@ TENSOR_PARALLEL = Strategy(
         ),
         torch=REAL_PROCESSES,
     ),
-    check=_check_tensor,
+    fits=_fits_tensor,
     order=60,
     default_workers=2,
     model_parallel=True,
@@ -142,15 +148,20 @@ TENSOR_PARALLEL = Strategy(
 )
 
 
+def _fits_pipeline(spec: RunSpec, model: Sketch) -> None:
+    """At least one layer with weights for each stage."""
+    if not model.parts:
+        text = "pipeline_parallel cuts a torch.nn.Sequential that shares no weights into stages"
+        raise SpecError("workload", spec.workload, text)
+    if spec.workers > model.parts:
+        has = f"{spec.workload} has {model.parts} layer{'s' * (model.parts > 1)} with weights"
+        most = f"at most {model.parts} stage{'s' * (model.parts > 1)}"
+        raise SpecError("workers", spec.workers, f"{has}, so {most}")
+
+
 def _check_pipeline(spec: RunSpec, machine: Machine) -> None:
-    """Every stage needs a layer with weights, all microbatches are equally large, and 1F1B needs a
-    microbatch for each stage to fill the pipeline.
-    """
-    workload, stages, parts = workloads.load(spec), spec.workers, spec.microbatches
-    layers = sum(len(shape) > 1 for shape in shapes(workload.layers, workload.input_shape))
-    if stages > layers:
-        text = f"{spec.workload} has {layers} layers with weights, so at most {layers} stages"
-        raise SpecError("workers", stages, text)
+    """Microbatches that divide the batch, enough of them."""
+    stages, parts = spec.workers, spec.microbatches
     if spec.batch % parts:
         divisors = [n for n in range(stages, spec.batch + 1) if spec.batch % n == 0]
         near = min(divisors, key=lambda n: abs(n - parts))
@@ -184,6 +195,7 @@ PIPELINE_PARALLEL = Strategy(
     jobs={"torch": ("worker",)},
     order=70,
     check=_check_pipeline,
+    fits=_fits_pipeline,
     default_batch=lambda spec: batch_of(spec.workers, spec.microbatches),
     default_workers=2,
     model_parallel=True,

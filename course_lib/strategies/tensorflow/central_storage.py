@@ -11,6 +11,7 @@ This is a parameter server without a network: one that lives in the process of i
 Source: tf.distribute.experimental.CentralStorageStrategy.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -28,9 +29,19 @@ def worker(task: Task) -> dict[str, Any]:
     """
     devices = use_several(task.device, task.spec.replicas, host_apart=True)
     # Its own choice for a single device would be to keep the variables there, so it is told.
-    return train(
-        task,
-        tf.distribute.experimental.CentralStorageStrategy(
-            compute_devices=devices, parameter_device=HOST
-        ),
+    strategy = tf.distribute.experimental.CentralStorageStrategy(
+        compute_devices=devices, parameter_device=HOST
     )
+    with strategy.scope(), tf.variable_creator_scope(first_replica_writes):
+        return train(task, strategy)
+
+
+def first_replica_writes(create: Callable[..., Any], **options: Any) -> Any:
+    """Make a variable; of those that are not trained, the first replica writes the one copy.
+
+    Moving means of batch normalisation are such, and the state of dropout's random numbers, so all
+    replicas drop the same units.
+    """
+    if not options.get("trainable", True):
+        options["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return create(**options)

@@ -13,6 +13,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from course_lib.cluster.task import Task
 from course_lib.record.events import Phase, Update
 from course_lib.strategies.steps import due, outcome
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, factor_of, over
-from course_lib.strategies.tensorflow.steps import WallClock, accuracy, bytes_on, weights_of
+from course_lib.strategies.tensorflow.steps import WallClock, bytes_on, outputs_of, weights_of
 
 PHASES = ("read", "compute", "reduce")
 
@@ -55,12 +56,16 @@ def train(
     `program` is that of a step; a ps makes an update of `per_update` gradients. What goes on
     `beside` the steps ends with the last of them.
 
-    The test accuracy, where it is due, is that of the parameters as the chief finds them on the ps
-    when a step is complete; meanwhile the workers go on.
+    The metric, where it is due, is that of the parameters as the chief finds them on the ps when a
+    step is complete; meanwhile the workers go on.
     """
     spec, workload = task.spec, workloads.load(task.spec)
     steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
     losses: dict[int, float] = {}
+
+    def measured() -> float:
+        return workload.measure(partial(outputs_of, model.fetched()))
+
     for count, share in enumerate(hand_out(task, coordinator, model, program, beside), 1):
         step, shares = share.step, steps[share.step]
         shares.append(share)
@@ -74,14 +79,13 @@ def train(
             samples = count * spec.per_worker_batch
             task.metric("loss", losses[step], step, samples)
             if due(spec, step + 1):
-                task.metric("accuracy", accuracy(model.fetched(), workload), step, samples)
+                task.metric(workload.metric_name, measured(), step, samples)
             del steps[step]
             task.at_step_end()
     if beside:
         beside.result(PATIENCE)
-    keras, held = model.fetched(), bytes_on(shard.values for shard in model.shards)
-    right, loss = accuracy(keras, workload), losses[spec.steps - 1]
-    found = outcome(workload, weights_of(keras), loss, right, held)
+    metric, held = measured(), bytes_on([shard.values for shard in model.shards] + model.others)
+    found = outcome(task, weights_of(model.keras), losses[spec.steps - 1], metric, held)
     over(task).touch()
     return found
 
@@ -129,7 +133,7 @@ def hand_out(
         while True:
             for _, (n, share) in zip(range(len(pending), ahead), shares, strict=False):
                 indices = workload.batch(n, spec.seed, spec.batch, share, spec.workers)
-                work = tf.constant([n, *indices], tf.int64)  # one tensor: one message
+                work = tf.constant([n, share, *indices], tf.int64)  # one tensor: one message
                 value = line.submit(coordinator.schedule, program, args=(work,))
                 pending[pool.submit(_fetch, value)] = n
             if not pending:

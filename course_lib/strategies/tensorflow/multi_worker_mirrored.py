@@ -25,12 +25,14 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.steps import after, be_patient, loss_of, use, variables_of
+from course_lib.strategies.tensorflow.steps import after, be_patient, use, variables_of
 from course_lib.strategies.tensorflow.training import (
     MEAN,
     Program,
+    ReplicasStep,
     all_at_once,
     descend,
+    gradients_of,
     make_step,
     scheduled_mean,
     train,
@@ -45,22 +47,18 @@ def naive(task: Task) -> dict[str, Any]:
     return train(task, connect(task), naive_step)
 
 
-def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
+def naive_step(training: ReplicasStep) -> Program:
     """A whole step as one graph: gradients, their means one by one, and the update.
 
     The loss is averaged like a gradient, only to be recorded. `after(tensors)` is the time when all
     of them are ready; what depends on it waits for them.
     """
-    variables = variables_of(model)
-
-    def gradients_of_share(images: Any, labels: Any) -> list[Any]:
-        with tf.GradientTape() as tape:
-            loss = loss_of(model(images, training=True), labels)
-        return [loss, *tape.gradient(loss, variables)]
+    strategy, variables = training.strategy, variables_of(training.model)
+    gradients_of_share = gradients_of(training)
 
     @tf.function(autograph=False)
-    def step(images: Any, labels: Any) -> Any:
-        loss, *gradients = strategy.run(gradients_of_share, args=(images, labels))
+    def step(inputs: Any, targets: Any) -> Any:
+        loss, *gradients = strategy.run(gradients_of_share, args=(inputs, targets))
         computed = after([loss, *gradients])
         arrived: list[Any] = []
         # a mean goes to where its variable lives; for the loss, which has none, any will do
@@ -69,7 +67,7 @@ def naive_step(strategy: Any, model: Any, learning_rate: float) -> Program:
                 arrived.append(strategy.extended.reduce_to(MEAN, value, home))
         mean_loss, *means = arrived
         reduced = after(arrived)
-        applied = after([*descend(strategy, variables, means, learning_rate), reduced])
+        applied = after([*descend(strategy, variables, means, training.rate), reduced])
         return tf.stack([tf.cast(mean_loss, tf.float64), computed, reduced, applied])
 
     return step

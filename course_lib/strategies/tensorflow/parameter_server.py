@@ -33,7 +33,19 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import report, train
 from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
-from course_lib.strategies.tensorflow.steps import after, hold, loss_of
+from course_lib.strategies.tensorflow.steps import (
+    after,
+    gradient,
+    hold,
+    is_seed,
+    loss_of,
+    mode,
+    seed_of,
+    total,
+)
+
+DRAWS = 1000
+"""So many random numbers of a layer are told apart in a step."""
 
 Push = Callable[[Shard, Any, Any], Any]
 """In the graph, `push(shard, number, gradients)` sends a ps its piece of the gradients of step
@@ -63,25 +75,33 @@ def chief(task: Task) -> dict[str, Any]:
 
 def make_step(task: Task, model: Model, push: Push) -> Any:
     """The program of a step for one share: `step(work)`, where `work` is [number of the step,
-    indices of the examples]. It returns a `report`.
+    share, indices of the examples]. It returns a `report`.
+
+    All training examples are constants of the graph, and travel with it to each worker: 2 GB of
+    them at most, which is the limit of a graph. Then a step's message has only their indices.
 
     `after(tensors)` is the time when all of them are ready; `hold(tensors, time)` are the tensors,
     not to be used before that time. So each phase starts when the one before it has ended.
     """
     workload = workloads.load(task.spec)
+    examples, compare = workload.train.take(slice(None)), loss_of(workload)
 
     @tf.function(autograph=False)  # no loops or conditions on tensors need translating
     def step(work: Any) -> Any:
-        number, indices = work[0], work[1:]
+        number, share, indices = work[0], work[1], work[2:]
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         begun = tf.timestamp()
-        images, labels = tf.gather(workload.x_train, indices), tf.gather(workload.y_train, indices)
+        inputs, targets = (tf.gather(values, indices) for values in examples)
         versions, values = pull(model)
-        pulled = after([begun, images, labels, *values])
-        loss, gradients = compute(model, hold(values, pulled), images, labels)
+        others = pull_others(task, model, number, share)
+        pulled = after([begun, inputs, targets, *values, *others])
+        loss, gradients, changed = compute(
+            model, compare, hold(values, pulled), others, inputs, targets
+        )
         # an emulated device sleeps here
         computed = device_time(task, worker, pulled, after([loss, *gradients]))
-        gradients = hold(gradients, computed)
+        with tf.control_dependencies(push_others(model, share, others, changed)):
+            gradients = hold(gradients, computed)
         updates = [
             push(shard, number, piece)
             for shard, piece in zip(model.shards, model.cut(gradients), strict=True)
@@ -89,7 +109,7 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
         pushed = after(updates)
         return report(worker, loss, [begun, pulled, computed, pushed], versions, updates)
 
-    return step.get_concrete_function(tf.TensorSpec([1 + task.spec.per_worker_batch], tf.int64))
+    return step.get_concrete_function(tf.TensorSpec([2 + task.spec.per_worker_batch], tf.int64))
 
 
 def pull(model: Model) -> tuple[list[Any], list[Any]]:
@@ -106,13 +126,57 @@ def pull(model: Model) -> tuple[list[Any], list[Any]]:
     return versions, model.together(pieces)
 
 
-def compute(model: Model, values: list[Any], images: Any, labels: Any) -> tuple[Any, list[Any]]:
-    """The loss, and its gradients, of the model with these values in place of its variables."""
+def compute(
+    model: Model, compare: Any, values: list[Any], others: list[Any], inputs: Any, targets: Any
+) -> tuple[Any, list[Any], list[Any]]:
+    """The loss, its gradients, and the new `others`, of the model with these values in place of its
+    variables and these others in place of those that are not trained.
+    """
     with tf.GradientTape() as tape:
         tape.watch(values)
-        logits, _ = model.keras.stateless_call(values, [], images, training=True)
-        loss = loss_of(logits, labels)
-    return loss, tape.gradient(loss, values)
+        outputs, changed, own = model.keras.stateless_call(
+            values, others, inputs, return_losses=True, **mode(model.keras, training=True)
+        )
+        loss = total(compare, outputs, targets, own)
+    return loss, gradient(tape, loss, values), changed
+
+
+def pull_others(task: Task, model: Model, number: Any, share: Any) -> list[Any]:
+    """The values of the variables that are not trained.
+
+    Those of random numbers, such as dropout's, lie nowhere: they follow from the run's seed, the
+    step and the share, so that they do not depend on who computes it.
+    """
+    stored, found = iter(model.others), []
+    for variable in model.keras.non_trainable_variables:
+        if is_seed(variable):
+            with tf.init_scope():  # its value is read now, not in the graph
+                seed = seed_of(variable.numpy(), task.spec.seed)
+            count = (number * task.spec.workers + share) * DRAWS
+            found.append(tf.stack([tf.constant(seed, tf.int64), count]))
+        else:
+            found.append(next(stored).read_value())
+    return found
+
+
+def push_others(model: Model, share: Any, before: list[Any], changed: list[Any]) -> list[Any]:
+    """Store what the first share of a step made of the variables that are not trained, such as the
+    moving means of batch normalisation; what the other shares made of them is dropped. It is done
+    before the gradients are sent, so that no later step begins without it where all wait for them.
+    """
+    every = zip(model.keras.non_trainable_variables, before, changed, strict=True)
+    pairs = [(old, new) for variable, old, new in every if not is_seed(variable)]
+    stores = [
+        (variable, new)
+        for variable, (old, new) in zip(model.others, pairs, strict=True)
+        if new is not old  # a frozen weight
+    ]
+
+    def store() -> Any:
+        with tf.control_dependencies([variable.assign(new) for variable, new in stores]):
+            return tf.constant(True)
+
+    return [tf.cond(share == 0, store, lambda: tf.constant(False))] if stores else []
 
 
 def apply_at_once(shard: Shard, gradients: Any, learning_rate: float) -> Any:

@@ -19,7 +19,16 @@ from tensorflow.python.data.experimental.ops import testing
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.record.rundir import folder_name
-from course_lib.strategies.tensorflow.steps import after, build, pack, unpack, use, variables_of
+from course_lib.strategies.tensorflow.steps import (
+    after,
+    build,
+    is_seed,
+    pack,
+    unpack,
+    use,
+    variables_of,
+    weights_of,
+)
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
 POLL = 0.05  # seconds between two looks at the files of others
@@ -118,12 +127,14 @@ class Model:
 
     Laid end to end, its variables are one long vector, which is cut into as many pieces of equal
     length as there are ps. So every ps holds, sends and receives the same number of bytes, however
-    unequal the layers are.
+    unequal the layers are. What is not trained, such as the moving means of batch normalisation and
+    frozen weights, lies whole on the first ps: the `others`, in the order of `kept`.
     """
 
     keras: Any
     shards: list[Shard]
     learning_rate: float
+    others: list[Any]
 
     def cut(self, tensors: Sequence[Any]) -> Any:
         """The piece of each shard, of tensors that are shaped like the model's variables."""
@@ -138,7 +149,14 @@ class Model:
         values = self.together([shard.values.read_value() for shard in self.shards])
         for variable, value in zip(variables_of(self.keras), values, strict=True):
             variable.assign(value)
+        for variable, other in zip(self.kept, self.others, strict=True):
+            variable.assign(other.read_value())
         return self.keras
+
+    @property
+    def kept(self) -> list[Any]:
+        """The Keras variables that are not trained, without the states of random numbers."""
+        return [each for each in self.keras.non_trainable_variables if not is_seed(each)]
 
 
 def connect(task: Task) -> tuple[Any, Model]:
@@ -156,14 +174,17 @@ def connect(task: Task) -> tuple[Any, Model]:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     _copy_once_from_each(spec.workers)
-    parameters = np.concatenate([w.reshape(-1) for w in workload.initial_weights(spec.seed)])
+    keras = build(workload, spec.seed)
+    parameters = np.concatenate([weight.reshape(-1) for weight in weights_of(keras)])
     shards = []
     for k, piece in enumerate(np.array_split(parameters, spec.ps)):
         with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):
             values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
         shards.append(Shard(f"ps:{k}", values.device, values, version))
-    rate = spec.learning_rate or workload.learning_rate
-    return coordinator, Model(build(workload, spec.seed), shards, rate)
+    model = Model(keras, shards, spec.learning_rate or workload.learning_rate, [])
+    with tf.device(shards[0].device):
+        model.others.extend(tf.Variable(each.numpy()) for each in model.kept)
+    return coordinator, model
 
 
 def _await_servers(task: Task) -> None:

@@ -8,6 +8,7 @@ starting before the stamp. That costs microseconds; leaving the graph between ph
 dispatch for each.
 """
 
+import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,11 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 
+from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.workloads.model import Conv, Dense, Flatten, Layer, Workload
+from course_lib.strategies.steps import trying
+from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
+from course_lib.workloads.workload import Sketch, Workload
 
 SILENCE = 60
 """Seconds after which a worker that says nothing is given up."""
@@ -86,15 +90,41 @@ def unpack(vector: Any, shapes: Sequence[Any]) -> list[Any]:
 # --- models ---
 
 
-def build(workload: Workload, seed: int) -> keras.Sequential:
-    """The model, which turns images (batch, *input shape) into logits (batch, classes).
+def build(workload: Workload, seed: int) -> keras.Model:
+    """The model, with the weights that every run of this seed starts from.
 
     Call it in a strategy's scope, which places its variables.
     """
+    if not workload.layers:
+        return with_variables(from_builder(workload, seed), workload)
     weights = iter(workload.initial_weights(seed))
     return keras.Sequential(
         [keras.Input(workload.input_shape), *(_layer(layer, weights) for layer in workload.layers)]
     )
+
+
+def from_builder(workload: Workload, seed: int) -> Any:
+    """What a learner's own builder returns. Keras draws the seeds of initial weights and of dropout
+    from the random numbers that are seeded here.
+    """
+    assert workload.tensorflow
+    keras.utils.set_random_seed(seed)
+    return workload.tensorflow()
+
+
+def with_variables(model: keras.Model, workload: Workload) -> keras.Model:
+    """The model with all its variables: some only make them at their first call."""
+    if not model.built:
+        model(workload.train.take(slice(2))[0], **mode(model, training=False))
+    return model
+
+
+def mode(model: keras.Model, training: bool) -> dict[str, bool]:
+    """What a call is told of training or not: nothing, as in Keras' `fit`, if the model's `call`
+    has no such argument.
+    """
+    takes = "training" in inspect.signature(model.call).parameters
+    return {"training": training} if takes else {}
 
 
 def _layer(layer: Layer, weights: Any) -> Any:
@@ -120,17 +150,34 @@ def _given(values: np.ndarray) -> Callable[..., Any]:
     return lambda shape, dtype=None: tf.constant(values)
 
 
-def variables_of(model: keras.Sequential) -> list[Any]:
-    """The model's trained `tf.Variable`s, as the strategy made them."""
+def variables_of(model: keras.Model) -> list[Any]:
+    """The model's trained `tf.Variable`s, as the strategy made them: not those of layers with
+    `trainable=False`. One that two layers share is there once.
+    """
     return [variable.value for variable in model.trainable_variables]
 
 
-def weights_of(model: keras.Sequential) -> list[np.ndarray]:
-    """This process's own copy of the weights."""
-    strategy = tf.distribute.get_strategy()
-    return [
-        strategy.experimental_local_results(variable)[0].numpy() for variable in variables_of(model)
-    ]
+def copies_of(variable: Any) -> tuple[Any, ...]:
+    """The copies of a variable that this process holds."""
+    copies: tuple[Any, ...] = tf.distribute.get_strategy().experimental_local_results(variable)
+    return copies
+
+
+def weights_of(model: keras.Model) -> list[np.ndarray]:
+    """This process's own copy of the trained weights."""
+    return [copies_of(variable)[0].numpy() for variable in variables_of(model)]
+
+
+def is_seed(variable: keras.Variable) -> bool:
+    """Whether it is the state of a `keras.random.SeedGenerator`, such as dropout has: [seed,
+    count]. In each draw the count goes up by one.
+    """
+    return str(variable.name) == "seed_generator_state"
+
+
+def seed_of(state: np.ndarray, seed: int, share: int = 0) -> int:
+    """The seed with which a share of the batch draws, in place of the one in this state."""
+    return int(np.random.SeedSequence([seed, int(state[0]), share]).generate_state(1)[0])
 
 
 def bytes_on(tensors: Iterable[Any]) -> dict[str, int]:
@@ -141,18 +188,65 @@ def bytes_on(tensors: Iterable[Any]) -> dict[str, int]:
     return dict(found)
 
 
-def loss_of(logits: Any, labels: Any) -> Any:
-    """Mean softmax cross entropy of logits (batch, classes) and labels (batch,)."""
+def outputs_of(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
+    """What this process's first copy of a model makes of inputs when it is not being trained."""
+    trained, others = (
+        [copies_of(variable.value)[0] for variable in variables]
+        for variables in (model.trainable_variables, model.non_trainable_variables)
+    )
+    told = mode(model, training=False)
+    outputs, _ = model.stateless_call(trained, others, tf.constant(inputs), **told)
+    values: np.ndarray = tf.cast(outputs, tf.float32).numpy()
+    return values
+
+
+# --- losses and their gradients ---
+
+
+def cross_entropy(logits: Any, classes: Any) -> Any:
+    """The mean softmax cross entropy of logits (..., classes) and classes (...)."""
     return tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=classes, logits=logits)
     )
 
 
-def accuracy(model: keras.Sequential, workload: Workload) -> float:
-    """The share of test images that the model gets right."""
-    return float(
-        np.mean(np.argmax(model(workload.x_test, training=False), axis=-1) == workload.y_test)
-    )
+def mean_squared_error(outputs: Any, targets: Any) -> Any:
+    """The mean of the squared differences of outputs and targets of the same shape."""
+    if outputs.shape != targets.shape:  # TensorFlow would compare each with each
+        raise ValueError("outputs and targets must have the same shape")
+    return tf.reduce_mean(tf.math.squared_difference(outputs, tf.cast(targets, outputs.dtype)))
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "cross_entropy": cross_entropy,
+    "mean_squared_error": mean_squared_error,
+    "next_token": cross_entropy,  # over all places of (batch, length)
+}
+
+
+def loss_of(workload: Workload) -> Callable[..., Any]:
+    """The workload's loss: of outputs and targets, the mean over the batch. Those of Keras are
+    given the targets first.
+    """
+    given = workload.loss
+    if isinstance(given, keras.losses.Loss):
+        return lambda outputs, targets: given(targets, outputs)
+    return given if callable(given) else LOSSES[given]
+
+
+def total(loss_of: Callable[..., Any], outputs: Any, targets: Any, own: Sequence[Any]) -> Any:
+    """The loss of outputs, which are float32 unless the model computes in bfloat16, and the losses
+    that the model has of its `own`, such as those of regularizers.
+    """
+    loss = loss_of(tf.cast(outputs, tf.float32), targets)
+    return tf.add_n([loss, *own]) if own else loss
+
+
+def gradient(tape: Any, loss: Any, variables: Sequence[Any]) -> list[Any]:
+    """The gradients of the variables, each a whole tensor: TensorFlow's own of an embedding has
+    only the rows that were looked up.
+    """
+    return [tf.convert_to_tensor(each) for each in tape.gradient(loss, variables)]
 
 
 # --- devices: TensorFlow would take all memory of every GPU it sees, in each process ---
@@ -219,4 +313,72 @@ def be_patient(task: Task) -> None:
         service_leader="/job:worker/replica:0/task:0",
         heartbeat_timeout_in_ms=SILENCE * 1000,
         coordinated_jobs=[workers],
+    )
+
+
+# --- the trial of a learner's own model ---
+
+BATCH_NORM = (
+    "Batch normalisation takes means and variances of each replica's own share of a batch; "
+    "keras.layers.BatchNormalization(synchronized=True) takes them over all replicas, except with "
+    "parameter servers."
+)
+
+
+def sketch(task: Task) -> Sketch:
+    """What is known of the model of this task's workload, after one step with two examples.
+
+    Raises `ValueError` that says what it cannot do.
+    """
+    use("cpu")
+    keras.config.disable_traceback_filtering()  # it wraps errors in pages of text
+    workload = workloads.load(task.spec)
+    inputs, targets = workload.train.take(slice(2))
+    with trying("its tensorflow builder fails"):
+        model = from_builder(workload, task.spec.seed)
+    if not isinstance(model, keras.Model):
+        kind = type(model).__name__
+        raise ValueError(f"its tensorflow builder returns a {kind}, no keras.Model")
+    with trying(f"its model cannot take inputs of shape {inputs.shape}"), tf.GradientTape() as tape:
+        with_variables(model, workload)
+        told = mode(model, training=True)
+        outputs = model(tf.constant(inputs), **told)
+    if not tf.is_tensor(outputs):
+        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
+    if not model.trainable_variables:
+        raise ValueError("its model has no parameters to train")
+    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
+    if workload.loss in ("cross_entropy", "next_token"):
+        workload.check_classes(outputs.shape[-1])
+    with trying(f"its loss cannot compare {shapes}"), tape:
+        loss = loss_of(workload)(outputs, tf.constant(targets))
+    if loss.shape.rank:
+        text = "not one number: it must be the mean over the batch"
+        raise ValueError(f"its loss returns a tensor of shape {tuple(loss.shape)}, {text}")
+    if not np.isfinite(loss):
+        raise ValueError(f"its loss for the first two examples is {float(loss)}")
+    gradients = tape.gradient(loss, variables_of(model))
+    paths = [variable.path for variable in model.trainable_variables]
+    unused = [path for path, each in zip(paths, gradients, strict=True) if each is None]
+    if unused:
+        cure = "use them, or freeze their layers with trainable=False"
+        raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
+
+    @tf.function(autograph=False)
+    def graph(inputs: Any, targets: Any) -> Any:
+        return loss_of(workload)(model(inputs, **told), targets)
+
+    with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
+        graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
+    with trying(f"its metric cannot compare {shapes}"):
+        workload.metric_of(outputs_of(model, inputs), targets)
+    norms = [
+        layer.synchronized
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    return Sketch(
+        parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
+        notes=() if all(norms) else (BATCH_NORM,),
+        synchronized=any(norms),
     )

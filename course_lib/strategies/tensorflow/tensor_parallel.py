@@ -46,11 +46,11 @@ def worker(task: Task) -> dict[str, Any]:
     names = [name.strip("/").upper() for name in use_several("cpu", spec.replicas)]
     mesh = dtensor.create_mesh([(MESH_DIM, spec.replicas)], devices=names)
     step = MeshStep(task, mesh, cut_model(workload, spec.seed, mesh))
-    compute, apply = make_step(workload.layers, step.variables, step.rate)
+    compute, apply = make_step(workload, step.variables, step.rate)
     while step.begin():
-        images, labels = step.read()
+        inputs, targets = step.read()
         with step.computing(part=1 / spec.replicas):
-            value, gradients = compute(images, labels)
+            value, gradients = compute(inputs, targets)
             loss = float(dtensor.unpack(value)[0].numpy())
         with step.applying():
             apply(gradients)
@@ -89,25 +89,27 @@ def on_all(value: np.ndarray, mesh: Any) -> Any:
     return dtensor.copy_to_mesh(tf.constant(value), dtensor.Layout.replicated(mesh, value.ndim))
 
 
-def forward(layers: tuple[Any, ...], variables: list[Any], images: Any) -> Any:
+def forward(layers: tuple[Any, ...], variables: list[Any], values: Any) -> Any:
     """Logits (batch, classes): nothing here says on which device anything happens."""
     for layer, kernel, bias in zip(layers, variables[::2], variables[1::2], strict=True):
-        images = tf.matmul(images, kernel) + bias
-        images = tf.nn.relu(images) if layer.relu else images
-    return images
+        values = tf.matmul(values, kernel) + bias
+        values = tf.nn.relu(values) if layer.relu else values
+    return values
 
 
 def make_step(
-    layers: tuple[Any, ...], variables: list[Any], rate: float
+    workload: workloads.Workload, variables: list[Any], rate: float
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The two halves of a step, each compiled on its first call: the loss and all gradients;
     variable -= rate * gradient.
     """
 
+    compare = loss_of(workload)
+
     @tf.function(autograph=False)
-    def compute(images: Any, labels: Any) -> Any:
+    def compute(inputs: Any, targets: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = loss_of(forward(layers, variables, images), labels)
+            loss = compare(forward(workload.layers, variables, inputs), targets)
         return loss, tape.gradient(loss, variables)
 
     @tf.function(autograph=False)
@@ -136,10 +138,13 @@ class MeshStep(TrainingStep):
         )
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
-        images, labels = self.workload.x_train[indices], self.workload.y_train[indices]
-        return on_all(images, self.mesh), on_all(labels, self.mesh)
+        inputs, targets = self.workload.train.take(indices)
+        return on_all(inputs, self.mesh), on_all(targets, self.mesh)
 
-    def accuracy(self) -> float:
-        images = on_all(self.workload.x_test, self.mesh)
-        logits = dtensor.unpack(forward(self.workload.layers, self.variables, images))[0].numpy()
-        return float(np.mean(np.argmax(logits, -1) == self.workload.y_test))
+    def measure(self) -> float:
+        return self.workload.measure(self._outputs)
+
+    def _outputs(self, inputs: np.ndarray) -> np.ndarray:
+        outputs = forward(self.workload.layers, self.variables, on_all(inputs, self.mesh))
+        values: np.ndarray = dtensor.unpack(outputs)[0].numpy()
+        return values

@@ -30,6 +30,7 @@ from course_lib.strategies.tensorflow.steps import after, use_several, variables
 from course_lib.strategies.tensorflow.training import (
     Gradients,
     Program,
+    ReplicasStep,
     all_at_once,
     descend,
     gradients_of,
@@ -69,29 +70,30 @@ def on_tpu(replicas: int) -> Any:
     return tf.distribute.TPUStrategy(resolver, experimental_device_assignment=cores)
 
 
-def one_program(strategy: Any, model: Any, learning_rate: float) -> Program:
+def one_program(training: ReplicasStep) -> Program:
     """The step of `make_step` as one program on every core, as a TPU needs it.
 
     A program on a TPU cannot look at a clock, so there is one time for all that it did: the trace
     shows the whole step as `compute`. The tests run it on logical devices only; no TPU
     has seen it yet.
     """
-    variables, gradients_in = variables_of(model), gradients_of(model)
+    strategy, variables = training.strategy, variables_of(training.model)
+    gradients_in = gradients_of(training)
 
     def together(strategy: Any, values: list[Any]) -> Any:
         """The mean of what all replicas computed, and the update."""
         loss, *means = all_at_once(strategy, values, variables)
-        descend(strategy, variables, means, learning_rate)
+        descend(strategy, variables, means, training.rate)
         return loss
 
-    def replica(images: Any, labels: Any) -> Any:
+    def replica(inputs: Any, targets: Any) -> Any:
         return tf.distribute.get_replica_context().merge_call(
-            together, args=(gradients_in(images, labels),)
+            together, args=(gradients_in(inputs, targets),)
         )
 
     @tf.function(autograph=False)
-    def step(images: Any, labels: Any) -> Any:
-        loss = strategy.experimental_local_results(strategy.run(replica, args=(images, labels)))[0]
+    def step(inputs: Any, targets: Any) -> Any:
+        loss = strategy.experimental_local_results(strategy.run(replica, args=(inputs, targets)))[0]
         done = after([loss])
         return tf.stack([tf.cast(loss, tf.float64), done, done, done])
 

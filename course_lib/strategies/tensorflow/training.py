@@ -13,8 +13,11 @@ replicas in all processes together. Source:
 tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,13 +28,19 @@ from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep
 from course_lib.strategies.tensorflow.steps import (
     WallClock,
-    accuracy,
     after,
     build,
     bytes_on,
+    copies_of,
+    gradient,
     hold,
+    is_seed,
     loss_of,
+    mode,
+    outputs_of,
     pack,
+    seed_of,
+    total,
     unpack,
     variables_of,
     weights_of,
@@ -40,27 +49,26 @@ from course_lib.strategies.tensorflow.steps import (
 MEAN = tf.distribute.ReduceOp.MEAN
 
 Gradients = Callable[[Any, Any], list[Any]]
-"""A replica's images and labels -> its loss and, after it, the gradient of each variable."""
+"""A replica's inputs and targets -> its loss and, after it, the gradient of each variable."""
 
 Average = Callable[[Any, list[Any], list[Any]], list[Any]]
 """The strategy, a loss with its gradients, and the variables -> the means over all replicas."""
 
 Program = Callable[[Any, Any], Any]
-"""A tf.function of images and labels; it returns a float64 vector [loss, computed, reduced,
+"""A tf.function of inputs and targets; it returns a float64 vector [loss, computed, reduced,
 applied]: the mean loss over the global batch, and the wall-clock times at which the gradients,
 their mean and the new variables were ready."""
 
 
-def gradients_of(model: Any) -> Gradients:
+def gradients_of(step: ReplicasStep) -> Gradients:
     """The function that a replica of the model computes."""
-    variables = variables_of(model)
+    model, variables, told = step.model, variables_of(step.model), mode(step.model, training=True)
 
-    def gradients(images: Any, labels: Any) -> list[Any]:
+    def gradients(inputs: Any, targets: Any) -> list[Any]:
         with tf.GradientTape() as tape:
-            logits = model(images, training=True)
-            # they are float32, unless the model computes in bfloat16
-            loss = loss_of(tf.cast(logits, tf.float32), labels)
-        return [loss, *tape.gradient(loss, variables)]
+            outputs = model(inputs, **told)
+            loss = total(step.loss_of, outputs, targets, model.losses)
+        return [loss, *gradient(tape, loss, variables)]
 
     return gradients
 
@@ -121,9 +129,7 @@ _errors: list[Exception] = []  # what went wrong in an exchange; TensorFlow make
 
 
 def make_step(
-    strategy: Any,
-    model: Any,
-    learning_rate: float,
+    training: ReplicasStep,
     average: Average = all_at_once,
     compiler: Callable[[Gradients], Gradients] = lambda gradients: gradients,
 ) -> Program:
@@ -132,23 +138,24 @@ def make_step(
     `average` forms the means over all replicas; `compiler` may compile the replica's part of the
     graph, which is `gradients_of`, in another way.
     """
-    variables, gradients_in = variables_of(model), compiler(gradients_of(model))
+    strategy, variables = training.strategy, variables_of(training.model)
+    gradients_in = compiler(gradients_of(training))
 
-    def compute(images: Any, labels: Any) -> tuple[Any, list[Any]]:
-        values = gradients_in(images, labels)
+    def compute(inputs: Any, targets: Any) -> tuple[Any, list[Any]]:
+        values = gradients_in(inputs, targets)
         computed = after(values)
         return computed, hold(values, computed)
 
     # No loops or conditions on tensors need translating, and without a search for them (autograph)
     # it is compiled in half the time.
     @tf.function(autograph=False)
-    def step(images: Any, labels: Any) -> Any:
-        computed, values = strategy.run(compute, args=(images, labels))
+    def step(inputs: Any, targets: Any) -> Any:
+        computed, values = strategy.run(compute, args=(inputs, targets))
         loss, *means = average(strategy, values, variables)
         reduced = after([loss, *means])
         # A variable is updated as soon as its own mean is there. To hold all back until `reduced`
         # would take a message for every operation on another device.
-        applied = after([*descend(strategy, variables, means, learning_rate), reduced])
+        applied = after([*descend(strategy, variables, means, training.rate), reduced])
         # by the last replica of this process
         computed = tf.reduce_max(strategy.experimental_local_results(computed))
         loss = strategy.experimental_local_results(loss)[0]
@@ -158,24 +165,27 @@ def make_step(
 
 
 def train(
-    task: Task, strategy: Any, make: Callable[[Any, Any, float], Program] = make_step
+    task: Task, strategy: Any, make: Callable[[ReplicasStep], Program] = make_step
 ) -> dict[str, Any]:
     """Train the run's workload under `strategy`.
 
-    `make` builds the step of a strategy, a model and a learning rate. Returns the task's result
-    (see `outcome`); the digest is that of this process's first copy of the parameters.
+    `make` builds the program of a step. Returns the task's result (see `outcome`); the digest is
+    that of this process's first copy of the parameters.
     """
     with strategy.scope():
         step = ReplicasStep(task, strategy)
-        program = make(strategy, step.model, step.rate)
+        program = make(step)
         while step.begin():
-            images, labels = step.read(task.index, task.spec.workers)
-            step.done(step.run(program, images, labels))
+            inputs, targets = step.read(task.index, task.spec.workers)
+            step.done(step.run(program, inputs, targets))
         return step.result()
 
 
 class ReplicasStep(TrainingStep):
-    """A training step of the replicas that this process has under a strategy of tf.distribute."""
+    """A training step of the replicas that this process has under a strategy of tf.distribute.
+
+    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch.
+    """
 
     def __init__(self, task: Task, strategy: Any) -> None:
         self.strategy = strategy
@@ -183,9 +193,22 @@ class ReplicasStep(TrainingStep):
         self._wall = WallClock()
         self._compiled: Any = None
         super().__init__(task, [("all", device) for device in self.variables_on()])
+        self.loss_of = loss_of(self.workload)
+        self._draw_apart()
+
+    def _draw_apart(self) -> None:
+        """Give the replicas of all tasks seeds of their own, for dropout and the like.
+
+        All are built with the same ones. A state counts its draws, so each step has other random
+        numbers, and a run that is repeated has the same.
+        """
+        for variable in filter(is_seed, self.model.non_trainable_variables):
+            for replica, state in enumerate(copies_of(variable.value)):
+                share = self.task.index * self.spec.replicas + replica
+                state.assign([seed_of(state.numpy(), self.spec.seed, share), 0])
 
     def variables_on(self) -> dict[str, int]:
-        copies = map(self.strategy.experimental_local_results, variables_of(self.model))
+        copies = (copies_of(variable.value) for variable in self.model.weights)
         return bytes_on(itertools.chain.from_iterable(copies))
 
     def weights(self) -> list[np.ndarray]:
@@ -195,9 +218,8 @@ class ReplicasStep(TrainingStep):
         """Where the process has several replicas, each gets an equal part of the examples."""
 
         def tensors(part: np.ndarray) -> tuple[Any, Any]:
-            return tf.constant(self.workload.x_train[part]), tf.constant(
-                self.workload.y_train[part]
-            )
+            inputs, targets = self.workload.train.take(part)
+            return tf.constant(inputs), tf.constant(targets)
 
         if self.spec.replicas == 1:
             return tensors(indices)
@@ -207,16 +229,16 @@ class ReplicasStep(TrainingStep):
         )
         return values
 
-    def accuracy(self) -> float:
-        return accuracy(self.model, self.workload)
+    def measure(self) -> float:
+        return self.workload.measure(partial(outputs_of, self.model))
 
-    def run(self, program: Any, images: Any, labels: Any) -> float:
+    def run(self, program: Any, inputs: Any, targets: Any) -> float:
         """Run the graph that computes, averages and applies, and record each; the loss."""
         with self.computing():
             # a call of the tf.function itself would look for what it compiled, in every step
-            self._compiled = self._compiled or program.get_concrete_function(images, labels)
+            self._compiled = self._compiled or program.get_concrete_function(inputs, targets)
             try:
-                loss, *stamps = self._compiled(images, labels).numpy().tolist()
+                loss, *stamps = self._compiled(inputs, targets).numpy().tolist()
             except tf.errors.OpError as error:
                 raise _errors[0] if _errors else error from None
             offset = self._wall.offset()

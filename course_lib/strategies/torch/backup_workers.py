@@ -43,9 +43,9 @@ def worker(task: Task) -> dict[str, Any]:
         step.number = shards[0].version
         if step.number == spec.steps:
             break
-        images, labels = step.read(task.index, spec.workers, batch)
+        inputs, targets = step.read(task.index, spec.workers, batch)
         with step.computing():
-            loss, gradient = compute(step.model, images, labels)
+            loss, gradient = compute(step, inputs, targets)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_with_the_last_that_counts)
         servers.done(replies)

@@ -32,11 +32,11 @@ from course_lib.strategies.torch.steps import (
     TorchStep,
     build,
     flat,
-    loss_of,
     model_of,
+    trained,
     use,
 )
-from course_lib.workloads.model import digest
+from course_lib.workloads.workload import digest
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -51,10 +51,10 @@ def worker(task: Task) -> dict[str, Any]:
     step = TorchStep(task, central, device=device)
     while step.begin():
         fetch(model, central)
-        images, labels = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss = loss_of(model(images), labels)
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            loss = step.loss_of(model(inputs), targets)
+            gradients = torch.autograd.grad(loss, trained(model))
         with step.reducing():
             slots[task.index].copy_(flat([loss, *gradients]))
             if first:
@@ -78,10 +78,10 @@ def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
 
     A slot is a row: the loss of a replica, then all its gradients.
     """
-    workload = workloads.load(task.spec)
-    central = build(workload, task.spec.seed)
-    parameters = shared(task, "parameters", workload.parameters)
-    slots = shared(task, "slots", task.spec.workers * (1 + workload.parameters))
+    central = build(workloads.load(task.spec), task.spec.seed)
+    count = sum(parameter.numel() for parameter in trained(central))
+    parameters = shared(task, "parameters", count)
+    slots = shared(task, "slots", task.spec.workers * (1 + count))
     move(central, parameters, fill=task.index == 0)
     meet("all workers to map the shared memory")
     if task.index == 0:  # all have mapped the files, and need their names no longer
@@ -105,8 +105,8 @@ def move(model: Any, memory: torch.Tensor, fill: bool) -> None:
     With `fill` they keep their values; otherwise they take those that are there.
     """
     if fill:
-        memory.copy_(flat(model.parameters()))
-    vector_to_parameters(memory, model.parameters())  # they become views of it
+        memory.copy_(flat(trained(model)))
+    vector_to_parameters(memory, trained(model))  # they become views of it
 
 
 def fetch(model: Any, central: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from course_lib.strategies.torch.steps import TorchStep, loss_of
+from course_lib.strategies.torch.steps import TorchStep
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
 
@@ -27,13 +27,13 @@ class LossAmongGradients(torch.nn.Module):
     loss and added to it, so that its gradient is the loss.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, step: TorchStep) -> None:
         super().__init__()
-        self.model = model
-        self.zero = torch.nn.Parameter(torch.zeros((), device=next(model.parameters()).device))
+        self.model, self.loss_of = step.model, step.loss_of
+        self.zero = torch.nn.Parameter(torch.zeros((), device=step.device))
 
-    def forward(self, images: Any, labels: Any) -> Any:
-        loss = loss_of(self.model(images), labels)
+    def forward(self, inputs: Any, targets: Any) -> Any:
+        loss = self.loss_of(self.model(inputs), targets)
         return loss + loss.detach() * self.zero
 
     def mean_loss(self) -> float:

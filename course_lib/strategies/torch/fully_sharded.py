@@ -34,7 +34,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, join, loss_of, model_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, tied
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def worker(task: Task) -> dict[str, Any]:
     step = TorchStep(task, model, f"shard {task.index}")
     shard(model, init_device_mesh(step.device.type, (workers,)), step)
     while step.begin():
-        images, labels = step.read(task.index, workers)
+        inputs, targets = step.read(task.index, workers)
         with step.computing():
-            loss = loss_of(model(images), labels)
+            loss = step.loss_of(model(inputs), targets)
             loss.backward()
         with step.reducing():
             mean = loss.detach() / workers
@@ -59,12 +59,24 @@ def worker(task: Task) -> dict[str, Any]:
 
 def shard(model: Any, mesh: Any, step: TorchStep) -> Any:
     """The same model, the parameters of each layer spread over the workers of `mesh`."""
-    for layer in model:
-        if list(layer.parameters()):
-            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-            layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step))
-            layer.set_custom_reduce_scatter(Collective(dist.reduce_scatter_tensor, step))
-    return fully_shard(model, mesh=mesh)
+    for layer in [*layers(model), model]:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=layer is not model)
+        layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step))
+        layer.set_custom_reduce_scatter(Collective(dist.reduce_scatter_tensor, step))
+    return model
+
+
+def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The parts of a model that are gathered one after the other: its children with parameters,
+    those of a list of blocks each by itself. None if some share a weight: it is then gathered as
+    a whole.
+    """
+    found: list[torch.nn.Module] = []
+    for child in model.children():
+        blocks = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
+        found += child.children() if blocks else [child]
+    found = [part for part in found if any(True for _ in part.parameters())]
+    return [] if tied(model) else found
 
 
 class Collective:

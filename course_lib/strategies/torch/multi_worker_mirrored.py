@@ -35,7 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.exchange import LossAmongGradients, averaging
-from course_lib.strategies.torch.steps import TorchStep, descend, join, loss_of, model_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, trained
 
 
 def naive(task: Task) -> dict[str, Any]:
@@ -47,13 +47,13 @@ def naive(task: Task) -> dict[str, Any]:
     model, workers = model_of(task), task.spec.workers
     step = TorchStep(task, model)
     while step.begin():
-        images, labels = step.read(task.index, workers)
+        inputs, targets = step.read(task.index, workers)
         with step.computing():
-            loss = loss_of(model(images), labels)
+            loss = step.loss_of(model(inputs), targets)
             loss.backward()
         with step.reducing():
             # the loss, the last of them, is averaged only to be recorded
-            for tensor in [parameter.grad for parameter in model.parameters()] + [loss.data]:
+            for tensor in [parameter.grad for parameter in trained(model)] + [loss.data]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers
         with step.applying():
@@ -66,15 +66,15 @@ def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch; DDP averages during the backward pass."""
     join(task)
     model = model_of(task)
-    replica = LossAmongGradients(model)  # called, it returns the loss, which travels along
+    step = TorchStep(task, model)
+    replica = LossAmongGradients(step)  # called, it returns the loss, which travels along
     # What differs from `naive`: DDP averages inside of `backward`. The flag saves a copy.
     ddp = DistributedDataParallel(replica, gradient_as_bucket_view=True)
-    step = TorchStep(task, model)
     ddp.register_comm_hook(None, averaging(step))  # DDP's all-reduce, or ours, with its times
     while step.begin():
-        images, labels = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss = ddp(images, labels)
+            loss = ddp(inputs, targets)
             loss.backward()  # when it returns, each gradient is the mean over all workers
         with step.applying():
             descend(model, step.rate)

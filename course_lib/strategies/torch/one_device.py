@@ -8,7 +8,7 @@ does all the work of a step, and the model has to fit on it.
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, loss_of, model_of
+from course_lib.strategies.torch.steps import TorchStep, descend, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -16,9 +16,9 @@ def worker(task: Task) -> dict[str, Any]:
     model = model_of(task)
     step = TorchStep(task, model)
     while step.begin():
-        images, labels = step.read()
+        inputs, targets = step.read()
         with step.computing():
-            loss = loss_of(model(images), labels)
+            loss = step.loss_of(model(inputs), targets)
             loss.backward()
         with step.applying():
             descend(model, step.rate)

@@ -47,7 +47,7 @@ from course_lib.strategies.torch.server import (
     fill,
     serve,
 )
-from course_lib.strategies.torch.steps import TorchStep, flat, loss_of, model_of
+from course_lib.strategies.torch.steps import TorchStep, flat, model_of, trained
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def worker(task: Task) -> dict[str, Any]:
     piece = task.index  # each begins with the piece of its own number
     while step.begin(piece // workers):
         snapshots = pull(servers)
-        images, labels = step.read(piece % workers, workers)
+        inputs, targets = step.read(piece % workers, workers)
         with step.computing():
-            loss, gradient = compute(step.model, images, labels)
+            loss, gradient = compute(step, inputs, targets)
         with step.reducing():  # what differs from synchronous training is `apply_at_once`
             replies = push(servers, snapshots, loss, gradient, apply_at_once)
         # This was push number `version`. The first w pieces were taken at the start, and each of
@@ -86,10 +86,10 @@ def newest(shard: Shard, at_least: int) -> Future[Any]:
     return shard.when(lambda: shard.version >= at_least, shard.snapshot)
 
 
-def compute(model: torch.nn.Module, images: Any, labels: Any) -> tuple[float, torch.Tensor]:
+def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Tensor]:
     """On a worker: the mean loss of some examples, and its gradient, as one long vector."""
-    loss = loss_of(model(images), labels)
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    loss = step.loss_of(step.model(inputs), targets)
+    gradients = torch.autograd.grad(loss, trained(step.model))
     return loss.item(), flat(gradients).cpu()
 
 

@@ -34,7 +34,15 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, build, descend, join, loss_of, use
+from course_lib.strategies.torch.steps import (
+    TorchStep,
+    build,
+    descend,
+    join,
+    outputs_of,
+    trained,
+    use,
+)
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch
@@ -43,25 +51,25 @@ FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch
 def worker(task: Task) -> dict[str, Any]:
     """Train the stage of this worker.
 
-    The last stage knows the loss and the accuracy; each returns the digest and the bytes of its own
+    The last stage knows the loss and the metric; each returns the digest and the bytes of its own
     parameters.
     """
     join(task)
     spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
     layers = cut(build(workload, spec.seed), spec.workers)[task.index].to(device)
     step = TorchStep(
-        task, layers, f"stage {task.index}", measure=lambda: accuracy(task, layers, device)
+        task, layers, f"stage {task.index}", measure=lambda: measured(task, layers, device)
     )
     stage = Stage(step)
     # it scales gradients by 1/m
-    schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, loss_of)
+    schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, step.loss_of)
     losses: list[torch.Tensor] = []  # of the microbatches
     while step.begin():
-        images, labels = step.read()
-        # only the first stage gets images and only the last one labels: the others get activations
-        inputs = (images,) if stage.is_first else ()
-        targets = {"target": labels, "losses": losses} if stage.is_last else {}
-        schedule.step(*inputs, **targets, return_outputs=False)
+        inputs, targets = step.read()
+        # only the first stage gets inputs and only the last one targets: the others get activations
+        mine = (inputs,) if stage.is_first else ()
+        ends = {"target": targets, "losses": losses} if stage.is_last else {}
+        schedule.step(*mine, **ends, return_outputs=False)
         step.waited()  # for the neighbours to take the last gradients
         with step.applying():
             descend(layers, step.rate)
@@ -72,9 +80,9 @@ def worker(task: Task) -> dict[str, Any]:
 
 def cut(model: Any, stages: int) -> list[Any]:
     """The model in `stages` pieces of as equal a number of layers as possible; what has no weights
-    stays with the layer before it.
+    to train stays with the layer before it.
     """
-    starts = [i for i, module in enumerate(model) if list(module.parameters())]
+    starts = [i for i, module in enumerate(model) if trained(module)]
     firsts = [0] + [int(piece[0]) for piece in np.array_split(starts, stages)[1:]]
     return [
         torch.nn.Sequential(*model[a:b], Contiguous())
@@ -91,20 +99,26 @@ class Contiguous(torch.nn.Module):
         return activations.contiguous()
 
 
-def accuracy(task: Task, layers: Any, device: Any) -> float:
-    """The share of test images that the whole model gets right; all stages must call it together.
+def measured(task: Task, layers: Any, device: Any) -> float:
+    """The metric of the whole model; all stages must call it together.
 
     Only the last one knows it: NaN on the others.
     """
     workload, before, after = workloads.load(task.spec), task.index - 1, task.index + 1
-    received = [workload.x_test]
-    if before >= 0:
-        dist.recv_object_list(received, src=before)
-    with torch.no_grad():
-        output = layers(torch.from_numpy(received[0]).to(device)).cpu().numpy()
+
+    def outputs(inputs: np.ndarray) -> np.ndarray:
+        received = [inputs]
+        if before >= 0:
+            dist.recv_object_list(received, src=before)
+        found = outputs_of(layers, received[0], device)
+        if after < task.spec.workers:
+            dist.send_object_list([found], dst=after)
+        return found
+
     if after == task.spec.workers:
-        return float(np.mean(np.argmax(output, -1) == workload.y_test))
-    dist.send_object_list([output], dst=after)
+        return workload.measure(outputs)
+    for inputs, _ in workload.test.batches():
+        outputs(inputs)
     return float("nan")
 
 

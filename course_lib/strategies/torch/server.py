@@ -27,7 +27,7 @@ from torch.futures import Future
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import due
-from course_lib.strategies.torch.steps import TorchStep, build, flat
+from course_lib.strategies.torch.steps import TorchStep, build, flat, trained
 
 PATIENCE = 60.0
 """Seconds that a worker waits for an answer."""
@@ -85,7 +85,7 @@ class Shard:
 
     def __init__(self, task: Task, counted: int) -> None:
         workload = workloads.load(task.spec)
-        parameters = flat(build(workload, task.spec.seed).parameters())
+        parameters = flat(trained(build(workload, task.spec.seed)))
         self.task = task
         self.values = torch.tensor_split(parameters, task.spec.ps)[task.index].clone()
         self.rate = task.spec.learning_rate or workload.learning_rate
@@ -282,4 +282,4 @@ def join(task: Task) -> None:
 def fill(model: torch.nn.Module, pieces: Sequence[torch.Tensor]) -> None:
     """Take the parameters of a model from the pieces that the shards hold, in order."""
     device = next(model.parameters()).device
-    torch.nn.utils.vector_to_parameters(torch.cat(list(pieces)).to(device), model.parameters())
+    torch.nn.utils.vector_to_parameters(torch.cat(list(pieces)).to(device), trained(model))

@@ -36,9 +36,9 @@ def worker(task: Task) -> dict[str, Any]:
             with step.waiting():
                 slowest = min(servers.ask("start", near_enough, step.number - bound))
         shards = pull(servers)
-        images, labels = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss, gradient = compute(step.model, images, labels)
+            loss, gradient = compute(step, inputs, targets)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_at_once)
         slowest = min(reply.slowest for reply in replies)

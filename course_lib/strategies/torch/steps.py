@@ -19,8 +19,9 @@ from torch.distributed.tensor import DTensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.steps import TrainingStep
-from course_lib.workloads.model import Conv, Dense, Flatten, Layer, Shape, Workload
+from course_lib.strategies.steps import TrainingStep, trying
+from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
+from course_lib.workloads.workload import Sketch, Workload
 
 TIMEOUT = timedelta(seconds=60)
 """For how long a worker waits for another that neither answers nor is known to be gone."""
@@ -46,8 +47,12 @@ _TO_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
 _FROM_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
 
 
-def build(workload: Workload, seed: int) -> nn.Sequential:
-    """The model, which turns images (batch, *input shape) into logits (batch, classes)."""
+def build(workload: Workload, seed: int) -> Any:
+    """The model, a `torch.nn.Module` with the weights that every run of this seed starts from."""
+    if not workload.layers:
+        assert workload.torch
+        torch.manual_seed(seed)
+        return workload.torch()
     modules: list[nn.Module] = []
     shape = workload.input_shape
     if len(shape) == 3:
@@ -88,24 +93,67 @@ class Transpose(nn.Module):
         return images.permute(self.order)
 
 
-def weights_of(model: nn.Module) -> list[np.ndarray]:
+def weights_of(parameters: Iterable[torch.Tensor]) -> list[np.ndarray]:
     """The weights in the layout that all frameworks share."""
-    values = (parameter.detach().cpu() for parameter in model.parameters())
-    return [value.permute(_FROM_TORCH[value.ndim]).numpy() for value in values]
+    values = [parameter.detach().cpu() for parameter in parameters]
+    orders = (_FROM_TORCH.get(value.ndim, range(value.ndim)) for value in values)
+    return [value.permute(*order).numpy() for value, order in zip(values, orders, strict=True)]
 
 
-loss_of: Callable[..., Any] = nn.functional.cross_entropy
-"""Mean softmax cross entropy of logits (batch, classes) and labels (batch,)."""
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained: not those with `requires_grad=False`. One that two modules
+    share is there once.
+    """
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def accuracy(model: nn.Module, workload: Workload, device: Any = "cpu") -> float:
-    """The share of test images that the model gets right."""
+def tied(model: nn.Module) -> bool:
+    """Whether two modules share a parameter."""
+    every = model.named_parameters(remove_duplicate=False)
+    return len(list(every)) > len(list(model.parameters()))
+
+
+def mean_squared_error(outputs: Any, targets: Any) -> Any:
+    """The mean of the squared differences of outputs and targets of the same shape."""
+    if outputs.shape != targets.shape:  # PyTorch would compare each with each
+        raise ValueError("outputs and targets must have the same shape")
+    return nn.functional.mse_loss(outputs, targets)
+
+
+def next_token(logits: Any, tokens: Any) -> Any:
+    """The mean cross entropy over all places of logits (batch, length, classes) and tokens
+    (batch, length).
+    """
+    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "cross_entropy": nn.functional.cross_entropy,
+    "mean_squared_error": mean_squared_error,
+    "next_token": next_token,
+}
+
+
+def loss_of(workload: Workload) -> Callable[..., Any]:
+    """The workload's loss: of outputs and targets, the mean over the batch."""
+    return workload.loss if callable(workload.loss) else LOSSES[workload.loss]
+
+
+def outputs_of(model: nn.Module, inputs: np.ndarray, device: Any) -> np.ndarray:
+    """What a model makes of inputs when it is not being trained."""
+    model.eval()
     with torch.no_grad():
-        classes = model(torch.from_numpy(workload.x_test).to(device)).argmax(-1).cpu().numpy()
-    return float(np.mean(classes == workload.y_test))
+        outputs: np.ndarray = model(tensor(inputs, device)).cpu().numpy()
+    model.train()
+    return outputs
 
 
-def model_of(task: Task) -> nn.Sequential:
+def tensor(values: np.ndarray, device: Any = "cpu") -> torch.Tensor:
+    """An array as a tensor on a device."""
+    return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
+
+
+def model_of(task: Task) -> Any:
     """The model of the task's run, on the task's device, with the weights that every run of its
     seed starts from.
     """
@@ -115,7 +163,7 @@ def model_of(task: Task) -> nn.Sequential:
 def descend(model: nn.Module, rate: float) -> None:
     """parameter -= rate * gradient, for what this process holds of each parameter."""
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in trained(model):
             local(parameter).sub_(local(parameter.grad), alpha=rate)
             parameter.grad = None
 
@@ -141,9 +189,9 @@ def local(tensor: Any) -> Any:
 class TorchStep(TrainingStep):
     """A training step of this task's `model`.
 
-    `holds`: what of the variables the task updates, `all` or its shard or stage; `device`: where it
-    computes, if not where the model is; `measure`: how to find the test accuracy, if the model is
-    not the whole of it.
+    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `holds`: what
+    of the variables the task updates, `all` or its shard or stage; `device`: where it computes, if
+    not where the model is; `measure`: how to find the metric, if the model is not the whole of it.
     """
 
     def __init__(
@@ -154,19 +202,36 @@ class TorchStep(TrainingStep):
         device: Any = None,
         measure: Callable[[], float] | None = None,
     ) -> None:
-        self.model, self.measure = model, measure
+        self.model, self._measure = model, measure
         home = next(model.parameters()).device
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
+        self.loss_of = loss_of(self.workload)
+
+    def begin(self, number: int | None = None) -> bool:
+        """Go on to the next step.
+
+        Random numbers, such as those of dropout, start anew from the run's seed, this task and the
+        step, so that a run can be repeated. Tasks that divide one example between them draw the
+        same.
+        """
+        if not super().begin(number):
+            return False
+        if not self.workload.layers:  # our own draw none
+            task = self.task.index if self._whole else 0
+            drawn = np.random.SeedSequence([self.spec.seed, task, self.number]).generate_state(1)
+            torch.manual_seed(int(drawn[0]))
+        return True
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
-        images, labels = self.workload.x_train[indices], self.workload.y_train[indices]
-        return torch.from_numpy(images).to(self.device), torch.from_numpy(labels).to(self.device)
+        inputs, targets = self.workload.train.take(indices)
+        return tensor(inputs, self.device), tensor(targets, self.device)
 
-    def accuracy(self) -> float:
-        if self.measure:
-            return self.measure()
-        return accuracy(self.model, self.workload, next(self.model.parameters()).device)
+    def measure(self) -> float:
+        if self._measure:
+            return self._measure()
+        home = next(self.model.parameters()).device
+        return self.workload.measure(lambda inputs: outputs_of(self.model, inputs, home))
 
     def now(self) -> float:
         """The time, once the device has done all that it was given: a GPU works behind the
@@ -178,10 +243,59 @@ class TorchStep(TrainingStep):
 
     def weights(self) -> list[np.ndarray]:
         """The model's weights, put together from all tasks where each holds a shard."""
-        return weights_of(nn.ParameterList(map(whole, self.model.parameters())))
+        return weights_of(map(whole, self.model.parameters()))
 
     def variables_on(self) -> dict[str, int]:
         found: Counter[str] = Counter()
         for mine in map(local, self.model.parameters()):
             found[str(mine.device)] += mine.numel() * mine.element_size()
         return dict(found)
+
+
+# --- the trial of a learner's own model ---
+
+BATCH_NORM = (
+    "Batch normalisation takes means and variances of each replica's own share of a batch; on GPUs "
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm in the builder takes them over all replicas."
+)
+
+
+def sketch(task: Task) -> Sketch:
+    """What is known of the model of this task's workload, after one step with two examples.
+
+    Raises `ValueError` that says what it cannot do.
+    """
+    workload = workloads.load(task.spec)
+    inputs, targets = workload.train.take(slice(2))
+    with trying("its torch builder fails"):
+        model = build(workload, task.spec.seed)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"its torch builder returns a {type(model).__name__}, no torch.nn.Module")
+    if not trained(model):
+        raise ValueError("its model has no parameters to train")
+    with trying(f"its model cannot take inputs of shape {inputs.shape}"):
+        outputs = model(tensor(inputs))
+        shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
+    if workload.loss in ("cross_entropy", "next_token"):
+        workload.check_classes(outputs.shape[-1])
+    with trying(f"its loss cannot compare {shapes}"):
+        loss = loss_of(workload)(outputs, tensor(targets))
+        loss.backward()
+    if not torch.isfinite(loss):
+        raise ValueError(f"its loss for the first two examples is {loss.item()}")
+    unused = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if unused:
+        cure = "use them, or freeze them with requires_grad_(False)"
+        raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
+    with trying(f"its metric cannot compare {shapes}"):
+        workload.metric_of(outputs.detach().numpy(), targets)
+    parts = [part for part in model.children() if trained(part)]
+    plain = isinstance(model, nn.Sequential) and not tied(model)
+    dense = plain and all(isinstance(part, nn.Linear) for part in parts) and len(parts) % 2 == 0
+    norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
+    return Sketch(
+        parameters=sum(parameter.numel() for parameter in trained(model)),
+        parts=len(parts) if plain else 0,
+        pairs=tuple(int(part.out_features) for part in parts[::2]) if dense else (),
+        notes=(BATCH_NORM,) if norms else (),
+    )

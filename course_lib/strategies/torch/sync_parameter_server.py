@@ -26,9 +26,9 @@ def worker(task: Task) -> dict[str, Any]:
     servers = Servers(step)
     while step.begin():
         shards = pull(servers)
-        images, labels = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss, gradient = compute(step.model, images, labels)
+            loss, gradient = compute(step, inputs, targets)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_with_the_last)
         servers.done(replies)

@@ -27,7 +27,7 @@ from torch.distributed.tensor import Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, join, loss_of, model_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -37,9 +37,9 @@ def worker(task: Task) -> dict[str, Any]:
     step = TorchStep(task, model, f"shard {task.index}")
     step.model = model = cut(model, init_device_mesh(step.device.type, (workers,)), step)
     while step.begin():
-        images, labels = step.read()
+        inputs, targets = step.read()
         with step.computing(part=1 / workers):
-            loss = loss_of(model(images), labels)  # the same on all workers
+            loss = step.loss_of(model(inputs), targets)  # the same on all workers
             loss.backward()
         with step.applying():
             descend(model, step.rate)

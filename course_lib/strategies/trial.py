@@ -1,0 +1,47 @@
+"""A learner's own model is tried before a run: it is built, and takes a step with two examples, in
+a process of its framework. What its strategy has to know of it is found there, and a builder that
+fails stops nothing but this trial.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from course_lib import hardware, workloads
+from course_lib.cluster.run import Prepared, Run
+from course_lib.cluster.task import clock
+from course_lib.errors import SpecError, Stalled, TaskFailed
+from course_lib.spec import RunSpec
+from course_lib.workloads.workload import Sketch
+
+
+def sketch(spec: RunSpec) -> Sketch:
+    """What is known of the model of a run; a learner's own is tried once in each framework.
+
+    Raises `SpecError` that says what is wrong with it.
+    """
+    workload = workloads.load(spec)
+    known = workload.sketch_in(spec.framework)
+    if known is None:
+        known = workload.sketches[spec.framework] = _tried(spec)
+    return known
+
+
+def _tried(spec: RunSpec) -> Sketch:
+    same: dict[str, Any] = {
+        name: getattr(spec, name) for name in ("framework", "workload", "seed", "start_timeout")
+    }
+    roles = {"worker": f"{__package__}.{spec.framework}.steps:sketch"}
+    with tempfile.TemporaryDirectory(prefix="lockstep-trial-") as place:
+        same |= {"strategy": "custom", "workers": 1, "trace": False, "run_dir": Path(place, "run")}
+        alone, machine = RunSpec(**same).complete(), hardware.probe()
+        with Run(Prepared(alone, machine, hardware.plan(alone, machine), roles), clock()) as run:
+            try:
+                found: Sketch = run.wait(spec.start_timeout).values["worker:0"]
+            except TaskFailed as failure:
+                reason = failure.reason.removeprefix("ValueError: ")
+                raise SpecError("workload", spec.workload, reason) from None
+            except Stalled as late:
+                reason = f"its model was not built and tried within {late.seconds:g} s"
+                raise SpecError("workload", spec.workload, f"{reason} (start_timeout)") from None
+    return found

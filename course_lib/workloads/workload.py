@@ -1,0 +1,245 @@
+"""What is trained, whatever trains it: examples, a model for each framework, a loss, a metric."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from course_lib.errors import SpecError
+from course_lib.workloads.examples import Examples
+from course_lib.workloads.layers import Dense, Layer, Shape, glorot, shapes
+
+LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
+FRAMEWORKS = ("tensorflow", "torch")
+
+Builder = Callable[[], Any]
+"""Makes a model: a `torch.nn.Module`, or a `keras.Model`."""
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+"""How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays."""
+
+
+def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
+    """The share of targets, classes from 0 on, whose output is the largest."""
+    return float(np.mean(np.argmax(outputs, axis=-1) == targets))
+
+
+def mean_squared_error(outputs: np.ndarray, targets: np.ndarray) -> float:
+    """The mean of the squared differences."""
+    return float(np.mean((outputs - targets) ** 2))
+
+
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "mean_squared_error": mean_squared_error}
+
+OURS: set[str] = set()
+"""The names of the course's own workloads."""
+
+OWN: dict[str, Workload] = {}
+"""A learner's workloads by name; the last one of a name."""
+
+
+class Sketch(NamedTuple):
+    """What has to be known of a model before a run.
+
+    `parameters`: trained numbers. `parts`: how many parts with weights follow each other, 0 if the
+    model is not a plain sequence. `pairs`: the hidden units of each pair of dense layers, if the
+    model is nothing but such pairs. `notes`: what its strategy should say about it. `synchronized`:
+    whether replicas exchange something in the middle of its forward pass.
+    """
+
+    parameters: int
+    parts: int = 0
+    pairs: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    synchronized: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What is trained, whatever trains it.
+
+        mine = Workload(
+            "mine",
+            train=(x, y),
+            test=(x_test, y_test),
+            torch=lambda: nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)),
+            learning_rate=0.05,
+        )
+        start("parameter_server", workload=mine)
+
+    `train` and `test`: see `Examples`. `torch` and `tensorflow` make the model: a function without
+    arguments that returns a `torch.nn.Module` or a `keras.Model` for a batch of inputs. One of them
+    is enough. A builder is called in every task, after the framework's random numbers have been
+    seeded with the run's `seed`, so all tasks start from the same weights.
+
+    `loss`: `cross_entropy` of logits (batch, classes) and classes (batch,); `mean_squared_error` of
+    outputs and targets of the same shape; `next_token`, the cross entropy of logits (batch, length,
+    classes) and classes (batch, length); or a function of the framework's outputs and targets that
+    returns the mean over the batch. `metric`: `accuracy`, `mean_squared_error`, or a function of
+    outputs and targets as numpy arrays; if it is not given, the accuracy, or the mean squared error
+    where that is the loss. It is measured on `test`, and averaged over batches of 1,000.
+
+    From the moment it is made, a workload is known by its name: `RunSpec(workload="mine")`. Another
+    of the same name takes its place. Raises `SpecError`.
+    """
+
+    name: str
+    train: Any
+    test: Any
+    torch: Builder | None = None
+    tensorflow: Builder | None = None
+    loss: str | Callable[..., Any] = "cross_entropy"
+    metric: str | Metric | None = None
+    learning_rate: float = 0.1
+    layers: tuple[Layer, ...] = ()  # of our own workloads, in place of builders
+    gain: float = 1.0  # scales their initial weights
+    sketches: dict[str, Sketch] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.isidentifier()):
+            raise SpecError("name", self.name, "a name of letters, digits and _, such as mine")
+        if self.name in OURS and not self.layers:
+            raise SpecError("name", self.name, "the course has one of this name: take another")
+        for name in ("train", "test"):
+            given = getattr(self, name)
+            if not isinstance(given, Examples):
+                object.__setattr__(self, name, Examples(given, name))
+        for name in FRAMEWORKS:
+            builder = getattr(self, name)
+            if builder is not None and not callable(builder):
+                text = "a function without arguments that makes the model, such as lambda: ..."
+                raise SpecError(name, type(builder).__name__, text)
+        if not self.frameworks:
+            raise SpecError("torch", None, "a builder for torch or for tensorflow is missing")
+        if not (callable(self.loss) or self.loss in LOSSES):
+            raise SpecError.unknown("loss", self.loss, [*LOSSES, "a function"])
+        if self.metric is None:
+            usual = "mean_squared_error" if self.loss == "mean_squared_error" else "accuracy"
+            object.__setattr__(self, "metric", usual)
+        elif not (callable(self.metric) or self.metric in METRICS):
+            raise SpecError.unknown("metric", self.metric, [*METRICS, "a function"])
+        if not (isinstance(self.learning_rate, (int, float)) and 0 < self.learning_rate <= 100):
+            raise SpecError("learning_rate", self.learning_rate, "a number above 0, at most 100")
+        if not self.layers:
+            OWN[self.name] = self
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """The frameworks that it has a model for."""
+        return tuple(name for name in FRAMEWORKS if self.layers or getattr(self, name))
+
+    @property
+    def metric_name(self) -> str:
+        """`accuracy`, or the name of the function."""
+        given = self.metric
+        return given if isinstance(given, str) else getattr(given, "__name__", "metric")
+
+    def check_classes(self, count: int) -> None:
+        """Raise `ValueError` if a target is not one of `count` classes.
+
+        The targets of a dataset, which may be larger than the memory, are not looked at.
+        """
+        for what in ("train", "test"):
+            low, high = getattr(self, what).range_of_targets
+            if low < 0 or high >= count:
+                has = f"its {what} targets are from {low:g} to {high:g}"
+                raise ValueError(f"{has}, and its model has {count} classes, from 0 on")
+
+    def metric_of(self, outputs: np.ndarray, targets: np.ndarray) -> float:
+        """The metric for these outputs."""
+        measure = self.metric if callable(self.metric) else METRICS[str(self.metric)]
+        return float(measure(outputs, targets))
+
+    def measure(self, outputs: Callable[[np.ndarray], np.ndarray]) -> float:
+        """The metric over all test examples. `outputs` gives the model's, for inputs."""
+        found = [(len(x), self.metric_of(outputs(x), y)) for x, y in self.test.batches()]
+        return sum(count * value for count, value in found) / len(self.test)
+
+    def sketch_in(self, framework: str) -> Sketch | None:
+        """What is known of its model in a framework; None if that has not been tried yet."""
+        return self.sketch if self.layers else self.sketches.get(framework)
+
+    # --- which examples a step trains on ---
+
+    def batch(
+        self, step: int, seed: int, global_batch: int, share: int = 0, of: int = 1
+    ) -> np.ndarray:
+        """Indices into the training data, shape (examples,): the `share`-th of `of` equal slices of
+        a step's global batch. `of` must divide `global_batch`.
+
+        It depends on nothing but its arguments, so every worker finds its own share: all examples
+        in shuffled order, then all again in another order, and so on, cut into batches of equal
+        size.
+        """
+        count, examples = global_batch // of, len(self.train)
+        first = step * global_batch + share * count
+        epochs = range(first // examples, (first + count - 1) // examples + 1)
+        orders = np.concatenate([_order(examples, seed, epoch) for epoch in epochs])
+        return orders[first % examples :][:count]
+
+    # --- of our own workloads, whose models are described by layers ---
+
+    @property
+    def input_shape(self) -> Shape:
+        """Shape of one input."""
+        return self.train.take([0])[0].shape[1:]
+
+    @property
+    def sketch(self) -> Sketch:
+        """What its layers say."""
+        dense = [layer for layer in self.layers if isinstance(layer, Dense)]
+        found = list(shapes(self.layers, self.input_shape))
+        plain = len(dense) == len(self.layers) and len(dense) % 2 == 0
+        pairs = tuple(layer.units for layer in dense[::2]) if plain else ()
+        return Sketch(sum(map(math.prod, found)), sum(len(s) > 1 for s in found), pairs)
+
+    def initial_weights(self, seed: int) -> list[np.ndarray]:
+        """The weights that every run with this seed starts from, in the layout of `layers.py`."""
+        return glorot(self.layers, self.input_shape, seed, self.gain)
+
+    # --- on its way into the tasks ---
+
+    def leave(self, folder: Path) -> None:
+        """Write it into a folder, from which `found` makes it again in another process."""
+        self.train.leave(folder / "train")
+        self.test.leave(folder / "test")
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        kept = {name: value for name, value in facts.items() if name not in ("train", "test")}
+        (folder / "workload.pickle").write_bytes(cloudpickle.dumps(kept))
+
+    @classmethod
+    def found(cls, folder: Path) -> Workload:
+        """What `leave` wrote."""
+        kept = pickle.loads((folder / "workload.pickle").read_bytes())
+        sketches = kept.pop("sketches")
+        train, test = (Examples.found(folder / name) for name in ("train", "test"))
+        workload = cls(train=train, test=test, **kept)
+        workload.sketches.update(sketches)
+        return workload
+
+
+def digest(weights: Sequence[np.ndarray]) -> str:
+    """A fingerprint of weights, 16 hexadecimal digits: equal only if every float32 is equal to its
+    last bit.
+    """
+    fingerprint = hashlib.sha256()
+    for weight in weights:
+        fingerprint.update(np.ascontiguousarray(weight, np.float32).data)
+    return fingerprint.hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=8)
+def _order(examples: int, seed: int, epoch: int) -> np.ndarray:
+    """The order of the examples in an epoch, not to be changed: it is kept."""
+    order = np.random.default_rng([1, seed, epoch]).permutation(examples)
+    order.setflags(write=False)
+    return order
