@@ -56,7 +56,9 @@ def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
     """
 
     def role(task: Any) -> dict[str, Any]:
-        from course_lib.workloads import model  # before the strategy takes `digest` from it
+        from course_lib.workloads import (
+            workload as model,
+        )  # before the strategy takes `digest` from it
 
         kept: list[np.ndarray] = []
         original = model.digest

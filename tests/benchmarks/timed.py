@@ -165,8 +165,8 @@ def describe(framework: str, steps: int, folder: Path, cluster: Cluster) -> None
     threads = hardware.plan(spec, hardware.probe()).threads
     np.savez(
         folder / "training.npz",
-        x=workload.x_train,
-        y=workload.y_train,
+        x=workload.train.inputs,
+        y=workload.train.targets,
         order=order,
         rate=workload.learning_rate,
         threads=threads,

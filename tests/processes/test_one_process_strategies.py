@@ -86,7 +86,9 @@ def watched(
             builder = getattr(tpu, make)
             tpu.make_step = lambda *given, compiler: builder(*given)
         if slow_replica:
-            training.loss_of = lambda logits, labels: loss_of(logits, late(labels, logits.device))
+            training.loss_of = lambda workload: (
+                lambda logits, classes: loss_of(workload)(logits, late(classes, logits.device))
+            )
         module, _, function = path.partition(":")
         return getattr(importlib.import_module(module), function)(task) | {"copies": copies}
 
@@ -199,8 +201,8 @@ def test_hierarchical_copy_between_an_odd_number_of_devices_loses_a_gradient() -
 def softmax_cross_entropy(workload: workloads.Workload, indices: np.ndarray) -> float:
     """The loss of the untrained model on some examples, with no framework."""
     w1, b1, w2, b2 = workload.initial_weights(0)
-    logits = np.maximum(workload.x_train[indices] @ w1 + b1, 0) @ w2 + b2
-    chosen = logits[np.arange(len(indices)), workload.y_train[indices]]
+    logits = np.maximum(workload.train.inputs[indices] @ w1 + b1, 0) @ w2 + b2
+    chosen = logits[np.arange(len(indices)), workload.train.targets[indices]]
     return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - chosen))
 
 
@@ -430,8 +432,8 @@ def fit(strategy: Any, workload: workloads.Workload) -> tuple[list[float], list[
             keras.optimizers.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         )
     history = model.fit(
-        workload.x_train[:1280],
-        workload.y_train[:1280],
+        workload.train.inputs[:1280],
+        workload.train.targets[:1280],
         batch_size=64,
         epochs=3,
         shuffle=False,

@@ -14,7 +14,7 @@ import pytest
 from course_lib import RunSpec, Trace, start, workloads
 from course_lib.record.events import Phase, Update
 from course_lib.strategies import catalog
-from course_lib.workloads.model import digest
+from course_lib.workloads.workload import digest
 from tests.helpers import SUM_ORDER, keeping_weights, losses
 
 FRAMEWORKS = ("tensorflow", "torch")
@@ -219,7 +219,7 @@ def test_a_run_of_the_usual_length_learns_to_read(framework: str, workload: str)
     ) as run:
         result = run.wait(100).result
     assert result["test_accuracy"] >= 0.93
-    assert result["parameters"] == workloads.load(RunSpec(workload=workload)).parameters
+    assert result["parameters"] == workloads.load(RunSpec(workload=workload)).sketch.parameters
     assert len(set(result["parameter_digest"].values())) == 1
 
 

@@ -97,7 +97,7 @@ WORKLOAD = """
 import dataclasses
 
 from course_lib.workloads.digits import digits
-from course_lib.workloads.model import Workload
+from course_lib.workloads import Workload
 
 
 def toy() -> Workload:

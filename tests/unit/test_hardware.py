@@ -499,7 +499,7 @@ def test_more_tasks_than_memory_allows_are_refused_with_both_numbers() -> None:
     with pytest.raises(SpecError, match="not even one worker fits"):
         hardware.plan(RunSpec(workers=1), replace(LAPTOP, memory=100 * 2**20))
     with pytest.raises(SpecError, match="or fewer parameters"):
-        hardware.plan(RunSpec(workers=4, workload="wide", parameters=50_000_000), LAPTOP)
+        hardware.plan(RunSpec(workers=4, workload="wide"), LAPTOP, parameters=50_000_000)
 
 
 def test_where_devices_of_one_process_do_not_fit_the_refusal_says_how_many_workers_would() -> None:
@@ -509,10 +509,9 @@ def test_where_devices_of_one_process_do_not_fit_the_refusal_says_how_many_worke
                 strategy="mirrored",
                 workers=1,
                 replicas=devices,
-                workload="wide",
-                parameters=20_000_000,
             ),
             LAPTOP,
+            parameters=20_000_000,
         )
 
     with pytest.raises(SpecError, match=r"for 32 devices of one process, .*: at most ") as caught:
@@ -540,11 +539,9 @@ def test_the_number_that_a_refusal_names_is_the_largest_that_runs(
     )
 
     def refusal(workers: int) -> str:
-        spec = RunSpec(
-            framework=framework, ps=ps, workload=workload, parameters=parameters, workers=workers
-        )
+        spec = RunSpec(framework=framework, ps=ps, workload=workload, workers=workers)
         try:
-            hardware.plan(spec, machine)
+            hardware.plan(spec, machine, parameters=parameters)
         except SpecError as error:
             return error.allowed
         return ""

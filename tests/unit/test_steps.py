@@ -22,9 +22,9 @@ class Toy(TrainingStep):
     """A step without a framework; its accuracy is 0.5."""
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
-        return self.workload.x_train[indices], self.workload.y_train[indices]
+        return self.workload.train.inputs[indices], self.workload.train.targets[indices]
 
-    def accuracy(self) -> float:
+    def measure(self) -> float:
         return 0.5
 
 

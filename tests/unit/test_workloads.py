@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.workloads.model import Conv, Dense, Flatten, digest, glorot, shapes
+from course_lib.workloads.layers import Conv, Dense, Flatten, glorot, shapes
+from course_lib.workloads.workload import digest
 
 DIGITS = workloads.load(RunSpec())
 
@@ -19,8 +20,8 @@ def test_the_images_are_those_of_scikit_learn() -> None:
     data, target = load_digits(return_X_y=True)
     ours = np.column_stack(
         [
-            np.concatenate([DIGITS.x_train, DIGITS.x_test]) * 16,
-            np.concatenate([DIGITS.y_train, DIGITS.y_test]),
+            np.concatenate([DIGITS.train.inputs, DIGITS.test.inputs]) * 16,
+            np.concatenate([DIGITS.train.targets, DIGITS.test.targets]),
         ]
     )
     assert sorted(map(tuple, ours)) == sorted(map(tuple, np.column_stack([data, target])))
@@ -30,8 +31,11 @@ def test_the_images_are_those_of_scikit_learn() -> None:
 def test_data_have_the_stated_types_and_shapes(name: str) -> None:
     workload = workloads.load(RunSpec(workload=name))
     assert workload.name == name
-    assert (len(workload.x_train), len(workload.x_test)) == (1437, 360)
-    for x, y in ((workload.x_train, workload.y_train), (workload.x_test, workload.y_test)):
+    assert (len(workload.train), len(workload.test)) == (1437, 360)
+    for x, y in (
+        (workload.train.inputs, workload.train.targets),
+        (workload.test.inputs, workload.test.targets),
+    ):
         assert (x.dtype, y.dtype) == (np.float32, np.int64)
         assert (x.min(), x.max()) == (0, 1)
         assert x.shape[1:] == workload.input_shape
@@ -84,13 +88,16 @@ def test_the_order_depends_on_the_seed_alone() -> None:
 )
 def test_parameters_are_counted_exactly(name: str, parameters: int) -> None:
     workload = workloads.load(RunSpec(workload=name))
-    assert workload.parameters == parameters == sum(w.size for w in workload.initial_weights(0))
+    assert (
+        workload.sketch.parameters == parameters == sum(w.size for w in workload.initial_weights(0))
+    )
 
 
 @given(st.integers(1_000, 50_000_000))
 def test_wide_has_as_many_parameters_as_a_whole_number_of_units_allows(wanted: int) -> None:
     assert (
-        abs(workloads.load(RunSpec(workload="wide", parameters=wanted)).parameters - wanted) <= 37.5
+        abs(workloads.load(RunSpec(workload="wide", parameters=wanted)).sketch.parameters - wanted)
+        <= 37.5
     )
 
 
@@ -128,7 +135,7 @@ def test_a_deep_model_passes_its_signal_through_all_layers() -> None:
     assert sum(isinstance(layer, Dense) for layer in deep.layers) == 8
     spreads = {}
     for weights in (deep.initial_weights(0), glorot(deep.layers, deep.input_shape, 0)):
-        values = deep.x_train
+        values = deep.train.inputs
         for layer, kernel, bias in zip(deep.layers, weights[::2], weights[1::2], strict=True):
             values = values @ kernel + bias
             values = np.maximum(values, 0) if layer.relu else values  # type: ignore[union-attr]  # all are dense

@@ -1,0 +1,281 @@
+"""A learner's own models and data under every strategy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import Run, Workload, race, start
+from course_lib.errors import SpecError
+from course_lib.record.events import Lifecycle
+from course_lib.strategies import catalog
+from tests import own_models
+from tests.helpers import losses, until
+
+MODELS = ("mlp", "convolutions", "transformer", "tied")
+STEPS = 30
+TOLERANCE = 1e-4  # of a loss: the order of additions differs, and nothing else
+BFLOAT16 = 0.02  # a tpu rounds what it multiplies to 8 significant bits
+REFUSED = {
+    ("torch", "convolutions", "tensor_parallel"): "cuts dense layers, two at a time",
+    ("torch", "transformer", "tensor_parallel"): "cuts dense layers, two at a time",
+    ("torch", "tied", "tensor_parallel"): "cuts dense layers, two at a time",
+    ("torch", "transformer", "pipeline_parallel"): "cuts a torch.nn.Sequential",
+    ("torch", "tied", "pipeline_parallel"): "cuts a torch.nn.Sequential",
+} | {
+    ("tensorflow", model, "tensor_parallel"): "cuts the course's own models only; framework=.torch"
+    for model in MODELS
+}
+ROWS = [
+    (framework, model, strategy.name)
+    for framework in ("torch", "tensorflow")
+    for model in MODELS
+    for strategy in catalog.STRATEGIES.values()
+    if strategy.jobs.get(framework)
+]
+
+
+def trained(model: str, strategy: str, framework: str) -> Run:
+    fields: dict[str, Any] = {"workload": getattr(own_models, model), "seed": 1}
+    if strategy == "tpu":
+        fields["emulate"] = True
+    with start(strategy, framework=framework, steps=STEPS, **fields) as run:
+        return run.wait(120)
+
+
+def curve(run: Run) -> list[float]:
+    """The mean loss of each step over the workers that recorded it."""
+    first = min(run.spec.tasks, key=lambda task: (not losses(run.trace, task), task))
+    return losses(run.trace, first)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[tuple[str, str], Run]:
+    """Each model on one device, by framework and model."""
+    pairs = {(framework, model) for framework, model, _ in ROWS}
+    return {pair: trained(pair[1], "one_device", pair[0]) for pair in sorted(pairs)}
+
+
+@pytest.mark.parametrize(("framework", "model", "strategy"), ROWS)
+def test_every_strategy_trains_own_models_as_one_device_does(
+    framework: str, model: str, strategy: str, alone: dict[tuple[str, str], Run]
+) -> None:
+    if why := REFUSED.get((framework, model, strategy)):
+        with pytest.raises(SpecError, match=why) as caught:
+            trained(model, strategy, framework)
+        assert "\n" not in str(caught.value)
+        return
+    run, one = trained(model, strategy, framework), alone[framework, model]
+    assert run.result["parameters"] == one.result["parameters"]
+    facts = catalog.find(strategy)
+    if facts.asynchronous or strategy in ("backup_workers", "sync_parameter_server"):
+        assert np.mean(curve(run)[-5:]) < 0.95 * curve(run)[0]  # other batches, or another order
+    elif strategy == "tpu":  # its rounding adds up from step to step
+        assert curve(run)[:10] == pytest.approx(curve(one)[:10], rel=BFLOAT16)
+        assert np.mean(curve(run)[-5:]) < 0.95 * curve(run)[0]
+    else:
+        assert curve(run) == pytest.approx(curve(one), rel=TOLERANCE)
+        assert run.result["test_accuracy"] == pytest.approx(one.result["test_accuracy"], abs=0.01)
+
+
+BUILDERS: dict[str, tuple[Any, str]] = {
+    "raises": (lambda: 1 / 0, "its torch builder fails: ZeroDivisionError: division by zero"),
+    "returns_a_number": (lambda: 3, "its torch builder returns a int, no torch.nn.Module"),
+    "has_other_inputs": (
+        lambda: __import__("torch").nn.Linear(21, 4),
+        r"its model cannot take inputs of shape \(2, 20\): RuntimeError",
+    ),
+    "has_too_few_classes": (
+        lambda: __import__("torch").nn.Linear(20, 2),
+        "its train targets are from 0 to 3, and its model has 2 classes, from 0 on",
+    ),
+    "has_nothing_to_train": (
+        lambda: __import__("torch").nn.ReLU(),
+        "its model has no parameters to train",
+    ),
+    "leaves": (lambda: sys.exit(3), r"it called sys.exit\(3\)"),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_model_that_cannot_be_trained_is_named_in_one_line_and_nothing_starts(name: str) -> None:
+    builder, said = BUILDERS[name]
+    workload = Workload(name, **own_models.LARGEST, torch=builder)
+    with pytest.raises(SpecError, match=f"workload='{name}': {said}") as caught:
+        start("multi_worker_mirrored", framework="torch", workload=workload)
+    assert "\n" not in str(caught.value)
+    assert Run.going() == []
+
+
+KERAS_BUILDERS: dict[str, tuple[Any, str]] = {
+    "fails": (lambda: 1 / 0, "its tensorflow builder fails: ZeroDivisionError: division by zero"),
+    "is_a_layer": (
+        lambda: __import__("keras").layers.Dense(4),
+        "its tensorflow builder returns a Dense, no keras.Model",
+    ),
+    "takes_other_inputs": (
+        lambda: __import__("keras").Sequential(
+            [__import__("keras").Input((21,)), __import__("keras").layers.Dense(4)]
+        ),
+        r"its model cannot take inputs of shape \(2, 20\): ValueError",
+    ),
+    "has_two_classes": (
+        lambda: __import__("keras").Sequential([__import__("keras").layers.Dense(2)]),
+        "its train targets are from 0 to 3, and its model has 2 classes, from 0 on",
+    ),
+    "is_frozen": (
+        lambda: __import__("keras").Sequential(
+            [__import__("keras").layers.Dense(4, trainable=False)]
+        ),
+        "its model has no parameters to train",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERAS_BUILDERS)
+def test_a_keras_model_that_cannot_be_trained_is_named_in_one_line(name: str) -> None:
+    builder, said = KERAS_BUILDERS[name]
+    workload = Workload(name, **own_models.LARGEST, tensorflow=builder)
+    with pytest.raises(SpecError, match=f"workload='{name}': {said}") as caught:
+        start("multi_worker_mirrored", framework="tensorflow", workload=workload)
+    assert "\n" not in str(caught.value)
+    assert Run.going() == []
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "central_storage", "sync_parameter_server"])
+def test_a_run_of_a_keras_model_with_dropout_and_batch_normalisation_can_be_repeated(
+    strategy: str,
+) -> None:
+    def builder() -> Any:
+        import keras
+        from keras import layers
+
+        parts = [layers.Dense(32), layers.BatchNormalization(), layers.ReLU(), layers.Dropout(0.3)]
+        return keras.Sequential([*parts, layers.Dense(4)])
+
+    noisy = Workload("noisy", **own_models.LARGEST, tensorflow=builder, learning_rate=0.3)
+    fields: dict[str, Any] = {"framework": "tensorflow", "workers": 2, "steps": STEPS}
+    with start(strategy, workload=noisy, **fields) as run:
+        first = run.wait(120).result
+    with start(strategy, workload=noisy, **fields) as run:
+        second = run.wait(120).result
+    assert any("BatchNormalization(synchronized=True)" in why.why for why in run.plan.reasons)
+    assert first["final_loss"] == second["final_loss"]
+    assert first["test_accuracy"] == second["test_accuracy"] > 0.6
+
+
+def test_other_losses_and_metrics() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    data: dict[str, Any] = {"train": (x, x @ [[1], [2], [3]]), "test": (x, x @ [[1], [2], [3]])}
+
+    def builder() -> Any:
+        from torch import nn
+
+        return nn.Linear(3, 1)
+
+    def worst(outputs: np.ndarray, targets: np.ndarray) -> float:
+        return float(np.abs(outputs - targets).max())
+
+    def huber(outputs: Any, targets: Any) -> Any:
+        from torch import nn
+
+        return nn.functional.huber_loss(outputs, targets)
+
+    squares = Workload("squares", **data, torch=builder, loss="mean_squared_error")
+    run = start("multi_worker_mirrored", workload=squares, workers=2, steps=80).wait(60)
+    assert run.spec.framework == "torch"  # it has no other model
+    assert run.result["test_mean_squared_error"] < 0.01
+    functions = Workload("functions", **data, torch=builder, loss=huber, metric=worst)
+    run = start("parameter_server", workload=functions, workers=2, steps=80).wait(60)
+    assert run.result["test_worst"] < 2
+
+
+def test_random_layers_repeat_with_the_seed_and_differ_between_workers() -> None:
+    def builder() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(20, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+
+    random = Workload("random", **own_models.LARGEST, torch=builder)
+
+    def digests(**fields: Any) -> set[str]:
+        run = start("mirrored", workload=random, workers=2, steps=5, **fields).wait(60)
+        return set(run.result["parameter_digest"].values())
+
+    first = digests(seed=3)
+    assert len(first) == 1
+    assert digests(seed=3) == first
+    assert digests(seed=4) != first
+
+
+def test_batch_normalisation_is_trained_and_the_plan_says_what_it_sees() -> None:
+    def builder() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+    normed = Workload("normed", **own_models.LARGEST, torch=builder, learning_rate=0.3)
+    run = start("multi_worker_mirrored", workload=normed, workers=2, steps=60).wait(60)
+    assert run.result["test_accuracy"] > 0.7
+    (reason,) = [reason for reason in run.plan.reasons if reason.what == "model"]
+    assert reason.choice == "868 parameters" and "each replica's own share" in reason.why
+
+
+def test_frozen_weights_stay_as_they_are() -> None:
+    def builder() -> Any:
+        from torch import nn
+
+        first = nn.Linear(20, 32).requires_grad_(False)
+        return nn.Sequential(first, nn.ReLU(), nn.Linear(32, 4))
+
+    frozen = Workload("frozen", **own_models.LARGEST, torch=builder)
+    for strategy in ("multi_worker_mirrored", "fully_sharded", "parameter_server"):
+        run = start(strategy, workload=frozen, workers=2, steps=20).wait(60)
+        assert run.result["parameters"] == 132  # of the second layer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads how Linux accounts for memory")
+def test_all_tasks_map_the_same_data() -> None:
+    """No task has a copy of its own: what memory it has filled itself does not grow with them."""
+
+    def builder() -> Any:
+        from torch import nn
+
+        return nn.Linear(1000, 2)
+
+    def filled(examples: int) -> int:
+        """kB of memory in a task that are not those of a file."""
+        x = np.ones((examples, 1000), np.float32)
+        data = x, np.zeros(examples, int)
+        workload = Workload("large", train=data, test=(x[:2], [0, 1]), torch=builder)
+        fields: dict[str, Any] = {"workload": workload, "workers": 2, "steps": 100_000}
+        with start("mirrored", framework="torch", **fields) as run:
+            until(lambda: len(losses(run.trace)) > 3 * examples / run.spec.batch, "three epochs")
+            pids = [e.pid for e in run.trace.all(Lifecycle, state="starting")]
+            rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+            return max(int(text.partition("Anonymous:")[2].split()[0]) for text in rollups)
+
+    assert filled(50_000) - filled(500) < 40_000  # the data are 200,000 kB
+
+
+def test_a_race_and_the_command_line_take_them(tmp_path: Path) -> None:
+    with race(
+        "multi_worker_mirrored",
+        "parameter_server",
+        framework="torch",
+        workload=own_models.mlp,
+        workers=2,
+        steps=40,
+    ) as raced:
+        entrants = raced.wait(120).comparison.entrants
+    assert all(figures.loss < 1.3 for figures in entrants.values())
+    command = [sys.executable, "-m", "course_lib", "run", "fully_sharded", "--framework", "torch"]
+    file = Path(own_models.__file__)
+    command += ["--workload", f"{file}:mlp", "--steps", "20", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    result = json.loads(done.stdout)
+    assert (result["workload"], result["parameters"]) == ("mlp", 804)

@@ -1,0 +1,148 @@
+"""A learner's own workload, without a process: what it takes, what it refuses, how it travels."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import Workload, workloads
+from course_lib.errors import SpecError
+from course_lib.spec import RunSpec
+from course_lib.strategies.catalog import spec_for
+from course_lib.workloads.examples import Examples
+
+X, Y = np.arange(40.0).reshape(20, 2), np.arange(20) % 3
+
+
+def own(**fields: Any) -> Workload:
+    """A workload of twenty examples whose model is never built."""
+    return Workload(**{"name": "own", "train": (X, Y), "test": (X, Y), "torch": object, **fields})
+
+
+class Pairs:
+    """A dataset as PyTorch has them."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return [index, 2.0 * index], index
+
+
+def tensors() -> tuple[Any, Any]:
+    """A pair that is like PyTorch's: not an array, but it can be made one."""
+
+    class Tensor:
+        def __init__(self, values: Any) -> None:
+            self.values = values
+
+        def __len__(self) -> int:
+            return len(self.values)
+
+        def detach(self) -> "Tensor":
+            return self
+
+        def cpu(self) -> "Tensor":
+            return self
+
+        def numpy(self) -> Any:
+            return self.values
+
+    return Tensor(X), Tensor(Y)
+
+
+@pytest.mark.parametrize("given", [(X, Y), (X.tolist(), Y.tolist()), tensors()])
+def test_arrays_of_any_kind_become_float32_and_int64(given: Any) -> None:
+    inputs, targets = Examples(given).take([3, 1])
+    assert (inputs.dtype, targets.dtype) == (np.float32, np.int64)
+    assert inputs.tolist() == [[6, 7], [2, 3]] and targets.tolist() == [0, 1]
+
+
+def test_a_dataset_is_asked_only_for_the_examples_of_a_batch() -> None:
+    examples = Examples(Pairs())
+    inputs, targets = examples.take(np.array([5, 2]))
+    assert len(examples) == 7
+    assert inputs.tolist() == [[5, 10], [2, 4]] and targets.tolist() == [5, 2]
+    assert [len(y) for _, y in examples.batches(3)] == [3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"train": ([], [])}, "train='no examples': at least one example"),
+        ({"train": (X, Y[1:])}, "train='20 inputs, 19 targets': each input has one target"),
+        ({"test": ([[1.0], [np.nan]], [0, 1])}, r"test='inputs\[1\]': it holds NaN"),
+        ({"train": (["a"], [1])}, "train='<U1': numbers"),
+        ({"train": 3}, "train='int': .inputs, targets., or a dataset"),
+        ({"torch": None}, "a builder for torch or for tensorflow is missing"),
+        ({"torch": 3}, "torch='int': a function without arguments"),
+        ({"loss": "mse"}, "loss='mse': .*allowed: cross_entropy, mean_squared_error"),
+        ({"metric": "f1"}, "metric='f1': .*allowed: accuracy, mean_squared_error"),
+        ({"learning_rate": 0}, "learning_rate=0: a number above 0"),
+        ({"name": "my model"}, "name='my model': a name of letters"),
+        ({"name": "digits"}, "name='digits': the course has one of this name"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(fields: Any, said: str) -> None:
+    with pytest.raises((SpecError, ValueError), match=said) as caught:
+        own(**fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_it_is_known_by_its_name_and_another_of_that_name_takes_its_place() -> None:
+    first, second = own(), own(learning_rate=0.5)
+    assert RunSpec(workload=first).workload == "own"
+    assert workloads.load(RunSpec(workload="own")) is second
+    assert workloads.fields("own") == ()
+
+
+def test_its_framework_is_the_one_that_it_has_a_model_for() -> None:
+    workload = own(torch=None, tensorflow=object)
+    with pytest.raises(SpecError, match="own has no model for it: Workload"):
+        spec_for("one_device", workload=workload, framework="torch", global_batch=4)
+
+
+def test_a_batch_has_at_most_as_many_examples_as_there_are() -> None:
+    with pytest.raises(SpecError, match="global_batch=64: at most 20: own has no more examples"):
+        spec_for("one_device", workload=own(), framework="torch", global_batch=64)
+
+
+def test_the_metric_is_the_mean_over_all_test_examples() -> None:
+    inputs, targets = np.zeros((2500, 1)), np.arange(2500) % 2
+    workload = own(test=(inputs, targets))
+    assert workload.metric_name == "accuracy"
+    assert workload.measure(lambda x: np.tile([1.0, 0.0], (len(x), 1))) == pytest.approx(0.5)
+    regression = own(loss="mean_squared_error", test=([[1.0], [3.0]], [[0.0], [0.0]]))
+    assert regression.metric_name == "mean_squared_error"
+    assert regression.measure(lambda x: x) == pytest.approx(5)
+    largest = own(metric=lambda outputs, targets: float(np.max(outputs)))
+    assert largest.measure(lambda x: x) == 39
+
+
+def test_it_reaches_another_process_by_files_whose_arrays_are_mapped(tmp_path: Path) -> None:
+    sent = own(torch=lambda: "built", learning_rate=0.25)
+    sent.leave(tmp_path / "there")
+    found = Workload.found(tmp_path / "there")
+    assert found.torch is not None and found.torch() == "built"
+    assert (found.name, found.learning_rate) == ("own", 0.25)
+    assert np.array_equal(found.train.inputs, X) and not found.train.inputs.flags.writeable
+    own(train=Pairs()).leave(tmp_path / "dataset")
+    assert len(Workload.found(tmp_path / "dataset").train) == 7
+
+
+def test_a_file_is_run_for_the_workload_that_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "models.py"
+    file.write_text(
+        "from course_lib import Workload\n"
+        "mine = Workload('mine', ([1.0], [0]), ([1.0], [0]), torch=object)\n"
+    )
+    assert workloads.named(f"{file}:mine") == "mine"
+    assert "mine" in workloads.OWN
+    with pytest.raises(SpecError, match="has no Workload called other; it has mine"):
+        workloads.named(f"{file}:other")
+    file.write_text("1 / 0")
+    with pytest.raises(SpecError, match="cannot be run: ZeroDivisionError"):
+        workloads.named(f"{file}:mine")
+    with pytest.raises(SpecError, match="there is no file"):
+        workloads.named(f"{tmp_path}/nothing.py:mine")
