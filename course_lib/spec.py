@@ -179,8 +179,28 @@ class RunSpec(BaseModel):
     steps: Count = whole(200, 1, 1_000_000, "steps to train")
     seed: Count = whole(0, 0, 2**31 - 1, "decides the first weights and the order of the examples")
     learning_rate: float | None = number(
-        None, 100, "learning rate, that of the workload if not given", "a number"
+        None,
+        100,
+        "learning rate; if not given, that of the workload, a tenth of it with momentum, "
+        "0.001 with adamw",
+        "a number",
     )
+    accumulate: Count = whole(
+        1, 1, 1024, "parts in which a share of the batch is computed, one after the other"
+    )
+    optimizer: Literal["sgd", "momentum", "adamw"] = field(
+        "sgd", "what is made of a gradient", "sgd, momentum (of 0.9) or adamw"
+    )
+    weight_decay: float = number(
+        0.01, 100, "adamw's pull of the parameters towards zero", "a part of them", True
+    )
+    clip_norm: float | None = number(
+        None, 1_000_000, "gradients are scaled down to this norm over all parameters", "a number"
+    )
+    schedule: Literal["constant", "cosine"] = field(
+        "constant", "how the learning rate goes on after the warm-up", "constant or cosine"
+    )
+    warmup_steps: Count = whole(0, 0, 1_000_000, "steps in which the learning rate grows")
     evaluate_every: Count = whole(
         0, 0, 1_000_000, "steps between two measurements of the test accuracy, 0 for one at the end"
     )
@@ -206,7 +226,8 @@ class RunSpec(BaseModel):
     def _hangs_together(self) -> RunSpec:
         shares = self.shares
         if self.global_batch is None:
-            object.__setattr__(self, "global_batch", max(shares, 128 // shares * shares))
+            unit = shares * self.accumulate
+            object.__setattr__(self, "global_batch", max(unit, 128 // unit * unit))
         elif self.global_batch % shares:
             lower = self.global_batch // shares * shares
             near = " or ".join(str(n) for n in (lower, lower + shares) if n)
@@ -215,6 +236,8 @@ class RunSpec(BaseModel):
             raise SpecError("global_batch", self.global_batch, text)
         if self.hosts > self.workers:
             raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
+        if self.warmup_steps > self.steps:
+            raise SpecError("warmup_steps", self.warmup_steps, f"at most the {self.steps} steps")
         for task, factor in self.slow.items():
             self.check_slow(task)
             check_factor(factor, f"slow[{task}]")

@@ -14,6 +14,7 @@ from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec, parse_item
 from course_lib.strategies import catalog
+from course_lib.strategies.optimizers import usual_rate
 
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
 
@@ -194,7 +195,7 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
     ms = entrants[0].spec.device_ms
     shares = {
-        entrant.label: _examples(entrant.spec)
+        entrant.label: catalog.find(entrant.spec.strategy).share(entrant.spec)
         for entrant in entrants
         if not catalog.find(entrant.spec.strategy).model_parallel
     }
@@ -208,14 +209,6 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
     ]
 
 
-def _examples(spec: RunSpec) -> float:
-    """Examples that a device computes in a step. With backup workers, fewer shares make up the
-    batch.
-    """
-    spare = spec.backups if "backups" in catalog.find(spec.strategy).takes else 0
-    return spec.batch / (spec.shares - spare)
-
-
 def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
     """A note on each entrant that makes several updates a step at the others' learning rate."""
     steady = next((entrant for entrant in entrants if _updates(entrant.spec) == 1), None)
@@ -223,8 +216,8 @@ def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
         return []
     notes = []
     for label, spec in ((entrant.label, entrant.spec) for entrant in entrants):
-        updates, rate = _updates(spec), _rate(spec)
-        if updates > 1 and rate == _rate(steady.spec):
+        updates, rate = _updates(spec), usual_rate(spec)
+        if updates > 1 and rate == usual_rate(steady.spec):
             notes.append(
                 f"{label} makes {updates} updates a step, {steady.label} 1, at the same learning "
                 "rate; to compare waiting and staleness alone, give "
@@ -236,7 +229,3 @@ def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
 def _updates(spec: RunSpec) -> int:
     """Updates in a step."""
     return spec.workers if catalog.find(spec.strategy).asynchronous else 1
-
-
-def _rate(spec: RunSpec) -> float:
-    return spec.learning_rate or workloads.load(spec).learning_rate

@@ -70,8 +70,9 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
         if strategy.default_batch and "global_batch" not in given:
             spec = RunSpec(strategy=what, **given, global_batch=strategy.default_batch(spec))
         examples = len(workloads.load(spec).train)
-        if "global_batch" not in given and spec.batch > examples >= spec.shares:
-            fewer = examples // spec.shares * spec.shares
+        unit = spec.shares * spec.accumulate
+        if "global_batch" not in given and spec.batch > examples >= unit:
+            fewer = examples // unit * unit
             spec = RunSpec(strategy=what, **given, global_batch=fewer)
         return _checked(strategy, spec)
     except SpecError as error:
@@ -169,6 +170,9 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
     if not _installed(spec.framework):
         raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
     strategy.check(spec, hardware.probe())
+    if strategy.share(spec) % spec.accumulate:
+        text = f"must divide the {strategy.share(spec)} examples that are computed at a time"
+        raise SpecError("accumulate", spec.accumulate, text)
     if not workload.layers:
         _check_own(spec, workload)
     strategy.fits(spec, trial.sketch(spec))
@@ -203,12 +207,13 @@ def _check_own(spec: RunSpec, workload: workloads.Workload) -> None:
 
 
 def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:
-    """The fields that only some strategies or workloads take, each with this run's strategy or
-    workload, and those that take it.
+    """The fields that only some strategies, workloads or optimizers take, each with this run's
+    strategy, workload or optimizer, and those that take it.
     """
     for mine, takes in (
         (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),
         (spec.workload, {name: workloads.fields(name) for name in workloads.WORKLOADS}),
+        (spec.optimizer, {"adamw": ("weight_decay",)}),
     ):
         for field in dict.fromkeys(chain.from_iterable(takes.values())):
             yield field, mine, [name for name, fields in takes.items() if field in fields]

@@ -6,12 +6,11 @@ A page says what happens in a step, in the order in which it happens:
     while step.begin():
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss = step.loss_of(model(inputs), targets)
-            loss.backward()
+            loss = step.backward(inputs, targets)
         with step.reducing():
             average the gradients
         with step.applying():
-            descend(model.parameters(), step.rate)
+            descend(step)
         step.done(loss.item())
     return step.result()
 
@@ -40,7 +39,7 @@ Span = tuple[float, float]
 class TrainingStep(ABC):
     """The step that a task is in: `begin` goes on to the next one, `done` ends it.
 
-    `number` counts steps from 0; `rate` is the learning rate; `loss` is that of the last step done.
+    `number` counts steps from 0; `loss` is that of the last step done.
     With `evaluate_at`, `read` measures the metric of the parameters that were fetched for
     this step, which have seen so many examples. `holders` are the variables that this task updates
     in each step, with the device of each: `[("all", "cpu")]`. A task that holds all variables
@@ -51,7 +50,6 @@ class TrainingStep(ABC):
     def __init__(self, task: Task, holders: Sequence[tuple[str, str]]) -> None:
         self.task, self.spec, self.holders = task, task.spec, holders
         self.workload = workloads.load(task.spec)
-        self.rate = task.spec.learning_rate or self.workload.learning_rate
         self.number = -1
         self.loss = float("nan")
         self._whole = holders[0][0] == "all"
@@ -79,7 +77,7 @@ class TrainingStep(ABC):
         """The time, once the device has done all that it was given."""
         return clock()
 
-    # the next two are asked only of a task that returns a `result`
+    # the next three are asked only of a task that returns a `result`
 
     def weights(self) -> list[np.ndarray]:
         """The weights that this task ends with, in the layout that all frameworks share."""
@@ -87,6 +85,10 @@ class TrainingStep(ABC):
 
     def variables_on(self) -> dict[str, int]:
         """Bytes of the variables that this task holds, by device."""
+        raise NotImplementedError
+
+    def state_on(self) -> dict[str, int]:
+        """Bytes of the optimizer's state that this task holds, by device."""
         raise NotImplementedError
 
     # --- a step, from its beginning to its end ---
@@ -215,7 +217,8 @@ class TrainingStep(ABC):
         Where each task holds a shard, all tasks must call it together.
         """
         found = self.measure()
-        return outcome(self.task, self.weights(), self.loss, found, self.variables_on())
+        held = self.variables_on(), self.state_on()
+        return outcome(self.task, self.weights(), self.loss, found, *held)
 
     @contextlib.contextmanager
     def _phase(self, what: str) -> Iterator[None]:
@@ -249,12 +252,13 @@ def outcome(
     loss: float,
     metric: float,
     variables_on: dict[str, int],
+    state_on: dict[str, int],
 ) -> dict[str, Any]:
     """What a strategy returns.
 
     final_loss (mean over the last global batch), test_accuracy (or test_ and another metric),
-    digest (of the weights that this task ended with), parameters (of the whole model) and
-    variables_on (bytes by device).
+    digest (of the weights that this task ended with), parameters (of the whole model),
+    variables_on and optimizer_state_on (bytes by device).
     """
     workload = workloads.load(task.spec)
     model = workload.sketch_in(task.spec.framework)
@@ -264,4 +268,5 @@ def outcome(
         "digest": digest(weights),
         "parameters": model.parameters if model else sum(weight.size for weight in weights),
         "variables_on": variables_on,
+        "optimizer_state_on": state_on,
     }

@@ -145,6 +145,14 @@ class Strategy:
             for framework, jobs in self.jobs.items()
         }
 
+    def share(self, spec: RunSpec) -> int:
+        """Examples that a replica computes in a step. Of backup workers, fewer shares make up the
+        batch; where a model is divided, everybody computes all examples.
+        """
+        if self.model_parallel:
+            return spec.batch
+        return spec.batch // (spec.shares - (spec.backups if "backups" in self.takes else 0))
+
     @property
     def usual_framework(self) -> str:
         """The usual framework if this strategy has it, else the first that it has."""

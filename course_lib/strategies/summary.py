@@ -17,7 +17,8 @@ def summarize(run: Run) -> dict[str, Any]:
     processes. `all_reduce` is as the plan says. `seconds` are counted from `start`;
     `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
     task to a hash of the parameters it ended with: equal digests are equal to the last bit.
-    `variables_on`: bytes of parameters by the device that the runtime names. `staleness`: how many
+    `variables_on`: bytes of parameters by the device that the runtime names; `optimizer_state_on`:
+    those of the optimizer's state. `staleness`: how many
     updates had how many others between their read and their write. `idle_share`: the part of the
     time from a task's first phase to its last in which it waited for others. (A race and the boards
     count it from the start of the clock, which leaves out the first step.) `wire_bytes_per_step`:
@@ -43,6 +44,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "workers": spec.workers,
         "steps": spec.steps,
         "global_batch": spec.batch,
+        "optimizer": spec.optimizer,
         "parameters": reported["parameters"],
         "final_loss": reported["final_loss"],
         **{name: value for name, value in reported.items() if name.startswith("test_")},
@@ -50,10 +52,13 @@ def summarize(run: Run) -> dict[str, Any]:
             task: value["digest"] for task, value in values.items() if value and "digest" in value
         },
         "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
-        "variables_on": {
-            _device(task, d): n
-            for task, value in values.items()
-            for d, n in (value or {}).get("variables_on", {}).items()
+        **{
+            name: {
+                _device(task, d): n
+                for task, value in values.items()
+                for d, n in (value or {}).get(name, {}).items()
+            }
+            for name in ("variables_on", "optimizer_state_on")
         },
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,

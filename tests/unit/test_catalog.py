@@ -227,9 +227,8 @@ def test_what_only_some_take_is_a_field_of_the_spec() -> None:
 def test_a_saved_spec_says_what_its_run_had_a_use_for_and_can_be_run_again(
     name: str, framework: str
 ) -> None:
-    spec = spec_for(
-        name, framework=framework, workload="wide", parameters=30_010, **given_for(name)
-    )
+    trained: dict[str, Any] = {"workload": "wide", "parameters": 30_010, "optimizer": "adamw"}
+    spec = spec_for(name, framework=framework, **trained, **given_for(name))
     written = spec.model_dump_json()
     unused = OF_SOME - {*STRATEGIES[name].takes}
     assert json.loads(written).keys() == RunSpec.model_fields.keys() - unused

@@ -57,6 +57,14 @@ PARAMETER_SERVER = _STRATEGY(
     asynchronous=True,
 )
 
+
+def _check_mean(spec: RunSpec, machine: Machine) -> None:
+    """A ps must know the whole mean gradient to clip it."""
+    if spec.clip_norm and spec.ps > 1:
+        text = "each ps has only its piece of the mean gradient, not the norm of all: take ps=1"
+        raise SpecError("clip_norm", spec.clip_norm, text)
+
+
 SYNC_PARAMETER_SERVER = _STRATEGY(
     "sync_parameter_server",
     _FACTS(
@@ -71,6 +79,7 @@ SYNC_PARAMETER_SERVER = _STRATEGY(
         source=_REVISITED,
     ),
     jobs=_BOTH,
+    check=_check_mean,
     order=100,
     default_workers=3,
 )
@@ -105,6 +114,7 @@ def _check_backups(spec: RunSpec, machine: Machine) -> None:
     if spec.batch % counted:
         text = f"must divide evenly over the {counted} workers whose gradients count"
         raise SpecError("global_batch", spec.batch, text)
+    _check_mean(spec, machine)
 
 
 BACKUP_WORKERS = _STRATEGY(
@@ -125,6 +135,8 @@ BACKUP_WORKERS = _STRATEGY(
     ),
     check=_check_backups,
     order=120,
-    default_batch=lambda spec: batch_of(spec.workers, max(1, spec.workers - spec.backups)),
+    default_batch=lambda spec: batch_of(
+        spec.workers, max(1, spec.workers - spec.backups) * spec.accumulate
+    ),
     takes=("backups",),
 )

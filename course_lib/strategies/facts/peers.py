@@ -160,7 +160,10 @@ def _fits_pipeline(spec: RunSpec, model: Sketch) -> None:
 
 
 def _check_pipeline(spec: RunSpec, machine: Machine) -> None:
-    """Microbatches that divide the batch, enough of them."""
+    """Microbatches that divide the batch, enough of them; they are its parts already."""
+    if spec.accumulate > 1:
+        text = "microbatches are the parts of a pipeline's batch: leave it out, set microbatches"
+        raise SpecError("accumulate", spec.accumulate, text)
     stages, parts = spec.workers, spec.microbatches
     if spec.batch % parts:
         divisors = [n for n in range(stages, spec.batch + 1) if spec.batch % n == 0]

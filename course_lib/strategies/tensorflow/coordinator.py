@@ -84,8 +84,10 @@ def train(
             task.at_step_end()
     if beside:
         beside.result(PATIENCE)
-    metric, held = measured(), bytes_on([shard.values for shard in model.shards] + model.others)
-    found = outcome(task, weights_of(model.keras), losses[spec.steps - 1], metric, held)
+    held = bytes_on([shard.values for shard in model.shards] + model.others)
+    state = bytes_on(variable for shard in model.shards for variable in shard.state)
+    metric, loss = measured(), losses[spec.steps - 1]
+    found = outcome(task, weights_of(model.keras), loss, metric, held, state)
     over(task).touch()
     return found
 

@@ -67,7 +67,7 @@ def naive_step(training: ReplicasStep) -> Program:
                 arrived.append(strategy.extended.reduce_to(MEAN, value, home))
         mean_loss, *means = arrived
         reduced = after(arrived)
-        applied = after([*descend(strategy, variables, means, training.rate), reduced])
+        applied = after([*descend(training, means), reduced])
         return tf.stack([tf.cast(mean_loss, tf.float64), computed, reduced, applied])
 
     return step

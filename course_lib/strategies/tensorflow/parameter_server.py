@@ -9,7 +9,8 @@ no variable and no gradient passes through the chief during a step.
     pull       ps -> worker    versions and values of the variables
     compute    worker          gradients of a share of a batch
     push       worker -> ps    to each ps the gradients of its variables
-    apply      ps              values -= learning_rate * gradients, and one more version
+    apply      ps              values -= learning_rate * gradients, or what the run's optimizer
+                               makes of them, whose state is here too; and one more version
 
 No worker waits for another: a ps applies every gradient as soon as it is there. So while a worker
 computes, others change the variables that it has read, and its own gradient is stale when it
@@ -32,11 +33,13 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import report, train
+from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
 from course_lib.strategies.tensorflow.steps import (
     after,
     gradient,
     hold,
+    in_parts,
     is_seed,
     loss_of,
     mode,
@@ -68,14 +71,16 @@ def chief(task: Task) -> dict[str, Any]:
     coordinator, model = connect(task)
 
     def push(shard: Shard, number: Any, gradients: Any) -> Any:
-        return apply_at_once(shard, gradients, model.learning_rate)  # whatever step they are of
+        # whatever step they are of: that decides the learning rate, and nothing else
+        return apply_at_once(shard, number, gradients, model.optimizer)
 
-    return train(task, coordinator, model, make_step(task, model, push))
+    return train(task, coordinator, model, make_step(task, model, push, model.optimizer.clipped))
 
 
-def make_step(task: Task, model: Model, push: Push) -> Any:
+def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] = list) -> Any:
     """The program of a step for one share: `step(work)`, where `work` is [number of the step,
-    share, indices of the examples]. It returns a `report`.
+    share, indices of the examples]. It returns a `report`. What is done with all gradients `before`
+    they are pushed is done while they are in one place.
 
     All training examples are constants of the graph, and travel with it to each worker: 2 GB of
     them at most, which is the limit of a graph. Then a step's message has only their indices.
@@ -98,6 +103,7 @@ def make_step(task: Task, model: Model, push: Push) -> Any:
         loss, gradients, changed = compute(
             model, compare, hold(values, pulled), others, inputs, targets
         )
+        gradients = before(gradients)
         # an emulated device sleeps here
         computed = device_time(task, worker, pulled, after([loss, *gradients]))
         with tf.control_dependencies(push_others(model, share, others, changed)):
@@ -132,13 +138,20 @@ def compute(
     """The loss, its gradients, and the new `others`, of the model with these values in place of its
     variables and these others in place of those that are not trained.
     """
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        outputs, changed, own = model.keras.stateless_call(
-            values, others, inputs, return_losses=True, **mode(model.keras, training=True)
-        )
-        loss = total(compare, outputs, targets, own)
-    return loss, gradient(tape, loss, values), changed
+    changed = others
+
+    def compute_part(inputs: Any, targets: Any) -> list[Any]:
+        nonlocal changed
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            outputs, changed, own = model.keras.stateless_call(
+                values, changed, inputs, return_losses=True, **mode(model.keras, training=True)
+            )
+            loss = total(compare, outputs, targets, own)
+        return [loss, *gradient(tape, loss, values)]
+
+    loss, *gradients = in_parts(model.optimizer.spec.accumulate, compute_part, inputs, targets)
+    return loss, gradients, changed
 
 
 def pull_others(task: Task, model: Model, number: Any, share: Any) -> list[Any]:
@@ -179,9 +192,9 @@ def push_others(model: Model, share: Any, before: list[Any], changed: list[Any])
     return [tf.cond(share == 0, store, lambda: tf.constant(False))] if stores else []
 
 
-def apply_at_once(shard: Shard, gradients: Any, learning_rate: float) -> Any:
-    """On the ps, as soon as the gradients are there: values -= learning_rate * gradients. Then the
-    version is counted up.
+def apply_at_once(shard: Shard, number: Any, gradients: Any, optimizer: Optimizer) -> Any:
+    """On the ps, as soon as the gradients are there: update the values, with the learning rate of
+    step `number`. Then the version is counted up.
 
     TensorFlow locks a variable while it changes, so no gradient is lost. The counting is one
     operation that also reads, so every update has its own version.
@@ -189,8 +202,9 @@ def apply_at_once(shard: Shard, gradients: Any, learning_rate: float) -> Any:
     with tf.device(shard.device):
         begun = after(gradients)
         with tf.control_dependencies([begun]):
-            update = shard.values.assign_sub(learning_rate * gradients, read_value=False)
-        with tf.control_dependencies([update]):
+            now = optimizer.at(number, shard.version)
+            updates = optimizer.apply(shard.values, gradients, shard.state, *now)
+        with tf.control_dependencies(updates):
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=shard.version.handle, limit=2**62, T=tf.int64
             )

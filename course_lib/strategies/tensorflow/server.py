@@ -19,6 +19,7 @@ from tensorflow.python.data.experimental.ops import testing
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.record.rundir import folder_name
+from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.steps import (
     after,
     build,
@@ -111,14 +112,15 @@ def device_time(task: Task, worker: Any, since: Any, until: Any) -> Any:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one ps holds: a piece of the parameters, its `values`, and a `version` that counts their
-    updates.
+    """What one ps holds: a piece of the parameters, its `values`, the optimizer's `state` for them,
+    and a `version` that counts their updates.
     """
 
     task: str
     device: str
     values: Any
     version: Any
+    state: list[Any]
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Model:
 
     keras: Any
     shards: list[Shard]
-    learning_rate: float
+    optimizer: Optimizer
     others: list[Any]
 
     def cut(self, tensors: Sequence[Any]) -> Any:
@@ -168,20 +170,21 @@ def connect(task: Task) -> tuple[Any, Model]:
     """
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     use("cpu")
-    spec, workload = task.spec, workloads.load(task.spec)
+    spec = task.spec
     _await_servers(task)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     _copy_once_from_each(spec.workers)
-    keras = build(workload, spec.seed)
+    keras = build(workloads.load(spec), spec.seed)
     parameters = np.concatenate([weight.reshape(-1) for weight in weights_of(keras)])
-    shards = []
+    optimizer, shards = Optimizer(spec), []
     for k, piece in enumerate(np.array_split(parameters, spec.ps)):
         with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):
             values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
-        shards.append(Shard(f"ps:{k}", values.device, values, version))
-    model = Model(keras, shards, spec.learning_rate or workload.learning_rate, [])
+            state = optimizer.state_of(values)
+        shards.append(Shard(f"ps:{k}", values.device, values, version, state))
+    model = Model(keras, shards, optimizer, [])
     with tf.device(shards[0].device):
         model.others.extend(tf.Variable(each.numpy()) for each in model.kept)
     return coordinator, model

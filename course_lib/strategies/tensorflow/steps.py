@@ -249,6 +249,22 @@ def gradient(tape: Any, loss: Any, variables: Sequence[Any]) -> list[Any]:
     return [tf.convert_to_tensor(each) for each in tape.gradient(loss, variables)]
 
 
+def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets: Any) -> list[Any]:
+    """The mean of what `compute` returns for `count` equal parts of a batch.
+
+    One part is computed after the other, so that the activations of one are kept at a time. As the
+    parts are equal, the mean of their means is that of all examples.
+    """
+    if count == 1:
+        return compute(inputs, targets)
+    sums: list[Any] = []
+    for part in zip(tf.split(inputs, count), tf.split(targets, count), strict=True):
+        with tf.control_dependencies(sums):
+            found = compute(*part)
+        sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+    return [each / count for each in sums]
+
+
 # --- devices: TensorFlow would take all memory of every GPU it sees, in each process ---
 
 

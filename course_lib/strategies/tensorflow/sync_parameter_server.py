@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import train
+from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.parameter_server import make_step
 from course_lib.strategies.tensorflow.server import Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after
@@ -48,7 +49,7 @@ def chief(task: Task) -> dict[str, Any]:
 
     @tf.function(autograph=False)
     def loops() -> list[Any]:
-        return [barrier.loop(spec.steps, model.learning_rate) for barrier in barriers.values()]
+        return [barrier.loop(spec.steps, model.optimizer) for barrier in barriers.values()]
 
     program = make_step(task, model, push)
     running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
@@ -81,16 +82,17 @@ class Barrier:
                     [partial(_take, token, 1, tf.float64) for token in self.tokens],
                 )
 
-    def loop(self, steps: int, learning_rate: float) -> Any:
+    def loop(self, steps: int, optimizer: Optimizer) -> Any:
         """The part of the ps: each step, wait for all gradients, apply the mean, give tokens."""
 
         def one(step: Any) -> Any:
             sums = _take(self.sums, self.workers, tf.float32)
             begun, count = after(sums), sums[self.size]
             with tf.control_dependencies([begun]):
-                mean = sums[: self.size] / count
-                update = self.shard.values.assign_sub(learning_rate * mean, read_value=False)
-            with tf.control_dependencies([update]):
+                (mean,) = optimizer.clipped([sums[: self.size] / count])
+                now = optimizer.at(step, step)
+                updates = optimizer.apply(self.shard.values, mean, self.shard.state, *now)
+            with tf.control_dependencies(updates):
                 written = self.shard.version.assign_add(1)
             token = tf.stack(
                 [tf.cast(written, tf.float64), tf.cast(count, tf.float64), begun, after(written)]

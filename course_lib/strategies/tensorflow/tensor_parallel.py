@@ -23,7 +23,10 @@ so it takes 1/n of the emulated device time of a step. Source:
 https://www.tensorflow.org/guide/dtensor_overview; Shoeybi et al., "Megatron-LM", 2019.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,8 +35,10 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import TrainingStep
-from course_lib.strategies.tensorflow.steps import bytes_on, loss_of, use_several
+from course_lib.strategies.tensorflow.optimizer import Optimizer
+from course_lib.strategies.tensorflow.steps import bytes_on, in_parts, loss_of, use_several
 
 MESH_DIM, WHOLE = "model", dtensor.UNSHARDED
 COLUMNS = ([WHOLE, MESH_DIM], [MESH_DIM])  # layouts of a kernel and its bias
@@ -46,14 +51,14 @@ def worker(task: Task) -> dict[str, Any]:
     names = [name.strip("/").upper() for name in use_several("cpu", spec.replicas)]
     mesh = dtensor.create_mesh([(MESH_DIM, spec.replicas)], devices=names)
     step = MeshStep(task, mesh, cut_model(workload, spec.seed, mesh))
-    compute, apply = make_step(workload, step.variables, step.rate)
+    compute, apply = make_step(workload, step)
     while step.begin():
         inputs, targets = step.read()
         with step.computing(part=1 / spec.replicas):
             value, gradients = compute(inputs, targets)
             loss = float(dtensor.unpack(value)[0].numpy())
         with step.applying():
-            apply(gradients)
+            apply(gradients, *step.factors())
         step.done(loss)
     return step.result()
 
@@ -84,6 +89,16 @@ def whole(variable: Any) -> np.ndarray:
     return np.concatenate(pieces, specs.index(MESH_DIM)) if MESH_DIM in specs else pieces[0]
 
 
+def zeros_like(variable: Any) -> Any:
+    """A variable of zeros that is cut as another one is."""
+    return dtensor.DVariable(cut(np.zeros(variable.shape, np.float32), variable.layout))
+
+
+def pieces_of(variables: list[Any]) -> Iterator[Any]:
+    """The pieces of all these variables, each on its device."""
+    return (piece for each in variables for piece in dtensor.unpack(each.read_value()))
+
+
 def on_all(value: np.ndarray, mesh: Any) -> Any:
     """A tensor that every device has whole."""
     return dtensor.copy_to_mesh(tf.constant(value), dtensor.Layout.replicated(mesh, value.ndim))
@@ -98,33 +113,41 @@ def forward(layers: tuple[Any, ...], variables: list[Any], values: Any) -> Any:
 
 
 def make_step(
-    workload: workloads.Workload, variables: list[Any], rate: float
+    workload: workloads.Workload, step: MeshStep
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The two halves of a step, each compiled on its first call: the loss and all gradients;
-    variable -= rate * gradient.
+    """The two halves of a step, each compiled on its first call: the loss and all gradients; the
+    update of all variables, with a learning rate and corrections (see `MeshStep.factors`).
     """
+    compare, variables, optimizer = loss_of(workload), step.variables, step.optimizer
 
-    compare = loss_of(workload)
+    def compute_part(inputs: Any, targets: Any) -> list[Any]:
+        with tf.GradientTape() as tape:
+            loss = compare(forward(workload.layers, variables, inputs), targets)
+        return [loss, *tape.gradient(loss, variables)]
 
     @tf.function(autograph=False)
     def compute(inputs: Any, targets: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = compare(forward(workload.layers, variables, inputs), targets)
-        return loss, tape.gradient(loss, variables)
+        loss, *gradients = in_parts(step.spec.accumulate, compute_part, inputs, targets)
+        return loss, gradients
 
     @tf.function(autograph=False)
-    def apply(gradients: list[Any]) -> None:
-        for variable, gradient in zip(variables, gradients, strict=True):
-            variable.assign_sub(rate * gradient)
+    def apply(gradients: list[Any], rate: Any, corrections: list[Any]) -> None:
+        gradients = optimizer.clipped(gradients)  # DTensor adds up the squares of all pieces
+        for variable, gradient, state in zip(variables, gradients, step.state, strict=True):
+            optimizer.apply(variable, gradient, state, rate, corrections)
 
     return compute, apply
 
 
 class MeshStep(TrainingStep):
-    """A training step of a model whose `variables` are cut over the devices of a mesh."""
+    """A training step of a model whose `variables` are cut over the devices of a mesh, and the
+    optimizer's `state` for each of them in the same way.
+    """
 
     def __init__(self, task: Task, mesh: Any, variables: list[Any]) -> None:
-        self.mesh, self.variables = mesh, variables
+        self.mesh, self.variables, self.optimizer = mesh, variables, Optimizer(task.spec)
+        count = STATE[task.spec.optimizer]
+        self.state = [[zeros_like(each) for _ in range(count)] for each in variables]
         # where assignments to the pieces are executed
         devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]
         super().__init__(task, [(f"shard {k}", device) for k, device in enumerate(devices)])
@@ -132,10 +155,22 @@ class MeshStep(TrainingStep):
     def weights(self) -> list[np.ndarray]:
         return [whole(variable) for variable in self.variables]
 
+    def factors(self) -> tuple[Any, list[Any]]:
+        """The learning rate of this step and the corrections of its update: a number, which is part
+        of the graph, if the rate is constant, else tensors that every device has.
+        """
+        rate, optimizer = self.optimizer.rates[self.number], self.optimizer
+        if not optimizer.counts:
+            return float(rate), []
+        found = [rate, *optimizer.corrections(self.number + 1)]
+        rate, *corrections = (on_all(np.array(each, np.float32), self.mesh) for each in found)
+        return rate, corrections
+
     def variables_on(self) -> dict[str, int]:
-        return bytes_on(
-            piece for each in self.variables for piece in dtensor.unpack(each.read_value())
-        )
+        return bytes_on(pieces_of(self.variables))
+
+    def state_on(self) -> dict[str, int]:
+        return bytes_on(itertools.chain.from_iterable(map(pieces_of, self.state)))
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         inputs, targets = self.workload.train.take(indices)

@@ -83,7 +83,7 @@ def one_program(training: ReplicasStep) -> Program:
     def together(strategy: Any, values: list[Any]) -> Any:
         """The mean of what all replicas computed, and the update."""
         loss, *means = all_at_once(strategy, values, variables)
-        descend(strategy, variables, means, training.rate)
+        descend(training, means)
         return loss
 
     def replica(inputs: Any, targets: Any) -> Any:

@@ -5,7 +5,8 @@ them happens:
 
     strategy.run                gradients of a share of the batch, on each replica
     extended.batch_reduce_to    their mean, wherever the variables live
-    extended.update             variable -= learning_rate * mean, wherever the variables live
+    extended.update             variable -= learning_rate * mean, or what the run's optimizer makes
+                                of the mean, wherever the variables live
 
 All three are one TensorFlow graph; stamps in it tell the trace when each part was over. A process
 may hold one replica or several, on a device each; the batch is cut into as many shares as there are
@@ -26,6 +27,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.steps import (
     WallClock,
     after,
@@ -34,6 +36,7 @@ from course_lib.strategies.tensorflow.steps import (
     copies_of,
     gradient,
     hold,
+    in_parts,
     is_seed,
     loss_of,
     mode,
@@ -64,25 +67,40 @@ def gradients_of(step: ReplicasStep) -> Gradients:
     """The function that a replica of the model computes."""
     model, variables, told = step.model, variables_of(step.model), mode(step.model, training=True)
 
-    def gradients(inputs: Any, targets: Any) -> list[Any]:
+    def gradients_of_part(inputs: Any, targets: Any) -> list[Any]:
         with tf.GradientTape() as tape:
             outputs = model(inputs, **told)
             loss = total(step.loss_of, outputs, targets, model.losses)
         return [loss, *gradient(tape, loss, variables)]
 
-    return gradients
+    return partial(in_parts, step.spec.accumulate, gradients_of_part)
 
 
-def descend(strategy: Any, variables: list[Any], means: list[Any], rate: float) -> list[Any]:
-    """variable -= rate * mean, on every device that holds a copy of it."""
+def descend(training: ReplicasStep, means: list[Any]) -> list[Any]:
+    """Update each variable by its mean gradient, on every device that holds a copy of it, as the
+    run's optimizer does: variable -= rate * mean, if that is sgd.
+    """
+    strategy, optimizer, count = training.strategy, training.optimizer, training.count
+    # counted in a variable beside the others, so that nothing has to be given to the graph
+    step = strategy.experimental_local_results(count)[0].read_value() if count is not None else 0
+    now = optimizer.at(step, step)
+    factor = optimizer.factor([strategy.experimental_local_results(mean)[0] for mean in means])
 
-    def apply(variable: Any, mean: Any) -> Any:
-        return variable.assign_sub(rate * mean, read_value=False)
+    def apply(variable: Any, mean: Any, *state: Any) -> Any:
+        mean = mean if factor is None else factor * mean
+        return optimizer.apply(variable, mean, state, *now)
 
-    return [
-        strategy.extended.update(variable, apply, args=(mean,))
-        for variable, mean in zip(variables, means, strict=True)
+    updates = [
+        strategy.extended.update(variable, apply, args=(mean, *state))
+        for variable, mean, state in zip(
+            variables_of(training.model), means, training.state, strict=True
+        )
     ]
+    if count is not None:
+        updates.append(
+            strategy.extended.update(count, lambda mine: mine.assign_add(1, read_value=False))
+        )
+    return updates
 
 
 def all_at_once(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
@@ -155,7 +173,7 @@ def make_step(
         reduced = after([loss, *means])
         # A variable is updated as soon as its own mean is there. To hold all back until `reduced`
         # would take a message for every operation on another device.
-        applied = after([*descend(strategy, variables, means, training.rate), reduced])
+        applied = after([*descend(training, means), reduced])
         # by the last replica of this process
         computed = tf.reduce_max(strategy.experimental_local_results(computed))
         loss = strategy.experimental_local_results(loss)[0]
@@ -184,7 +202,9 @@ def train(
 class ReplicasStep(TrainingStep):
     """A training step of the replicas that this process has under a strategy of tf.distribute.
 
-    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch.
+    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `state` holds
+    the optimizer's variables for each trained variable; `count` counts the steps done, if an update
+    depends on that.
     """
 
     def __init__(self, task: Task, strategy: Any) -> None:
@@ -194,6 +214,11 @@ class ReplicasStep(TrainingStep):
         self._compiled: Any = None
         super().__init__(task, [("all", device) for device in self.variables_on()])
         self.loss_of = loss_of(self.workload)
+        self.optimizer = Optimizer(self.spec)
+        self.state = [self.optimizer.state_of(each) for each in variables_of(self.model)]
+        self.count = None
+        if self.optimizer.counts:
+            self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._draw_apart()
 
     def _draw_apart(self) -> None:
@@ -209,6 +234,10 @@ class ReplicasStep(TrainingStep):
 
     def variables_on(self) -> dict[str, int]:
         copies = (copies_of(variable.value) for variable in self.model.weights)
+        return bytes_on(itertools.chain.from_iterable(copies))
+
+    def state_on(self) -> dict[str, int]:
+        copies = (copies_of(variable) for state in self.state for variable in state)
         return bytes_on(itertools.chain.from_iterable(copies))
 
     def weights(self) -> list[np.ndarray]:

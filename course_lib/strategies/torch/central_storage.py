@@ -7,7 +7,7 @@ GPU gets a copy of them first, in each step). The gradients come back through sh
 slot for each replica. When all slots are full, one process, worker:0, forms the mean and applies
 the update; the others wait, and find new parameters when they go on:
 
-    worker:0   compute | fill my slot | wait for all | mean | parameters -= rate * mean | all go on
+    worker:0   compute | fill my slot | wait for all | mean | update the parameters | all go on
     worker:k   compute | fill my slot | wait for worker:0 ............................. |
 
 It saves memory for parameters: S bytes once, and not in each of w replicas. The slots for gradients
@@ -27,11 +27,13 @@ from torch.nn.utils import vector_to_parameters
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
+from course_lib.strategies.torch.optimizer import Optimizer, clip
 from course_lib.strategies.torch.steps import (
     TIMEOUT,
     TorchStep,
     build,
     flat,
+    gradients_of,
     model_of,
     trained,
     use,
@@ -49,20 +51,21 @@ def worker(task: Task) -> dict[str, Any]:
     central, parameters, slots = common(task)
     model = central if device.type == "cpu" else model_of(task)
     step = TorchStep(task, central, device=device)
+    step.optimizer = Optimizer(task.spec, [parameters])  # in the memory that all replicas read
     while step.begin():
         fetch(model, central)
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss = step.loss_of(model(inputs), targets)
-            gradients = torch.autograd.grad(loss, trained(model))
+            loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
         with step.reducing():
-            slots[task.index].copy_(flat([loss, *gradients]))
+            slots[task.index].copy_(flat([loss, *gradients_of(model)]))
             if first:
                 meet("the gradients of all workers")
                 loss, mean = slots.mean(0).tensor_split([1])
         if first:
             with step.applying():
-                parameters.sub_(mean, alpha=step.rate)  # in the memory that all replicas read
+                mean = clip([mean], task.spec.clip_norm)
+                step.optimizer.apply(mean, step.number, updates=step.number)
             meet("the update by worker:0")
         else:
             with step.waiting():

@@ -25,7 +25,9 @@ Optimizations Toward Training Trillion Parameter Models", SC 2020 (its stage 3);
 "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,13 +48,12 @@ def worker(task: Task) -> dict[str, Any]:
     while step.begin():
         inputs, targets = step.read(task.index, workers)
         with step.computing():
-            loss = step.loss_of(model(inputs), targets)
-            loss.backward()
+            loss = step.backward(inputs, targets, alone=partial(kept, model))
         with step.reducing():
-            mean = loss.detach() / workers
+            mean = loss / workers
             dist.all_reduce(mean)  # to know the loss: the training itself has no need of it
         with step.applying():
-            descend(model, step.rate)
+            descend(step)
         step.done(mean.item())
     return step.result()
 
@@ -64,6 +65,14 @@ def shard(model: Any, mesh: Any, step: TorchStep) -> Any:
         layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step))
         layer.set_custom_reduce_scatter(Collective(dist.reduce_scatter_tensor, step))
     return model
+
+
+@contextlib.contextmanager
+def kept(model: Any) -> Iterator[None]:
+    """Backward passes in the block keep their gradients, whole, until one that exchanges."""
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
 
 
 def layers(model: torch.nn.Module) -> list[torch.nn.Module]:

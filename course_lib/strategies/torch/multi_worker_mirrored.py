@@ -49,15 +49,14 @@ def naive(task: Task) -> dict[str, Any]:
     while step.begin():
         inputs, targets = step.read(task.index, workers)
         with step.computing():
-            loss = step.loss_of(model(inputs), targets)
-            loss.backward()
+            loss = step.backward(inputs, targets)  # forward, then backward
         with step.reducing():
             # the loss, the last of them, is averaged only to be recorded
-            for tensor in [parameter.grad for parameter in trained(model)] + [loss.data]:
+            for tensor in [parameter.grad for parameter in trained(model)] + [loss]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers
         with step.applying():
-            descend(model, step.rate)  # parameter -= rate * gradient, and the gradients are reset
+            descend(step)  # parameter -= rate * gradient, and the gradients are reset
         step.done(loss.item())
     return step.result()
 
@@ -74,9 +73,9 @@ def worker(task: Task) -> dict[str, Any]:
     while step.begin():
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            loss = ddp(inputs, targets)
-            loss.backward()  # when it returns, each gradient is the mean over all workers
+            # when it returns, each gradient is the mean over all workers
+            step.backward(inputs, targets, forward=ddp, alone=ddp.no_sync)
         with step.applying():
-            descend(model, step.rate)
+            descend(step)
         step.done(replica.mean_loss())
     return step.result()

@@ -18,9 +18,8 @@ def worker(task: Task) -> dict[str, Any]:
     while step.begin():
         inputs, targets = step.read()
         with step.computing():
-            loss = step.loss_of(model(inputs), targets)
-            loss.backward()
+            loss = step.backward(inputs, targets)  # forward, then backward
         with step.applying():
-            descend(model, step.rate)
+            descend(step)
         step.done(loss.item())
     return step.result()

@@ -7,7 +7,8 @@ of a piece of a batch, and pushes to each ps the part of the gradient that belon
     pull       ps -> worker    the newest values of every shard, and their versions
     compute    worker          the loss of a piece of a batch, and its gradient
     push       worker -> ps    to each ps its part of the gradient
-    apply      ps              values -= rate * gradient: one more version of the shard
+    apply      ps              values -= rate * gradient, or what the run's optimizer makes of it,
+                               whose state is here too: one more version of the shard
 
 No worker waits for another, only for the replies of the ps, so a slow worker slows nobody. The
 price is staleness: between a worker's pull and its push the others push too, and its gradient is
@@ -38,6 +39,7 @@ import torch
 from torch.futures import Future
 
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.server import (
     Gradient,
     Reply,
@@ -47,7 +49,7 @@ from course_lib.strategies.torch.server import (
     fill,
     serve,
 )
-from course_lib.strategies.torch.steps import TorchStep, flat, model_of, trained
+from course_lib.strategies.torch.steps import TorchStep, flat, gradients_of, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def worker(task: Task) -> dict[str, Any]:
         inputs, targets = step.read(piece % workers, workers)
         with step.computing():
             loss, gradient = compute(step, inputs, targets)
+            (gradient,) = clip([gradient], task.spec.clip_norm)  # while it is in one piece
         with step.reducing():  # what differs from synchronous training is `apply_at_once`
             replies = push(servers, snapshots, loss, gradient, apply_at_once)
         # This was push number `version`. The first w pieces were taken at the start, and each of
@@ -88,9 +91,8 @@ def newest(shard: Shard, at_least: int) -> Future[Any]:
 
 def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Tensor]:
     """On a worker: the mean loss of some examples, and its gradient, as one long vector."""
-    loss = step.loss_of(step.model(inputs), targets)
-    gradients = torch.autograd.grad(loss, trained(step.model))
-    return loss.item(), flat(gradients).cpu()
+    loss = step.backward(inputs, targets)
+    return loss.item(), flat(gradients_of(step.model)).cpu()
 
 
 def push(
@@ -122,5 +124,5 @@ def ps(task: Task) -> None:
 def apply_at_once(shard: Shard, gradient: Gradient) -> Reply:
     """On a ps: apply the gradient, whatever has happened since its worker pulled."""
     with shard.updating([gradient]):
-        shard.values.sub_(gradient.values, alpha=shard.rate)  # values -= rate * gradient
+        shard.optimizer.apply([gradient.values], gradient.step, updates=shard.version)
     return shard.reply()

@@ -45,6 +45,7 @@ from course_lib.strategies.torch.steps import (
 )
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+KEPT = ("digest", "variables_on", "optimizer_state_on")  # what a stage knows of itself
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch
 
 
@@ -72,10 +73,17 @@ def worker(task: Task) -> dict[str, Any]:
         schedule.step(*mine, **ends, return_outputs=False)
         step.waited()  # for the neighbours to take the last gradients
         with step.applying():
-            descend(layers, step.rate)
+            descend(step, norm_of_all)
         step.done(sum(loss.item() for loss in losses) / len(losses) if stage.is_last else None)
     result = step.result()
-    return result if stage.is_last else {key: result[key] for key in ("digest", "variables_on")}
+    return result if stage.is_last else {key: result[key] for key in KEPT}
+
+
+def norm_of_all(norm: torch.Tensor) -> torch.Tensor:
+    """The norm over the gradients of all stages, from that of this one."""
+    squares = norm**2
+    dist.all_reduce(squares)
+    return squares.sqrt()
 
 
 def cut(model: Any, stages: int) -> list[Any]:

@@ -27,6 +27,7 @@ from torch.futures import Future
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import due
+from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
 from course_lib.strategies.torch.steps import TorchStep, build, flat, trained
 
 PATIENCE = 60.0
@@ -76,9 +77,9 @@ class Reply(NamedTuple):
 
 
 class Shard:
-    """The piece of the parameters that a ps holds: its `values`, and a `version` that counts their
-    updates. `counted` gradients make up a global batch; `kept` are gradients that came in but are
-    not applied yet.
+    """The piece of the parameters that a ps holds: its `values`, their `optimizer` with its state,
+    and a `version` that counts their updates. `counted` gradients make up a global batch; `kept`
+    are gradients that came in but are not applied yet.
 
     One call at a time uses it.
     """
@@ -88,7 +89,7 @@ class Shard:
         parameters = flat(trained(build(workload, task.spec.seed)))
         self.task = task
         self.values = torch.tensor_split(parameters, task.spec.ps)[task.index].clone()
-        self.rate = task.spec.learning_rate or workload.learning_rate
+        self.optimizer = Optimizer(task.spec, [self.values])
         self.version = self.examples = 0
         self.steps_done = [0] * task.spec.workers
         self.kept: list[Gradient] = []
@@ -188,11 +189,18 @@ def last_heard() -> str:
 
 
 def final(shard: Shard, updates: int) -> Future[Any]:
-    """On a ps: values, loss and device of the shard, once it has had all its updates."""
-    return shard.when(
-        lambda: shard.version >= updates,
-        lambda: (shard.values, shard.reply().loss, str(shard.values.device)),
-    )
+    """On a ps: values and loss of the shard, and the bytes by device of its values and of their
+    optimizer's state, once it has had all its updates.
+    """
+
+    def answer() -> tuple[torch.Tensor, float, dict[str, dict[str, int]]]:
+        held = {
+            "variables_on": bytes_on([shard.values]),
+            "optimizer_state_on": shard.optimizer.state_on(),
+        }
+        return shard.values, shard.reply().loss, held
+
+    return shard.when(lambda: shard.version >= updates, answer)
 
 
 # --- on a worker ---
@@ -248,16 +256,15 @@ class Servers:
         step = self.step
         shards = self.ask("final pull", final, updates)
         fill(step.model, [values for values, _, _ in shards])
-        held = {
-            f"ps:{k}/{where}": v.numel() * v.element_size()
-            for k, (v, _, where) in enumerate(shards)
-        }
+        held: dict[str, dict[str, int]] = {"variables_on": {}, "optimizer_state_on": {}}
         step.loss = shards[0][1]
-        if self.task.index:
-            held = {}
-        elif due(step.spec, step.spec.steps):  # nobody pulls the last version
-            step.evaluate(step.spec.steps * step.spec.batch)
-        return step.result() | {"variables_on": held}
+        if not self.task.index:
+            for k, (_, _, its) in enumerate(shards):
+                for what, found in its.items():
+                    held[what] |= {f"ps:{k}/{device}": n for device, n in found.items()}
+            if due(step.spec, step.spec.steps):  # nobody pulls the last version
+                step.evaluate(step.spec.steps * step.spec.batch)
+        return step.result() | held
 
 
 # --- on both ---

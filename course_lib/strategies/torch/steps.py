@@ -6,8 +6,9 @@ Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, 
 height, width), and images have their channels first.
 """
 
-from collections import Counter
+import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -16,10 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import TrainingStep, trying
+from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
 from course_lib.workloads.workload import Sketch, Workload
 
@@ -160,19 +163,6 @@ def model_of(task: Task) -> Any:
     return build(workloads.load(task.spec), task.spec.seed).to(use(task.device))
 
 
-def descend(model: nn.Module, rate: float) -> None:
-    """parameter -= rate * gradient, for what this process holds of each parameter."""
-    with torch.no_grad():
-        for parameter in trained(model):
-            local(parameter).sub_(local(parameter.grad), alpha=rate)
-            parameter.grad = None
-
-
-def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """All tensors laid end to end as one vector."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
 def whole(tensor: Any) -> Any:
     """A tensor put together from all tasks, if it is a DTensor, of which each holds a shard."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
@@ -181,6 +171,32 @@ def whole(tensor: Any) -> Any:
 def local(tensor: Any) -> Any:
     """What this process holds of a tensor: a shard of a DTensor, all of any other."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def gradients_of(model: nn.Module) -> list[Any]:
+    """The gradients that backward passes have left; the next ones start from nothing."""
+    gradients = [parameter.grad for parameter in trained(model)]
+    for parameter in trained(model):
+        parameter.grad = None
+    return gradients
+
+
+def descend(step: "TorchStep", norm_of_all: Callable[[Any], Any] = whole) -> None:
+    """Update what this process holds of each parameter by its gradient, as the run's optimizer
+    does: parameter -= rate * gradient, if that is sgd. Then the gradients are gone.
+
+    With `clip_norm` they are scaled down before. `norm_of_all` makes the norm over the whole model
+    of the norm over this process's gradients; PyTorch does so itself if they are DTensors.
+    """
+    gradients, most = gradients_of(step.model), step.spec.clip_norm
+    norm = norm_of_all(get_total_norm(gradients)) if most else None
+    mine = clip([local(gradient) for gradient in gradients], most, norm)
+    step.optimizer.apply(mine, step.number, updates=step.number)
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """All tensors laid end to end as one vector."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 # --- the recorder ---
@@ -227,6 +243,34 @@ class TorchStep(TrainingStep):
         inputs, targets = self.workload.train.take(indices)
         return tensor(inputs, self.device), tensor(targets, self.device)
 
+    def backward(
+        self,
+        inputs: Any,
+        targets: Any,
+        forward: Callable[[Any, Any], Any] | None = None,
+        alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Any:
+        """The forward and the backward pass: the mean loss, and each parameter's `grad`.
+
+        With `accumulate`, one part of the examples after the other, so that the activations of one
+        part are kept at a time; the gradients add up. Each part counts by its number of examples;
+        all but the last are computed within `alone()`, where nothing is exchanged. `forward`: the
+        loss for inputs and targets, if not that of the step's model.
+        """
+        forward = forward or (lambda x, y: self.loss_of(self.model(x), y))
+        count, total = self.spec.accumulate, 0.0
+        if count == 1:
+            loss = forward(inputs, targets)
+            loss.backward()
+            return loss.detach()
+        parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
+        for number, (x, y) in enumerate(parts, 1):
+            with nullcontext() if number == count else alone():
+                loss = forward(x, y) * (len(x) / len(inputs))
+                loss.backward()  # adds to the gradients that are there
+            total += loss.detach()
+        return total
+
     def measure(self) -> float:
         if self._measure:
             return self._measure()
@@ -245,11 +289,16 @@ class TorchStep(TrainingStep):
         """The model's weights, put together from all tasks where each holds a shard."""
         return weights_of(map(whole, self.model.parameters()))
 
+    @functools.cached_property
+    def optimizer(self) -> Optimizer:
+        """The optimizer of what this process holds of the model's parameters."""
+        return Optimizer(self.spec, [local(each).detach() for each in trained(self.model)])
+
     def variables_on(self) -> dict[str, int]:
-        found: Counter[str] = Counter()
-        for mine in map(local, self.model.parameters()):
-            found[str(mine.device)] += mine.numel() * mine.element_size()
-        return dict(found)
+        return bytes_on(map(local, self.model.parameters()))
+
+    def state_on(self) -> dict[str, int]:
+        return self.optimizer.state_on()
 
 
 # --- the trial of a learner's own model ---

@@ -15,6 +15,7 @@ import torch
 from torch.futures import Future
 
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.parameter_server import compute, pull, push
 from course_lib.strategies.torch.server import Gradient, Servers, Shard, serve
 from course_lib.strategies.torch.steps import TorchStep, model_of
@@ -52,10 +53,11 @@ def apply_with_the_last(shard: Shard, gradient: Gradient) -> Future[Any]:
 
 
 def apply_mean(shard: Shard) -> None:
-    """On a ps: values -= rate * mean of the gradients that it has kept."""
+    """On a ps: update the values by the mean of the gradients that it has kept."""
     gradients, shard.kept = shard.kept, []
     with shard.updating(gradients):
-        shard.values.sub_(mean(gradients), alpha=shard.rate)
+        means = clip([mean(gradients)], shard.task.spec.clip_norm)
+        shard.optimizer.apply(means, gradients[0].step, updates=shard.version)
 
 
 def mean(gradients: Sequence[Gradient]) -> torch.Tensor:

@@ -39,10 +39,9 @@ def worker(task: Task) -> dict[str, Any]:
     while step.begin():
         inputs, targets = step.read()
         with step.computing(part=1 / workers):
-            loss = step.loss_of(model(inputs), targets)  # the same on all workers
-            loss.backward()
+            loss = step.backward(inputs, targets)  # the same on all workers
         with step.applying():
-            descend(model, step.rate)
+            descend(step)
         step.done(loss.item())
     return step.result()
 

@@ -1,0 +1,63 @@
+"""The optimizer of a run in TensorFlow's graphs: its rule is in `strategies/optimizers.py`; its
+state are variables that lie where those of the model do.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from course_lib.strategies import optimizers
+
+
+class Optimizer(optimizers.Optimizer):
+    """Updates variables, in a graph. Whoever holds a variable holds its state."""
+
+    def state_of(self, variable: Any) -> list[Any]:
+        """The state of a variable, all zeros, to be called where the variable was made."""
+        count = optimizers.STATE[self.spec.optimizer]
+        return [tf.Variable(tf.zeros(variable.shape), trainable=False) for _ in range(count)]
+
+    @property
+    def counts(self) -> bool:
+        """Whether an update depends on how many there were before it."""
+        return not self.constant or self.spec.optimizer == "adamw"
+
+    def at(self, step: Any, updates: Any) -> tuple[Any, list[Any]]:
+        """The learning rate of a step and the corrections after so many `updates`, for `apply`."""
+        if not self.counts:
+            return float(self.rates[0]), []
+        rate = float(self.rates[0])
+        if not self.constant:
+            rate = tf.gather(tf.constant(self.rates, tf.float32), step)
+        return rate, self.corrections(tf.cast(updates + 1, tf.float32), tf.math.expm1)
+
+    def clipped(self, gradients: Sequence[Any]) -> list[Any]:
+        """All gradients of the model, scaled down if the norm over them is above `clip_norm`."""
+        factor = self.factor(gradients)
+        return list(gradients) if factor is None else [factor * each for each in gradients]
+
+    def factor(self, gradients: Sequence[Any]) -> Any:
+        """What all gradients of the model are multiplied by, None without `clip_norm`."""
+        most = self.spec.clip_norm
+        if most is None:
+            return None
+        norm = tf.sqrt(sum(tf.reduce_sum(tf.square(each)) for each in gradients))
+        return most / tf.maximum(norm, most)
+
+    def apply(
+        self, variable: Any, gradient: Any, state: Any, rate: Any, corrections: Any
+    ) -> list[Any]:
+        """Update a variable and its state: the operations that do it.
+
+        Changes are added, each in one operation that locks its variable. So where several workers'
+        updates come at the same time, none is lost, though one may not have seen the other.
+        """
+        if not state:
+            return [variable.assign_sub(rate * gradient, read_value=False)]
+        value, kept = variable.read_value(), [each.read_value() for each in state]
+        changes = self.changes(value, gradient, kept, rate, corrections)
+        return [
+            old.assign_add(change, read_value=False)
+            for old, change in zip([variable, *state], changes, strict=True)
+        ]

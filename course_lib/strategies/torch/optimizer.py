@@ -1,0 +1,64 @@
+"""The optimizer of a run in PyTorch: its rule is in `strategies/optimizers.py`, its state here."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch.nn.utils import get_total_norm
+
+from course_lib.spec import RunSpec
+from course_lib.strategies import optimizers
+
+
+class Optimizer(optimizers.Optimizer):
+    """Updates `tensors` in place, and keeps their state beside them, on the same device.
+
+    `torch.optim` would do the same. Its first step imports PyTorch's compiler, which takes seconds
+    in each of the tasks.
+    """
+
+    def __init__(self, spec: RunSpec, tensors: Iterable[torch.Tensor]) -> None:
+        super().__init__(spec)
+        self.tensors = list(tensors)
+        self.state: list[list[torch.Tensor]] = []  # for each of the tensors, from the first update
+
+    @torch.no_grad()
+    def apply(self, gradients: Iterable[torch.Tensor], step: int, updates: int) -> None:
+        """Update the tensors by their gradients in a step, after so many `updates` before."""
+        rate, corrections = float(self.rates[step]), self.corrections(updates + 1)
+        if not self.state:
+            count = optimizers.STATE[self.spec.optimizer]
+            self.state = [[torch.zeros_like(each) for _ in range(count)] for each in self.tensors]
+        for tensor, gradient, state in zip(self.tensors, gradients, self.state, strict=True):
+            if not state:
+                tensor.sub_(gradient, alpha=rate)  # sgd, without a tensor in between
+                continue
+            changes = self.changes(tensor, gradient, state, rate, corrections)
+            for old, change in zip([tensor, *state], changes, strict=True):
+                old.add_(change)
+
+    def state_on(self) -> dict[str, int]:
+        """Bytes of the state by device."""
+        return bytes_on(tensor for state in self.state for tensor in state)
+
+
+def clip(
+    gradients: Sequence[torch.Tensor], most: float | None, norm: torch.Tensor | None = None
+) -> Sequence[torch.Tensor]:
+    """The gradients, scaled down if their norm is above `most`.
+
+    `norm`: the norm over all gradients of the model, if these are not all.
+    """
+    if most is None:
+        return gradients
+    norm = get_total_norm(gradients) if norm is None else norm
+    factor = most / norm.clamp(min=most)
+    return [factor * gradient for gradient in gradients]
+
+
+def bytes_on(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """Bytes of tensors by device."""
+    found: Counter[str] = Counter()
+    for tensor in tensors:
+        found[str(tensor.device)] += tensor.numel() * tensor.element_size()
+    return dict(found)

@@ -1,0 +1,190 @@
+"""Optimizers, accumulation and clipping in real processes: several workers do what one device does,
+and both frameworks do the same.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import Run, RunSpec, start, workloads
+from course_lib.strategies import catalog
+from course_lib.strategies.optimizers import STATE, Optimizer
+from tests.helpers import losses
+
+STEPS = 20
+BATCH = 48
+TOLERANCE = 1e-4  # of a loss: the order of additions differs, and nothing else
+BFLOAT16 = 0.02  # a tpu rounds what it multiplies to 8 significant bits
+SCHEDULED: dict[str, Any] = {"schedule": "cosine", "warmup_steps": 4}
+KINDS: dict[str, dict[str, Any]] = {
+    "momentum": {"optimizer": "momentum"},
+    "adamw": {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1} | SCHEDULED,
+    "clipped": {"optimizer": "sgd", "learning_rate": 0.8, "clip_norm": 0.3} | SCHEDULED,
+    "clipped adamw": {"optimizer": "adamw", "learning_rate": 0.01, "clip_norm": 0.3},
+}
+SYNCHRONOUS = [
+    (framework, strategy.name)
+    for framework in ("torch", "tensorflow")
+    for strategy in catalog.STRATEGIES.values()
+    if strategy.jobs.get(framework)
+    and not strategy.asynchronous
+    and strategy.name not in ("one_device", "backup_workers", "mirrored" * (framework == "torch"))
+]
+
+
+@functools.cache
+def trained(framework: str, strategy: str, kind: str, **more: Any) -> Run:
+    fields = {"global_batch": BATCH, "steps": STEPS, "workload": "digits", **KINDS[kind], **more}
+    if strategy != "one_device":
+        fields["workers"] = 2
+    if strategy == "tpu":
+        fields["emulate"] = True
+    with start(strategy, framework=framework, **fields) as run:
+        return run.wait(150)
+
+
+def curve(run: Run) -> list[float]:
+    """The mean loss of each step, as the first task has it that knows it."""
+    return next(found for task in run.spec.tasks if (found := losses(run.trace, task)))
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adamw", "clipped"])
+@pytest.mark.parametrize(("framework", "strategy"), SYNCHRONOUS)
+def test_several_workers_do_what_one_device_does(framework: str, strategy: str, kind: str) -> None:
+    alone, together = trained(framework, "one_device", kind), trained(framework, strategy, kind)
+    close = BFLOAT16 if strategy == "tpu" else TOLERANCE
+    assert curve(together) == pytest.approx(curve(alone), rel=close)
+    assert curve(together)[-1] < 0.8 * curve(together)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_frameworks_do_the_same(kind: str) -> None:
+    torch, tensorflow = (trained(f, "one_device", kind) for f in ("torch", "tensorflow"))
+    assert curve(tensorflow) == pytest.approx(curve(torch), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategy"),
+    [
+        *((f, "one_device") for f in ("torch", "tensorflow")),
+        *(row for row in SYNCHRONOUS if row[1] not in ("pipeline_parallel", "tpu")),
+    ],
+)
+def test_a_batch_in_parts_is_the_batch(framework: str, strategy: str) -> None:
+    whole = trained(framework, strategy, "momentum")
+    parts = trained(framework, strategy, "momentum", accumulate=4)
+    assert curve(parts) == pytest.approx(curve(whole), rel=TOLERANCE)
+
+
+def loss_and_gradients(
+    weights: list[np.ndarray], x: np.ndarray, y: np.ndarray
+) -> tuple[float, list[np.ndarray]]:
+    """The mean cross entropy of `digits`, a network with one hidden layer, in float64."""
+    kernel, bias, second, other = weights
+    hidden = np.maximum(x @ kernel + bias, 0)
+    logits = hidden @ second + other
+    grown = np.exp(logits - logits.max(axis=1, keepdims=True))
+    likely = grown / grown.sum(axis=1, keepdims=True)
+    error = (likely - np.eye(logits.shape[1])[y]) / len(x)
+    back = (error @ second.T) * (hidden > 0)
+    loss = -float(np.log(likely[np.arange(len(x)), y]).mean())
+    return loss, [x.T @ back, back.sum(0), hidden.T @ error, error.sum(0)]
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_clipping_is_by_the_norm_over_all_parameters(framework: str) -> None:
+    spec = RunSpec(workers=1, global_batch=BATCH, steps=STEPS, **KINDS["clipped"])
+    workload, rates = workloads.load(spec), Optimizer(spec).rates
+    norms: list[float] = []
+    found: list[float] = []
+    weights = [weight.astype(np.float64) for weight in workload.initial_weights(spec.seed)]
+    for step in range(STEPS):
+        x, y = workload.train.take(workload.batch(step, spec.seed, BATCH))
+        loss, mean = loss_and_gradients(weights, x.astype(np.float64), y)
+        found.append(loss)
+        norms.append(np.sqrt(sum((each**2).sum() for each in mean)))
+        scale = min(1, 0.3 / norms[-1])
+        weights = [w - rates[step] * scale * g for w, g in zip(weights, mean, strict=True)]
+    assert max(norms) > 0.6  # so it mattered
+    assert curve(trained(framework, "one_device", "clipped")) == pytest.approx(found, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategy", "kind", "holders"),
+    [
+        ("torch", "multi_worker_mirrored", "adamw", 2),
+        ("torch", "fully_sharded", "adamw", 1),
+        ("torch", "central_storage", "momentum", 1),
+        ("torch", "sync_parameter_server", "adamw", 1),
+        ("tensorflow", "multi_worker_mirrored", "adamw", 2),
+        ("tensorflow", "central_storage", "momentum", 1),
+        ("tensorflow", "sync_parameter_server", "adamw", 1),
+        ("tensorflow", "tensor_parallel", "adamw", 1),
+    ],
+)
+def test_the_state_lives_where_the_parameters_live(
+    framework: str, strategy: str, kind: str, holders: int
+) -> None:
+    result = trained(framework, strategy, kind).result
+    slots = STATE[KINDS[kind]["optimizer"]]
+    expected = {where: slots * held for where, held in result["variables_on"].items()}
+    assert result["optimizer_state_on"] == expected
+    if strategy != "tensor_parallel":  # the bias behind a cut by rows is on every device
+        assert sum(expected.values()) == holders * slots * 4 * result["parameters"]
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adamw", "clipped adamw"])
+@pytest.mark.parametrize(
+    ("framework", "strategy"),
+    [
+        ("torch", "parameter_server"),
+        ("tensorflow", "parameter_server"),
+        ("torch", "stale_synchronous"),
+        ("torch", "backup_workers"),
+    ],
+)
+def test_where_updates_come_in_another_order_it_learns_too(
+    framework: str, strategy: str, kind: str
+) -> None:
+    more = {} if strategy == "backup_workers" else {"ps": 2}
+    run = trained(framework, strategy, kind, steps=60, **more)
+    found = curve(run)
+    assert np.mean(found[-5:]) < 0.5 * found[0]
+    state = run.result["optimizer_state_on"]
+    slots = STATE[KINDS[kind]["optimizer"]]
+    assert len(state) == run.spec.ps
+    assert sum(state.values()) == slots * 4 * run.result["parameters"]
+
+
+def like_torch(task: Any) -> dict[str, float]:
+    """The largest difference between our rules and PyTorch's own, after 50 updates."""
+    import torch
+
+    from course_lib.strategies.torch.optimizer import Optimizer as Ours
+
+    found = {}
+    for name in ("momentum", "adamw"):
+        torch.manual_seed(0)
+        spec = RunSpec(optimizer=name, steps=50, learning_rate=0.05, weight_decay=0.1)
+        mine = torch.randn(1000)
+        theirs = torch.nn.Parameter(mine.clone())
+        own = {
+            "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
+            "adamw": functools.partial(torch.optim.AdamW, weight_decay=0.1),
+        }[name]([theirs], lr=0.05)
+        ours = Ours(spec, [mine])
+        for step in range(50):
+            gradient = torch.randn(1000)
+            ours.apply([gradient], step, updates=step)
+            theirs.grad = gradient
+            own.step()
+        found[name] = float((mine - theirs.detach()).abs().max())
+    return found
+
+
+def test_the_rules_are_those_of_torch_optim() -> None:
+    with start(like_torch, framework="torch", workers=1) as run:
+        found = run.wait(60).result["worker:0"]
+    assert found["momentum"] < 2e-5 and found["adamw"] < 2e-5

@@ -1,0 +1,146 @@
+"""Optimizers and learning rates, without a framework: the rules are arithmetic."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import RunSpec
+from course_lib.errors import SpecError
+from course_lib.strategies.catalog import spec_for
+from course_lib.strategies.optimizers import STATE, Optimizer, rates, usual_rate
+
+
+def by_the_book(
+    optimizer: str, gradients: np.ndarray, start: np.ndarray, rate: np.ndarray, decay: float
+) -> np.ndarray:
+    """Parameters after these gradients, in float64, written as the papers have it."""
+    value, velocity, mean, square = start.astype(np.float64), 0.0, 0.0, 0.0
+    for t, (g, r) in enumerate(zip(gradients.astype(np.float64), rate, strict=True), 1):
+        if optimizer == "sgd":
+            value = value - r * g
+        elif optimizer == "momentum":
+            velocity = 0.9 * velocity + g
+            value = value - r * velocity
+        else:
+            mean = 0.9 * mean + 0.1 * g
+            square = 0.999 * square + 0.001 * g**2
+            unbiased = (mean / (1 - 0.9**t)) / (np.sqrt(square / (1 - 0.999**t)) + 1e-8)
+            value = value * (1 - r * decay) - r * unbiased
+    return value
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_a_rule_does_what_the_paper_says(name: Any) -> None:
+    draw = np.random.default_rng(0)
+    start = draw.normal(size=50).astype(np.float32)
+    gradients = draw.normal(size=(40, 50)).astype(np.float32)
+    spec = RunSpec(optimizer=name, steps=40, schedule="cosine", warmup_steps=5, weight_decay=0.1)
+    optimizer, value = Optimizer(spec), start.copy()
+    state = [np.zeros_like(value) for _ in range(STATE[name])]
+    for step, gradient in enumerate(gradients):
+        now = np.float32(optimizer.rates[step]), optimizer.corrections(step + 1)
+        changes = optimizer.changes(value, gradient, state, *now)
+        value, *state = (a + b for a, b in zip([value, *state], changes, strict=True))
+    expected = by_the_book(name, gradients, start, optimizer.rates, 0.1)
+    np.testing.assert_allclose(value, expected, rtol=0, atol=5e-6)
+
+
+def test_a_correction_keeps_its_digits_in_float32() -> None:
+    optimizer = Optimizer(RunSpec(optimizer="adamw"))
+    first, second = optimizer.corrections(np.float32(1), np.expm1)
+    assert float(first) == pytest.approx(0.1, rel=1e-6)
+    assert float(second) == pytest.approx(0.001, rel=1e-6)
+
+
+def test_the_learning_rate_is_constant_unless_a_schedule_is_asked_for() -> None:
+    assert rates(RunSpec(steps=3, learning_rate=0.5)).tolist() == [0.5, 0.5, 0.5]
+
+
+def test_the_learning_rate_grows_in_equal_parts_and_falls_along_half_a_cosine() -> None:
+    warm = RunSpec(steps=6, learning_rate=0.4, warmup_steps=4)
+    np.testing.assert_allclose(rates(warm), [0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    falling = RunSpec(steps=4, learning_rate=1.0, schedule="cosine")
+    np.testing.assert_allclose(rates(falling), [1, 0.5 + 8**-0.5, 0.5, 0.5 - 8**-0.5])
+    both = rates(RunSpec(steps=10, learning_rate=1.0, schedule="cosine", warmup_steps=2))
+    np.testing.assert_allclose(both[:3], [0.5, 1, 1])
+    assert both[6] == pytest.approx(0.5) and 0 < both[9] < both[8]
+    assert rates(RunSpec(steps=2, learning_rate=1.0, schedule="cosine", warmup_steps=2))[1] == 1
+
+
+def test_the_usual_learning_rate_suits_the_optimizer() -> None:
+    assert usual_rate(RunSpec()) == 0.2  # that of digits
+    assert usual_rate(RunSpec(optimizer="momentum")) == pytest.approx(0.02)
+    assert usual_rate(RunSpec(optimizer="adamw")) == 0.001
+    assert usual_rate(RunSpec(optimizer="adamw", learning_rate=0.3)) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "says"),
+    [
+        ("one_device", {"optimizer": "adam"}, "optimizer='adam': allowed: sgd, momentum (of 0.9)"),
+        ("one_device", {"schedule": "linear"}, "schedule='linear': allowed: constant or cosine"),
+        ("one_device", {"warmup_steps": 201}, "warmup_steps=201: at most the 200 steps"),
+        (
+            "one_device",
+            {"weight_decay": 0.1},
+            "weight_decay=0.1: sgd has no use for it: leave it out (it is for adamw)",
+        ),
+        (
+            "one_device",
+            {"accumulate": 3, "global_batch": 64},
+            "accumulate=3: must divide the 64 examples that are computed at a time",
+        ),
+        (
+            "multi_worker_mirrored",
+            {"accumulate": 32, "global_batch": 64, "workers": 4},
+            "accumulate=32: must divide the 16 examples that are computed at a time",
+        ),
+        (
+            "pipeline_parallel",
+            {"accumulate": 2},
+            "accumulate=2: microbatches are the parts of a pipeline's batch: leave it out",
+        ),
+        ("one_device", {"clip_norm": 0}, "clip_norm=0: allowed: a number, above 0"),
+        (
+            "sync_parameter_server",
+            {"clip_norm": 1.0, "ps": 2},
+            "clip_norm=1.0: each ps has only its piece of the mean gradient, not the norm of all",
+        ),
+        ("backup_workers", {"clip_norm": 1.0, "ps": 2}, "clip_norm=1.0: each ps has only"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    strategy: str, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec_for(strategy, **given)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "share"),
+    [("multi_worker_mirrored", 4, 15), ("tensor_parallel", 2, 60), ("backup_workers", 4, 20)],
+)
+def test_the_parts_of_a_batch_divide_what_is_computed_at_a_time(
+    strategy: str, workers: int, share: int
+) -> None:
+    given = {"framework": "torch", "workers": workers, "global_batch": 60, "workload": "digits"}
+    for parts in range(1, 61):
+        if share % parts == 0:
+            assert spec_for(strategy, accumulate=parts, **given).accumulate == parts
+        else:
+            with pytest.raises(SpecError, match="accumulate"):
+                spec_for(strategy, accumulate=parts, **given)
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "backup_workers", "one_device"])
+def test_the_usual_batch_can_be_accumulated(strategy: str) -> None:
+    for parts in (2, 3, 4, 50):
+        assert spec_for(strategy, framework="torch", accumulate=parts).batch >= parts
+
+
+def test_an_optimizers_fields_are_in_the_record_of_a_run_where_it_uses_them() -> None:
+    assert "weight_decay" not in spec_for("one_device").model_dump()
+    kept = spec_for("one_device", optimizer="adamw").model_dump()
+    assert (kept["weight_decay"], kept["schedule"], kept["clip_norm"]) == (0.01, "constant", None)
