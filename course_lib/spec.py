@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from course_lib.errors import SpecError
+from course_lib.jitter import FORMS, Jitter
 
 MAX_WORKERS = 256
 MAX_REPLICAS = 64
@@ -59,6 +60,14 @@ def flag(default: bool, title: str) -> Any:
 def _name_of(workload: object) -> object:
     """A learner's own `Workload` is known by its name."""
     return getattr(workload, "name", workload)
+
+
+def _by_task(jitter: object) -> object:
+    """Jitter of single tasks may be written `worker:1=exponential:20ms,worker:2=lognormal:0.5`."""
+    if not (isinstance(jitter, str) and "=" in jitter):
+        return jitter
+    pairs = (item.partition("=") for item in jitter.split(","))
+    return {task.strip(): text.strip() for task, _, text in pairs}
 
 
 class Link(BaseModel):
@@ -210,6 +219,18 @@ class RunSpec(BaseModel):
     slow: dict[str, float] = field(
         {}, "a straggler", "task=factor, with a factor from 1 to 1000, such as worker:1=3"
     )
+    jitter: Annotated[str | dict[str, str] | None, BeforeValidator(_by_task)] = field(
+        None,
+        "delays that differ from step to step",
+        f"{FORMS}; for one task worker:1=one_in:100:200ms",
+    )
+    sampler: Literal["global", "per_worker"] = field(
+        "global",
+        "how the examples are cut",
+        "global: all in one order, each batch cut into shares; "
+        "or per_worker: each worker has its own part of them",
+    )
+    record_examples: bool = flag(False, "record which examples each worker reads")
     run_dir: Path | None = field(
         None,
         "where the record of the run is written",
@@ -241,10 +262,16 @@ class RunSpec(BaseModel):
         for task, factor in self.slow.items():
             self.check_slow(task)
             check_factor(factor, f"slow[{task}]")
+        jitter = self.jitter if isinstance(self.jitter, dict) else {"worker:0": self.jitter}
+        for task, text in jitter.items():
+            self.check_jitter(task, text)
         self._check_hosts()
         if self.evaluate_every and not self.trace:
             text = "the accuracy goes into the trace, and this run has none: leave one out"
             raise SpecError("evaluate_every", self.evaluate_every, text)
+        if self.record_examples and not self.trace:
+            text = "they go into the trace, and this run has none: leave one out"
+            raise SpecError("record_examples", True, text)
         return self
 
     @model_serializer(mode="wrap")
@@ -333,15 +360,32 @@ class RunSpec(BaseModel):
         )
         raise SpecError(field, task, f"this run has {have}")
 
-    def check_slow(self, task: str) -> str:
+    def check_slow(self, task: str, field: str = "slow") -> str:
         """Return `task` if it can be made slower, else raise `SpecError`: in a strategy only
         workers compute.
         """
-        self.check_task(task, "slow")
+        self.check_task(task, field)
         if self.strategy != "custom" and not task.startswith("worker:"):
             text = "only workers can be slowed, such as worker:0: a chief and a ps do not compute"
-            raise SpecError("slow", task, text)
+            raise SpecError(field, task, text)
         return task
+
+    def check_jitter(self, task: str, jitter: str | None) -> str:
+        """Return the jitter, "" for none, if the task can have it, else raise `SpecError`."""
+        self.check_slow(task, "jitter")
+        if jitter is not None and not (isinstance(jitter, str) and jitter):
+            raise SpecError("jitter", jitter, FORMS)
+        if Jitter.of(jitter or "").sigma and not self.device_ms:
+            text = "lognormal multiplies emulated device time, and this run has none: set device_ms"
+            raise SpecError("jitter", jitter, text)
+        return jitter or ""
+
+    def jitter_of(self, task: str) -> str:
+        """The jitter that a task starts with; "" for none."""
+        if isinstance(self.jitter, dict):
+            return self.jitter.get(task, "")
+        computes = self.strategy == "custom" or task.startswith("worker:")
+        return self.jitter or "" if computes else ""
 
 
 def check_factor(factor: float, field: str = "factor") -> float:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from course_lib.cluster import frameworks
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task, clock
+from course_lib.jitter import Jitter
 from course_lib.record.events import Recorder
 from course_lib.record.rundir import RunDir, TaskError
 from course_lib.workloads import Workload
@@ -75,6 +76,7 @@ def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:
         device=facts.devices[name],
         backend=facts.backend,
         slow_factor=spec.slow.get(name, 1.0),
+        jitter=Jitter.of(spec.jitter_of(name)),
         schedule=files.schedule(),
     )
     sys.path[:] = facts.sys_path
@@ -126,6 +128,8 @@ def _obey(channel: Channel, task: Task) -> None:
         for message in messages:
             if "slow" in message:
                 task.slow_factor = message["slow"]
+            if "jitter" in message:
+                task.jitter = Jitter.of(message["jitter"])
             if "leave" in message:
                 task.recorder.flush()
                 _exit(0)

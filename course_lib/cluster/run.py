@@ -168,6 +168,12 @@ class Run:
         """Make a task take `factor` times as long over its steps from now on; 1 is full speed."""
         self._order("slow", task=self.spec.check_slow(task), factor=check_factor(factor))
 
+    def jitter(self, task: str, jitter: str | None) -> None:
+        """Delay the steps of a task from the next one on: `run.jitter("worker:1",
+        "exponential:20ms")`; see `course_lib/jitter.py`. None ends it.
+        """
+        self._order("jitter", task=task, jitter=self.spec.check_jitter(task, jitter))
+
     def link(self, host: int, link: Link) -> None:
         """Give a host another link from now on: `run.link(1, Link(mbit=50))`.
 

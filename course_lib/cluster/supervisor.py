@@ -222,6 +222,7 @@ class Supervisor:
         do: str,
         task: str = "",
         factor: float = 1.0,
+        jitter: str = "",
         host: int = 0,
         link: dict[str, Any] | None = None,
     ) -> None:
@@ -245,6 +246,9 @@ class Supervisor:
             case "slow":
                 self._tell(task, slow=factor)
                 self._note(task, "slowed", "by slow()", factor=factor)
+            case "jitter":
+                self._tell(task, jitter=jitter)
+                self._note(task, "jittered", "by jitter()", jitter=jitter)
 
     def _hear_task(self, name: str) -> None:
         """Read a task's messages; at their end, close its channel."""

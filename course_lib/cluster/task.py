@@ -14,9 +14,10 @@ from pathlib import Path
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
+from course_lib.jitter import STEADY, Jitter
 from course_lib.network.layout import interface
 from course_lib.network.wires import Wires
-from course_lib.record.events import Metric, Phase, Recorder, Update
+from course_lib.record.events import Metric, Phase, Read, Recorder, Update
 from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 
@@ -43,8 +44,10 @@ class Task:
     device: str = "cpu"
     backend: str = "none"
     slow_factor: float = 1.0
+    jitter: Jitter = STEADY
     schedule: Schedule | None = None
     step: int | None = field(default=None, init=False)
+    _drawn: tuple[float, float] | None = field(default=None, init=False, repr=False)
     at_step_end: Callable[[], None] = field(
         default_factory=lambda: lambda: None, init=False, repr=False
     )
@@ -108,10 +111,15 @@ class Task:
             members.index(self.name), hosts, directory, record, patience, self.address, imposed
         )
 
+    def begin(self, step: int) -> None:
+        """Go on to a step; its delays are drawn anew."""
+        self.step, self._drawn = step, None
+
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:
         """Record what the block does as one `Phase`, also when it raises."""
-        self.step = step
+        if step != self.step:
+            self.begin(step)
         start = clock()
         try:
             yield
@@ -148,15 +156,22 @@ class Task:
         """Record that a gradient computed for a step goes into no update."""
         self.metric("dropped", 1, step, samples)
 
+    def examples(self, step: int, epoch: int, read: list[int]) -> None:
+        """Record the training examples of an epoch that were read for a step."""
+        self.recorder.add(Read(self.name, step, epoch, read, clock()))
+
     def pace(self, busy: float = 0.0, share: float = 1.0) -> None:
-        """Sleep for the emulated device time of a step, and longer on a task that is slowed.
+        """Sleep for the emulated device time of a step, and longer on a task that is slowed or has
+        jitter.
 
         `busy` is how many seconds the step really computes (the last step's figure will do): a task
         with slow factor f takes f times as long over device time and computing together. `share`:
         of a step's work, where a task does only a part of it at a time, as stages of a pipeline and
-        shards of a layer do.
+        shards of a layer do. What jitter adds to a step is slept once in it, at the first part.
         """
-        factor = self.slow_factor
-        seconds = factor * share * self.spec.device_ms / 1000 + (factor - 1) * busy
+        jitter, factor = self.jitter, self.slow_factor
+        times, late = self._drawn or jitter.of_step(self.spec.seed, self.name, self.step or 0)
+        self._drawn = times, 0.0
+        seconds = factor * times * share * self.spec.device_ms / 1000 + (factor - 1) * busy + late
         if seconds > 0:
             time.sleep(seconds)

@@ -16,6 +16,7 @@ from course_lib.spec import RunSpec, parse_item
 from course_lib.strategies import catalog
 from course_lib.strategies.optimizers import usual_rate
 
+BY_TASK = ("slow", "jitter")  # fields that may name single tasks
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
 
 
@@ -126,9 +127,10 @@ def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[st
 def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Entrant:
     """An entrant with its own fields, and those of the common ones that it can take."""
     fields, algorithm = catalog.named({**common, **own})
-    if isinstance(fields.get("slow"), Mapping):
-        # a copy, since stragglers that this entrant does not have are removed from it
-        fields["slow"] = dict(fields["slow"])
+    for field in BY_TASK:
+        if isinstance(fields.get(field), Mapping):
+            # a copy, since tasks that this entrant does not have are removed from it
+            fields[field] = dict(fields[field])
     refused: list[SpecError] = []
     while True:
         try:
@@ -142,8 +144,9 @@ def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any
             if error.field in (*decisive, *own) or error.field not in fields:
                 text = error.allowed if name in error.allowed else f"{error.allowed} (for {name})"
                 raise SpecError(error.field, error.value, text) from None
-            if error.field == "slow" and error.value in fields["slow"]:
-                del fields["slow"][error.value]
+            tasks = fields[error.field] if error.field in BY_TASK else None
+            if isinstance(tasks, dict) and error.value in tasks:
+                del tasks[error.value]
             else:
                 del fields[error.field]
             refused.append(error)
@@ -152,7 +155,7 @@ def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any
 def _task(workload: str) -> tuple[str, ...]:
     """The fields that decide what is learned, from which weights and in which order."""
     of_workload = workloads.fields(workload) if workload in workloads.WORKLOADS else ()
-    return ("workload", *of_workload, "seed", "global_batch")
+    return ("workload", *of_workload, "seed", "global_batch", "sampler")
 
 
 def _check_taken(entrants: Sequence[Entrant], own: Sequence[Mapping[str, Any]]) -> None:
@@ -166,11 +169,11 @@ def _check_taken(entrants: Sequence[Entrant], own: Sequence[Mapping[str, Any]]) 
 
 def _what(error: SpecError) -> tuple[str, str]:
     """What was refused: a field, or one straggler of several."""
-    return error.field, str(error.value) if error.field == "slow" else ""
+    return error.field, str(error.value) if error.field in BY_TASK else ""
 
 
 def _without(entrant: Entrant, error: SpecError) -> str:
-    straggler = error.field == "slow"
+    straggler = error.field in BY_TASK and str(error.value).startswith("worker:")
     what = f"the straggler {error.value}" if straggler else f"{error.field}={error.value}"
     return f"{entrant.label} goes without {what}: {error.allowed}."
 

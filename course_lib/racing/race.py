@@ -208,10 +208,22 @@ class Race:
         Raises `SpecError` if no entrant has such a task, `LockstepError` if all that have it are
         over.
         """
-        having = [run for run in self.runs.values() if task in run.spec.tasks]
-        # if no run can do it, the first one raises an error that says why
-        for run in [run for run in having if run.state in ACTIVE] or having or self.runs.values():
+        for run in self._having(task):
             run.slow(task, factor)
+
+    def jitter(self, task: str, jitter: str | None) -> None:
+        """Delay the steps of a task in every entrant that has it and still runs, as `Run.jitter`
+        does; raises as `slow` does.
+        """
+        for run in self._having(task):
+            run.jitter(task, jitter)
+
+    def _having(self, task: str) -> list[Run]:
+        """The runs that can be told to do something to a task; if there is none, one that raises an
+        error that says why.
+        """
+        having = [run for run in self.runs.values() if task in run.spec.tasks]
+        return [run for run in having if run.state in ACTIVE] or having or [*self.runs.values()]
 
     @property
     def state(self) -> str:

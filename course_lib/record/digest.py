@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from course_lib.jitter import Jitter
 from course_lib.record.curves import EMPTY, WINDOW, Readings
 from course_lib.record.events import STATES, E, Event, Lifecycle, Metric, Phase, Update, task_key
 from course_lib.record.measures import IdleTime, Updates
@@ -59,6 +60,7 @@ class Digest:
         self._early: dict[int, float] = {}
         self._idle = IdleTime()
         self._device: dict[str, float] = defaultdict(float)  # task -> emulated seconds
+        self._longest = 0.0  # the longest of all tasks in a step, over all steps
 
     @classmethod
     def of(cls, spec: RunSpec, trace: Trace, zero: float = math.inf, over: bool = True) -> Digest:
@@ -127,15 +129,33 @@ class Digest:
         paused = [task for task, e in self.states.items() if e.state == "paused"]
         phases = self.reductions.complete(paused, over)
         self._idle.add(phases, self.zero)
+        spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for p in phases:
             if p.what == "compute" and p.end > self.zero and p.task.startswith("worker:"):
-                most = self.factor(p.task, p.start) * self.spec.device_ms / 1000
-                self._device[p.task] += min(p.end - max(p.start, self.zero), most)
+                most = self._emulated(p)
+                spent[p.step][p.task] += min(p.end - max(p.start, self.zero), most)
+        for tasks in spent.values():
+            self._longest += max(tasks.values())
+            for task, seconds in tasks.items():
+                self._device[task] += seconds
+
+    def _emulated(self, p: Phase) -> float:
+        """The seconds for which a task slept in a phase, at most."""
+        seed, factor = self.spec.seed, self.factor(p.task, p.start)
+        times, late = Jitter.of(self.jitter(p.task, p.start)).of_step(seed, p.task, p.step)
+        return factor * times * self.spec.device_ms / 1000 + late
 
     def factor(self, task: str, at: float = math.inf) -> float:
         """How many times slower a task was made: at the time `at`, or by default now."""
         ordered = [e.factor for e in self.life.get(task, ()) if e.state == "slowed" and e.at <= at]
         return ordered[-1] if ordered else self.spec.slow.get(task, 1.0)
+
+    def jitter(self, task: str, at: float = math.inf) -> str:
+        """The jitter of a task, "" for none: at the time `at`, or by default now."""
+        ordered = [
+            e.jitter for e in self.life.get(task, ()) if e.state == "jittered" and e.at <= at
+        ]
+        return ordered[-1] if ordered else self.spec.jitter_of(task)
 
     # --- what it says of the run as a whole ---
 
@@ -160,8 +180,8 @@ class Digest:
         waiting for others, but work of the machine itself or queueing for it. None without emulated
         devices.
 
-        In lockstep a step lasts as long as its slowest worker takes. So the largest device time of
-        any worker is subtracted from the time of the whole run, and the rest is overhead. Otherwise
+        In lockstep a step lasts as long as its slowest worker takes. So the longest device time of
+        each step is subtracted from the time of the whole run, and the rest is overhead. Otherwise
         the overhead of each worker is computed from its own time, and the largest is returned.
         """
         spans = {task: self._idle.spans[task] for task in self._device}
@@ -169,7 +189,7 @@ class Digest:
             return None
         if self.reductions.lockstep:
             whole = max(last for _, last in spans.values()) - min(a for a, _ in spans.values())
-            return 1 - max(self._device.values()) / whole
+            return 1 - self._longest / whole
         idle = self.idle
         return max(
             1 - idle[task] - self._device[task] / (last - first)

@@ -1,4 +1,4 @@
-"""Events: what happened in a run, as records of six kinds. Each task writes its own events as it
+"""Events: what happened in a run, as records of seven kinds. Each task writes its own events as it
 runs; everything that shows or measures a run reads them.
 
 In a run directory each task has its own `tasks/worker-0/events.jsonl`; `lifecycle.jsonl` and
@@ -74,14 +74,27 @@ class Metric(NamedTuple):
     at: float
 
 
+class Read(NamedTuple):
+    """The training examples of an `epoch` (their places in the training data) that a task read for
+    a step; a batch in which the next epoch begins is two of these.
+    """
+
+    task: str
+    step: int
+    epoch: int
+    examples: list[int]
+    at: float
+
+
 class Lifecycle(NamedTuple):
     """A change of a task's state, or something done to a task or a host (`host:1`); `why` may be
     empty.
 
     A task is starting (with its `pid`), running, done, failed or killed (`STATES`). In any state it
-    can be paused and resumed, or slowed: from then on it takes `factor` times as long. A host can
-    be linked (given a link of `mbit`, None for no limit, and `delay_ms`), cut or healed. `refused`
-    is an order to a task or host that could not be carried out; it changes nothing.
+    can be paused and resumed, or slowed: from then on it takes `factor` times as long; or jittered:
+    from the next step on it has delays as `jitter` says, "" for none. A host can be linked (given a
+    link of `mbit`, None for no limit, and `delay_ms`), cut or healed. `refused` is an order to a
+    task or host that could not be carried out; it changes nothing.
     """
 
     task: str
@@ -92,6 +105,7 @@ class Lifecycle(NamedTuple):
     factor: float = 1.0
     mbit: float | None = None
     delay_ms: float = 0.0
+    jitter: str = ""
 
     @property
     def words(self) -> str:
@@ -99,6 +113,8 @@ class Lifecycle(NamedTuple):
         match self.state:
             case "slowed":
                 return f"slowed to {self.factor:g} times its time"
+            case "jittered":
+                return f"jittered by {self.jitter}" if self.jitter else "no longer jittered"
             case "linked":
                 speed = "unlimited" if self.mbit is None else f"{self.mbit:g} Mbit/s"
                 return f"linked: {speed}, {self.delay_ms:g} ms"
@@ -121,9 +137,10 @@ class Traffic(NamedTuple):
     at: float
 
 
-Event = Phase | Message | Update | Metric | Lifecycle | Traffic
+Event = Phase | Message | Update | Metric | Read | Lifecycle | Traffic
 KINDS: dict[str, type[Event]] = {
-    kind.__name__.lower(): kind for kind in (Phase, Message, Update, Metric, Lifecycle, Traffic)
+    kind.__name__.lower(): kind
+    for kind in (Phase, Message, Update, Metric, Read, Lifecycle, Traffic)
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _TIMES = {  # kind -> which of its fields are times
@@ -131,7 +148,7 @@ _TIMES = {  # kind -> which of its fields are times
     for kind in KINDS.values()
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
-E = TypeVar("E", Phase, Message, Update, Metric, Lifecycle, Traffic)
+E = TypeVar("E", Phase, Message, Update, Metric, Read, Lifecycle, Traffic)
 
 
 def to_line(event: Event) -> bytes:

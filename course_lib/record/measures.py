@@ -17,10 +17,10 @@ import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from course_lib import text
-from course_lib.record.events import Lifecycle, Metric, Phase, Traffic, Update, task_key
+from course_lib.record.events import Lifecycle, Metric, Phase, Read, Traffic, Update, task_key
 from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 
@@ -189,6 +189,36 @@ def curve(trace: Trace, name: str = "loss") -> list[Metric]:
     """The values of a metric in order of step, one for each step."""
     by_step = {m.step: m for m in trace.all(Metric, name=name)}
     return [by_step[step] for step in sorted(by_step)]
+
+
+class Coverage(NamedTuple):
+    """How the examples of an epoch were read: `read`, how many of them; `repeated`, those that were
+    read more than once, each with the tasks that did so; `never`, those that were not.
+    """
+
+    read: int
+    repeated: dict[int, list[str]]
+    never: list[int]
+
+
+def coverage(trace: Trace, examples: int) -> dict[int, Coverage]:
+    """Epoch -> how it covered the `examples` of the training data, in a run with `record_examples`.
+
+    Of the last epoch, those are in `never` too that would have been read later. An example counts
+    as read even if its gradient was dropped, as a late one is with backup workers.
+    """
+    readers: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for event in trace.all(Read):
+        for example in event.examples:
+            readers[event.epoch][example].append(event.task)
+    return {
+        epoch: Coverage(
+            read=len(tasks),
+            repeated={each: who for each, who in sorted(tasks.items()) if len(who) > 1},
+            never=[each for each in range(examples) if each not in tasks],
+        )
+        for epoch, tasks in sorted(readers.items())
+    }
 
 
 def wire_bytes(trace: Trace) -> dict[str, Traffic]:

@@ -12,6 +12,7 @@ something is imposed on a run for a while, the run stays emulated after that has
 really stopped or gone.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,6 +40,7 @@ def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
         *_links(spec, [e for e in life if e.state == "linked"]),
         *_cuts([e for e in life if e.state in ("cut", "healed")]),
         *_slow(spec, [e for e in life if e.state == "slowed"]),
+        *_jitter(spec, [e for e in life if e.state == "jittered"]),
     ]
     return _judge(imposed)
 
@@ -80,6 +82,20 @@ def _slow(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
             when = _when([(at, factor != 1) for at, factor in changes])
             found.append(f"{task} is made {most} times slower{when}")
     return found
+
+
+def _jitter(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
+    tasks: dict[str, list[str]] = defaultdict(list)  # what was imposed, in words -> on whom
+    for task in spec.tasks:
+        ordered = [(e.at, e.jitter) for e in orders if e.task == task]
+        changes = [(0.0, spec.jitter_of(task)), *ordered]
+        if forms := " and ".join(dict.fromkeys(form for _, form in changes if form)):
+            tasks[forms + _when([(at, bool(form)) for at, form in changes])].append(task)
+    workers = [task for task in spec.tasks if task.startswith("worker:")]
+    return [
+        f"the steps of {'all workers' if whose == workers else ', '.join(whose)} vary by {forms}"
+        for forms, whose in tasks.items()
+    ]
 
 
 def _links(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:

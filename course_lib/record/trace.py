@@ -16,6 +16,7 @@ from course_lib.record.events import (
     Message,
     Metric,
     Phase,
+    Read,
     Traffic,
     Update,
     end_of,
@@ -152,6 +153,8 @@ def _entry(event: Event) -> dict[str, Any]:
             return {"ph": "C", "ts": at, "name": f"bytes of {event.task}", "args": counts}
         case Update():
             name, about["staleness"] = f"update {event.variables}", event.staleness
+        case Read():
+            name = f"{len(event.examples)} examples of epoch {event.epoch}"
         case Lifecycle():
             name = event.state
     return {"ph": "i", "s": "t", "ts": at, "name": name, "cat": kind, "args": about}

@@ -82,10 +82,10 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
         is_one, others = strategy.why_one_host(framework), strategy.others(framework)
         if error.field == "replicas":
             raise SpecError("workers", error.value, f"{error.allowed} ({is_one})") from None
-        if error.field == "slow" and str(error.value).startswith("worker:"):
+        if error.field in ("slow", "jitter") and str(error.value).startswith("worker:"):
             cure = f"; --framework {others[0]} has one for each" if others else ""
             text = f"{is_one}, whose devices cannot be slowed singly{cure}"
-            raise SpecError("slow", error.value, text) from None
+            raise SpecError(error.field, error.value, text) from None
         raise
 
 
@@ -166,6 +166,9 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
         raise SpecError("workers", spec.workers, f"{who} is one process: set replicas")
     if spec.replicas > 1 and not one_process:
         raise SpecError("replicas", spec.replicas, f"{who} has one for each worker: set workers")
+    if strategy.model_parallel and spec.sampler == "per_worker":
+        text = f"all workers of {strategy.name} compute the same examples: leave it out"
+        raise SpecError("sampler", spec.sampler, text)
     workload = workloads.load(spec)
     if not _installed(spec.framework):
         raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))

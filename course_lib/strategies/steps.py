@@ -101,7 +101,8 @@ class TrainingStep(ABC):
         self.number = self.number + 1 if number is None else number
         if self.number >= self.spec.steps:
             return False
-        self.task.step, self._end = self.number, clock()
+        self.task.begin(self.number)
+        self._end = clock()
         return True
 
     def read(self, share: int = 0, of: int = 1, batch: int | None = None) -> tuple[Any, Any]:
@@ -109,8 +110,11 @@ class TrainingStep(ABC):
         (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
         """
         size = batch or self.spec.batch
-        indices = self.workload.batch(self.number, self.spec.seed, size, share, of)
-        examples = self.tensors(indices)
+        pieces = pieces_of(self.spec, self.workload, self.number, share, of, size)
+        examples = self.tensors(np.concatenate([indices for _, indices in pieces]))
+        if self.spec.record_examples:
+            for epoch, indices in pieces:
+                self.task.examples(self.number, epoch, indices.tolist())
         self._record("read", self._end, clock())
         if self.evaluate_at:
             self.evaluate(self.evaluate_at)
@@ -239,6 +243,20 @@ def trying(what: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{what}: {type(error).__name__}: {reason}") from error
+
+
+def pieces_of(
+    spec: RunSpec, workload: workloads.Workload, step: int, share: int, of: int, batch: int
+) -> list[tuple[int, np.ndarray]]:
+    """The examples of the `share`-th of `of` slices of a step's global `batch`, as pairs of an
+    epoch and its examples. If each worker has its own part of the data, so has each replica.
+    """
+    replicas = spec.replicas if spec.sampler == "per_worker" else 1
+    return [
+        piece
+        for k in range(share * replicas, (share + 1) * replicas)
+        for piece in workload.pieces(step, spec.seed, batch, k, of * replicas, spec.sampler)
+    ]
 
 
 def due(spec: RunSpec, steps: int) -> bool:

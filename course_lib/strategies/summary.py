@@ -4,6 +4,7 @@ lesson's cell shows.
 
 from typing import Any
 
+from course_lib import workloads
 from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.digest import Digest
@@ -24,7 +25,8 @@ def summarize(run: Run) -> dict[str, Any]:
     count it from the start of the clock, which leaves out the first step.) `wire_bytes_per_step`:
     what each task and each host `sent` and `received` in a step, counted by the kernel; None where
     there are no hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64
-    KB of the frameworks' bytes.
+    KB of the frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each
+    epoch were read, how many of these more than once, and how many never.
     """
     spec, trace, values = run.spec, run.trace, run.values
     digest = Digest.of(spec, trace)
@@ -75,7 +77,20 @@ def summarize(run: Run) -> dict[str, Any]:
         if spec.link or spec.links
         else None,
         "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
+        **({"examples_read": _examples_read(run)} if spec.record_examples else {}),
         "run_dir": str(run.run_dir),
+    }
+
+
+def _examples_read(run: Run) -> dict[str, dict[str, int]]:
+    epochs = measures.coverage(run.trace, len(workloads.load(run.spec).train))
+    return {
+        f"epoch {epoch}": {
+            "read": found.read,
+            "repeated": len(found.repeated),
+            "never": len(found.never),
+        }
+        for epoch, found in epochs.items()
     }
 
 

@@ -16,6 +16,7 @@ LIB = ROOT / "course_lib"
 # see below.
 ORDER = [
     {"errors", "lazy", "text"},
+    {"jitter"},
     {"spec"},
     {"record"},
     {"workloads", "collectives", "network", "hardware"},

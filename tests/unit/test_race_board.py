@@ -72,7 +72,17 @@ class SomeRun:
         self.orders.append(order)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name in ("slow", "pause", "resume", "kill", "link", "partition", "heal", "stop"):
+        if name in (
+            "slow",
+            "jitter",
+            "pause",
+            "resume",
+            "kill",
+            "link",
+            "partition",
+            "heal",
+            "stop",
+        ):
             return lambda *values: self._order(name, *values)
         raise AttributeError(name)
 
@@ -387,18 +397,24 @@ def test_the_controls_order_what_is_chosen_of_whom_is_chosen(board: RaceBoard) -
     until(lambda: not controls.tasks.pause.disabled, "the controls are alive")
     controls.tasks.pause.click()
     controls.tasks.kill.click()
+    controls.tasks.delays.value = "lognormal:0.5"
+    controls.tasks.delay.click()
+    controls.tasks.delays.value = "none"
+    controls.tasks.delay.click()
     controls.links.host.value = 1
     controls.links.speed.value = 10.0
     controls.links.cut.click()
     controls.links.heal.click()
-    until(lambda: len(sync.orders) == 6, "all orders are carried out")
-    assert sync.orders[:3] == [
+    until(lambda: len(sync.orders) == 8, "all orders are carried out")
+    assert sync.orders[:5] == [
         ("slow", "worker:1", 4.0),
         ("pause", "worker:0"),
         ("kill", "worker:0"),
+        ("jitter", "worker:0", "lognormal:0.5"),
+        ("jitter", "worker:0", None),
     ]
-    assert sync.orders[3:] == [("link", 1, Link(mbit=10)), ("partition", 1), ("heal", 1)]
-    assert other.orders == [("slow", "worker:1", 4.0), *sync.orders[3:]]
+    assert sync.orders[5:] == [("link", 1, Link(mbit=10)), ("partition", 1), ("heal", 1)]
+    assert other.orders == [("slow", "worker:1", 4.0), *sync.orders[5:]]
 
 
 def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_shows_it(

@@ -19,6 +19,10 @@ def slowed(factor: float, at: float) -> Lifecycle:
     return Lifecycle("worker:1", "slowed", "by slow()", at, factor=factor)
 
 
+def jittered(jitter: str, at: float) -> Lifecycle:
+    return Lifecycle("worker:1", "jittered", "by jitter()", at, jitter=jitter)
+
+
 def linked(mbit: float | None, at: float) -> Lifecycle:
     return Lifecycle("host:0", "linked", "by link()", at, mbit=mbit)
 
@@ -28,6 +32,11 @@ def linked(mbit: float | None, at: float) -> Lifecycle:
     [
         ({"device_ms": 20}, "a step sleeps 20 ms in place of a device."),
         ({"slow": {"worker:1": 3}}, "worker:1 is made 3 times slower."),
+        ({"jitter": "exponential:5ms"}, "the steps of all workers vary by exponential:5ms."),
+        (
+            {"jitter": {"worker:1": "one_in:9:50ms"}},
+            "the steps of worker:1 vary by one_in:9:50ms.",
+        ),
         (
             {"hosts": 2, "link": Link(mbit=50), "links": {1: Link(mbit=10)}},
             "the links between hosts are held to 50 Mbit/s, 0 ms; 10 Mbit/s, 0 ms for host 1.",
@@ -37,7 +46,7 @@ def linked(mbit: float | None, at: float) -> Lifecycle:
             "tpu is emulated by other devices.",
         ),
     ],
-    ids=["device", "slow", "links", "emulate"],
+    ids=["device", "slow", "jitter", "jitter of one", "links", "emulate"],
 )
 def test_a_spec_that_imposes_something_is_emulated_before_and_after_the_start(
     fields: dict[str, object], why: str
@@ -61,6 +70,10 @@ def test_nothing_imposed_is_measured_and_faults_are_real() -> None:
         (
             [slowed(4, 2.1), slowed(2, 3.0), slowed(1, 4.0), slowed(1, 5.0)],
             "worker:1 is made up to 4 times slower from 2.1 s to 4.0 s.",
+        ),
+        (
+            [jittered("exponential:5ms", 2.1), jittered("", 4.0)],
+            "the steps of worker:1 vary by exponential:5ms from 2.1 s to 4.0 s.",
         ),
         ([linked(50, 2.1)], "the link of host:0 is set to 50 Mbit/s, 0 ms from 2.1 s on."),
         (

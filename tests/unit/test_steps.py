@@ -13,8 +13,10 @@ import pytest
 from course_lib import RunSpec
 from course_lib.cluster.task import Task
 from course_lib.racing import line
-from course_lib.record.events import Metric, Phase, Recorder, Update
+from course_lib.record.events import Metric, Phase, Read, Recorder, Update
+from course_lib.record.measures import coverage
 from course_lib.record.rundir import RunDir
+from course_lib.record.trace import Trace
 from course_lib.strategies.steps import TrainingStep
 
 
@@ -160,3 +162,57 @@ def test_a_starting_line_holds_a_task_at_the_end_of_its_first_step_and_of_no_oth
     (task.files.line / "open").touch()
     worker.join(10)
     assert steps == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "workers", "batch", "repeated"),
+    [
+        ("global", 2, 64, 0),
+        ("global", 3, 1437, 0),
+        ("per_worker", 2, 64, 1),
+        ("per_worker", 4, 128, 3),
+        ("per_worker", 3, 1437, 0),
+    ],
+)
+def test_what_is_read_in_an_epoch_is_recorded_and_a_batch_may_reach_into_the_next(
+    sampler: str, workers: int, batch: int, repeated: int
+) -> None:
+    """1437 examples: batches of 64 or 128 do not divide them, so the last one of an epoch is also
+    the first of the next. Uneven parts are padded.
+    """
+    events: list[Any] = []
+    fields = {"sampler": sampler, "workers": workers, "global_batch": batch, "steps": 50}
+    for worker in range(workers):
+        step, mine = toy(worker, record_examples=True, **fields)
+        while step.begin():
+            inputs, _ = step.read(worker, workers)
+            reads = [e for e in mine if isinstance(e, Read) and e.step == step.number]
+            read = [i for e in reads for i in e.examples]
+            assert np.array_equal(inputs, step.workload.train.inputs[read])
+        events += mine
+    found = coverage(Trace(events), 1437)
+    assert all(not found[epoch].never for epoch in (0, 1))
+    assert [len(found[epoch].repeated) for epoch in (0, 1)] == [repeated] * 2
+    assert all(len(set(who)) == 1 for who in found[0].repeated.values())  # padded by itself
+
+
+def test_a_share_that_two_workers_read_shows() -> None:
+    events: list[Any] = []
+    for worker in range(2):
+        step, mine = toy(worker, record_examples=True, steps=30)
+        while step.begin():
+            step.read(0, 2)  # the mistake: not its own
+        events += mine
+    found = coverage(Trace(events), 1437)[0]
+    assert len(found.repeated) == found.read == 1437 - len(found.never)
+    assert set(map(tuple, found.repeated.values())) == {("worker:0", "worker:1")}
+
+
+def test_the_replicas_of_one_process_have_parts_of_their_own_too() -> None:
+    fields = {"global_batch": 64, "sampler": "per_worker"}
+    one, _ = toy(workers=1, replicas=4, **fields)
+    four = [toy(k, workers=4, **fields)[0] for k in range(4)]
+    for step in (one, *four):
+        step.begin()
+    together = [step.read(k, 4)[0] for k, step in enumerate(four)]
+    assert np.array_equal(one.read(0, 1)[0], np.concatenate(together))

@@ -198,20 +198,23 @@ def test_faults_last_until_what_ends_them() -> None:
         Lifecycle("worker:0", "slowed", "by slow()", 2.0, factor=1),
         Lifecycle("worker:1", "paused", "by pause()", 2.5),
         Lifecycle("worker:1", "resumed", "by resume()", 3.0),
+        Lifecycle("worker:0", "jittered", "by jitter()", 3.0, jitter="exponential:5ms"),
+        Lifecycle("worker:0", "jittered", "by jitter()", 3.2),
         Lifecycle("host:1", "cut", "by partition()", 3.5),
         Lifecycle("worker:1", "killed", "it was killed by kill()", 6.0),
     ]
-    described, _ = packed(Trace(events), slow={"worker:1": 2.0})
+    described, _ = packed(Trace(events), [Lifecycle("worker:1", "slowed", "", 0.0, factor=2.0)])
     lanes = described["lanes"]
     found = [
         (lanes[f["lane"]], f["state"], f["at"], f["until"])
         for f in described["faults"]
-        if f["state"] not in ("resumed", "full speed")
+        if f["state"] not in ("resumed", "full speed", "steady")
     ]
     assert found == [
         ("worker:1", "slowed", 0.0, 6.0),
         ("worker:0", "slowed", 1.0, 2.0),
         ("worker:1", "paused", 2.5, 3.0),
+        ("worker:0", "jittered", 3.0, 3.2),
         ("host:1", "cut", 3.5, 6.5),
         ("worker:1", "killed", 6.0, 6.5),
     ]

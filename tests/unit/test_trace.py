@@ -14,6 +14,7 @@ from course_lib.record.events import (
     Event,
     Metric,
     Phase,
+    Read,
     Recorder,
     Update,
     from_line,
@@ -24,6 +25,8 @@ from course_lib.record.waits import with_waits
 from course_lib.spec import RunSpec
 from tests.made_up import EVENTS
 
+READ = Read("worker:0", 3, 1, [5, 1436, 0], 2.0)
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
@@ -32,7 +35,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("event", [*EVENTS, READ], ids=lambda e: type(e).__name__)
 def test_an_event_survives_its_line(event: Event) -> None:
     assert from_line(to_line(event)) == event
 
@@ -85,6 +88,19 @@ def test_a_recorder_loses_nothing_written_from_several_threads(tmp_path: Path) -
         thread.join()
     recorder.close()
     assert len(Trace.load(tmp_path / "events.jsonl")) == 20_000
+
+
+def test_coverage_says_which_examples_of_an_epoch_were_read_twice_or_never() -> None:
+    reads = [
+        Read("worker:0", 0, 0, [0, 1], 1.0),
+        Read("worker:1", 0, 0, [1, 3], 1.0),
+        Read("worker:0", 1, 0, [3], 2.0),
+        Read("worker:0", 1, 1, [2], 2.0),
+    ]
+    found = measures.coverage(Trace(reads), examples=4)
+    twice = {1: ["worker:0", "worker:1"], 3: ["worker:1", "worker:0"]}
+    assert found == {0: (3, twice, [2]), 1: (1, {}, [0, 1, 3])}
+    assert measures.coverage(Trace(EVENTS), examples=4) == {}
 
 
 def test_with_tracing_off_nothing_is_written(tmp_path: Path) -> None:

@@ -78,6 +78,21 @@ def test_every_epoch_shows_every_example_once_in_an_order_of_its_own(batch: int)
     assert not np.array_equal(second, third)
 
 
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_each_worker_shuffles_its_own_part_in_every_epoch(workers: int) -> None:
+    length, batch = -(-1437 // workers), 50 * workers
+    parts = []
+    for worker in range(workers):
+        shares = [DIGITS.batch(n, 3, batch, worker, workers, "per_worker") for n in range(60)]
+        seen = np.concatenate(shares)
+        first, second = seen[:length], seen[length : 2 * length]
+        parts.append(set(first.tolist()))
+        assert set(second.tolist()) == parts[-1] and not np.array_equal(first, second)
+        assert length - len(parts[-1]) <= 1  # padded by an example of its own at most
+        assert len(shares[0]) == 50
+    assert sum(map(len, parts)) == 1437 and set.union(*parts) == set(range(1437))
+
+
 def test_the_order_depends_on_the_seed_alone() -> None:
     assert np.array_equal(DIGITS.batch(7, 1, 64), DIGITS.batch(7, 1, 64))
     assert not np.array_equal(DIGITS.batch(7, 1, 64), DIGITS.batch(7, 2, 64))

@@ -35,6 +35,14 @@ _STRATEGY = partial(
 _BOTH = {"tensorflow": ("chief", "worker", "ps"), "torch": ("worker", "ps")}
 _REVISITED = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)"
 
+
+def _check_parts(spec: RunSpec, machine: Machine) -> None:
+    """Refuse a part of the data for each worker: nobody owns a share."""
+    if spec.sampler == "per_worker":
+        text = "whoever is free takes the next share, so no worker has a part of its own"
+        raise SpecError("sampler", spec.sampler, f"{text}; sync_parameter_server has")
+
+
 PARAMETER_SERVER = _STRATEGY(
     "parameter_server",
     _FACTS(
@@ -51,6 +59,7 @@ PARAMETER_SERVER = _STRATEGY(
         source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI "
         "2014",
     ),
+    check=_check_parts,
     jobs=_BOTH,
     order=90,
     default_workers=3,

@@ -21,21 +21,24 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.record.events import Phase, Update
-from course_lib.strategies.steps import due, outcome
-from course_lib.strategies.tensorflow.server import PATIENCE, Model, factor_of, over
+from course_lib.jitter import draws
+from course_lib.record.events import Phase, Read, Update
+from course_lib.spec import RunSpec
+from course_lib.strategies.steps import due, outcome, pieces_of
+from course_lib.strategies.tensorflow.server import PATIENCE, Model, Speed, over
 from course_lib.strategies.tensorflow.steps import WallClock, bytes_on, outputs_of, weights_of
 
 PHASES = ("read", "compute", "reduce")
 
 
 class ShareDone(NamedTuple):
-    """What came of a share of a step: who computed it, its loss and times, the version `read` of
+    """What came of a `share` of a step: who computed it, its loss and times, the version `read` of
     each shard, and the updates `applied`: a row [version written, gradients, begun, ended] for each
     shard.
     """
 
     step: int
+    share: int
     worker: str
     loss: float
     times: list[float]
@@ -69,6 +72,7 @@ def train(
     for count, share in enumerate(hand_out(task, coordinator, model, program, beside), 1):
         step, shares = share.step, steps[share.step]
         shares.append(share)
+        _record_examples(task, workload, share)
         # a worker pulled, computed, and pushed until its gradients were applied
         for what, span in zip(PHASES, itertools.pairwise(share.times), strict=True):
             task.recorder.add(Phase(share.worker, step, what, *span))
@@ -92,7 +96,41 @@ def train(
     return found
 
 
+def _record_examples(task: Task, workload: workloads.Workload, share: ShareDone) -> None:
+    """Record which examples a worker read, if the run asks for it."""
+    spec, which = task.spec, share.share
+    if spec.record_examples:
+        if spec.sampler == "per_worker":
+            which = int(share.worker.removeprefix("worker:"))
+        for epoch, read in pieces_of(spec, workload, share.step, which, spec.workers, spec.batch):
+            event = Read(share.worker, share.step, epoch, read.tolist(), share.times[1])
+            task.recorder.add(event)
+
+
 # --- the shares of all steps, as the workers take them ---
+
+
+def work_of(spec: RunSpec, workload: workloads.Workload, step: int, share: int) -> np.ndarray:
+    """What the worker that takes a share is told, as one float64 vector, which is one message:
+    step, share, what is drawn for its delays, and the indices of its examples.
+
+    Who takes it is not known yet. So the draws of all workers are there, and, if each worker has
+    its own part of the data, the examples of all.
+    """
+    drawn = [draws(spec.seed, f"worker:{k}", step) for k in range(spec.workers)]
+    shares = range(spec.workers) if spec.sampler == "per_worker" else [share]
+    pieces = (pieces_of(spec, workload, step, k, spec.workers, spec.batch) for k in shares)
+    indices = (each for piece in pieces for _, each in piece)
+    return np.concatenate([[step, share], np.ravel(drawn), *indices])
+
+
+def taken(spec: RunSpec, work: Any, worker: Any) -> tuple[Any, Any, Any, Any]:
+    """In the graph: step, share, draws and indices of a `work_of` that this worker has taken."""
+    drawn, indices = tf.split(work[2:], [3 * spec.workers, -1])
+    shares = tf.reshape(tf.cast(indices, tf.int64), [-1, spec.per_worker_batch])
+    mine = shares[worker if spec.sampler == "per_worker" else 0]
+    number, share = tf.unstack(tf.cast(work[:2], tf.int64))
+    return number, share, tf.reshape(drawn, [-1, 3])[worker], mine
 
 
 def report(
@@ -107,12 +145,14 @@ def report(
     return tf.concat([tf.stack([tf.cast(each, tf.float64) for each in scalars]), *updates], 0)
 
 
-def _parsed(step: int, values: Any, shards: int, offset: float) -> ShareDone:
+def _parsed(step: int, share: int, values: Any, shards: int, offset: float) -> ShareDone:
     """Take a `report` apart; `offset` leads from its wall-clock times to the trace's clock."""
     (worker, loss, *_), read, applied = np.split(values, [6, 6 + shards])
     applied = applied.reshape(shards, 4) + np.array([0, 0, offset, offset])
     times = (values[2:6] + offset).tolist()
-    return ShareDone(step, f"worker:{worker:.0f}", loss, times, read.tolist(), applied.tolist())
+    return ShareDone(
+        step, share, f"worker:{worker:.0f}", loss, times, read.tolist(), applied.tolist()
+    )
 
 
 def hand_out(
@@ -130,19 +170,18 @@ def hand_out(
     pool = ThreadPoolExecutor(ahead, "lockstep-fetch")
     # one thread, so that steps are put in line in their order
     line = ThreadPoolExecutor(1, "lockstep-line")
-    pending: dict[Future[Any], int] = {}
+    pending: dict[Future[Any], tuple[int, int]] = {}
     try:
         while True:
             for _, (n, share) in zip(range(len(pending), ahead), shares, strict=False):
-                indices = workload.batch(n, spec.seed, spec.batch, share, spec.workers)
-                work = tf.constant([n, share, *indices], tf.int64)  # one tensor: one message
+                work = tf.constant(work_of(spec, workload, n, share), tf.float64)
                 value = line.submit(coordinator.schedule, program, args=(work,))
-                pending[pool.submit(_fetch, value)] = n
+                pending[pool.submit(_fetch, value)] = n, share
             if not pending:
                 return
             for future in _finished(task, pending, beside):
-                n, values = pending.pop(future), future.result()
-                yield _parsed(n, values, len(model.shards), wall.offset())
+                (n, share), values = pending.pop(future), future.result()
+                yield _parsed(n, share, values, len(model.shards), wall.offset())
     finally:
         for threads in (line, pool):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -153,16 +192,15 @@ def _fetch(value: Future[Any]) -> Any:
 
 
 def _finished(
-    task: Task, pending: dict[Future[Any], int], beside: Future[Any] | None
+    task: Task, pending: dict[Future[Any], tuple[int, int]], beside: Future[Any] | None
 ) -> list[Future[Any]]:
     """Wait for any of the pending shares; those that are done."""
-    task.step = min(pending.values())
+    task.step, _ = min(pending.values())
     futures = [*pending, *([beside] if beside and not beside.done() else [])]
     done, _ = wait(futures, PATIENCE, FIRST_COMPLETED)
     if not done:  # nothing wrong if devices are emulated that take so long
         workers = [name for name in task.spec.tasks if name.startswith("worker")]
-        slowest = max(factor_of(task, name) for name in workers)
-        longest = slowest * task.spec.device_ms / 1000
+        longest = max(Speed.of(task, name).most(task.spec.device_ms / 1000) for name in workers)
         done, _ = wait(futures, longest, FIRST_COMPLETED)
         if not done:
             raise TimeoutError(

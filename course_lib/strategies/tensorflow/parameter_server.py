@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import report, train
+from course_lib.strategies.tensorflow.coordinator import report, taken, train, work_of
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
 from course_lib.strategies.tensorflow.steps import (
@@ -78,9 +78,9 @@ def chief(task: Task) -> dict[str, Any]:
 
 
 def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] = list) -> Any:
-    """The program of a step for one share: `step(work)`, where `work` is [number of the step,
-    share, indices of the examples]. It returns a `report`. What is done with all gradients `before`
-    they are pushed is done while they are in one place.
+    """The program of a step for one share: `step(work)`, where `work` is what `work_of` makes. It
+    returns a `report`. What is done with all gradients `before` they are pushed is done while they
+    are in one place.
 
     All training examples are constants of the graph, and travel with it to each worker: 2 GB of
     them at most, which is the limit of a graph. Then a step's message has only their indices.
@@ -93,8 +93,8 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
 
     @tf.function(autograph=False)  # no loops or conditions on tensors need translating
     def step(work: Any) -> Any:
-        number, share, indices = work[0], work[1], work[2:]
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        number, share, draws, indices = taken(task.spec, work, worker)
         begun = tf.timestamp()
         inputs, targets = (tf.gather(values, indices) for values in examples)
         versions, values = pull(model)
@@ -105,7 +105,7 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
         )
         gradients = before(gradients)
         # an emulated device sleeps here
-        computed = device_time(task, worker, pulled, after([loss, *gradients]))
+        computed = device_time(task, worker, draws, pulled, after([loss, *gradients]))
         with tf.control_dependencies(push_others(model, share, others, changed)):
             gradients = hold(gradients, computed)
         updates = [
@@ -115,7 +115,8 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
         pushed = after(updates)
         return report(worker, loss, [begun, pulled, computed, pushed], versions, updates)
 
-    return step.get_concrete_function(tf.TensorSpec([2 + task.spec.per_worker_batch], tf.int64))
+    length = len(work_of(task.spec, workload, 0, 0))
+    return step.get_concrete_function(tf.TensorSpec([length], tf.float64))
 
 
 def pull(model: Model) -> tuple[list[Any], list[Any]]:

@@ -5,12 +5,15 @@ A worker or a ps runs TensorFlow's server: it carries out whatever part of a gra
 Only the chief runs a program.
 """
 
+from __future__ import annotations
+
+import math
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -52,8 +55,8 @@ def serve(task: Task) -> None:
     server = tf.distribute.Server(cluster, job_name=task.job, task_index=task.index, config=options)
     said = None
     while not over(task).exists():
-        if said != task.slow_factor:
-            said = _say(task, task.slow_factor)
+        if said != (speed := Speed(task.slow_factor, *task.jitter)):
+            said = _say(task, speed)
         time.sleep(POLL)
     del server  # it serves for as long as it is held
 
@@ -64,40 +67,59 @@ def over(task: Task) -> Path:
 
 
 def serving(task: Task, name: str) -> Path:
-    """The file that says that a server is up. It holds the task's slow factor: a call of `slow`
-    reaches the process, but a graph can only read files.
+    """The file that says that a server is up. It holds the task's `Speed`: a call of `slow` or
+    `jitter` reaches the process, but a graph can only read files.
     """
     return task.files.meetings / f"serving-{folder_name(name)}"
 
 
-def factor_of(task: Task, name: str) -> float:
-    """The slow factor of another task, whose server is up."""
-    return float(serving(task, name).read_text())
+class Speed(NamedTuple):
+    """A task's slow factor, and the numbers of its `Jitter`."""
+
+    factor: float
+    sigma: float
+    mean: float
+    chance: float
+    delay: float
+
+    @classmethod
+    def of(cls, task: Task, name: str) -> Speed:
+        """That of another task, whose server is up."""
+        return cls(*map(float, serving(task, name).read_text().split()))
+
+    def most(self, seconds: float) -> float:
+        """How long device time of so many seconds may take; longer once in three million steps."""
+        return self.factor * math.exp(5 * self.sigma) * seconds + 15 * self.mean + self.delay
 
 
-def _say(task: Task, factor: float) -> float:
+def _say(task: Task, speed: Speed) -> Speed:
     file = serving(task, task.name)
     file.parent.mkdir(exist_ok=True)
     draft = file.with_suffix(".new")
-    draft.write_text(str(factor))
+    draft.write_text(" ".join(map(str, speed)))
     draft.replace(file)  # in one piece, as somebody may be reading
-    return factor
+    return speed
 
 
-def device_time(task: Task, worker: Any, since: Any, until: Any) -> Any:
+def device_time(task: Task, worker: Any, draws: Any, since: Any, until: Any) -> Any:
     """Sleep for the emulated device time of a step that computed from `since` to `until`, longer on
-    a worker that is slowed; the time after it.
+    a worker that is slowed or has jitter; the time after it. `draws`: what `jitter.draws` drew for
+    this worker and step.
 
     It is `Task.pace` for a graph, which runs on a worker where no Python of ours runs. TensorFlow
     has no operation that sleeps, only a dataset that does so before each element; TensorFlow's own
     tests have a function for it, and here it is asked for its one element.
     """
     with tf.control_dependencies([until]):
-        factor = tf.io.read_file(
+        told = tf.io.read_file(
             tf.strings.join([str(serving(task, "worker:")), tf.strings.as_string(worker)])
         )
-    factor = tf.strings.to_number(factor, tf.float64)
-    seconds = factor * task.spec.device_ms / 1000 + (factor - 1) * (until - since)
+    numbers = tf.ensure_shape(tf.strings.split(told), [len(Speed._fields)])
+    speed = Speed(*tf.unstack(tf.strings.to_number(numbers, tf.float64)))
+    normal, exponential, uniform = tf.unstack(draws)
+    device = speed.factor * tf.exp(speed.sigma * normal) * task.spec.device_ms / 1000
+    late = speed.mean * exponential + speed.delay * tf.cast(uniform < speed.chance, tf.float64)
+    seconds = device + (speed.factor - 1) * (until - since) + late
 
     def sleep() -> Any:
         slow = testing.sleep(tf.cast(seconds * 1e6, tf.int64))

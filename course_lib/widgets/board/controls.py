@@ -14,6 +14,7 @@ from course_lib.spec import Link
 from course_lib.widgets.board.view import Side
 
 EVERY = "all"
+DELAYS = ("none", "lognormal:0.5", "exponential:20ms", "one_in:20:200ms")
 FASTEST = 4  # the link slider ends at 10 ** 4 Mbit/s, where a link without a limit stands, too
 Order = Callable[[], object]
 Submit = Callable[[Order], None]
@@ -104,7 +105,9 @@ class _Following(w.HBox):
 
 
 class TaskControls(_Following):
-    """Choose a run and one of its tasks; slow it, pause it, resume it, kill it; stop everything."""
+    """Choose a run and one of its tasks; slow it, delay its steps, pause it, resume it, kill it;
+    stop everything.
+    """
 
     def __init__(self, sides: list[Side], submit: Submit, stop: Callable[[], None]) -> None:
         self.sides = sides
@@ -124,8 +127,11 @@ class TaskControls(_Following):
         self.kill = self.button("Kill", "bolt", gone, "kill")
         self.stop = _button("Stop", "stop", "End everything, with all its processes", stop)
         self.run.observe(lambda _: self._offer_tasks(), "value")
-        buttons = (self.pause, self.resume, self.kill, self.stop)
-        self.children = (self.run, self.task, self.factor, *buttons)
+        self.delays = _dropdown("delays", DELAYS)
+        varied = "Let the steps of the task vary as chosen, or no longer"
+        self.delay = _button("Delay", "random", varied, self._delay)
+        buttons = (self.delay, self.pause, self.resume, self.kill, self.stop)
+        self.children = (self.run, self.task, self.factor, self.delays, *buttons)
 
     def having(self) -> list[Side]:
         return [side for side in self._named() if self.task.value in side.spec.tasks]
@@ -137,6 +143,12 @@ class TaskControls(_Following):
     def set(self, side: Side, task: str, factor: float) -> None:
         side.order("slow", side.spec.check_slow(task), factor)
 
+    def _delay(self) -> None:
+        jitter = None if self.delays.value == "none" else self.delays.value
+        for side in self.having():
+            if side.active:
+                self.submit(partial(side.order, "jitter", self.task.value, jitter))
+
     def refresh(self) -> None:
         """Show the factor of the task; enable what can be done in the present state of the runs."""
         live, task = [side for side in self.having() if side.active], self.task.value
@@ -144,6 +156,7 @@ class TaskControls(_Following):
         states = [side.digest.states[task].state for side in live if task in side.digest.states]
         self.pause.disabled = self.kill.disabled = not live
         self.factor.disabled = not any(_can_be_slowed(side, task) for side in live)
+        self.delay.disabled = self.factor.disabled
         self.resume.disabled = "paused" not in states
         self.stop.disabled = not any(side.active for side in self.sides)
 

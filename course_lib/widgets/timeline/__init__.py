@@ -16,7 +16,7 @@ from course_lib import text
 from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
 from course_lib.record import measures
-from course_lib.record.events import ACTIVE, Message, Phase, task_key
+from course_lib.record.events import ACTIVE, Lifecycle, Message, Phase, task_key
 from course_lib.record.reality import SIMULATED, reality
 from course_lib.record.trace import Trace, save_chrome
 from course_lib.record.waits import waits, with_waits
@@ -38,14 +38,14 @@ Traceable = Trace | Traced | Simulation | Path | str
 
 class TimelineSource(NamedTuple):
     """What a timeline shows: a trace, what ran (`title`), how real it is (`reality`, "" if that is
-    not known) and `why`, and the tasks that its spec made `slow`, with their factors.
+    not known) and `why`, and what its spec `imposed` on tasks from the start.
     """
 
     trace: Trace
     title: str
     reality: str
     why: str
-    slow: dict[str, float]
+    imposed: tuple[Lifecycle, ...] = ()
 
 
 class Timeline(anywidget.AnyWidget):
@@ -73,7 +73,7 @@ class Timeline(anywidget.AnyWidget):
     def refresh(self) -> Timeline:
         """Show what has happened since; returns the timeline itself."""
         self.source = source(self.given)
-        described, data = packed(self.source.trace, self.source.slow)
+        described, data = packed(self.source.trace, self.source.imposed)
         sign = badge(self.source.reality, self.source.why)
         described |= {"title": self.source.title, "badge": sign}
         live = getattr(self.given, "state", "finished") in ACTIVE
@@ -173,7 +173,7 @@ def source(given: Traceable) -> TimelineSource:
             allowed = "a simulation with its messages: simulate(..., trace=True)"
             raise SpecError("trace", given, allowed)
         title = f"{given.schedule.name}, {given.schedule.ranks} ranks"
-        return TimelineSource(trace, title, *SIMULATED, {})
+        return TimelineSource(trace, title, *SIMULATED)
     if not isinstance(trace, Trace):
         raise SpecError("trace", given, "a run, the directory of one, a simulation, or a Trace")
     saved = trace.files.spec if trace.files and trace.files.holds_run else None
@@ -183,12 +183,19 @@ def source(given: Traceable) -> TimelineSource:
             f"{spec.strategy} · {spec.framework} · "
             f"{spec.shares} {'replicas' if spec.replicas > 1 else 'workers'}"
         )
-        return TimelineSource(trace, title, *reality(spec, trace), dict(spec.slow))
+        return TimelineSource(trace, title, *reality(spec, trace), _imposed(spec))
     named: Any = given if hasattr(given, "algorithm") and hasattr(given, "workers") else None
     title = f"{named.algorithm}, {named.workers} workers" if named else ""
-    return TimelineSource(
-        trace, title, getattr(given, "reality", ""), getattr(given, "why", ""), {}
-    )
+    real = getattr(given, "reality", ""), getattr(given, "why", "")
+    return TimelineSource(trace, title, *real)
+
+
+def _imposed(spec: RunSpec) -> tuple[Lifecycle, ...]:
+    """What a spec makes of tasks, as if it had been ordered at the start."""
+    slow = [Lifecycle(task, "slowed", "", 0.0, factor=f) for task, f in spec.slow.items()]
+    forms = [(task, spec.jitter_of(task)) for task in spec.tasks]
+    late = [Lifecycle(task, "jittered", "", 0.0, jitter=form) for task, form in forms if form]
+    return *slow, *late
 
 
 def _saved(path: Path) -> Trace:

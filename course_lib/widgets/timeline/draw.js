@@ -3,7 +3,7 @@
 const AXIS = 46; // px above the lanes: steps, then seconds
 const MANY = 3000; // messages in view; of more only a part is drawn
 const FAULT = "#D55E00"; // Okabe and Ito's vermilion, with a mark beside it
-const MARKS = { slowed: "slowed", paused: "paused", killed: "✕ killed", failed: "✕ failed", cut: "✕ cut off", linked: "link changed" };
+const MARKS = { slowed: "slowed", jittered: "jittered", paused: "paused", killed: "✕ killed", failed: "✕ failed", cut: "✕ cut off", linked: "link changed" };
 
 /** Colours and type as the page has them now. */
 function lookOf(el) {
@@ -190,7 +190,7 @@ function faultsInView(g, data, view) {
   return data.faults.flatMap((fault) => {
     const [a, b] = [Math.max(x(fault.at), view.left), Math.min(x(fault.until), right)];
     if (!MARKS[fault.state] || b < view.left || a > right) return [];
-    const text = MARKS[fault.state] + (fault.state === "slowed" ? ` ×${fault.factor}` : "");
+    const text = fault.state === "jittered" ? fault.words : MARKS[fault.state] + (fault.state === "slowed" ? ` ×${fault.factor}` : "");
     const wide = g.measureText(text).width + 10;
     const away = x(fault.at) < view.left && b - a < wide; // its tag would stand on what came after
     return [{ ...fault, a, b, text: away ? "" : text, left: Math.min(a, right - wide), wide }];
@@ -204,7 +204,7 @@ function drawFaults(g, faults, laneTop, height) {
     const y = laneTop(lane);
     const middle = y + height / 2;
     g.fillStyle = FAULT;
-    if (state === "slowed" || state === "linked") g.fillRect(a, y - 3, Math.max(b - a, 3), 3);
+    if (["slowed", "jittered", "linked"].includes(state)) g.fillRect(a, y - 3, Math.max(b - a, 3), 3);
     else if (state === "paused" || state === "cut") g.fillRect(a, y, Math.max(b - a, 3), height);
     else g.fillRect(a - 1, y - 3, 3, height + 6);
     if (!text) continue;

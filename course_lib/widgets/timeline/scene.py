@@ -22,10 +22,11 @@ from course_lib.widgets.kit.palette import PHASE
 
 MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
 STEPS_AT_FIRST = 10  # that are in view
-FAULTS = ("slowed", "paused", "resumed", "killed", "failed", "linked", "cut", "healed")
+FAULTS = ("slowed", "jittered", "paused", "resumed", "killed", "failed", "linked", "cut", "healed")
 ENDED_BY = {
     "paused": ("resumed", "killed", "failed"),
     "slowed": ("slowed", "full speed", "killed", "failed"),
+    "jittered": ("jittered", "steady", "killed", "failed"),
     "linked": ("linked", "cut"),
     "cut": ("healed",),
 }
@@ -33,9 +34,9 @@ LARGEST = 2**32 - 1  # that a column of whole numbers holds
 Clock = Callable[[list[float]], np.ndarray]
 
 
-def packed(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str, Any], bytes]:
+def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, Any], bytes]:
     """What the timeline of a trace draws: a description for JSON, and the columns as compressed
-    bytes. `slow`: tasks that were slow from the start, and by how much.
+    bytes. `imposed`: what was done to tasks before the start.
     """
     life = trace.all(Lifecycle)
     hit = {e.task for e in life if e.state in FAULTS}  # hosts among them
@@ -70,7 +71,7 @@ def packed(trace: Trace, slow: dict[str, float] | None = None) -> tuple[dict[str
         "unit": unit,
         "endAt": end,
         "phases": [[what, s.color, s.pattern, f"{what}: {s.meaning}"] for what, s in shades],
-        "faults": _faults(life, place, slow or {}, end),
+        "faults": _faults(life, place, imposed, end),
         "opening": _opening(life, phases),
         "leftOut": len(all_phases) - len(phases) + len(all_messages) - len(messages),
         "layout": [[name, column.dtype.str[1:], len(column)] for name, column in columns.items()],
@@ -164,14 +165,16 @@ def _step_ends(trace: Trace) -> list[tuple[int, float]]:
 
 
 def _faults(
-    life: list[Lifecycle], place: dict[str, int], slow: dict[str, float], end: float
+    life: list[Lifecycle], place: dict[str, int], imposed: Sequence[Lifecycle], end: float
 ) -> list[dict[str, Any]]:
     """What was done to tasks and hosts, or befell them, each until what ends it."""
-    planned = [Lifecycle(t, "slowed", "", 0.0, factor=f) for t, f in slow.items() if t in place]
+    planned = [e for e in imposed if e.task in place]
     found: list[dict[str, Any]] = []
     for e in [*planned, *sorted((e for e in life if e.state in FAULTS), key=end_of)]:
         if e.state == "slowed" and e.factor == 1.0:
             e = e._replace(state="full speed", why="")
+        if e.state == "jittered" and not e.jitter:
+            e = e._replace(state="steady", why="")
         lane = place[e.task]
         for other in found:
             if (other["lane"], other["until"]) == (lane, end) and e.state in ENDED_BY.get(

@@ -17,7 +17,7 @@ WIDTH, LEFT, RIGHT, LANE, TOP = 960, 90, 940, 34, 52
 LETTER = 8  # the width of a bold letter, on average at most
 BLUE = PHASE["compute"].color
 MOST_ARROWS = 2000  # more cannot be told apart
-MARKED_STATES = ("slowed", "paused", "resumed", "killed", "failed")
+MARKED_STATES = ("slowed", "jittered", "paused", "resumed", "killed", "failed")
 
 
 def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
