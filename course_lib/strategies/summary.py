@@ -70,6 +70,7 @@ def summarize(run: Run) -> dict[str, Any]:
         },
         "examples_per_second": round(digest.losses.rate() or float("nan"), 1),
         "device_ms": spec.device_ms,
+        **({"jitter": spec.jitter} if spec.jitter else {}),
         "reality": run.reality.word,
         "network": run.plan.network,
         "network_why": reasons["network"].why,

@@ -208,7 +208,7 @@ class Workload:
         parts, part, first = 1, 0, step * global_batch + share * count
         if sampler == "per_worker":
             parts, part, first = of, share, step * count
-        found, end = [], first + count
+        end, found = first + count, list[tuple[int, np.ndarray]]()
         while first < end:
             epoch, start = divmod(first, math.ceil(examples / parts))
             order = _orders(examples, seed, epoch, parts)[part]
