@@ -262,9 +262,11 @@ class RunSpec(BaseModel):
         for task, factor in self.slow.items():
             self.check_slow(task)
             check_factor(factor, f"slow[{task}]")
-        jitter = self.jitter if isinstance(self.jitter, dict) else {"worker:0": self.jitter}
-        for task, text in jitter.items():
-            self.check_jitter(task, text)
+        if not isinstance(self.jitter, dict):
+            self.check_jitter("worker:0", self.jitter)
+        else:
+            for task, text in self.jitter.items():
+                self.check_jitter(task, text)
         self._check_hosts()
         if self.evaluate_every and not self.trace:
             text = "the accuracy goes into the trace, and this run has none: leave one out"
