@@ -182,6 +182,10 @@ class RunSpec(BaseModel):
         "the name of a workload, a Workload(...) of your own, or file.py:name for one in a file",
     )
     parameters: Count = whole(1_000_000, 1_000, 50_000_000, "the size of the 'wide' model")
+    layers: Count = whole(2, 1, 12, "blocks of 'tiny_gpt'")
+    heads: Count = whole(4, 1, 16, "heads of attention in each block of 'tiny_gpt'")
+    width: Count = whole(64, 16, 384, "numbers that stand for a character in 'tiny_gpt'")
+    context: Count = whole(32, 8, 256, "characters that 'tiny_gpt' sees at a time")
     global_batch: Count | None = whole(
         None, 1, 4096, "examples in a step over all workers, about 128 if not given"
     )

@@ -60,6 +60,7 @@ def plan(
         device=device.choice,
         devices=dict.fromkeys(spec.tasks, "cpu")
         | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)},
+        cores=machine.cores,
         threads=threads,
         backend=native.choice,
         reality=real.word,

@@ -80,14 +80,16 @@ class Reason:
 class Plan(BaseModel, frozen=True):
     """Where and how the tasks of a run start: what `hardware.plan` decides.
 
-    `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `threads`: of each task.
-    `start_method`: fork or spawn. `backend`: the framework's own collectives (nccl, ring, gloo or
-    none). `rate`, `delay`: who imposes those of the links between hosts; None where there are none.
+    `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `cores`: of the machine, or
+    of a race's share of it; `threads`: of each task. `start_method`: fork or spawn. `backend`: the
+    framework's own collectives (nccl, ring, gloo or none). `rate`, `delay`: who imposes those of
+    the links between hosts; None where there are none.
     """
 
     start_method: str = "spawn"
     device: str = "cpu"
     devices: dict[str, str] = {}
+    cores: int = 1
     threads: int = 1
     backend: str = "none"
     reality: str = ""

@@ -176,7 +176,7 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
     if strategy.share(spec) % spec.accumulate:
         text = f"must divide the {strategy.share(spec)} examples that are computed at a time"
         raise SpecError("accumulate", spec.accumulate, text)
-    if not workload.layers:
+    if not workload.ours:
         _check_own(spec, workload)
     strategy.fits(spec, trial.sketch(spec))
     unused = set()

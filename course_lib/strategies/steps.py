@@ -19,10 +19,9 @@ for a GPU, stamps inside of a graph) is in `torch/steps.py` and `tensorflow/step
 """
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ import numpy as np
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.spec import RunSpec
-from course_lib.workloads.workload import digest
+from course_lib.workloads.workload import Outputs, digest
 
 Span = tuple[float, float]
 """When something began and ended, on the clock of the trace."""
@@ -70,8 +69,8 @@ class TrainingStep(ABC):
         """Inputs and targets of these training examples, on the task's device."""
 
     @abstractmethod
-    def measure(self) -> float:
-        """The workload's metric over all test examples; NaN on a task that cannot know it."""
+    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+        """What the model makes of inputs when it is not being trained."""
 
     def now(self) -> float:
         """The time, once the device has done all that it was given."""
@@ -89,6 +88,10 @@ class TrainingStep(ABC):
 
     def state_on(self) -> dict[str, int]:
         """Bytes of the optimizer's state that this task holds, by device."""
+        raise NotImplementedError
+
+    def matmul_flops(self) -> float:
+        """Floating-point operations that a float32 matrix product does here in a second."""
         raise NotImplementedError
 
     # --- a step, from its beginning to its end ---
@@ -208,21 +211,25 @@ class TrainingStep(ABC):
 
     def evaluate(self, samples: int) -> None:
         """Record the metric of the model, whose parameters have seen so many examples."""
-        value = self.measure()
-        if not math.isnan(value):
-            name = self.workload.metric_name
-            self.task.metric(name, value, samples // self.spec.batch - 1, samples)
+        value, name = self.workload.measure(self.outputs), self.workload.metric_name
+        self.task.metric(name, value, samples // self.spec.batch - 1, samples)
 
     # --- what it leaves ---
 
     def result(self) -> dict[str, Any]:
-        """What the strategy returns (see `outcome`).
+        """What the strategy returns: see `outcome`, and the `sample` of a workload that has one.
+        The first task adds `matmul_flops`, measured last, when the others are done with theirs.
 
         Where each task holds a shard, all tasks must call it together.
         """
-        found = self.measure()
         held = self.variables_on(), self.state_on()
-        return outcome(self.task, self.weights(), self.loss, found, *held)
+        found = outcome(self.task, self.outputs, self.weights(), self.loss, *held)
+        first = self.task.index == 0
+        if self.workload.sample and (first or not self._whole):
+            found["sample"] = self.workload.sample(self.outputs)
+        if first:
+            found["matmul_flops"] = self.matmul_flops()
+        return found
 
     @contextlib.contextmanager
     def _phase(self, what: str) -> Iterator[None]:
@@ -264,11 +271,25 @@ def due(spec: RunSpec, steps: int) -> bool:
     return spec.evaluate_every > 0 and steps % spec.evaluate_every == 0
 
 
+def fastest(multiply: Callable[[], Any], size: int) -> float:
+    """Floating-point operations a second of `multiply`, which multiplies two square matrices of a
+    `size`: those of the shortest of ten, as other programs only ever add to the time.
+    """
+    multiply()
+
+    def seconds() -> float:
+        begun = clock()
+        multiply()
+        return clock() - begun
+
+    return 2 * size**3 / min(seconds() for _ in range(10))
+
+
 def outcome(
     task: Task,
+    outputs: Outputs,
     weights: Sequence[np.ndarray],
     loss: float,
-    metric: float,
     variables_on: dict[str, int],
     state_on: dict[str, int],
 ) -> dict[str, Any]:
@@ -276,15 +297,17 @@ def outcome(
 
     final_loss (mean over the last global batch), test_accuracy (or test_ and another metric),
     digest (of the weights that this task ended with), parameters (of the whole model),
-    variables_on and optimizer_state_on (bytes by device).
+    flops_per_step (see `training_flops`), variables_on and optimizer_state_on (bytes by device).
     """
     workload = workloads.load(task.spec)
     model = workload.sketch_in(task.spec.framework)
+    metric = workload.measure(outputs)
     return {
         "final_loss": loss,
         f"test_{workload.metric_name}": metric,
         "digest": digest(weights),
         "parameters": model.parameters if model else sum(weight.size for weight in weights),
+        "flops_per_step": model.flops * task.spec.batch if model else 0,
         "variables_on": variables_on,
         "optimizer_state_on": state_on,
     }

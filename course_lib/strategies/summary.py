@@ -8,18 +8,19 @@ from course_lib import workloads
 from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.digest import Digest
-from course_lib.record.events import Update, task_key
+from course_lib.record.events import Lifecycle, Update, task_key
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run.
 
     `replicas` compute, each a share of the batch; they live in so many `workers`, which are
-    processes. `all_reduce` is as the plan says. `seconds` are counted from `start`;
-    `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
-    task to a hash of the parameters it ended with: equal digests are equal to the last bit.
-    `variables_on`: bytes of parameters by the device that the runtime names; `optimizer_state_on`:
-    those of the optimizer's state. `staleness`: how many
+    processes. `flops_per_step`: of the model, for a global batch (see `training_flops`); `mfu` and
+    `mfu_why`: see `utilization`. `all_reduce` is as the plan says. `seconds` are counted from
+    `start`; `examples_per_second` leaves out the first step, which compiles. `parameter_digest`
+    maps each task to a hash of the parameters it ended with: equal digests are equal to the last
+    bit. `variables_on`: bytes of parameters by the device that the runtime names;
+    `optimizer_state_on`: those of the optimizer's state. `staleness`: how many
     updates had how many others between their read and their write. `idle_share`: the part of the
     time from a task's first phase to its last in which it waited for others. (A race and the boards
     count it from the start of the clock, which leaves out the first step.) `wire_bytes_per_step`:
@@ -36,6 +37,9 @@ def summarize(run: Run) -> dict[str, Any]:
         for task, value in sorted(values.items(), key=lambda item: task_key(item[0]))
         if value and any(name.startswith("test_") for name in value)
     )
+    rate = digest.losses.rate() or float("nan")
+    flops = reported.get("flops_per_step", 0)
+    mfu, why = utilization(run, flops / spec.batch * rate)
     return {
         "strategy": spec.strategy,
         "framework": spec.framework,
@@ -48,8 +52,10 @@ def summarize(run: Run) -> dict[str, Any]:
         "global_batch": spec.batch,
         "optimizer": spec.optimizer,
         "parameters": reported["parameters"],
+        "flops_per_step": flops,
         "final_loss": reported["final_loss"],
         **{name: value for name, value in reported.items() if name.startswith("test_")},
+        **({"sample": reported["sample"]} if "sample" in reported else {}),
         "parameter_digest": {
             task: value["digest"] for task, value in values.items() if value and "digest" in value
         },
@@ -68,7 +74,9 @@ def summarize(run: Run) -> dict[str, Any]:
         "seconds": {
             name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()
         },
-        "examples_per_second": round(digest.losses.rate() or float("nan"), 1),
+        "examples_per_second": round(rate, 1),
+        "mfu": mfu,
+        "mfu_why": why,
         "device_ms": spec.device_ms,
         **({"jitter": spec.jitter} if spec.jitter else {}),
         "reality": run.reality.word,
@@ -93,6 +101,35 @@ def _examples_read(run: Run) -> dict[str, dict[str, int]]:
         }
         for epoch, found in epochs.items()
     }
+
+
+def utilization(run: Run, flops: float) -> tuple[float | None, str]:
+    """The model FLOPs utilization (MFU) of a run that trained with so many FLOP/s: a number from 0
+    on, and what it is a share of; or None, and why it is left out.
+
+    It is the operations that the model needs, over those that the devices could do in the same
+    time. The time is that on the wall, so waiting and communication lower it. As the peak of a
+    machine is not always known, the devices could do what a float32 matrix product of the run's
+    framework did on them when training was over. Source: Chowdhery et al., "PaLM", 2022,
+    appendix B.
+    """
+    spec, plan = run.spec, run.plan
+    slowed = any(run.trace.all(Lifecycle, state=state) for state in ("slowed", "jittered"))
+    if spec.device_ms or spec.emulate or spec.slow or spec.jitter or slowed:
+        return None, "Left out, as the time or the kind of a device is emulated."
+    products = [
+        value["matmul_flops"] for value in run.values.values() if "matmul_flops" in (value or {})
+    ]
+    if not (flops > 0 and products):
+        return None, "Left out, as no product was counted in the model, or no step was timed."
+    product = products[0]
+    devices, who = float(spec.shares), "GPU"
+    if plan.device == "cpu":
+        cores, who = min(plan.cores, spec.workers * plan.threads), "core"
+        devices, product = cores, product / plan.threads
+    per = f"{product / 1e9:,.0f} GFLOP/s that a float32 matrix product does on each"
+    share = round(flops / (devices * product), 4)
+    return share, f"{flops / 1e9:,.1f} GFLOP/s; {devices:g} x {per} {who}."
 
 
 def _device(task: str, device: str) -> str:

@@ -68,6 +68,17 @@ def shapes(layers: Iterable[Layer], inputs: Shape) -> Iterator[Shape]:
         inputs = layer.output(inputs)
 
 
+def products(layers: Iterable[Layer], inputs: Shape) -> int:
+    """Multiplications of a weight by a value in the forward pass of one example. A dense kernel is
+    used once, a convolution's once for each pixel of what it makes.
+    """
+    total = 0
+    for layer in layers:
+        kernel, inputs = layer.kernel(inputs), layer.output(inputs)
+        total += math.prod(kernel) * math.prod(inputs[:-1]) if kernel else 0
+    return total
+
+
 def glorot(
     layers: Iterable[Layer], inputs: Shape, seed: int, gain: float = 1.0
 ) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import math
 import pickle
 from collections.abc import Callable, Sequence
@@ -16,13 +17,16 @@ import numpy as np
 
 from course_lib.errors import SpecError
 from course_lib.workloads.examples import Examples
-from course_lib.workloads.layers import Dense, Layer, Shape, glorot, shapes
+from course_lib.workloads.layers import Dense, Layer, Shape, glorot, products, shapes
 
 LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
 FRAMEWORKS = ("tensorflow", "torch")
 
-Builder = Callable[[], Any]
+Builder = Callable[..., Any]
 """Makes a model: a `torch.nn.Module`, or a `keras.Model`."""
+
+Outputs = Callable[[np.ndarray], np.ndarray]
+"""What a model makes of inputs when it is not being trained."""
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays."""
@@ -53,7 +57,8 @@ class Sketch(NamedTuple):
     `parameters`: trained numbers. `parts`: how many parts with weights follow each other, 0 if the
     model is not a plain sequence. `pairs`: the hidden units of each pair of dense layers, if the
     model is nothing but such pairs. `notes`: what its strategy should say about it. `synchronized`:
-    whether replicas exchange something in the middle of its forward pass.
+    whether replicas exchange something in the middle of its forward pass. `flops`: floating-point
+    operations that train on one example, see `training_flops`; 0 if there are none to count.
     """
 
     parameters: int
@@ -61,6 +66,19 @@ class Sketch(NamedTuple):
     pairs: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     synchronized: bool = False
+    flops: int = 0
+
+
+def training_flops(forward: int) -> int:
+    """Floating-point operations (FLOPs) of a forward and a backward pass, from those of the forward
+    pass.
+
+    What counts are matrix products, convolutions and attention, whose multiplication and addition
+    are two operations; all else is little beside them. The backward pass has a product for the
+    gradient of the inputs and one for that of the weights: twice as many. Source: Chowdhery et al.,
+    "PaLM", 2022, appendix B.
+    """
+    return 3 * forward
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +97,8 @@ class Workload:
     `train` and `test`: see `Examples`. `torch` and `tensorflow` make the model: a function without
     arguments that returns a `torch.nn.Module` or a `keras.Model` for a batch of inputs. One of them
     is enough. A builder is called in every task, after the framework's random numbers have been
-    seeded with the run's `seed`, so all tasks start from the same weights.
+    seeded with the run's `seed`, so all tasks start from the same weights. If it has a parameter
+    `seed`, it is given that.
 
     `loss`: `cross_entropy` of logits (batch, classes) and classes (batch,); `mean_squared_error` of
     outputs and targets of the same shape; `next_token`, the cross entropy of logits (batch, length,
@@ -87,6 +106,10 @@ class Workload:
     returns the mean over the batch. `metric`: `accuracy`, `mean_squared_error`, or a function of
     outputs and targets as numpy arrays; if it is not given, the accuracy, or the mean squared error
     where that is the loss. It is measured on `test`, and averaged over batches of 1,000.
+
+    `sample`: a function that shows what the model has learned. It is given a function from inputs
+    to the model's outputs, both numpy arrays. The text that it returns is in the result as
+    `sample`.
 
     From the moment it is made, a workload is known by its name: `RunSpec(workload="mine")`. Another
     of the same name takes its place. Raises `SpecError`.
@@ -100,14 +123,16 @@ class Workload:
     loss: str | Callable[..., Any] = "cross_entropy"
     metric: str | Metric | None = None
     learning_rate: float = 0.1
+    sample: Callable[[Outputs], str] | None = None
     layers: tuple[Layer, ...] = ()  # of our own workloads, in place of builders
     gain: float = 1.0  # scales their initial weights
+    known: Sketch | None = None  # of our own that have builders
     sketches: dict[str, Sketch] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name.isidentifier()):
             raise SpecError("name", self.name, "a name of letters, digits and _, such as mine")
-        if self.name in OURS and not self.layers:
+        if self.name in OURS and not self.ours:
             raise SpecError("name", self.name, "the course has one of this name: take another")
         for name in ("train", "test"):
             given = getattr(self, name)
@@ -129,8 +154,13 @@ class Workload:
             raise SpecError.unknown("metric", self.metric, [*METRICS, "a function"])
         if not (isinstance(self.learning_rate, (int, float)) and 0 < self.learning_rate <= 100):
             raise SpecError("learning_rate", self.learning_rate, "a number above 0, at most 100")
-        if not self.layers:
+        if not self.ours:
             OWN[self.name] = self
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is one of the course's, which are known by their functions."""
+        return bool(self.layers or self.known)
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -159,14 +189,20 @@ class Workload:
         measure = self.metric if callable(self.metric) else METRICS[str(self.metric)]
         return float(measure(outputs, targets))
 
-    def measure(self, outputs: Callable[[np.ndarray], np.ndarray]) -> float:
-        """The metric over all test examples. `outputs` gives the model's, for inputs."""
+    def measure(self, outputs: Outputs) -> float:
+        """The metric over all test examples."""
         found = [(len(x), self.metric_of(outputs(x), y)) for x, y in self.test.batches()]
         return sum(count * value for count, value in found) / len(self.test)
 
     def sketch_in(self, framework: str) -> Sketch | None:
         """What is known of its model in a framework; None if that has not been tried yet."""
-        return self.sketch if self.layers else self.sketches.get(framework)
+        return self.sketch if self.layers else self.known or self.sketches.get(framework)
+
+    def built(self, framework: str, seed: int) -> Any:
+        """What its builder for a framework makes."""
+        builder = getattr(self, framework)
+        takes = inspect.signature(builder).parameters
+        return builder(seed=seed) if "seed" in takes else builder()
 
     # --- which examples a step trains on ---
 
@@ -230,7 +266,12 @@ class Workload:
         found = list(shapes(self.layers, self.input_shape))
         plain = len(dense) == len(self.layers) and len(dense) % 2 == 0
         pairs = tuple(layer.units for layer in dense[::2]) if plain else ()
-        return Sketch(sum(map(math.prod, found)), sum(len(s) > 1 for s in found), pairs)
+        return Sketch(
+            parameters=sum(map(math.prod, found)),
+            parts=sum(len(shape) > 1 for shape in found),
+            pairs=pairs,
+            flops=training_flops(2 * products(self.layers, self.input_shape)),
+        )
 
     def initial_weights(self, seed: int) -> list[np.ndarray]:
         """The weights that every run with this seed starts from, in the layout of `layers.py`."""

@@ -26,6 +26,9 @@ FIELDS = {
     *(
         "seconds",
         "examples_per_second",
+        "flops_per_step",
+        "mfu",
+        "mfu_why",
         "reality",
         "network",
         "network_why",

@@ -26,8 +26,10 @@ class Toy(TrainingStep):
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         return self.workload.train.inputs[indices], self.workload.train.targets[indices]
 
-    def measure(self) -> float:
-        return 0.5
+    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+        halves = self.workload.test.targets[: len(inputs)].copy()
+        halves[::2] += 1  # every other one is wrong
+        return np.eye(11)[halves]
 
 
 def toy(index: int = 0, holds: str = "all", **fields: Any) -> tuple[Toy, list[Any]]:

@@ -26,7 +26,14 @@ from course_lib.record.events import Phase, Read, Update
 from course_lib.spec import RunSpec
 from course_lib.strategies.steps import due, outcome, pieces_of
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, Speed, over
-from course_lib.strategies.tensorflow.steps import WallClock, bytes_on, outputs_of, weights_of
+from course_lib.strategies.tensorflow.steps import (
+    WallClock,
+    bytes_on,
+    matmul_flops,
+    outputs_of,
+    weights_of,
+)
+from course_lib.workloads.workload import Outputs
 
 PHASES = ("read", "compute", "reduce")
 
@@ -66,8 +73,8 @@ def train(
     steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
     losses: dict[int, float] = {}
 
-    def measured() -> float:
-        return workload.measure(partial(outputs_of, model.fetched()))
+    def outputs() -> Outputs:
+        return partial(outputs_of, model.fetched())
 
     for count, share in enumerate(hand_out(task, coordinator, model, program, beside), 1):
         step, shares = share.step, steps[share.step]
@@ -83,15 +90,18 @@ def train(
             samples = count * spec.per_worker_batch
             task.metric("loss", losses[step], step, samples)
             if due(spec, step + 1):
-                task.metric(workload.metric_name, measured(), step, samples)
+                task.metric(workload.metric_name, workload.measure(outputs()), step, samples)
             del steps[step]
             task.at_step_end()
     if beside:
         beside.result(PATIENCE)
     held = bytes_on([shard.values for shard in model.shards] + model.others)
     state = bytes_on(variable for shard in model.shards for variable in shard.state)
-    metric, loss = measured(), losses[spec.steps - 1]
-    found = outcome(task, weights_of(model.keras), loss, metric, held, state)
+    now, loss = outputs(), losses[spec.steps - 1]
+    found = outcome(task, now, weights_of(model.keras), loss, held, state)
+    if workload.sample:
+        found["sample"] = workload.sample(now)
+    found["matmul_flops"] = matmul_flops()
     over(task).touch()
     return found
 

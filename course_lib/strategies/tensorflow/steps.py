@@ -8,7 +8,10 @@ starting before the stamp. That costs microseconds; leaving the graph between ph
 dispatch for each.
 """
 
+import contextlib
 import inspect
+import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +25,9 @@ from tensorflow.python.eager import context
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.steps import trying
+from course_lib.strategies.steps import fastest, trying
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
-from course_lib.workloads.workload import Sketch, Workload
+from course_lib.workloads.workload import Sketch, Workload, training_flops
 
 SILENCE = 60
 """Seconds after which a worker that says nothing is given up."""
@@ -107,9 +110,8 @@ def from_builder(workload: Workload, seed: int) -> Any:
     """What a learner's own builder returns. Keras draws the seeds of initial weights and of dropout
     from the random numbers that are seeded here.
     """
-    assert workload.tensorflow
     keras.utils.set_random_seed(seed)
-    return workload.tensorflow()
+    return workload.built("tensorflow", seed)
 
 
 def with_variables(model: keras.Model, workload: Workload) -> keras.Model:
@@ -198,6 +200,13 @@ def outputs_of(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
     outputs, _ = model.stateless_call(trained, others, tf.constant(inputs), **told)
     values: np.ndarray = tf.cast(outputs, tf.float32).numpy()
     return values
+
+
+def matmul_flops() -> float:
+    """Floating-point operations that a float32 matrix product does here in a second."""
+    size = 4096 if tf.config.get_visible_devices("GPU") else 512
+    matrix = tf.random.uniform((size, size))
+    return fastest(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), size)
 
 
 # --- losses and their gradients ---
@@ -385,7 +394,7 @@ def sketch(task: Task) -> Sketch:
         return loss_of(workload)(model(inputs, **told), targets)
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
-        graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
+        traced = graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
     with trying(f"its metric cannot compare {shapes}"):
         workload.metric_of(outputs_of(model, inputs), targets)
     norms = [
@@ -397,4 +406,37 @@ def sketch(task: Task) -> Sketch:
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
         notes=() if all(norms) else (BATCH_NORM,),
         synchronized=any(norms),
+        flops=training_flops(2 * products(traced.graph) // len(inputs)),
     )
+
+
+def products(graph: Any) -> int:
+    """Multiplications in a graph's matrix products and convolutions: each number that they make is
+    a sum of so many. Loops count once, and what has no fixed shape not at all.
+    """
+    total = 0
+    for operation in graph.get_operations():
+        with contextlib.suppress(TypeError, ValueError):  # a size is None
+            total += _products(operation)
+    return total
+
+
+def _products(operation: Any) -> int:
+    shapes = [tensor.shape for tensor in operation.inputs]
+    made = sum(tensor.shape.num_elements() or 0 for tensor in operation.outputs)
+    match operation.type:
+        case "MatMul":
+            return made * int(shapes[0][0 if operation.get_attr("transpose_a") else 1])
+        case "BatchMatMulV2":
+            return made * int(shapes[0][-2 if operation.get_attr("adj_x") else -1])
+        case "Conv2D" | "Conv3D":
+            return made * int(shapes[1][:-1].num_elements())
+        case "DepthwiseConv2dNative":
+            return made * int(shapes[1][:2].num_elements())
+        case "Einsum":
+            names = operation.get_attr("equation").decode().partition("->")[0].replace(",", "")
+            sizes = dict(zip(names, itertools.chain.from_iterable(shapes), strict=True))
+            return math.prod(sizes.values())
+        case "PartitionedCall" | "StatefulPartitionedCall":
+            return products(operation.graph._get_function(operation.get_attr("f").name).graph)
+    return 0

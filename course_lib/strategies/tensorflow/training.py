@@ -39,6 +39,7 @@ from course_lib.strategies.tensorflow.steps import (
     in_parts,
     is_seed,
     loss_of,
+    matmul_flops,
     mode,
     outputs_of,
     pack,
@@ -258,8 +259,11 @@ class ReplicasStep(TrainingStep):
         )
         return values
 
-    def measure(self) -> float:
-        return self.workload.measure(partial(outputs_of, self.model))
+    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+        return outputs_of(self.model, inputs)
+
+    def matmul_flops(self) -> float:
+        return matmul_flops()
 
     def run(self, program: Any, inputs: Any, targets: Any) -> float:
         """Run the graph that computes, averages and applies, and record each; the loss."""

@@ -55,6 +55,7 @@ def worker(task: Task) -> dict[str, Any]:
         with step.applying():
             descend(step)
         step.done(mean.item())
+    model.set_reshard_after_forward(False)  # gathered once from here on, to measure and to sample
     return step.result()
 
 

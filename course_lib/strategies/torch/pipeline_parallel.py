@@ -24,6 +24,7 @@ PipeDream-Flush).
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,21 +46,21 @@ from course_lib.strategies.torch.steps import (
 )
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-KEPT = ("digest", "variables_on", "optimizer_state_on")  # what a stage knows of itself
+# what a stage knows of itself
+KEPT = ("digest", "variables_on", "optimizer_state_on", "matmul_flops")
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Train the stage of this worker.
 
-    The last stage knows the loss and the metric; each returns the digest and the bytes of its own
-    parameters.
+    The last stage knows the loss; each returns the digest and the bytes of its own parameters.
     """
     join(task)
     spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
     layers = cut(build(workload, spec.seed), spec.workers)[task.index].to(device)
     step = TorchStep(
-        task, layers, f"stage {task.index}", measure=lambda: measured(task, layers, device)
+        task, layers, f"stage {task.index}", outputs=partial(through, task, layers, device)
     )
     stage = Stage(step)
     # it scales gradients by 1/m
@@ -76,7 +77,8 @@ def worker(task: Task) -> dict[str, Any]:
             descend(step, norm_of_all)
         step.done(sum(loss.item() for loss in losses) / len(losses) if stage.is_last else None)
     result = step.result()
-    return result if stage.is_last else {key: result[key] for key in KEPT}
+    kept = result if stage.is_last else KEPT
+    return {key: value for key, value in result.items() if key in kept}
 
 
 def norm_of_all(norm: torch.Tensor) -> torch.Tensor:
@@ -107,27 +109,17 @@ class Contiguous(torch.nn.Module):
         return activations.contiguous()
 
 
-def measured(task: Task, layers: Any, device: Any) -> float:
-    """The metric of the whole model; all stages must call it together.
-
-    Only the last one knows it: NaN on the others.
-    """
-    workload, before, after = workloads.load(task.spec), task.index - 1, task.index + 1
-
-    def outputs(inputs: np.ndarray) -> np.ndarray:
-        received = [inputs]
-        if before >= 0:
-            dist.recv_object_list(received, src=before)
-        found = outputs_of(layers, received[0], device)
-        if after < task.spec.workers:
-            dist.send_object_list([found], dst=after)
-        return found
-
-    if after == task.spec.workers:
-        return workload.measure(outputs)
-    for inputs, _ in workload.test.batches():
-        outputs(inputs)
-    return float("nan")
+def through(task: Task, layers: Any, device: Any, inputs: np.ndarray) -> np.ndarray:
+    """What the whole model makes of inputs, on every stage; all must call it together."""
+    before, last = task.index - 1, task.spec.workers - 1
+    passed = [inputs]
+    if before >= 0:
+        dist.recv_object_list(passed, src=before)
+    passed = [outputs_of(layers, passed[0], device)]
+    if task.index < last:
+        dist.send_object_list(passed, dst=task.index + 1)
+    dist.broadcast_object_list(passed, src=last)
+    return passed[0]
 
 
 class Stage(PipelineStage):

@@ -17,14 +17,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import get_total_norm
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.steps import TrainingStep, trying
+from course_lib.strategies.steps import TrainingStep, fastest, trying
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
-from course_lib.workloads.workload import Sketch, Workload
+from course_lib.workloads.workload import Outputs, Sketch, Workload, training_flops
 
 TIMEOUT = timedelta(seconds=60)
 """For how long a worker waits for another that neither answers nor is known to be gone."""
@@ -53,9 +55,8 @@ _FROM_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
 def build(workload: Workload, seed: int) -> Any:
     """The model, a `torch.nn.Module` with the weights that every run of this seed starts from."""
     if not workload.layers:
-        assert workload.torch
         torch.manual_seed(seed)
-        return workload.torch()
+        return workload.built("torch", seed)
     modules: list[nn.Module] = []
     shape = workload.input_shape
     if len(shape) == 3:
@@ -207,7 +208,7 @@ class TorchStep(TrainingStep):
 
     `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `holds`: what
     of the variables the task updates, `all` or its shard or stage; `device`: where it computes, if
-    not where the model is; `measure`: how to find the metric, if the model is not the whole of it.
+    not where the model is; `outputs`: those of the whole model, if this one is a part of it.
     """
 
     def __init__(
@@ -216,9 +217,9 @@ class TorchStep(TrainingStep):
         model: nn.Module,
         holds: str = "all",
         device: Any = None,
-        measure: Callable[[], float] | None = None,
+        outputs: Outputs | None = None,
     ) -> None:
-        self.model, self._measure = model, measure
+        self.model, self._outputs = model, outputs
         home = next(model.parameters()).device
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
@@ -271,11 +272,20 @@ class TorchStep(TrainingStep):
             total += loss.detach()
         return total
 
-    def measure(self) -> float:
-        if self._measure:
-            return self._measure()
-        home = next(self.model.parameters()).device
-        return self.workload.measure(lambda inputs: outputs_of(self.model, inputs, home))
+    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+        if self._outputs:
+            return self._outputs(inputs)
+        return outputs_of(self.model, inputs, next(self.model.parameters()).device)
+
+    def matmul_flops(self) -> float:
+        size = 4096 if self.device.type == "cuda" else 512
+        matrix = torch.rand(size, size, device=self.device)
+
+        def multiply() -> None:
+            matrix @ matrix
+            self.now()
+
+        return fastest(multiply, size)
 
     def now(self) -> float:
         """The time, once the device has done all that it was given: a GPU works behind the
@@ -347,4 +357,15 @@ def sketch(task: Task) -> Sketch:
         parts=len(parts) if plain else 0,
         pairs=tuple(int(part.out_features) for part in parts[::2]) if dense else (),
         notes=(BATCH_NORM,) if norms else (),
+        flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
     )
+
+
+def forward_flops(model: nn.Module, inputs: Any) -> int:
+    """Floating-point operations of a forward pass, as PyTorch counts them: of matrix products,
+    convolutions and attention. It has no count for the fused kernel of attention on CPUs, so
+    attention is done with products here.
+    """
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model(inputs)
+    return int(counter.get_total_flops())

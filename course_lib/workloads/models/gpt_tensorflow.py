@@ -1,0 +1,86 @@
+"""The model of `tiny_gpt` in Keras; `gpt_torch` is the same in PyTorch, line by line."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+EPSILON = 1e-5  # of a layer normalisation: PyTorch's; that of Keras is 1e-3
+
+
+def gpt(matrices: Sequence[np.ndarray], blocks: int, heads: int) -> keras.Sequential:
+    """Characters (batch, length) -> logits (batch, length, characters), with initial `matrices` in
+    the order of `tiny_gpt.shapes`; length is the context.
+    """
+    given, context = iter(matrices), len(matrices[1])
+    return keras.Sequential(
+        [
+            keras.Input((context,), dtype="int64"),
+            Embedding(given),
+            *[Block(given, heads) for _ in range(blocks)],
+            layers.LayerNormalization(epsilon=EPSILON),
+            dense(next(given), use_bias=False),
+        ]
+    )
+
+
+def start(matrix: np.ndarray) -> Callable[..., Any]:
+    """An initializer that returns this matrix."""
+    return lambda shape, dtype=None: ops.convert_to_tensor(matrix, dtype)
+
+
+def embedding(matrix: np.ndarray) -> Any:
+    """A row for each number."""
+    return layers.Embedding(*matrix.shape, embeddings_initializer=start(matrix))
+
+
+def dense(matrix: np.ndarray, **options: Any) -> Any:
+    """A dense layer that starts from a matrix (inputs, outputs) and biases of zero."""
+    return layers.Dense(matrix.shape[1], kernel_initializer=start(matrix), **options)
+
+
+class Embedding(keras.Layer):  # type: ignore[misc, unused-ignore]
+    """A vector for each character and one for its place, added."""
+
+    def __init__(self, given: Iterator[np.ndarray]) -> None:
+        super().__init__()
+        self.characters = embedding(next(given))
+        self.places = embedding(next(given))
+
+    def call(self, characters: Any) -> Any:
+        return self.characters(characters) + self.places(ops.arange(characters.shape[1]))
+
+
+class Block(keras.Layer):  # type: ignore[misc, unused-ignore]
+    """Attention to the characters so far, then two dense layers for each place; what either of them
+    makes is added to its input.
+    """
+
+    def __init__(self, given: Iterator[np.ndarray], heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention = layers.LayerNormalization(epsilon=EPSILON)
+        self.queries_keys_values = dense(next(given))
+        self.attended = dense(next(given))
+        self.before_dense = layers.LayerNormalization(epsilon=EPSILON)
+        self.wider = dense(next(given))
+        self.back = dense(next(given))
+
+    def call(self, values: Any) -> Any:
+        values = values + self.attention(self.before_attention(values))
+        wide = ops.gelu(self.wider(self.before_dense(values)), approximate=False)
+        return values + self.back(wide)
+
+    def attention(self, values: Any) -> Any:
+        """softmax(Q K^T / sqrt(size of a head)) V in each head, with no weight on what comes later
+        than a place itself; Q, K and V are (batch, length, heads, size of a head).
+        """
+        _, length, width = values.shape
+        shape = (-1, length, 3, self.heads, width // self.heads)
+        queries, keys, later = ops.unstack(
+            ops.reshape(self.queries_keys_values(values), shape), 3, 2
+        )
+        mixed = ops.dot_product_attention(queries, keys, later, is_causal=True)
+        return self.attended(ops.reshape(mixed, (-1, length, width)))
