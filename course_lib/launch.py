@@ -37,7 +37,8 @@ def start(
         spec = catalog.spec_for(what, **fields)
     else:
         programs = _by_job(what)
-        spec = RunSpec(strategy="custom", **{"framework": "python", **fields}).complete()
+        spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
+        spec = spec.complete(unused=("steps", "global_batch"))  # the function may have others
     schedule = catalog.schedule(spec, algorithm)
     return Run(prepare(spec, hardware.probe(), schedule, programs), origin)
 

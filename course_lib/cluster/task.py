@@ -1,15 +1,18 @@
 """Task: what a role function is given, and all that it needs to know of the cluster around it.
 
 A role function is `def worker(task): ...`. What it returns is that task's entry in `Run.values`. It
-records what it does with `task.phase`, `task.metric` and `task.update`.
+records what it does with `task.phase`, `task.metric` and `task.update`; `task.watch` does so for a
+training loop.
 """
 
 import contextlib
+import pkgutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
@@ -53,6 +56,7 @@ class Task:
     )
     """Strategies call it at the end of each step; the starting line of a race makes it wait."""
     _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    _watched: bool = field(default=False, init=False, repr=False)
 
     @property
     def run_dir(self) -> Path:
@@ -175,3 +179,31 @@ class Task:
         seconds = factor * times * share * self.spec.device_ms / 1000 + (factor - 1) * busy + late
         if seconds > 0:
             time.sleep(seconds)
+
+    def watch(self, model: Any, optimizer: Any = None) -> Any:
+        """Watch a training loop of your own, which stays as it is. One line before it:
+
+            lockstep = task.watch(model, optimizer)                     # PyTorch
+            model.fit(x, y, callbacks=[task.watch(model)])              # Keras
+            train_step = task.watch(model, optimizer).step(train_step)  # tf.distribute
+
+        Each step then leaves its phases, its loss and its update in the trace, and lasts as long as
+        the run's `device_ms` and `slow` say. Give it the model and the optimizer that the loop
+        uses; for `fit`, once the model is compiled. What can be seen of a loop, and what cannot, is
+        said at the head of `strategies/torch/watching.py` and `strategies/tensorflow/watching.py`.
+
+        Returns what is described there as `Watching`: it has the `number` of the step and the
+        `samples` used so far. Raises `SpecError` for what cannot be watched, and for a second loop.
+        """
+        if self._watched:
+            raise SpecError("watch", type(model).__name__, "a task watches one model, and once")
+        packages = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+        homes = {"keras": "tensorflow", "torch": "torch"}
+        framework = next((home for package, home in homes.items() if package in packages), None)
+        if framework is None:
+            allowed = "a torch.nn.Module or a keras.Model"
+            raise SpecError("model", type(model).__name__, allowed)
+        watching = f"course_lib.strategies.{framework}.watching:Watching"
+        found = pkgutil.resolve_name(watching)(self, model, optimizer)
+        self._watched = True
+        return found

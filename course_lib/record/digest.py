@@ -53,6 +53,7 @@ class Digest:
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self._loss = Readings(np.fmin, WINDOW * spec.batch)
+        self._newest = -1  # the latest step that has a loss
         self._accuracy = Readings(np.fmax)
         self._first: dict[str, int] = {}  # task -> its first step
         self._second: dict[str, float] = {}  # task -> when it began the next
@@ -88,6 +89,7 @@ class Digest:
         for m in metrics:
             if m.name == "loss":
                 self._loss.add(m)
+                self._newest = max(m.step, self._newest)
             elif m.name == "accuracy":
                 self._accuracy.add(m)
             self.dropped += m.name == "dropped"
@@ -161,7 +163,11 @@ class Digest:
 
     @property
     def steps_done(self) -> int:
-        """How many batches' worth of examples the run has used."""
+        """How many batches' worth of examples the run has used; for functions of a learner's own,
+        whose batches may have any size, the number of the latest step.
+        """
+        if self.spec.strategy == "custom":
+            return self._newest + 1
         examples = self.losses.examples
         return math.ceil(examples[-1] / self.spec.batch) if len(examples) else 0
 

@@ -19,6 +19,7 @@ from tests.benchmarks import (
     steps,
     strategies,
     tracing,
+    watching,
 )
 from tests.benchmarks.harness import Options, Rows
 
@@ -26,6 +27,7 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "start": start.rows,
     "memory": memory.rows,
     "tracing": tracing.rows,
+    "watching": watching.rows,
     "steps": steps.rows,
     "strategies": strategies.rows,
     "commands": commands.rows,

@@ -113,13 +113,20 @@ class Side:
         shares = [share for task, share in idle.items() if task.startswith("worker:")]
         return sum(shares) / len(shares) if shares else 0.0 if idle else None
 
+    @property
+    def _steps(self) -> int | None:
+        """How many steps the run will have; None for a learner's own function that was not told."""
+        own = self.spec.strategy == "custom" and "steps" not in self.spec.model_fields_set
+        return None if own else self.spec.steps
+
     def how_far(self) -> str:
         """How far the run is."""
         state = f"**{self.label}** {'has' if self.state == 'failed' else 'is'} {self.state}"
         loss, step = self.digest.losses.last, self.digest.steps_done
         if loss is None:
             return state + ("; no step is done yet" if self.active else "")
-        return f"{state}: step {step:,} of {self.spec.steps:,}, loss {loss:.3g}"
+        of = f" of {self._steps:,}" if self._steps else ""
+        return f"{state}: step {step:,}{of}, loss {loss:.3g}"
 
     def summary(self) -> str:
         """The figures of the run so far, in one line. They cover its whole time, except for the
@@ -127,13 +134,13 @@ class Side:
         """
         speed = self.digest.losses.rate(over=2.0 if self.active else math.inf)
         loss, accuracy = self.digest.losses.last, self.digest.accuracies.last
-        done = min(1.0, self.digest.steps_done / self.spec.steps)
+        done = min(1.0, self.digest.steps_done / self._steps) if self._steps else 0.0
         parts = [
             f"{speed:,.0f} examples/s" if speed else "",
             f"loss {loss:.3g}" if loss is not None else "",
             f"accuracy {accuracy:.3g}" if accuracy is not None else "",
             f"workers waited {self.idle:.0%}" if self.idle is not None else "",
-            f"{done:.0%} done" if self.active and loss is not None else "",
+            f"{done:.0%} done" if self.active and self._steps and loss is not None else "",
         ]
         return " · ".join(filter(None, parts))
 

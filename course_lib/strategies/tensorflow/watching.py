@@ -1,0 +1,196 @@
+"""A Keras or TensorFlow loop of a learner's own, watched: `fit` by a callback, others by a wrapper
+around the function that makes a step.
+
+    model.fit(x, y, callbacks=[task.watch(model)])
+    train_step = task.watch(model, optimizer).step(train_step)
+
+What each can know:
+
+- The callback, and the wrapper, see from outside when a step begins and ends, and its loss. All
+  between two steps is `read`, except an evaluation by `fit` or `model.evaluate(callbacks=...)`,
+  which is left out. But `fit`, and a step that is given an iterator, fetch the batch within the
+  step: that time is part of `compute`.
+- Inside, a step is a graph, and no Python runs in it. So three of its places get a few operations
+  more while it is traced: the model's `call` counts the examples of the batch; where the optimizer
+  is given the gradients, has their sum over all replicas, and has made the update, it takes the
+  time. This divides the step into `compute`, `reduce` and `apply`. The times are those of the last
+  replica of this process.
+- XLA (`jit_compile=True`) compiles no clocks. A step of `fit` is then one `compute`; for a step of
+  your own leave the optimizer out, `task.watch(model)`, and it is the same. So it is where no Keras
+  optimizer makes the update. Without these operations the run's `global_batch` counts as the batch.
+
+The steps of ParameterServerStrategy run in other tasks than the loop, so it is refused.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from course_lib.cluster.task import Task
+from course_lib.errors import SpecError
+from course_lib.strategies.tensorflow.steps import WallClock, after
+from course_lib.strategies.watching import WatchedLoop
+
+unconverted = tf.autograph.experimental.do_not_convert
+
+
+class Watching(WatchedLoop, keras.callbacks.Callback):
+    """The steps of `fit`, as a callback, or those of a function, by `step`.
+
+    `optimizer`: by default the one that the model was compiled with. Raises `SpecError` for what
+    cannot be watched.
+    """
+
+    def __init__(self, task: Task, model: Any, optimizer: Any = None) -> None:
+        keras.callbacks.Callback.__init__(self)
+        WatchedLoop.__init__(self, task, task.device)
+        compiled = getattr(model, "optimizer", None)
+        if optimizer is None and not getattr(model, "jit_compile", False):
+            optimizer = compiled
+        if not isinstance(optimizer, keras.optimizers.Optimizer | None):
+            raise SpecError("optimizer", optimizer, "the keras.optimizers.Optimizer of the loop")
+        strategy = getattr(model, "distribute_strategy", None)
+        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+            text = "not under ParameterServerStrategy, whose steps run in other tasks"
+            raise SpecError("watch", type(model).__name__, text)
+        self._wall = WallClock()
+        self._replicas = self._in_sync = 1  # of this process, and of all
+        self._rows: list[list[float]] = []  # of each replica: examples, computed, reduced, applied
+        self._examples: Any = None  # of the batch whose graph is being traced
+        self._reduced: Any = None
+        self._seen = self._mean = 0.0
+        if optimizer is not None:
+            model.call = self._counting(model.call)
+            optimizer._all_reduce_sum_gradients = self._summing(optimizer._all_reduce_sum_gradients)
+            optimizer.apply = self._applying(optimizer.apply)
+
+    # --- a step, from outside ---
+
+    def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, a step of training, watched. What it returns is the loss of the step, or
+        has it as "loss" in a dict, or as its first number; otherwise there is no curve.
+
+        As a decorator it stands above `@tf.function`.
+        """
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if tf.inside_function():
+                raise SpecError(
+                    "step", function.__name__, "watched from outside: above @tf.function"
+                )
+            self.begin()
+            found = function(*args, **kwargs)
+            self._ended(loss_in(found))
+            return found
+
+        return watched
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._seen = self._mean = 0.0
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.leave_out()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.begin()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._ended((logs or {}).get("loss"), averaged=not own_train_step(self.model))
+
+    def _ended(self, loss: float | None, averaged: bool = False) -> None:
+        """A step is over, or several, where one call makes several. `averaged`: the loss is a mean
+        over the epoch so far, as that of `fit` is.
+        """
+        offset = self._wall.offset()
+        count = len(self._rows) // self._replicas
+        rows = np.reshape(self._rows[: count * self._replicas], (count, self._replicas, 4))
+        self._rows.clear()
+        examples = rows[:, :, 0].sum(axis=1)
+        if averaged and loss is not None and examples.sum():
+            loss, before = float(loss), self._mean * self._seen
+            self._mean, self._seen = loss, self._seen + examples.sum()
+            loss = (self._mean * self._seen - before) / examples.sum()
+        for n, (computed, reduced, applied) in enumerate(rows[:, :, 1:].max(axis=1) + offset):
+            if self._in_sync > 1:
+                self.go_on("reduce", computed)
+            self.go_on("apply", reduced if self._in_sync > 1 else computed)
+            last = n == count - 1
+            self.end(loss if last else None, int(examples[n]), self._in_sync, applied)
+            if not last:
+                self._doing = "compute"
+        if not count:
+            self.end(loss, 0, self._in_sync)
+
+    # --- inside of its graph ---
+
+    def _counting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            first = next(filter(tf.is_tensor, tf.nest.flatten((args, kwargs))), None)
+            if first is not None and first.shape.rank:
+                self._examples = tf.shape(first)[0]
+            return call(*args, **kwargs)
+
+        return counted
+
+    def _summing(self, reduce: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(reduce)
+        def summed(grads_and_vars: Any) -> Any:
+            pairs = reduce(grads_and_vars)
+            self._reduced = after([gradient for gradient, _ in pairs if gradient is not None])
+            return pairs
+
+        return summed
+
+    def _applying(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        @unconverted
+        def applied(grads: Any, trainable_variables: Any = None) -> Any:
+            grads, self._reduced = list(grads), None
+            examples = self._examples if is_here(self._examples) else 0
+            computed = after([gradient for gradient in grads if gradient is not None])
+            before = len(operations())
+            found = apply(grads, trainable_variables)
+            reduced = self._reduced if is_here(self._reduced) else computed
+            stamps = [computed, reduced, after(operations()[before:])]
+            row = tf.stack([tf.cast(examples, tf.float64), *stamps])
+            tf.numpy_function(lambda row: self._rows.append(row.tolist()), [row], [])
+            if tf.distribute.has_strategy():
+                strategy = tf.distribute.get_strategy()
+                self._replicas = len(strategy.extended.worker_devices)
+                self._in_sync = strategy.num_replicas_in_sync
+            return found
+
+        return applied
+
+
+def operations() -> list[Any]:
+    """The operations of the graph that is being traced; none outside of one."""
+    if tf.executing_eagerly():
+        return []
+    every = tf.compat.v1.get_default_graph().get_operations()
+    return [operation for operation in every if operation.type != "Placeholder"]  # what it is given
+
+
+def is_here(tensor: Any) -> bool:
+    """Whether a tensor was made in the graph that is being traced, or outside of any if none is."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    return tensor is not None and getattr(tensor, "graph", None) is graph
+
+
+def own_train_step(model: Any) -> bool:
+    """Whether a model has a `train_step` of its own: its loss is then taken as it is."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def loss_in(found: Any) -> float | None:
+    """The loss among what a step has returned."""
+    if isinstance(found, dict) and "loss" in found:
+        found = found["loss"]
+    for value in tf.nest.flatten(found, expand_composites=True):  # of replicas, the first one's
+        if isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating:
+            return float(value)
+    return None

@@ -1,0 +1,148 @@
+"""Training loops of a learner's own, as tutorials have them, watched by one line."""
+
+import math
+import re
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib import Run, start
+from course_lib.cluster.task import Task
+from course_lib.errors import TaskFailed
+from course_lib.record.digest import Digest
+from course_lib.record.events import Metric, Phase, Update
+from course_lib.widgets.board.view import View
+from tests import own_loops
+from tests.helpers import losses, usual
+
+STEP = ["read", "compute", "reduce", "apply"]
+
+
+def phases(run: Run, task: str = "worker:0") -> dict[int, list[str]]:
+    """Step -> what the task did in it, in order. No phase begins before the last has ended."""
+    found, end = defaultdict(list), 0.0
+    for p in run.trace.all(Phase, task):
+        assert end <= p.start <= p.end, p
+        end = p.end
+        found[p.step].append(p.what)
+    return dict(found)
+
+
+def check_curve(run: Run, told: dict[str, list[float]]) -> None:
+    """Each worker's losses are those that its loop had, and are a curve with as many steps."""
+    for task, mine in told.items():
+        np.testing.assert_allclose(losses(run.trace, task), mine, rtol=1e-5)
+    digest = Digest.of(run.spec, run.trace)
+    steps = len(told["worker:0"])
+    assert digest.steps_done == steps and math.isfinite(digest.zero)
+    assert digest.losses.rate() and digest.updates.staleness == {0: steps}
+    view = View({"mine": run})
+    view.look()
+    assert re.match(rf"\*\*mine\*\* is finished: step {steps}, loss", view.headline())
+    assert "examples/s" in view.sides[0].summary()
+
+
+def test_the_loop_of_pytorchs_tutorial_on_ddp_draws_lanes_and_a_curve() -> None:
+    run = start(own_loops.torch_ddp, framework="torch", workers=2).wait(120)
+    values = run.values
+    check_curve(run, {task: value["losses"] for task, value in values.items()})
+    assert values["worker:0"]["weights"] == values["worker:1"]["weights"]
+    assert phases(run) == dict.fromkeys(range(12), STEP)
+    metrics = run.trace.all(Metric, "worker:1", name="loss")
+    assert [m.samples for m in metrics] == [40 * n for n in range(1, 13)]  # 20 of each worker
+    updates = run.trace.all(Update, "worker:0")
+    assert [(u.read, u.written, u.gradients) for u in updates[:2]] == [(0, 1, 2), (1, 2, 2)]
+
+
+def test_emulated_device_time_and_a_straggler_hold_for_a_loop_of_ones_own() -> None:
+    fields = {"device_ms": 10, "slow": {"worker:1": 4}}
+    run = start(own_loops.torch_ddp, framework="torch", workers=2, **fields).wait(120)
+    assert usual(run.trace, "worker:0", "compute") >= 0.01
+    assert usual(run.trace, "worker:1", "compute") >= 0.04
+    idle = Digest.of(run.spec, run.trace).idle
+    assert idle["worker:0"] > 0.4 > 0.2 > idle["worker:1"]
+
+
+def test_collectives_that_a_loop_calls_itself_are_seen_and_evaluations_are_not() -> None:
+    run = start(own_loops.torch_by_hand, framework="torch", workers=2).wait(120)
+    found = phases(run)
+    for step in found.values():  # two gradients; dividing them may take long enough to be seen
+        assert [what for what in step if what != "compute"] == ["reduce", "reduce", "apply"]
+        assert step[0] == "compute"
+    told = [m.value for m in run.trace.all(Metric, "worker:0", name="loss")]
+    whole = run.values["worker:0"]
+    # the halves as `backward` saw them, divided by two; then as the loop says itself
+    np.testing.assert_allclose(told, [*np.divide(whole[:3], 2), *whole[3:]], rtol=1e-5)
+    assert run.trace.all(Metric, "worker:0")[-1].samples == 6 * 8 * 2
+
+
+def test_fit_of_keras_draws_lanes_and_the_loss_of_each_batch() -> None:
+    run = start(own_loops.keras_fit, framework="tensorflow", workers=2).wait(120)
+    check_curve(run, {task: losses(run.trace, task) for task in run.values})
+    value = run.values["worker:0"]
+    found = phases(run)
+    # two epochs of 300, 300 and 200 examples; what follows an evaluation is not read
+    rest = ["compute", "apply"]
+    assert found == {n: rest if n == 3 else ["read", *rest] for n in range(6)}
+    epochs = np.reshape(losses(run.trace), (2, 3))
+    np.testing.assert_allclose(epochs @ [3 / 8, 3 / 8, 2 / 8], value["losses"], rtol=1e-5)
+    assert value["samples"] == 2 * 800 * 2
+
+
+@pytest.mark.parametrize("loop", ["tensorflow_mirrored", "tensorflow_workers"])
+def test_the_loops_of_tensorflows_tutorials_draw_lanes_and_a_curve(loop: str) -> None:
+    workers = 2 if loop == "tensorflow_workers" else 1
+    fields = {"device_ms": 5, "slow": {"worker:0": 2}}
+    run = start(getattr(own_loops, loop), framework="tensorflow", workers=workers, **fields).wait(
+        120
+    )
+    check_curve(run, {task: value["losses"] for task, value in run.values.items()})
+    found = phases(run)
+    assert found == dict.fromkeys(range(len(found)), STEP)
+    assert usual(run.trace, "worker:0", "compute") >= 0.01
+    value = run.values["worker:0"]
+    batch = 80 if workers == 2 else 100
+    assert value["samples"] == batch * len(value["losses"])
+
+
+def refused(work: Any, framework: str) -> str:
+    with pytest.raises(TaskFailed) as caught:
+        start(work, framework=framework, workers=1).wait(60)
+    return caught.value.reason
+
+
+def test_what_cannot_be_watched_is_refused_in_a_sentence() -> None:
+    def nothing(task: Task) -> None:
+        task.watch([1, 2])
+
+    def twice(task: Task) -> None:
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        for _ in range(2):
+            task.watch(model, torch.optim.SGD(model.parameters()))
+
+    def no_optimizer(task: Task) -> None:
+        import torch
+
+        task.watch(torch.nn.Linear(2, 2))
+
+    def late(task: Task) -> None:
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        task.watch(model, torch.optim.SGD(model.parameters())).loss(1.0)
+
+    def below(task: Task) -> None:
+        import tensorflow as tf
+
+        model = own_loops.keras_model()
+        tf.function(task.watch(model).step(lambda: model(tf.ones([1, 20]))))()
+
+    assert "model='list': a torch.nn.Module or a keras.Model" in refused(nothing, "python")
+    assert "a task watches one model, and once" in refused(twice, "torch")
+    assert "optimizer=None: the torch.optim.Optimizer of the loop" in refused(no_optimizer, "torch")
+    assert "between the forward pass and optimizer.step()" in refused(late, "torch")
+    assert "above @tf.function" in refused(below, "tensorflow")
