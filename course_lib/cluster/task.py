@@ -188,8 +188,8 @@ class Task:
             train_step = task.watch(model, optimizer).step(train_step)  # tf.distribute
 
         Each step then leaves its phases, its loss and its update in the trace, and lasts as long as
-        the run's `device_ms` and `slow` say. Give it the model and the optimizer that the loop
-        uses; for `fit`, once the model is compiled. What can be seen of a loop, and what cannot, is
+        the run's `device_ms`, `slow` and `jitter` say. Give it the model and optimizer that the
+        loop uses; for `fit`, once the model is compiled. What can be seen of a loop, and what cannot, is
         said at the head of `strategies/torch/watching.py` and `strategies/tensorflow/watching.py`.
 
         Returns what is described there as `Watching`: it has the `number` of the step and the

@@ -33,6 +33,7 @@ class WatchedLoop:
     def begin(self) -> None:
         """The forward pass of a step begins, and with it the emulated device time."""
         self.go_on("compute")
+        self.task.begin(self.number)
         self.task.pace(min(self._busy))
         self._computed = self._since - clock()
 
