@@ -189,8 +189,9 @@ class Task:
 
         Each step then leaves its phases, its loss and its update in the trace, and lasts as long as
         the run's `device_ms`, `slow` and `jitter` say. Give it the model and optimizer that the
-        loop uses; for `fit`, once the model is compiled. What can be seen of a loop, and what cannot, is
-        said at the head of `strategies/torch/watching.py` and `strategies/tensorflow/watching.py`.
+        loop uses; for `fit`, once the model is compiled. What can be seen of a loop, and what
+        cannot, is said at the head of `watching.py` in `strategies/torch` and
+        `strategies/tensorflow`.
 
         Returns what is described there as `Watching`: it has the `number` of the step and the
         `samples` used so far. Raises `SpecError` for what cannot be watched, and for a second loop.

@@ -44,8 +44,9 @@ def test_what_a_loop_does_follows_each_other_in_lanes() -> None:
         compute()
         begun = loop.now()
         compute()
-        loop.exchanged(begun, loop.now())
-        loop.go_on("apply")  # at once: computing that takes no time is no phase
+        ended = loop.now()
+        loop.exchanged(begun, ended)
+        loop.go_on("apply", ended)  # at once: computing that takes no time is no phase
         loop.end(loss, examples=16, gradients=2)
     order = ("read", "compute", "reduce", "apply")
     assert kinds(events) == list(itertools.product(range(2), order))
