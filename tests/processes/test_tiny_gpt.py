@@ -68,6 +68,11 @@ def test_strategies_train_it_as_one_device_does_and_show_a_sample(
     assert run.result["flops_per_step"] == one.result["flops_per_step"] > 0
 
 
+def test_two_hundred_steps_bring_it_below_the_stated_bits_per_character() -> None:
+    with start("one_device", framework="torch", workload="tiny_gpt", steps=200) as run:
+        assert run.wait(150).result["test_bits_per_character"] < 3.4
+
+
 def test_frameworks_count_as_many_operations_as_the_formula() -> None:
     ours = workloads.load(RunSpec(**{**SMALL, "steps": 1}))
     known = ours.sketch_in("torch")
