@@ -120,7 +120,9 @@ def test_what_one_process_writes_into_the_shared_parameters_the_others_read() ->
         dist.init_process_group("gloo")
         workload = workloads.load(task.spec)
         model = build(workload, task.index)  # another seed for each
-        page.move(model, page.shared(task, "parameters", workload.parameters), fill=task.index == 0)
+        page.move(
+            model, page.shared(task, "parameters", workload.sketch.parameters), fill=task.index == 0
+        )
         page.meet("all")
         before = float(next(model.parameters())[0, 0])
         page.meet("all")
