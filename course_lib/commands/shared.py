@@ -64,7 +64,8 @@ def with_fields(command: Callable[..., None]) -> Callable[..., None]:
 def _options() -> Iterator[inspect.Parameter]:
     for name, schema in RunSpec.model_json_schema()["properties"].items():
         if name == "workload":
-            schema |= {"description": ", ".join(WORKLOADS)}
+            own = "FILE.py:NAME for a Workload of yours"
+            schema |= {"description": f"{', '.join(WORKLOADS)}, or {own}"}
         text = about(schema, name not in BY_STRATEGY)
         if name in NO_OPTIONS:
             continue

@@ -98,6 +98,11 @@ class Plan(BaseModel, frozen=True):
     delay: Imposer | None = None
     reasons: tuple[Reason, ...] = ()
 
+    def __repr__(self) -> str:
+        return "\n".join(f"{r.what}: {r.choice}. {r.why}" for r in self.reasons)
+
+    __str__ = __repr__
+
 
 class RunFacts(Plan, frozen=True):
     """`run.json`: how a run was planned, and where and when it was started: `origin` on the

@@ -37,6 +37,8 @@ def named(workload: Any) -> str:
     if not isinstance(workload, str):
         text = "the name of a workload, or a Workload(...)"
         raise SpecError("workload", type(workload).__name__, text)
+    if workload.endswith(".py"):
+        raise SpecError("workload", workload, f"name the Workload in it, such as {workload}:mine")
     path, _, name = workload.rpartition(":")
     if not path.endswith(".py"):
         return workload

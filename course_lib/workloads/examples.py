@@ -33,6 +33,11 @@ class Examples:
             text = "(inputs, targets), or a dataset with a length whose items are such pairs"
             raise SpecError(field, type(given).__name__, text)
         self._dataset = None if pair else given
+        if not pair and len(given):
+            first = given[0]
+            if not (isinstance(first, (tuple, list)) and len(first) == 2):
+                text = "(inputs, targets), or a dataset whose items are pairs (input, target)"
+                raise SpecError(field, f"items of type {type(first).__name__}", text)
         if pair:
             self.inputs, self.targets = (_array(values, field) for values in given)
             if len(self.inputs) != len(self.targets):

@@ -145,6 +145,9 @@ class Workload:
                 raise SpecError(name, type(builder).__name__, text)
         if not self.frameworks:
             raise SpecError("torch", None, "a builder for torch or for tensorflow is missing")
+        if isinstance(self.loss, type):
+            made = f"{self.loss.__name__}() makes one"
+            raise SpecError("loss", self.loss.__name__, f"a function, and this is a class: {made}")
         if not (callable(self.loss) or self.loss in LOSSES):
             raise SpecError.unknown("loss", self.loss, [*LOSSES, "a function"])
         if self.metric is None:
@@ -173,16 +176,25 @@ class Workload:
         given = self.metric
         return given if isinstance(given, str) else getattr(given, "__name__", "metric")
 
-    def check_classes(self, count: int) -> None:
-        """Raise `ValueError` if a target is not one of `count` classes.
-
-        The targets of a dataset, which may be larger than the memory, are not looked at.
+    def check_outputs(self, shape: tuple[int, ...]) -> None:
+        """Raise `ValueError` if outputs of this shape, for two examples, are not what the targets
+        and the loss want. The classes of a dataset, which may be larger than the memory, are not
+        looked at.
         """
+        targets = self.train.take(slice(2))[1].shape
+        given = f"its outputs for two examples have the shape {shape}, their targets {targets}"
+        if self.loss == "mean_squared_error" and shape != targets:
+            raise ValueError(f"{given}; both must be the same (y[:, None] adds a dimension to y)")
+        if self.loss not in ("cross_entropy", "next_token"):
+            return
+        if shape[:-1] != targets:
+            text = "wants a class for each row of outputs, a whole number from 0 on"
+            raise ValueError(f"{given}; {self.loss} {text}")
         for what in ("train", "test"):
             low, high = getattr(self, what).range_of_targets
-            if low < 0 or high >= count:
+            if low < 0 or high >= shape[-1]:
                 has = f"its {what} targets are from {low:g} to {high:g}"
-                raise ValueError(f"{has}, and its model has {count} classes, from 0 on")
+                raise ValueError(f"{has}, and its model has {shape[-1]} classes, from 0 on")
 
     def metric_of(self, outputs: np.ndarray, targets: np.ndarray) -> float:
         """The metric for these outputs."""

@@ -87,7 +87,7 @@ BUILDERS: dict[str, tuple[Any, str]] = {
     "returns_a_number": (lambda: 3, "its torch builder returns a int, no torch.nn.Module"),
     "has_other_inputs": (
         lambda: __import__("torch").nn.Linear(21, 4),
-        r"its model cannot take inputs of shape \(2, 20\): RuntimeError",
+        r"its model cannot take two inputs, of shape \(2, 20\): RuntimeError",
     ),
     "has_too_few_classes": (
         lambda: __import__("torch").nn.Linear(20, 2),
@@ -98,6 +98,10 @@ BUILDERS: dict[str, tuple[Any, str]] = {
         "its model has no parameters to train",
     ),
     "leaves": (lambda: sys.exit(3), r"it called sys.exit\(3\)"),
+    "returns_more_than_outputs": (
+        lambda: __import__("torch").nn.LSTM(20, 4),
+        "its model returns a tuple, not one tensor",
+    ),
 }
 
 
@@ -121,7 +125,7 @@ KERAS_BUILDERS: dict[str, tuple[Any, str]] = {
         lambda: __import__("keras").Sequential(
             [__import__("keras").Input((21,)), __import__("keras").layers.Dense(4)]
         ),
-        r"its model cannot take inputs of shape \(2, 20\): ValueError",
+        r"its model cannot take two inputs, of shape \(2, 20\): ValueError",
     ),
     "has_two_classes": (
         lambda: __import__("keras").Sequential([__import__("keras").layers.Dense(2)]),
@@ -166,6 +170,64 @@ def test_a_run_of_a_keras_model_with_dropout_and_batch_normalisation_can_be_repe
     assert any("BatchNormalization(synchronized=True)" in why.why for why in run.plan.reasons)
     assert first["final_loss"] == second["final_loss"]
     assert first["test_accuracy"] == second["test_accuracy"] > 0.6
+
+
+def test_what_does_not_fit_the_loss_or_the_test_data_is_said_before_the_training() -> None:
+    from torch import nn
+
+    x, y = own_models.LARGEST["train"]
+
+    def builder() -> Any:
+        return nn.Linear(20, 4)
+
+    for fields, said in (
+        ({"torch": nn.Linear(20, 4)}, "torch is a model: give a function that makes it"),
+        ({"loss": "mean_squared_error"}, r"the shape \(2, 4\), their targets \(2,\); both must"),
+        ({"train": (x, np.eye(4)[y])}, "cross_entropy wants a class for each row"),
+        ({"loss": lambda outputs, targets: None}, "its loss returns NoneType, not one number"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, r"its loss returns \(2,\), not one"),
+        ({"test": (x[:, :10], y)}, r"cannot take two test inputs, of shape \(2, 10\)"),
+    ):
+        given: dict[str, Any] = {**own_models.LARGEST, "torch": builder, **fields}
+        with pytest.raises(SpecError, match=said) as caught:
+            start("mirrored", framework="torch", workload=Workload("wrong", **given))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_fast_worker_waits_for_a_slow_one_with_batch_normalisation_too() -> None:
+    """Its statistics are each replica's own: nothing is exchanged before the backward pass."""
+
+    def builder() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+    normed = Workload("normed", **own_models.LARGEST, torch=builder)
+    fields: dict[str, Any] = {"workers": 2, "steps": 30, "device_ms": 20, "slow": {"worker:1": 3}}
+    run = start("multi_worker_mirrored", workload=normed, **fields).wait(120)
+    assert run.result["idle_share"]["worker:0"] > 0.4  # two thirds, but for the first step
+
+
+def test_fully_sharded_keeps_a_part_of_shared_and_of_loose_parameters_too() -> None:
+    def builder() -> Any:
+        import torch
+        from torch import nn
+
+        class Loose(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tied = own_models.torch_tied()
+                self.bias = nn.Parameter(torch.zeros(12))
+
+            def forward(self, tokens):  # type: ignore[no-untyped-def]  # sent by value
+                return self.tied(tokens) + self.bias
+
+        return Loose()
+
+    loose = Workload("loose", **own_models.REPEATED, torch=builder, loss="next_token")
+    run = start("fully_sharded", workload=loose, workers=2, steps=5).wait(60)
+    whole = 4 * run.result["parameters"]
+    assert set(run.result["variables_on"].values()) == {whole // 2}
 
 
 def test_other_losses_and_metrics() -> None:

@@ -74,6 +74,8 @@ def test_a_dataset_is_asked_only_for_the_examples_of_a_batch() -> None:
         ({"train": (X, Y[1:])}, "train='20 inputs, 19 targets': each input has one target"),
         ({"test": ([[1.0], [np.nan]], [0, 1])}, r"test='inputs\[1\]': it holds NaN"),
         ({"train": (["a"], [1])}, "train='<U1': numbers"),
+        ({"train": X}, "train='items of type ndarray': .inputs, targets., or a dataset"),
+        ({"loss": dict}, "loss='dict': a function, and this is a class: dict.. makes one"),
         ({"train": 3}, "train='int': .inputs, targets., or a dataset"),
         ({"torch": None}, "a builder for torch or for tensorflow is missing"),
         ({"torch": 3}, "torch='int': a function without arguments"),

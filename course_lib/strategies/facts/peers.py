@@ -93,7 +93,10 @@ def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
     if not model.pairs:
         have = "digits, digits_deep and wide have them"
         if spec.workload in workloads.OWN:
-            have = "torch.nn.Sequential of Linear layers, activations between them, with PyTorch"
+            have = (
+                "this model is no torch.nn.Sequential whose layers with weights are all Linear, "
+                "an even number of them"
+            )
         text = f"tensor_parallel cuts dense layers, two at a time: {have}"
         raise SpecError("workload", spec.workload, text)
     even = spec.framework == "tensorflow"
@@ -151,7 +154,10 @@ TENSOR_PARALLEL = Strategy(
 def _fits_pipeline(spec: RunSpec, model: Sketch) -> None:
     """At least one layer with weights for each stage."""
     if not model.parts:
-        text = "pipeline_parallel cuts a torch.nn.Sequential that shares no weights into stages"
+        text = (
+            "pipeline_parallel cuts a torch.nn.Sequential into stages; this model is none, or two "
+            "of its layers share weights"
+        )
         raise SpecError("workload", spec.workload, text)
     if spec.workers > model.parts:
         has = f"{spec.workload} has {model.parts} layer{'s' * (model.parts > 1)} with weights"

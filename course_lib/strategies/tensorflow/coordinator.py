@@ -160,9 +160,8 @@ def _parsed(step: int, share: int, values: Any, shards: int, offset: float) -> S
     (worker, loss, *_), read, applied = np.split(values, [6, 6 + shards])
     applied = applied.reshape(shards, 4) + np.array([0, 0, offset, offset])
     times = (values[2:6] + offset).tolist()
-    return ShareDone(
-        step, share, f"worker:{worker:.0f}", loss, times, read.tolist(), applied.tolist()
-    )
+    who = f"worker:{worker:.0f}"
+    return ShareDone(step, share, who, float(loss), times, read.tolist(), applied.tolist())
 
 
 def hand_out(

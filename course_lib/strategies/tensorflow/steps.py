@@ -359,12 +359,16 @@ def sketch(task: Task) -> Sketch:
     keras.config.disable_traceback_filtering()  # it wraps errors in pages of text
     workload = workloads.load(task.spec)
     inputs, targets = workload.train.take(slice(2))
+    if isinstance(workload.tensorflow, keras.Model):
+        text = "give a function that makes it, such as lambda: ..."
+        raise ValueError(f"tensorflow is a model: {text}")
     with trying("its tensorflow builder fails"):
         model = from_builder(workload, task.spec.seed)
     if not isinstance(model, keras.Model):
         kind = type(model).__name__
         raise ValueError(f"its tensorflow builder returns a {kind}, no keras.Model")
-    with trying(f"its model cannot take inputs of shape {inputs.shape}"), tf.GradientTape() as tape:
+    shaped = f"two inputs, of shape {inputs.shape}"
+    with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
         with_variables(model, workload)
         told = mode(model, training=True)
         outputs = model(tf.constant(inputs), **told)
@@ -372,9 +376,8 @@ def sketch(task: Task) -> Sketch:
         raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
     if not model.trainable_variables:
         raise ValueError("its model has no parameters to train")
+    workload.check_outputs(tuple(outputs.shape))
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
-    if workload.loss in ("cross_entropy", "next_token"):
-        workload.check_classes(outputs.shape[-1])
     with trying(f"its loss cannot compare {shapes}"), tape:
         loss = loss_of(workload)(outputs, tf.constant(targets))
     if loss.shape.rank:
@@ -395,8 +398,11 @@ def sketch(task: Task) -> Sketch:
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         traced = graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
-    with trying(f"its metric cannot compare {shapes}"):
-        workload.metric_of(outputs_of(model, inputs), targets)
+    inputs, targets = workload.test.take(slice(2))
+    with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
+        found = outputs_of(model, inputs)
+    with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
+        workload.metric_of(found, targets)
     norms = [
         layer.synchronized
         for layer in model._flatten_layers()

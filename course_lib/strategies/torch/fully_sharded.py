@@ -62,7 +62,7 @@ def worker(task: Task) -> dict[str, Any]:
 def shard(model: Any, mesh: Any, step: TorchStep) -> Any:
     """The same model, the parameters of each layer spread over the workers of `mesh`."""
     for layer in [*layers(model), model]:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=layer is not model)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
         layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step))
         layer.set_custom_reduce_scatter(Collective(dist.reduce_scatter_tensor, step))
     return model

@@ -326,28 +326,38 @@ def sketch(task: Task) -> Sketch:
     """
     workload = workloads.load(task.spec)
     inputs, targets = workload.train.take(slice(2))
+    if isinstance(workload.torch, nn.Module):
+        raise ValueError("torch is a model: give a function that makes it, such as lambda: ...")
     with trying("its torch builder fails"):
         model = build(workload, task.spec.seed)
     if not isinstance(model, nn.Module):
         raise ValueError(f"its torch builder returns a {type(model).__name__}, no torch.nn.Module")
     if not trained(model):
         raise ValueError("its model has no parameters to train")
-    with trying(f"its model cannot take inputs of shape {inputs.shape}"):
+    with trying(f"its model cannot take two inputs, of shape {inputs.shape}"):
         outputs = model(tensor(inputs))
-        shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
-    if workload.loss in ("cross_entropy", "next_token"):
-        workload.check_classes(outputs.shape[-1])
+    if not isinstance(outputs, torch.Tensor):
+        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
+    workload.check_outputs(tuple(outputs.shape))
+    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"):
         loss = loss_of(workload)(outputs, tensor(targets))
-        loss.backward()
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise ValueError(f"its loss returns {what}, not one number: the mean over the batch")
     if not torch.isfinite(loss):
         raise ValueError(f"its loss for the first two examples is {loss.item()}")
+    with trying("its loss has no gradient"):
+        loss.backward()
     unused = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if unused:
         cure = "use them, or freeze them with requires_grad_(False)"
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
-    with trying(f"its metric cannot compare {shapes}"):
-        workload.metric_of(outputs.detach().numpy(), targets)
+    inputs, targets = workload.test.take(slice(2))
+    with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
+        found = outputs_of(model, inputs, "cpu")
+    with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
+        workload.metric_of(found, targets)
     parts = [part for part in model.children() if trained(part)]
     plain = isinstance(model, nn.Sequential) and not tied(model)
     dense = plain and all(isinstance(part, nn.Linear) for part in parts) and len(parts) % 2 == 0
