@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cards import strategy_table as strategy_table
     from course_lib.cluster.nursery import warm as warm
     from course_lib.cluster.run import Run as Run
+    from course_lib.fields import Link as Link
     from course_lib.hardware import probe as machine
     from course_lib.launch import start as start
     from course_lib.racing.race import Race as Race
@@ -24,7 +25,6 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.reduction.allreduce import allreduce as allreduce
     from course_lib.reduction.allreduce import compare as compare
     from course_lib.reduction.allreduce import stage as stage
-    from course_lib.spec import Link as Link
     from course_lib.spec import RunSpec as RunSpec
     from course_lib.workloads.workload import Workload as Workload
 

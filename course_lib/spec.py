@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterable, Iterator
-from fractions import Fraction
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
 
 from course_lib.errors import SpecError
+from course_lib.fields import STRICT, Link, complaints, field, flag, number, whole
 from course_lib.jitter import FORMS, Jitter
 
 MAX_WORKERS = 256
@@ -32,29 +29,6 @@ Framework = Literal["tensorflow", "torch", "python"]
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}  # as they write their names
 Count = Annotated[int, Field(strict=True)]
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
-_STRICT = ConfigDict(frozen=True, extra="forbid")
-
-
-def field(default: Any, title: str, allowed: str, **limits: Any) -> Any:
-    """A field of a model: its title, and what is `allowed`, in words and as pydantic's `limits`."""
-    return Field(default, title=title, description=allowed, **limits)
-
-
-def whole(default: int | None, low: int, high: int, title: str) -> Any:
-    """A field that is a whole number from `low` to `high`."""
-    return field(default, title, f"a whole number from {low} to {high}", ge=low, le=high)
-
-
-def number(default: float | None, high: int, title: str, unit: str, zero: bool = False) -> Any:
-    """A field that is a number up to `high`, above 0 or, with `zero`, from 0."""
-    low: dict[str, Any] = {"ge": 0} if zero else {"gt": 0}
-    allowed = f"{unit}, from 0 to {high}" if zero else f"{unit}, above 0, at most {high}"
-    return field(default, title, allowed, **low, le=high, allow_inf_nan=False)
-
-
-def flag(default: bool, title: str) -> Any:
-    """A field that is true or false."""
-    return field(default, title, "true or false")
 
 
 def _name_of(workload: object) -> object:
@@ -68,40 +42,6 @@ def _by_task(jitter: object) -> object:
         return jitter
     pairs = (item.partition("=") for item in jitter.split(","))
     return {task.strip(): text.strip() for task, _, text in pairs}
-
-
-class Link(BaseModel):
-    """The link between a host and the switch that joins all hosts.
-
-    `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: the delay added to
-    everything that leaves the host. A topology's link with the same values is
-    `collectives.AlphaBeta.of(link.bytes_per_second, link.delay)`.
-    """
-
-    model_config = _STRICT
-
-    mbit: float | None = number(
-        None, 100_000, "the link of each host, no limit if not given", "megabits a second"
-    )
-    delay_ms: float = number(0.0, 10_000, "the delay of each host's link", "milliseconds", True)
-
-    def __init__(self, **fields: Any) -> None:
-        with _complaints(Link):
-            super().__init__(**fields)
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Bandwidth; infinity where there is no limit."""
-        return float("inf") if self.mbit is None else self.mbit * 125_000
-
-    @property
-    def delay(self) -> float:
-        """Seconds."""
-        return self.delay_ms / 1000
-
-    def __str__(self) -> str:
-        rate = "any number of" if self.mbit is None else f"{self.mbit:g}"
-        return f"{rate} Mbit/s, {self.delay_ms:g} ms"
 
 
 class RunSpec(BaseModel):
@@ -122,7 +62,7 @@ class RunSpec(BaseModel):
     elsewhere. Every host has the `link`; those in `links` have another.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     strategy: str = field(
         "multi_worker_mirrored", "the strategy", "the name of a strategy, see `lockstep strategies`"
@@ -244,7 +184,7 @@ class RunSpec(BaseModel):
     start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
 
     def __init__(self, **fields: Any) -> None:
-        with _complaints(RunSpec):
+        with complaints(RunSpec):
             super().__init__(**fields)
 
     @model_validator(mode="after")
@@ -401,20 +341,6 @@ def check_factor(factor: float, field: str = "factor") -> float:
     return float(factor)
 
 
-def parse_bytes(text: str | int, field: str = "bytes") -> int:
-    """`4MiB`, `64 KiB`, `1MB` or `100` as a number of bytes: KiB is 1024 bytes, KB 1000."""
-    match = re.fullmatch(
-        r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg])(i)?)?b?\s*", str(text), re.IGNORECASE
-    )
-    if not match:
-        raise SpecError(field, text, "a number of bytes, such as 4MiB, 64KiB or 1000")
-    number, unit, binary = match.groups()
-    size = Fraction(number) * (1024 if binary else 1000) ** " kmg".index((unit or " ").lower())
-    if size.denominator != 1 or size >= 2**63:
-        raise SpecError(field, text, "a whole number of bytes, less than 2**63")
-    return int(size)
-
-
 def parse_item(field: str, text: str) -> tuple[Any, Any]:
     """An item of `slow`, `placement` or `links` as the command line writes it: `worker:1=3` is
     `("worker:1", 3)`, and `1=50,2.5` the link of host 1, `(1, Link(mbit=50, delay_ms=2.5))`.
@@ -428,21 +354,3 @@ def parse_item(field: str, text: str) -> tuple[Any, Any]:
         return int(match[1]), Link(mbit=value, delay_ms=float(match[3] or 0))
     # RunSpec refuses half a host
     return match[1], int(value) if field == "placement" and value.is_integer() else value
-
-
-@contextlib.contextmanager
-def _complaints(model: type[BaseModel]) -> Iterator[None]:
-    """Turn the first of pydantic's complaints about a model's fields into a `SpecError`."""
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    else:
-        return
-    cause = first.get("ctx", {}).get("error")
-    name = str(first["loc"][0]) if first["loc"] else "spec"
-    if isinstance(cause, SpecError):
-        raise cause
-    if first["type"] == "extra_forbidden":
-        raise SpecError.unknown("field", name, model.model_fields)
-    raise SpecError(name, first["input"], f"allowed: {model.model_fields[name].description}")

@@ -21,13 +21,14 @@ from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
+from course_lib.fields import Link
 from course_lib.hardware import Machine, Plan
 from course_lib.record.events import ACTIVE, task_key
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
 from course_lib.record.trace import Trace
-from course_lib.spec import Link, RunSpec, check_factor
+from course_lib.spec import RunSpec, check_factor
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
 _STARTING = "is still starting"

@@ -25,10 +25,10 @@ from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import LockstepError, Unavailable
+from course_lib.fields import Link
 from course_lib.network.layout import host_name
 from course_lib.record.events import STATES, Lifecycle, to_line
 from course_lib.record.rundir import RunDir
-from course_lib.spec import Link
 
 StartTask = Callable[[RunDir, str, socket.socket, int, list[int]], int]
 """Start the process of a task and return its pid: (run directory, task, its socket, reading end of

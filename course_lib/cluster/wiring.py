@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from course_lib.cluster.task import clock
+from course_lib.fields import Link
 from course_lib.network.hosts import build
 from course_lib.network.layout import LOOPBACK, PORT, by_job, host_name, reserve_ports
 from course_lib.network.wires import Wires, lay
 from course_lib.record.events import to_line
 from course_lib.record.rundir import RunDir
-from course_lib.spec import Link
 
 PERIOD = 0.1  # seconds between two readings of the kernel's counters
 

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from course_lib.spec import Link, RunSpec, parse_item
+from course_lib.fields import Link
+from course_lib.spec import RunSpec, parse_item
 from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}

@@ -16,9 +16,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
-from course_lib.spec import Link, RunSpec
+from course_lib.spec import RunSpec
 
 
 class Reality(NamedTuple):

@@ -30,6 +30,7 @@ from course_lib.collectives.algorithms import Algorithm
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
+from course_lib.fields import Link, parse_bytes
 from course_lib.record.events import Message
 from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
@@ -43,7 +44,7 @@ from course_lib.reduction.measure import (
     measure_and_model,
 )
 from course_lib.reduction.role import Job
-from course_lib.spec import ONE_HOST, Link, parse_bytes
+from course_lib.spec import ONE_HOST
 
 if TYPE_CHECKING:
     from course_lib.widgets.stage import AllReduceStage

@@ -19,13 +19,14 @@ from course_lib.collectives import (
     ring_worst_order,
 )
 from course_lib.errors import SpecError
+from course_lib.fields import Link
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
 from course_lib.network.wires import PAYLOAD
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out
-from course_lib.spec import MAX_WORKERS, Link
+from course_lib.spec import MAX_WORKERS
 
 REPEATS = 20
 _FEW = 5  # timings of each calibration job before the jobs over links, and as many after them

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from course_lib.collectives import ALGORITHMS, Fit, Sample, build, cost, ring, tree
+from course_lib.fields import Link
 from course_lib.reduction.measure import (
     calibration,
     expected,
@@ -24,7 +25,6 @@ from course_lib.reduction.measure import (
     measure_and_model,
     parameters,
 )
-from course_lib.spec import Link
 from tests.benchmarks.harness import Aim, Options, Rows, turns
 
 WORKERS = 4

@@ -26,10 +26,10 @@ import pytest
 from course_lib import hardware, start
 from course_lib.collectives import build
 from course_lib.errors import SpecError, TaskFailed, Unavailable
+from course_lib.fields import Link
 from course_lib.network.layout import reserve_ports
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Message
-from course_lib.spec import Link
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
 from tests.helpers import until

@@ -14,8 +14,9 @@ import pytest
 import course_lib
 from course_lib import hardware, workloads
 from course_lib.errors import SpecError, Unavailable
+from course_lib.fields import Link
 from course_lib.launch import prepare
-from course_lib.spec import Link, RunSpec
+from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.catalog import STRATEGIES, spec_for
 from course_lib.strategies.strategy import Facts

@@ -16,7 +16,7 @@ LIB = ROOT / "course_lib"
 # see below.
 ORDER = [
     {"errors", "lazy", "text"},
-    {"jitter"},
+    {"fields", "jitter"},
     {"spec"},
     {"record"},
     {"workloads", "collectives", "network", "hardware"},
@@ -29,7 +29,7 @@ ORDER = [
     {"__init__", "__main__"},
 ]
 LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
-WIDGETS_MAY = {"lazy", "text", "spec", "record", "errors", "collectives", "widgets"}
+WIDGETS_MAY = {"lazy", "text", "fields", "spec", "record", "errors", "collectives", "widgets"}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from course_lib.commands.watch import frame, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
+from course_lib.fields import Link
 from course_lib.racing import comparison
 from course_lib.racing.fairness import Fairness
 from course_lib.record.curves import EMPTY, Goal, Readings
@@ -27,7 +28,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
-from course_lib.spec import Link, RunSpec
+from course_lib.spec import RunSpec
 from course_lib.widgets.board import charts, pictures
 from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.board.plots import (

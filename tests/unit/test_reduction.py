@@ -30,6 +30,7 @@ from course_lib.collectives import (
     verify,
 )
 from course_lib.errors import SpecError
+from course_lib.fields import Link, parse_bytes
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction import measure as measuring
@@ -47,7 +48,7 @@ from course_lib.reduction.measure import (
     parameters,
 )
 from course_lib.reduction.role import known, known_sum
-from course_lib.spec import MAX_WORKERS, Link, parse_bytes
+from course_lib.spec import MAX_WORKERS
 
 MIB = 1 << 20
 FIELDS = [

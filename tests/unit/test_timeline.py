@@ -14,6 +14,7 @@ import pytest
 
 from course_lib.collectives import build, simulate
 from course_lib.errors import SpecError
+from course_lib.fields import Link
 from course_lib.record.events import (
     PHASES,
     Event,
@@ -28,7 +29,7 @@ from course_lib.record.reality import MEASURED, SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.reduction.allreduce import allreduce
-from course_lib.spec import Link, RunSpec
+from course_lib.spec import RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.timeline import source
 from course_lib.widgets.timeline.scene import packed

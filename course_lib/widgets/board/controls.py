@@ -9,8 +9,8 @@ from typing import Any
 import ipywidgets as w
 
 from course_lib.errors import LockstepError, SpecError
+from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
-from course_lib.spec import Link
 from course_lib.widgets.board.view import Side
 
 EVERY = "all"

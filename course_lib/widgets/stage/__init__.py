@@ -17,8 +17,8 @@ from course_lib import text
 from course_lib.collectives import AlphaBeta, Topology, build, simulate
 from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.errors import SpecError
+from course_lib.fields import Link, parse_bytes
 from course_lib.record.trace import Trace
-from course_lib.spec import Link, parse_bytes
 from course_lib.text import amount
 from course_lib.widgets.kit import page
 from course_lib.widgets.stage.scene import (

@@ -1,0 +1,103 @@
+"""The fields that a spec is made of, errors that name them, and the simplest of specs: a link."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from course_lib.errors import SpecError
+
+STRICT = ConfigDict(frozen=True, extra="forbid")
+
+
+def field(default: Any, title: str, allowed: str, **limits: Any) -> Any:
+    """A field of a model: its title, and what is `allowed`, in words and as pydantic's `limits`."""
+    return Field(default, title=title, description=allowed, **limits)
+
+
+def whole(default: int | None, low: int, high: int, title: str) -> Any:
+    """A field that is a whole number from `low` to `high`."""
+    return field(default, title, f"a whole number from {low} to {high}", ge=low, le=high)
+
+
+def number(default: float | None, high: int, title: str, unit: str, zero: bool = False) -> Any:
+    """A field that is a number up to `high`, above 0 or, with `zero`, from 0."""
+    low: dict[str, Any] = {"ge": 0} if zero else {"gt": 0}
+    allowed = f"{unit}, from 0 to {high}" if zero else f"{unit}, above 0, at most {high}"
+    return field(default, title, allowed, **low, le=high, allow_inf_nan=False)
+
+
+def flag(default: bool, title: str) -> Any:
+    """A field that is true or false."""
+    return field(default, title, "true or false")
+
+
+@contextlib.contextmanager
+def complaints(model: type[BaseModel]) -> Iterator[None]:
+    """Turn the first of pydantic's complaints about a model's fields into a `SpecError`."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    else:
+        return
+    cause = first.get("ctx", {}).get("error")
+    name = str(first["loc"][0]) if first["loc"] else "spec"
+    if isinstance(cause, SpecError):
+        raise cause
+    if first["type"] == "extra_forbidden":
+        raise SpecError.unknown("field", name, model.model_fields)
+    raise SpecError(name, first["input"], f"allowed: {model.model_fields[name].description}")
+
+
+def parse_bytes(text: str | int, field: str = "bytes") -> int:
+    """`4MiB`, `64 KiB`, `1MB` or `100` as a number of bytes: KiB is 1024 bytes, KB 1000."""
+    match = re.fullmatch(
+        r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg])(i)?)?b?\s*", str(text), re.IGNORECASE
+    )
+    if not match:
+        raise SpecError(field, text, "a number of bytes, such as 4MiB, 64KiB or 1000")
+    number, unit, binary = match.groups()
+    size = Fraction(number) * (1024 if binary else 1000) ** " kmg".index((unit or " ").lower())
+    if size.denominator != 1 or size >= 2**63:
+        raise SpecError(field, text, "a whole number of bytes, less than 2**63")
+    return int(size)
+
+
+class Link(BaseModel):
+    """The link between a host and the switch that joins all hosts.
+
+    `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: the delay added to
+    everything that leaves the host. A topology's link with the same values is
+    `collectives.AlphaBeta.of(link.bytes_per_second, link.delay)`.
+    """
+
+    model_config = STRICT
+
+    mbit: float | None = number(
+        None, 100_000, "the link of each host, no limit if not given", "megabits a second"
+    )
+    delay_ms: float = number(0.0, 10_000, "the delay of each host's link", "milliseconds", True)
+
+    def __init__(self, **fields: Any) -> None:
+        with complaints(Link):
+            super().__init__(**fields)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bandwidth; infinity where there is no limit."""
+        return float("inf") if self.mbit is None else self.mbit * 125_000
+
+    @property
+    def delay(self) -> float:
+        """Seconds."""
+        return self.delay_ms / 1000
+
+    def __str__(self) -> str:
+        rate = "any number of" if self.mbit is None else f"{self.mbit:g}"
+        return f"{rate} Mbit/s, {self.delay_ms:g} ms"
