@@ -4,9 +4,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.lab import CHROMIUM, NONE, chromium
+
+# what is looked for has to come; how fast it comes is for the benchmarks
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
