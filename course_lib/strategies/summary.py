@@ -122,14 +122,16 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
     ]
     if not (flops > 0 and products):
         return None, "Left out, as no product was counted in the model, or no step was timed."
-    product = products[0]
-    devices, who = float(spec.shares), "GPU"
+    product, devices, where = products[0], spec.shares, "each GPU"
     if plan.device == "cpu":
-        cores, who = min(plan.cores, spec.workers * plan.threads), "core"
-        devices, product = cores, product / plan.threads
-    per = f"{product / 1e9:,.0f} GFLOP/s that a float32 matrix product does on each"
+        cores = min(plan.cores, spec.workers * plan.threads)
+        if spec.framework == "tensorflow" and plan.threads < cores:
+            why = "Left out: a task can measure only with its own threads, and TensorFlow fixes"
+            return None, f"{why} their number at the start: {plan.threads} of {cores} here."
+        devices, where = 1, f"{cores} core{'s' * (cores > 1)}"
+    per = f"{product / 1e9:,.0f} GFLOP/s that a float32 matrix product does on {where}"
     share = round(flops / (devices * product), 4)
-    return share, f"{flops / 1e9:,.1f} GFLOP/s; {devices:g} x {per} {who}."
+    return share, f"{flops / 1e9:,.1f} GFLOP/s; {devices} x {per}."
 
 
 def _device(task: str, device: str) -> str:
