@@ -336,7 +336,8 @@ def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
         "run", "--framework", "torch", "--steps", "100000", "--device-ms", "50", "--timeout", "6"
     )
     assert done.returncode == 1
-    assert "not over after 6 s (--timeout), so it was stopped: worker:0" in done.stderr
+    # on a busy machine some of them are still starting, and come first
+    assert "not over after 6 s (--timeout), so it was stopped: worker:" in done.stderr
     until(lambda: {p.pid for p in processes_of(HOME)} <= before, "its processes to be gone")
 
 

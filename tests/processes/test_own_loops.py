@@ -37,11 +37,13 @@ def check_curve(run: Run, told: dict[str, list[float]]) -> None:
     digest = Digest.of(run.spec, run.trace)
     steps = len(told["worker:0"])
     assert digest.steps_done == steps and math.isfinite(digest.zero)
-    assert digest.losses.rate() and digest.updates.staleness == {0: steps}
+    # of a few steps, of which only the last may come after the clock has started, it is 0
+    rate = digest.losses.rate()
+    assert rate is not None and digest.updates.staleness == {0: steps}
     view = View({"mine": run})
     view.look()
     assert re.match(rf"\*\*mine\*\* is finished: step {steps}, loss", view.headline())
-    assert "examples/s" in view.sides[0].summary()
+    assert ("examples/s" in view.sides[0].summary()) == (rate > 0)
 
 
 def test_the_loop_of_pytorchs_tutorial_on_ddp_draws_lanes_and_a_curve() -> None:
