@@ -76,7 +76,7 @@ class TrainingStep(ABC):
         """The time, once the device has done all that it was given."""
         return clock()
 
-    # the next three are asked only of a task that returns a `result`
+    # the next four are asked only of a task that returns a `result`
 
     def weights(self) -> list[np.ndarray]:
         """The weights that this task ends with, in the layout that all frameworks share."""

@@ -31,7 +31,7 @@ def _tried(spec: RunSpec) -> Sketch:
     same: dict[str, Any] = {
         name: getattr(spec, name) for name in ("framework", "workload", "seed", "start_timeout")
     }
-    roles = {"worker": f"{__package__}.{spec.framework}.steps:sketch"}
+    roles = {"worker": f"{__package__}.{spec.framework}.trial:sketch"}
     with tempfile.TemporaryDirectory(prefix="lockstep-trial-") as place:
         same |= {"strategy": "custom", "workers": 1, "trace": False, "run_dir": Path(place, "run")}
         alone, machine = RunSpec(**same).complete(), hardware.probe()

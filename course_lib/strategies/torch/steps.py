@@ -17,16 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import get_total_norm
-from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.strategies.steps import TrainingStep, fastest, trying
+from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
-from course_lib.workloads.workload import Outputs, Sketch, Workload, training_flops
+from course_lib.workloads.workload import Outputs, Workload
 
 TIMEOUT = timedelta(seconds=60)
 """For how long a worker waits for another that neither answers nor is known to be gone."""
@@ -312,73 +310,3 @@ class TorchStep(TrainingStep):
 
     def state_on(self) -> dict[str, int]:
         return self.optimizer.state_on()
-
-
-# --- the trial of a learner's own model ---
-
-BATCH_NORM = (
-    "Batch normalisation takes means and variances of each replica's own share of a batch; on GPUs "
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm in the builder takes them over all replicas."
-)
-
-
-def sketch(task: Task) -> Sketch:
-    """What is known of the model of this task's workload, after one step with two examples.
-
-    Raises `ValueError` that says what it cannot do.
-    """
-    workload = workloads.load(task.spec)
-    inputs, targets = workload.train.take(slice(2))
-    if isinstance(workload.torch, nn.Module):
-        raise ValueError("torch is a model: give a function that makes it, such as lambda: ...")
-    with trying("its torch builder fails"):
-        model = build(workload, task.spec.seed)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"its torch builder returns a {type(model).__name__}, no torch.nn.Module")
-    if not trained(model):
-        raise ValueError("its model has no parameters to train")
-    with trying(f"its model cannot take two inputs, of shape {inputs.shape}"):
-        outputs = model(tensor(inputs))
-    if not isinstance(outputs, torch.Tensor):
-        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
-    workload.check_outputs(tuple(outputs.shape))
-    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
-    with trying(f"its loss cannot compare {shapes}"):
-        loss = loss_of(workload)(outputs, tensor(targets))
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise ValueError(f"its loss returns {what}, not one number: the mean over the batch")
-    if not torch.isfinite(loss):
-        raise ValueError(f"its loss for the first two examples is {loss.item()}")
-    with trying("its loss has no gradient"):
-        loss.backward()
-    unused = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
-    if unused:
-        cure = "use them, or freeze them with requires_grad_(False)"
-        raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
-    inputs, targets = workload.test.take(slice(2))
-    with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
-        found = outputs_of(model, inputs, "cpu")
-    with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
-        workload.metric_of(found, targets)
-    parts = [part for part in model.children() if trained(part)]
-    plain = isinstance(model, nn.Sequential) and not tied(model)
-    dense = plain and all(isinstance(part, nn.Linear) for part in parts) and len(parts) % 2 == 0
-    norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
-    return Sketch(
-        parameters=sum(parameter.numel() for parameter in trained(model)),
-        parts=len(parts) if plain else 0,
-        pairs=tuple(int(part.out_features) for part in parts[::2]) if dense else (),
-        notes=(BATCH_NORM,) if norms else (),
-        flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
-    )
-
-
-def forward_flops(model: nn.Module, inputs: Any) -> int:
-    """Floating-point operations of a forward pass, as PyTorch counts them: of matrix products,
-    convolutions and attention. It has no count for the fused kernel of attention on CPUs, so
-    attention is done with products here.
-    """
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        model(inputs)
-    return int(counter.get_total_flops())

@@ -1,0 +1,128 @@
+"""The trial of a learner's own Keras model: what is known of it before a run."""
+
+import contextlib
+import itertools
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from course_lib import workloads
+from course_lib.cluster.task import Task
+from course_lib.strategies.steps import trying
+from course_lib.strategies.tensorflow.steps import (
+    from_builder,
+    loss_of,
+    mode,
+    outputs_of,
+    use,
+    variables_of,
+    with_variables,
+)
+from course_lib.workloads.workload import Sketch, training_flops
+
+BATCH_NORM = (
+    "Batch normalisation takes means and variances of each replica's own share of a batch; "
+    "keras.layers.BatchNormalization(synchronized=True) takes them over all replicas, except with "
+    "parameter servers."
+)
+
+
+def sketch(task: Task) -> Sketch:
+    """What is known of the model of this task's workload, after one step with two examples.
+
+    Raises `ValueError` that says what it cannot do.
+    """
+    use("cpu")
+    keras.config.disable_traceback_filtering()  # it wraps errors in pages of text
+    workload = workloads.load(task.spec)
+    inputs, targets = workload.train.take(slice(2))
+    if isinstance(workload.tensorflow, keras.Model):
+        text = "give a function that makes it, such as lambda: ..."
+        raise ValueError(f"tensorflow is a model: {text}")
+    with trying("its tensorflow builder fails"):
+        model = from_builder(workload, task.spec.seed)
+    if not isinstance(model, keras.Model):
+        kind = type(model).__name__
+        raise ValueError(f"its tensorflow builder returns a {kind}, no keras.Model")
+    shaped = f"two inputs, of shape {inputs.shape}"
+    with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
+        with_variables(model, workload)
+        told = mode(model, training=True)
+        outputs = model(tf.constant(inputs), **told)
+    if not tf.is_tensor(outputs):
+        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
+    if not model.trainable_variables:
+        raise ValueError("its model has no parameters to train")
+    workload.check_outputs(tuple(outputs.shape))
+    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
+    with trying(f"its loss cannot compare {shapes}"), tape:
+        loss = loss_of(workload)(outputs, tf.constant(targets))
+    if loss.shape.rank:
+        text = "not one number: it must be the mean over the batch"
+        raise ValueError(f"its loss returns a tensor of shape {tuple(loss.shape)}, {text}")
+    if not np.isfinite(loss):
+        raise ValueError(f"its loss for the first two examples is {float(loss)}")
+    gradients = tape.gradient(loss, variables_of(model))
+    paths = [variable.path for variable in model.trainable_variables]
+    unused = [path for path, each in zip(paths, gradients, strict=True) if each is None]
+    if unused:
+        cure = "use them, or freeze their layers with trainable=False"
+        raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
+
+    @tf.function(autograph=False)
+    def graph(inputs: Any, targets: Any) -> Any:
+        return loss_of(workload)(model(inputs, **told), targets)
+
+    with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
+        traced = graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
+    inputs, targets = workload.test.take(slice(2))
+    with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
+        found = outputs_of(model, inputs)
+    with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
+        workload.metric_of(found, targets)
+    norms = [
+        layer.synchronized
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    return Sketch(
+        parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
+        notes=() if all(norms) else (BATCH_NORM,),
+        synchronized=any(norms),
+        flops=training_flops(2 * products(traced.graph) // len(inputs)),
+    )
+
+
+def products(graph: Any) -> int:
+    """Multiplications in a graph's matrix products and convolutions: each number that they make is
+    a sum of so many. Loops count once, and what has no fixed shape not at all.
+    """
+    total = 0
+    for operation in graph.get_operations():
+        with contextlib.suppress(TypeError, ValueError):  # a size is None
+            total += _products(operation)
+    return total
+
+
+def _products(operation: Any) -> int:
+    shapes = [tensor.shape for tensor in operation.inputs]
+    made = sum(tensor.shape.num_elements() or 0 for tensor in operation.outputs)
+    match operation.type:
+        case "MatMul":
+            return made * int(shapes[0][0 if operation.get_attr("transpose_a") else 1])
+        case "BatchMatMulV2":
+            return made * int(shapes[0][-2 if operation.get_attr("adj_x") else -1])
+        case "Conv2D" | "Conv3D":
+            return made * int(shapes[1][:-1].num_elements())
+        case "DepthwiseConv2dNative":
+            return made * int(shapes[1][:2].num_elements())
+        case "Einsum":
+            names = operation.get_attr("equation").decode().partition("->")[0].replace(",", "")
+            sizes = dict(zip(names, itertools.chain.from_iterable(shapes), strict=True))
+            return math.prod(sizes.values())
+        case "PartitionedCall" | "StatefulPartitionedCall":
+            return products(operation.graph._get_function(operation.get_attr("f").name).graph)
+    return 0
