@@ -89,6 +89,14 @@ class RunSpec(BaseModel):
         "how the replicas of one process reduce",
         "hierarchical_copy, reduction_to_one_device or nccl",
     )
+    overlap: bool = flag(True, "gradients are exchanged while the backward pass goes on")
+    bucket_mb: float | None = number(
+        None,
+        10_000,
+        "the size of the buckets in which gradients are exchanged; if not given, as the framework "
+        "has it",
+        "MiB of gradients",
+    )
     staleness_bound: Count = whole(
         2, 0, 1000, "steps by which a worker may be ahead of the slowest when it begins one"
     )

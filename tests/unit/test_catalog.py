@@ -130,6 +130,17 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
             "emulate=True: mirrored has no use for it: leave it out (it is for tpu)",
         ),
         (
+            "mirrored",
+            {"bucket_mb": 2.0},
+            "bucket_mb=2.0: is for replicas that are processes: take framework torch",
+        ),
+        (
+            "parameter_server",
+            {"overlap": False},
+            "overlap=False: parameter_server has no use for it: leave it out (it is for mirrored,"
+            " multi_worker_mirrored)",
+        ),
+        (
             "one_device",
             {"cross_device_ops": "nccl"},
             (
@@ -198,11 +209,12 @@ OWN = [
 
 @pytest.mark.parametrize(("name", "field"), OWN)
 def test_what_was_set_counts_even_if_it_is_the_default(name: str, field: str) -> None:
-    usual = RunSpec.model_fields[field].default or "hierarchical_copy"
+    given = {"emulate": False, "overlap": True, "bucket_mb": 1.0}
+    usual = given.get(field, RunSpec.model_fields[field].default or "hierarchical_copy")
     with pytest.raises(SpecError, match=f"{name} has no use for it: leave it out") as caught:
         spec_for(
             name,
-            **{"framework": None, **given_for(name), field: False if field == "emulate" else usual},
+            **{"framework": None, **given_for(name), field: usual},
         )
     assert caught.value.field == field
 

@@ -46,6 +46,10 @@ def cross_device_ops(spec: RunSpec) -> str:
 def _check_mirrored(spec: RunSpec, machine: Machine) -> None:
     """NCCL needs a GPU for each replica, TensorFlow's hierarchical copy an even number of them."""
     asked, torch = spec.cross_device_ops, spec.framework == "torch"
+    for field, usual in (("overlap", True), ("bucket_mb", None)):
+        if not torch and getattr(spec, field) != usual:
+            text = "is for replicas that are processes: take framework torch, or leave it out"
+            raise SpecError(field, getattr(spec, field), text)
     if torch and asked not in (None, "nccl"):
         text = "is TensorFlow's: leave it out, or take nccl on GPUs"
         raise SpecError("cross_device_ops", asked, text)
@@ -105,7 +109,7 @@ MIRRORED = Strategy(
     one_process=("tensorflow",),
     one_host="mirrored is for the devices of one machine",
     all_reduce=_mirrored_all_reduce,
-    takes=("cross_device_ops",),
+    takes=("cross_device_ops", "overlap", "bucket_mb"),
 )
 
 
