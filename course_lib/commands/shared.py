@@ -3,6 +3,7 @@
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -97,7 +98,16 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
     return found | ({"link": imposed} if imposed else {})
 
 
-# --- tables ---
+# --- what is printed ---
+
+
+def strict(value: Any) -> Any:
+    """A value as JSON has it: NaN and infinity, which it does not know, become null."""
+    if isinstance(value, dict):
+        return {name: strict(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(headers: Sequence[str], rows: Iterable[Sequence[str]], lines: bool = False) -> None:

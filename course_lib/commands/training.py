@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from course_lib.cluster.run import Run
-from course_lib.commands.shared import Json, Timeout, show, text, with_fields
+from course_lib.commands.shared import Json, Timeout, show, strict, text, with_fields
 from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
@@ -45,7 +45,7 @@ def run(
         follow(started, timeout)
         result = started.result
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps(strict(result)))
     else:
         report(result, started.trace)
 
@@ -141,7 +141,7 @@ def race(
     with start_race(*map(parse_entrant, entrants), **targets, **fields) as started:
         started.wait(timeout)
     if as_json:
-        print(json.dumps(started.as_dict()))
+        print(json.dumps(strict(started.as_dict())))
     else:
         shown = started.comparison
         show(shown.headers(), shown.rows())

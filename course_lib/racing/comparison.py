@@ -33,7 +33,7 @@ class Figures:
     `began`: when its clock started, in seconds since the race was called. `seconds`: until its last
     loss. `examples`: used by then, including the first step. `loss`: the last mean. `idle_share`:
     since its clock started, see `Digest.idle`; that in a run's result is of the whole run.
-    `test_accuracy`: at the end. `overhead`: see `Digest.overhead`. `staleness`: as
+    `test_accuracy`: at the end. `overhead` and `diverged`: see `Digest`. `staleness`: as
     `measures.staleness`.
     """
 
@@ -53,6 +53,7 @@ class Figures:
     dropped_gradients: int
     idle_share: dict[str, float]
     staleness: dict[str, Any]
+    diverged: str
     curve: Curve = field(repr=False)
     accuracy_curve: Curve = field(repr=False)
     seconds_to_target: float | None = None
@@ -117,6 +118,7 @@ def figures(
         dropped_gradients=digest.dropped,
         idle_share=digest.idle,
         staleness=digest.updates.as_dict(),
+        diverged=digest.diverged,
         curve=curve,
         accuracy_curve=digest.accuracies,
     )
@@ -192,8 +194,12 @@ class Comparison:
         return [[name, *(show(f) for f in self.entrants.values())] for name, show in lines.items()]
 
     def words(self) -> list[str]:
-        """What to know beside the table: fairness first, then the notes."""
-        return [*filter(None, (self.fairness.why, self.fairness.advice)), *self.notes]
+        """What to know beside the table: fairness first, then whose loss became NaN, then the
+        notes.
+        """
+        diverged = [f"{label}: {f.diverged}" for label, f in self.entrants.items() if f.diverged]
+        fairness = filter(None, (self.fairness.why, self.fairness.advice))
+        return [*fairness, *diverged, *self.notes]
 
     def __repr__(self) -> str:
         return "\n".join([text.table([self.headers(), *self.rows()]), *self.words()])

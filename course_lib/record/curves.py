@@ -129,6 +129,11 @@ class Readings:
             # workers that share a counter may record its values out of order
             examples = np.maximum.accumulate(examples)
             oldest = np.searchsorted(examples, examples - self._window, side="right")
-            sums = np.concatenate([[0.0], np.cumsum(values)])
+            finite = np.isfinite(values)  # another value counts in its own windows only
+            sums, lost = (
+                np.concatenate([[0.0], np.cumsum(each)])
+                for each in (np.where(finite, values, 0.0), ~finite)
+            )
             means = (sums[1:] - sums[oldest]) / (np.arange(1, len(values) + 1) - oldest)
+            means[lost[1:] > lost[oldest]] = np.nan
         return Curve(after * late, examples, values, means, self._best.accumulate(means))

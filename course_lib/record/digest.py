@@ -36,8 +36,8 @@ class Digest:
     line opened, which the race passes in. Infinity until then. `states`: task -> the event of its
     present state (one of `STATES`, or paused or resumed); `life`: task or host -> all its lifecycle
     events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
-    `losses` and `accuracies` (if they are measured during the run): the curves. `reductions`: who
-    waits for whom.
+    `losses` and `accuracies` (if they are measured during the run): the curves. `not_finite`: the
+    first loss that is NaN or infinite. `reductions`: who waits for whom.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -48,6 +48,7 @@ class Digest:
         self.updates, self.dropped = Updates(), 0
         self.reductions = Reductions()
         self.losses = self.accuracies = EMPTY
+        self.not_finite: Metric | None = None
         self._read: Counter[type[Event]] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=DRAWN))
         self._heard: dict[str, float] = {}  # when each task's last phase ended
@@ -90,6 +91,8 @@ class Digest:
             if m.name == "loss":
                 self._loss.add(m)
                 self._newest = max(m.step, self._newest)
+                if not math.isfinite(m.value):
+                    self.not_finite = min(self.not_finite or m, m, key=lambda m: m.step)
             elif m.name == "accuracy":
                 self._accuracy.add(m)
             self.dropped += m.name == "dropped"
@@ -201,6 +204,14 @@ class Digest:
             1 - idle[task] - self._device[task] / (last - first)
             for task, (first, last) in spans.items()
         )
+
+    @property
+    def diverged(self) -> str:
+        """When the loss became NaN or infinite, and the cure; empty if it did not."""
+        if (first := self.not_finite) is None:
+            return ""
+        became = f"The loss of {first.task} became {first.value:g} in step {first.step}"
+        return f"{became}: lower learning_rate, or set clip_norm."
 
     def last(self, who: str, *states: str) -> Lifecycle | None:
         """The last event with which a task or host entered one of these states."""

@@ -15,11 +15,12 @@ def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run.
 
     `replicas` compute, each a share of the batch; they live in so many `workers`, which are
-    processes. `flops_per_step`: of the model, for a global batch (see `training_flops`); `mfu` and
-    `mfu_why`: see `utilization`. `all_reduce` is as the plan says. `seconds` are counted from
-    `start`; `examples_per_second` leaves out the first step, which compiles. `parameter_digest`
-    maps each task to a hash of the parameters it ended with: equal digests are equal to the last
-    bit. `variables_on`: bytes of parameters by the device that the runtime names;
+    processes. `diverged`, only if the loss became NaN or infinite: when, and the cure.
+    `flops_per_step`: of the model, for a global batch (see `training_flops`); `mfu` and `mfu_why`:
+    see `utilization`. `all_reduce` is as the plan says. `seconds` are counted from `start`;
+    `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
+    task to a hash of the parameters it ended with: equal digests are equal to the last bit.
+    `variables_on`: bytes of parameters by the device that the runtime names;
     `optimizer_state_on`: those of the optimizer's state. `staleness`: how many
     updates had how many others between their read and their write. `idle_share`: the part of the
     time from a task's first phase to its last in which it waited for others. (A race and the boards
@@ -55,6 +56,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "flops_per_step": flops,
         "final_loss": reported["final_loss"],
         **{name: value for name, value in reported.items() if name.startswith("test_")},
+        **({"diverged": digest.diverged} if digest.diverged else {}),
         **({"sample": reported["sample"]} if "sample" in reported else {}),
         "parameter_digest": {
             task: value["digest"] for task, value in values.items() if value and "digest" in value

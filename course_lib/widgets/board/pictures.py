@@ -60,8 +60,8 @@ def head(view: View) -> Markup:
     parts = enumerate(view.headline().split("**"))
     said = [element("b", part) if i % 2 else part for i, part in parts]
     headline = element("h2", said, role="status")
-    unfair = " lk-unfair" if view.fairness.startswith("NOT") else ""
-    note = element("p", view.detail(), class_=f"lk-note{unfair}") if view.detail() else None
+    warn = " lk-unfair" if view.diverged or view.fairness.startswith("NOT") else ""
+    note = element("p", view.detail(), class_=f"lk-note{warn}") if view.detail() else None
     return join((element("div", headline, sorted(badges), class_="lk-headline"), note))
 
 

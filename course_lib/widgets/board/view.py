@@ -226,10 +226,22 @@ class View:
         return self._outcome(self.goal) if self.over else self._ahead(self.goal)
 
     def detail(self) -> str:
-        """What to know beside the headline of a race: its goal, and at the end if it was fair."""
-        if len(self.sides) == 1 or self.fairness:
-            return self.fairness
-        if self._failed:
+        """What to know beside the headline: whose loss became NaN; of a race also its goal, and at
+        the end if it was fair.
+        """
+        return " ".join(filter(None, [self.diverged, self.fairness or self._aim()]))
+
+    @property
+    def diverged(self) -> str:
+        """Whose loss became NaN or infinite, and the cure."""
+        alone = len(self.sides) == 1
+        lost = [side for side in self.sides if side.digest.diverged]
+        said = (f"{'' if alone else f'{side.label}: '}{side.digest.diverged}" for side in lost)
+        return " ".join(said)
+
+    def _aim(self) -> str:
+        """What they race for."""
+        if len(self.sides) == 1 or self._failed:
             return ""
         if self.goal is None:
             return "They race for the lowest loss that all reach."

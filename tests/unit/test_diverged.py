@@ -1,0 +1,69 @@
+"""A loss that becomes NaN or infinite: said in one line wherever a run is shown."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from course_lib.commands.shared import strict
+from course_lib.racing.comparison import figures, side_by_side
+from course_lib.racing.fairness import Fairness
+from course_lib.record.digest import Digest
+from course_lib.record.events import Metric
+from course_lib.record.trace import Trace
+from course_lib.widgets.board import pictures
+from course_lib.widgets.board.view import View
+from tests.made_up import BATCH, SPEC, lockstep
+
+SAID = "The loss of worker:0 became nan in step 6: lower learning_rate, or set clip_norm."
+
+
+def losing(*steps: int, value: float = math.nan, count: int = 40) -> Trace:
+    """A training of two workers whose loss is not finite in these steps."""
+    return Trace(
+        [
+            e._replace(value=value) if isinstance(e, Metric) and e.step in steps else e
+            for e in lockstep(count)
+        ]
+    )
+
+
+def test_the_first_loss_that_is_not_finite_is_told_with_its_step_its_task_and_the_cure() -> None:
+    assert Digest.of(SPEC, losing(*range(6, 40))).diverged == SAID
+    assert Digest.of(SPEC, losing()).diverged == ""
+    infinite = Digest.of(SPEC, losing(3, value=math.inf))
+    assert "became inf in step 3" in infinite.diverged
+
+
+def test_it_counts_in_the_means_of_its_own_windows_only() -> None:
+    found, whole = (Digest.of(SPEC, trace).losses for trace in (losing(6), losing()))
+    lost = np.isnan(found.means)
+    assert np.flatnonzero(lost).tolist() == list(range(6, 16))  # a window is 10 batches
+    assert found.means[~lost] == pytest.approx(whole.means[~lost])
+    assert np.isfinite(found.best).all()
+
+
+def test_a_race_says_whose_it_is_and_its_json_has_null() -> None:
+    traces = {"fast": losing(*range(6, 40)), "slow": lockstep(40)}
+    entrants = [figures(label, SPEC, trace, "finished") for label, trace in traces.items()]
+    found = side_by_side(entrants, Fairness(True, "Fair: nobody waited."))
+    assert f"fast: {SAID}" in found.words()
+    assert not any(words.startswith("slow: ") for words in found.words())
+    fast = json.loads(json.dumps(strict(found.as_dict()), allow_nan=False))["entrants"]["fast"]
+    assert (fast["loss"], fast["diverged"], fast["examples"]) == (None, SAID, 40 * BATCH)
+
+
+def test_boards_say_it_beside_the_headline() -> None:
+    def view_of(**traces: Trace) -> View:
+        run = {"spec": SPEC, "state": "finished", "result": None}
+        view = View({label: SimpleNamespace(**run, trace=each) for label, each in traces.items()})
+        view.look()
+        return view
+
+    view = view_of(mine=losing(*range(6, 40)))
+    assert view.detail() == SAID
+    assert SAID in pictures.head(view) and "lk-unfair" in pictures.head(view)
+    both = view_of(fast=losing(*range(6, 40)), slow=lockstep(40))
+    assert both.detail().startswith(f"fast: {SAID}")
