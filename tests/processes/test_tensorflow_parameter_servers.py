@@ -19,6 +19,7 @@ from course_lib.record import measures
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_servers import PARAMETER_SERVER, SYNC_PARAMETER_SERVER
+from course_lib.workloads.examples import Examples
 from tests.helpers import SUM_ORDER, keeping_weights, until, updates, usual
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
@@ -73,6 +74,27 @@ def test_two_workers_learn_in_fifty_steps(name: str) -> None:
     assert losses[-1] == result["final_loss"] < losses[0] / 2
     assert result["test_accuracy"] > 0.8
     assert max(m.samples for m in trace.all(Metric, name="loss")) == 50 * 128
+
+
+def test_a_graph_holds_none_of_the_examples_that_its_steps_read() -> None:
+    def work(task):
+        import tensorflow as tf
+
+        from course_lib.strategies.tensorflow.examples import in_files
+
+        x = np.random.default_rng(0).normal(size=(2500, 100)).astype(np.float32)
+        examples = Examples([(x[i], i) for i in range(len(x))])  # a dataset, not arrays
+        task.files.meetings.mkdir(exist_ok=True)
+        read = tf.function(in_files(task.files.meetings, examples), autograph=False)
+        graph = read.get_concrete_function(tf.TensorSpec([3], tf.int64))
+        indices = tf.constant([7, 2499, 7], tf.int64)
+        inputs, targets = graph(indices)
+        same = np.array_equal(inputs, x[[7, 2499, 7]]) and np.array_equal(targets, indices)
+        return same, graph.graph.as_graph_def().ByteSize()
+
+    same, size = start(work, framework="tensorflow", workers=1).wait(60).result["worker:0"]
+    assert same
+    assert size < 10_000  # the examples have a million bytes
 
 
 @pytest.mark.parametrize("name", [ASYNC, SYNC])

@@ -33,6 +33,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import report, taken, train, work_of
+from course_lib.strategies.tensorflow.examples import in_files
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
 from course_lib.strategies.tensorflow.steps import (
@@ -82,21 +83,20 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
     returns a `report`. What is done with all gradients `before` they are pushed is done while they
     are in one place.
 
-    All training examples are constants of the graph, and travel with it to each worker: 2 GB of
-    them at most, which is the limit of a graph. Then a step's message has only their indices.
+    A step's message has only the indices of its examples, which each worker reads from files.
 
     `after(tensors)` is the time when all of them are ready; `hold(tensors, time)` are the tensors,
     not to be used before that time. So each phase starts when the one before it has ended.
     """
     workload = workloads.load(task.spec)
-    examples, compare = workload.train.take(slice(None)), loss_of(workload)
+    examples, compare = in_files(task.files.meetings, workload.train), loss_of(workload)
 
     @tf.function(autograph=False)  # no loops or conditions on tensors need translating
     def step(work: Any) -> Any:
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         number, share, draws, indices = taken(task.spec, work, worker)
         begun = tf.timestamp()
-        inputs, targets = (tf.gather(values, indices) for values in examples)
+        inputs, targets = examples(indices)
         versions, values = pull(model)
         others = pull_others(task, model, number, share)
         pulled = after([begun, inputs, targets, *values, *others])
