@@ -45,22 +45,32 @@ def torch_transformer() -> Any:
     import torch
     from torch import nn
 
-    class Transformer(nn.Module):
+    class Embed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.tokens = nn.Embedding(12, 32)
             self.places = nn.Parameter(0.02 * torch.randn(8, 32))
+
+        def forward(self, tokens: Any) -> Any:
+            return self.tokens(tokens) + self.places[: tokens.shape[1]]
+
+    class Block(nn.TransformerEncoderLayer):
+        def forward(self, values: Any) -> Any:  # type: ignore[override]
+            mask = nn.Transformer.generate_square_subsequent_mask(values.shape[1])
+            return super().forward(values, src_mask=mask, is_causal=True)
+
+    class Transformer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = Embed()
             block = {"d_model": 32, "nhead": 2, "dim_feedforward": 64, "batch_first": True}
-            self.blocks = nn.ModuleList(
-                [nn.TransformerEncoderLayer(**block, dropout=0.0) for _ in range(2)]
-            )
+            self.blocks = nn.ModuleList([Block(**block, dropout=0.0) for _ in range(2)])
             self.logits = nn.Linear(32, 12)
 
         def forward(self, tokens: Any) -> Any:
-            mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
-            values = self.tokens(tokens) + self.places[: tokens.shape[1]]
+            values = self.embed(tokens)
             for block in self.blocks:
-                values = block(values, src_mask=mask, is_causal=True)
+                values = block(values)
             return self.logits(values)
 
     return Transformer()
@@ -157,6 +167,7 @@ transformer = Workload(
     tensorflow=keras_transformer,
     loss="next_token",
     learning_rate=0.2,
+    stages=["embed", "blocks.0", "blocks.1", "logits"],
 )
 tied = Workload(
     "tied",

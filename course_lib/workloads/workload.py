@@ -54,15 +54,16 @@ OWN: dict[str, Workload] = {}
 class Sketch(NamedTuple):
     """What has to be known of a model before a run.
 
-    `parameters`: trained numbers. `parts`: how many parts with weights follow each other, 0 if the
-    model is not a plain sequence. `pairs`: the hidden units of each pair of dense layers, if the
-    model is nothing but such pairs. `notes`: what its strategy should say about it. `synchronized`:
-    whether replicas exchange something in the middle of its forward pass. `flops`: floating-point
-    operations that train on one example, see `training_flops`; 0 if there are none to count.
+    `parameters`: trained numbers. `parts`: how many parts with weights follow each other, or why a
+    pipeline cannot be cut between its parts. `pairs`: the hidden units of each pair of dense
+    layers, if the model is nothing but such pairs. `notes`: what its strategy should say about it.
+    `synchronized`: whether replicas exchange something in the middle of its forward pass. `flops`:
+    floating-point operations that train on one example, see `training_flops`; 0 if there are none
+    to count.
     """
 
     parameters: int
-    parts: int = 0
+    parts: int | str = 0
     pairs: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     synchronized: bool = False
@@ -107,6 +108,10 @@ class Workload:
     outputs and targets as numpy arrays; if it is not given, the accuracy, or the mean squared error
     where that is the loss. It is measured on `test`, and averaged over batches of 1,000.
 
+    `stages`: the names of the modules of a PyTorch model that a batch passes one after the other,
+    such as `["embed", "blocks.0", "blocks.1", "logits"]`: `pipeline_parallel` cuts between them. A
+    `torch.nn.Sequential` needs none.
+
     `sample`: a function that shows what the model has learned. It is given a function from inputs
     to the model's outputs, both numpy arrays. The text that it returns is in the result as
     `sample`.
@@ -123,6 +128,7 @@ class Workload:
     loss: str | Callable[..., Any] = "cross_entropy"
     metric: str | Metric | None = None
     learning_rate: float = 0.1
+    stages: Sequence[str] = ()
     sample: Callable[[Outputs], str] | None = None
     layers: tuple[Layer, ...] = ()  # of our own workloads, in place of builders
     gain: float = 1.0  # scales their initial weights
@@ -157,6 +163,10 @@ class Workload:
             raise SpecError.unknown("metric", self.metric, [*METRICS, "a function"])
         if not (isinstance(self.learning_rate, (int, float)) and 0 < self.learning_rate <= 100):
             raise SpecError("learning_rate", self.learning_rate, "a number above 0, at most 100")
+        names = self.stages
+        if isinstance(names, str) or len(set(names)) < len(names):
+            text = 'a list of names, each once, such as ["embed", "blocks.0", "logits"]'
+            raise SpecError("stages", names, text)
         if not self.ours:
             OWN[self.name] = self
 

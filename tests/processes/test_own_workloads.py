@@ -24,8 +24,7 @@ REFUSED = {
     ("torch", "convolutions", "tensor_parallel"): "cuts dense layers, two at a time",
     ("torch", "transformer", "tensor_parallel"): "cuts dense layers, two at a time",
     ("torch", "tied", "tensor_parallel"): "cuts dense layers, two at a time",
-    ("torch", "transformer", "pipeline_parallel"): "cuts a torch.nn.Sequential",
-    ("torch", "tied", "pipeline_parallel"): "cuts a torch.nn.Sequential",
+    ("torch", "tied", "pipeline_parallel"): "its model is no torch.nn.Sequential",
 } | {
     ("tensorflow", model, "tensor_parallel"): "cuts the course's own models only; framework=.torch"
     for model in MODELS

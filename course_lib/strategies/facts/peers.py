@@ -154,11 +154,8 @@ TENSOR_PARALLEL = Strategy(
 
 def _fits_pipeline(spec: RunSpec, model: Sketch) -> None:
     """At least one layer with weights for each stage."""
-    if not model.parts:
-        text = (
-            "pipeline_parallel cuts a torch.nn.Sequential into stages; this model is none, or two "
-            "of its layers share weights"
-        )
+    if isinstance(model.parts, str):
+        text = f"pipeline_parallel cannot cut it into stages: {model.parts}"
         raise SpecError("workload", spec.workload, text)
     if spec.workers > model.parts:
         has = f"{spec.workload} has {model.parts} layer{'s' * (model.parts > 1)} with weights"

@@ -35,6 +35,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.stages import parts_of
 from course_lib.strategies.torch.steps import (
     TorchStep,
     build,
@@ -58,7 +59,8 @@ def worker(task: Task) -> dict[str, Any]:
     """
     join(task)
     spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
-    layers = cut(build(workload, spec.seed), spec.workers)[task.index].to(device)
+    parts = list(parts_of(build(workload, spec.seed), workload.stages).values())
+    layers = cut(parts, spec.workers)[task.index].to(device)
     step = TorchStep(
         task, layers, f"stage {task.index}", outputs=partial(through, task, layers, device)
     )
@@ -88,15 +90,15 @@ def norm_of_all(norm: torch.Tensor) -> torch.Tensor:
     return squares.sqrt()
 
 
-def cut(model: Any, stages: int) -> list[Any]:
-    """The model in `stages` pieces of as equal a number of layers as possible; what has no weights
-    to train stays with the layer before it.
+def cut(parts: list[Any], stages: int) -> list[Any]:
+    """The parts of a model in `stages` pieces of as equal a number of them as possible; what has no
+    weights to train stays with the part before it.
     """
-    starts = [i for i, module in enumerate(model) if trained(module)]
+    starts = [i for i, part in enumerate(parts) if trained(part)]
     firsts = [0] + [int(piece[0]) for piece in np.array_split(starts, stages)[1:]]
     return [
-        torch.nn.Sequential(*model[a:b], Contiguous())
-        for a, b in zip(firsts, [*firsts[1:], len(model)], strict=True)
+        torch.nn.Sequential(*parts[a:b], Contiguous())
+        for a, b in zip(firsts, [*firsts[1:], len(parts)], strict=True)
     ]
 
 

@@ -1,5 +1,6 @@
 """The trial of a learner's own PyTorch model: what is known of it before a run."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import trying
+from course_lib.strategies.torch import stages
 from course_lib.strategies.torch.steps import (
     build,
     loss_of,
@@ -71,11 +73,19 @@ def sketch(task: Task) -> Sketch:
     norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
     return Sketch(
         parameters=sum(parameter.numel() for parameter in trained(model)),
-        parts=len(parts) if plain else 0,
+        parts=or_why(stages.check, model, workload.stages, tensor(inputs)),
         pairs=tuple(int(part.out_features) for part in parts[::2]) if dense else (),
         notes=(BATCH_NORM,) if norms else (),
         flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
     )
+
+
+def or_why(found: Callable[..., Any], *given: Any) -> Any:
+    """What a function finds, or the text of its `ValueError`: why there is nothing to be found."""
+    try:
+        return found(*given)
+    except ValueError as reason:
+        return str(reason)
 
 
 def forward_flops(model: nn.Module, inputs: Any) -> int:

@@ -1,0 +1,78 @@
+"""The parts of a model that a batch passes one after the other: a pipeline is cut between them."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_lib.strategies.steps import trying
+from course_lib.strategies.torch.steps import trained
+
+
+def parts_of(model: nn.Module, names: Sequence[str] = ()) -> dict[str, nn.Module]:
+    """The parts by name: the modules that a workload names as its `stages`, or those of a
+    `torch.nn.Sequential`. Raises `ValueError` if there are none.
+    """
+    if names:
+        with trying("its stages are not all modules of its model"):
+            return {name: model.get_submodule(name) for name in names}
+    if not isinstance(model, nn.Sequential):
+        cure = 'Workload(..., stages=["embed", "blocks.0", ...]) names the modules to cut between'
+        raise ValueError(f"its model is no torch.nn.Sequential: {cure}")
+    return dict(model._modules)
+
+
+def check(model: nn.Module, names: Sequence[str], inputs: torch.Tensor) -> int:
+    """How many of the parts have weights to train. Raises `ValueError` if the parts, called one
+    after the other, are not the model, or if they cannot be trained apart from each other.
+    """
+    parts = parts_of(model, names)
+    owners: dict[nn.Parameter, str] = {}
+    for name, part in parts.items():
+        for parameter in part.parameters():
+            if (other := owners.setdefault(parameter, name)) != name:
+                why = "each of two stages would train a copy of its own"
+                raise ValueError(f"its parts {other} and {name} share a weight: {why}")
+    for name, parameter in model.named_parameters():
+        if parameter not in owners:
+            cure = "name the module that holds it, or move it into one of them"
+            raise ValueError(f"its parameter {name} is in none of its stages: {cure}")
+
+    calls: list[tuple[nn.Module, Any]] = []  # in the model's own forward pass
+
+    def called(part: nn.Module, given: Any, output: Any) -> None:
+        calls.append((part, output.clone() if torch.is_tensor(output) else output))
+
+    hooks = [part.register_forward_hook(called) for part in dict.fromkeys(parts.values())]
+    with torch.no_grad():
+        model.eval()
+        outputs = model(inputs)
+        for hook in hooks:
+            hook.remove()
+        values, before, weights = inputs, "the data", 0
+        for (name, part), call in itertools.zip_longest(parts.items(), calls[: len(parts)]):
+            if trained(part):
+                if weights and not (torch.is_tensor(values) and values.is_floating_point()):
+                    kind = values.dtype if torch.is_tensor(values) else type(values).__name__
+                    text = "a stage sends on one tensor of floats, whose gradient comes back"
+                    raise ValueError(f"{before} makes a {kind}: {text}")
+                weights += 1
+            with trying(f"its stage {name} cannot take what comes from {before}"):
+                values = part(values)
+            if not (call and call[0] is part and same(values, call[1])):
+                why = "its forward must hand each stage what the one before makes, and no more"
+                raise ValueError(f"its stage {name} does not simply follow {before}: {why}")
+            before = name
+        model.train()
+    if not same(values, outputs):
+        raise ValueError(f"its outputs are not those of {before}, its last stage")
+    return weights
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Whether two results are alike; what is no tensor is not compared."""
+    if not (torch.is_tensor(ours) and torch.is_tensor(theirs)):
+        return type(ours) is type(theirs)
+    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
