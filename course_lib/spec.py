@@ -189,6 +189,7 @@ class RunSpec(BaseModel):
         "a directory that can be written and is empty or does not exist",
     )
     trace: bool = flag(True, "record events")
+    keep_model: bool = flag(True, "keep the trained weights, 4 bytes each, for run.model()")
     start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
 
     def __init__(self, **fields: Any) -> None:

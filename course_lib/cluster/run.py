@@ -78,8 +78,9 @@ class Run:
             sys_path=sys.path,
             cwd=str(Path.cwd()),
         )
-        if own := workloads.OWN.get(ready.spec.workload):
-            own.leave(files.workload)
+        self._own = workloads.OWN.get(ready.spec.workload)
+        if self._own:
+            self._own.leave(files.workload)
         machine = ready.machine.as_dict()
         files.describe(ready.spec, facts, machine, ready.programs, ready.schedule)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
@@ -231,6 +232,12 @@ class Run:
                 + (". Call wait() first" if not self._over.is_set() else "")
             )
         return self._result
+
+    def model(self) -> Any:
+        """The trained model of a finished run, see `Workload.trained`. It loads the framework into
+        this process.
+        """
+        return (self._own or workloads.load(self.spec)).trained(self.run_dir)
 
     def log(self, task: str, lines: int = 40) -> str:
         """The end of what a task printed: stdout, then stderr."""

@@ -9,11 +9,12 @@ belongs to the exchange and the strategies, what lies inside `line/` to races.
     tasks/worker-0/events.jsonl         what a task did
     tasks/worker-0/stdout.log           what it printed; stderr.log likewise
     tasks/worker-0/value.pickle         what its function returned; or, if it failed, error.json
+    tasks/worker-0/weights.npz          the trained weights, see `weights.py`
     line/                               in a race: who has come to the starting line
 
 While the run goes on there are also `meetings/`, where its tasks find each other, and a folder for
-temporary files in that of each task. Sizes are small, and everything but the pickles can be read
-without this library.
+temporary files in that of each task. Sizes are small, but for the weights, and everything but the
+pickles can be read without this library.
 """
 
 from __future__ import annotations
@@ -231,6 +232,9 @@ class RunDir:
     def logs(self, task: str) -> list[Path]:
         """What a task prints: stdout, then stderr."""
         return [self._task(task) / name for name in ("stdout.log", "stderr.log")]
+
+    def weights(self, task: str) -> Path:
+        return self._task(task) / "weights.npz"
 
     def temporary(self, task: str) -> Path:
         """Where a task puts temporary files; it is removed when the run is over."""

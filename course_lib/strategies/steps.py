@@ -28,6 +28,7 @@ import numpy as np
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.record import weights
 from course_lib.spec import RunSpec
 from course_lib.workloads.workload import Outputs, digest
 
@@ -76,10 +77,16 @@ class TrainingStep(ABC):
         """The time, once the device has done all that it was given."""
         return clock()
 
-    # the next four are asked only of a task that returns a `result`
+    # the next five are asked only of a task that returns a `result`
 
     def weights(self) -> list[np.ndarray]:
         """The weights that this task ends with, in the layout that all frameworks share."""
+        raise NotImplementedError
+
+    def named_weights(self) -> dict[str, np.ndarray]:
+        """All weights of the workload's model, also those that are not trained, by their names in
+        it; of a stage, its own.
+        """
         raise NotImplementedError
 
     def variables_on(self) -> dict[str, int]:
@@ -218,13 +225,18 @@ class TrainingStep(ABC):
 
     def result(self) -> dict[str, Any]:
         """What the strategy returns: see `outcome`, and the `sample` of a workload that has one.
-        The first task adds `matmul_flops`, measured last, when the others are done with theirs.
+        The first task leaves the trained weights, and so does each stage of a pipeline; it adds
+        `matmul_flops`, measured last, when the others are done with theirs.
 
         Where each task holds a shard, all tasks must call it together.
         """
         held = self.variables_on(), self.state_on()
         found = outcome(self.task, self.outputs, self.weights(), self.loss, *held)
         first = self.task.index == 0
+        if self.spec.keep_model:
+            named = self.named_weights()
+            if first or self.holders[0][0].startswith("stage"):
+                weights.leave(self.task.files, self.task.name, named)
         if self.workload.sample and (first or not self._whole):
             found["sample"] = self.workload.sample(self.outputs)
         if first:

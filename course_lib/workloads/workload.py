@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import math
 import pickle
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ import cloudpickle
 import numpy as np
 
 from course_lib.errors import SpecError
+from course_lib.record import weights
+from course_lib.record.rundir import RunDir
 from course_lib.workloads.examples import Examples
 from course_lib.workloads.layers import Dense, Layer, Shape, glorot, products, shapes
 
@@ -225,6 +228,17 @@ class Workload:
         builder = getattr(self, framework)
         takes = inspect.signature(builder).parameters
         return builder(seed=seed) if "seed" in takes else builder()
+
+    def trained(self, run_dir: Path | str) -> Any:
+        """Its model as a run that trained it left it: a `torch.nn.Module` or a `keras.Model`, made
+        by its builder in this process, with the run's weights and buffers (statistics of batch
+        normalisation are those of the first replica). Raises `LockstepError` if the run left none.
+
+            model = mine.trained(run.run_dir)  # the same as run.model()
+        """
+        files = RunDir(run_dir)
+        name = f"course_lib.strategies.{files.spec.framework}.trained:model"
+        return pkgutil.resolve_name(name)(self, files.spec.seed, weights.found(files))
 
     # --- which examples a step trains on ---
 

@@ -1,5 +1,6 @@
 """A learner's own models and data under every strategy."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib import Run, Workload, race, start
+from course_lib import Run, Workload, race, start, workloads
 from course_lib.errors import SpecError
 from course_lib.record.events import Lifecycle
 from course_lib.strategies import catalog
+from course_lib.workloads.workload import digest
 from tests import own_models
 from tests.helpers import losses, until
 
@@ -52,6 +54,20 @@ def curve(run: Run) -> list[float]:
     return losses(run.trace, first)
 
 
+def check_model(run: Run) -> None:
+    """The trained model comes back: its weights are those that the run ended with, to the last bit,
+    and its buffers make it as good on the test examples.
+    """
+    model, framework = run.model(), run.spec.framework
+    steps = importlib.import_module(f"course_lib.strategies.{framework}.steps")
+    weights = model.parameters() if framework == "torch" else model
+    if run.spec.strategy != "pipeline_parallel":  # whose stages have digests of their own
+        assert digest(steps.weights_of(weights)) in run.result["parameter_digest"].values()
+    device = ("cpu",) if framework == "torch" else ()
+    measured = workloads.load(run.spec).measure(lambda x: steps.outputs_of(model, x, *device))
+    assert measured == pytest.approx(run.result["test_accuracy"], abs=0.01)
+
+
 @pytest.fixture(scope="module")
 def alone() -> dict[tuple[str, str], Run]:
     """Each model on one device, by framework and model."""
@@ -69,6 +85,7 @@ def test_every_strategy_trains_own_models_as_one_device_does(
         assert "\n" not in str(caught.value)
         return
     run, one = trained(model, strategy, framework), alone[framework, model]
+    check_model(run)
     assert run.result["parameters"] == one.result["parameters"]
     facts = catalog.find(strategy)
     if facts.asynchronous or strategy in ("backup_workers", "sync_parameter_server"):
@@ -169,6 +186,7 @@ def test_a_run_of_a_keras_model_with_dropout_and_batch_normalisation_can_be_repe
     assert any("BatchNormalization(synchronized=True)" in why.why for why in run.plan.reasons)
     assert first["final_loss"] == second["final_loss"]
     assert first["test_accuracy"] == second["test_accuracy"] > 0.6
+    check_model(run)
 
 
 def test_what_does_not_fit_the_loss_or_the_test_data_is_said_before_the_training() -> None:
@@ -205,6 +223,7 @@ def test_a_fast_worker_waits_for_a_slow_one_with_batch_normalisation_too() -> No
     fields: dict[str, Any] = {"workers": 2, "steps": 30, "device_ms": 20, "slow": {"worker:1": 3}}
     run = start("multi_worker_mirrored", workload=normed, **fields).wait(120)
     assert run.result["idle_share"]["worker:0"] > 0.4  # two thirds, but for the first step
+    check_model(run)  # with its buffers
 
 
 def test_fully_sharded_keeps_a_part_of_shared_and_of_loose_parameters_too() -> None:

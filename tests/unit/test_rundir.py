@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from course_lib.record import rundir
+from course_lib.errors import LockstepError
+from course_lib.record import rundir, weights
 from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.rundir import KEEP, RunDir, RunFacts
 from course_lib.spec import RunSpec
@@ -88,3 +90,16 @@ def test_what_is_described_is_read_back(tmp_path: Path) -> None:
     assert again.goes_on()
     again.clear()
     assert not again.goes_on()
+
+
+def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_path: Path) -> None:
+    files = RunDir(tmp_path)
+    with pytest.raises(LockstepError, match="left no trained weights: it has keep_model=False"):
+        weights.found(files)
+    files.describe(RunSpec(strategy="custom", workers=2), RunFacts(origin=0.0), {}, {})
+    weights.leave(files, "worker:1", {"2.weight": np.ones((2, 3))})
+    weights.leave(files, "worker:0", {"0.weight": np.zeros(2), "0.bias": np.float32(3)})
+    found = weights.found(files)
+    assert list(found) == ["0.weight", "0.bias", "2.weight"]
+    assert found["2.weight"].shape == (2, 3) and found["0.bias"] == 3
+    assert not [*tmp_path.rglob("*.draft")]

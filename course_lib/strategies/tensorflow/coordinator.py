@@ -22,6 +22,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.jitter import draws
+from course_lib.record import weights
 from course_lib.record.events import Phase, Read, Update
 from course_lib.spec import RunSpec
 from course_lib.strategies.steps import due, outcome, pieces_of
@@ -30,6 +31,7 @@ from course_lib.strategies.tensorflow.steps import (
     WallClock,
     bytes_on,
     matmul_flops,
+    named_weights_of,
     outputs_of,
     weights_of,
 )
@@ -101,6 +103,8 @@ def train(
     found = outcome(task, now, weights_of(model.keras), loss, held, state)
     if workload.sample:
         found["sample"] = workload.sample(now)
+    if spec.keep_model:
+        weights.leave(task.files, task.name, named_weights_of(model.keras))
     found["matmul_flops"] = matmul_flops()
     over(task).touch()
     return found

@@ -166,6 +166,14 @@ def weights_of(model: keras.Model) -> list[np.ndarray]:
     return [copies_of(variable)[0].numpy() for variable in variables_of(model)]
 
 
+def named_weights_of(model: keras.Model) -> dict[str, np.ndarray]:
+    """This process's own copy of all weights but the states of random numbers, by number and path,
+    as paths need not differ.
+    """
+    values = ((v.path, copies_of(v.value)[0].numpy()) for v in model.weights)
+    return {f"{number} {path}": value for number, (path, value) in enumerate(values)}
+
+
 def is_seed(variable: keras.Variable) -> bool:
     """Whether it is the state of a `keras.random.SeedGenerator`, such as dropout has: [seed,
     count]. In each draw the count goes up by one.

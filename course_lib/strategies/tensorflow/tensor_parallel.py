@@ -161,6 +161,9 @@ class MeshStep(TrainingStep):
     def weights(self) -> list[np.ndarray]:
         return [whole(variable) for variable in self.variables]
 
+    def named_weights(self) -> dict[str, np.ndarray]:
+        return {str(number): value for number, value in enumerate(self.weights())}
+
     def factors(self) -> tuple[Any, list[Any]]:
         """The learning rate of this step and the corrections of its update: a number, which is part
         of the graph, if the rate is constant, else tensors that every device has.

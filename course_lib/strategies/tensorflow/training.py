@@ -41,6 +41,7 @@ from course_lib.strategies.tensorflow.steps import (
     loss_of,
     matmul_flops,
     mode,
+    named_weights_of,
     outputs_of,
     pack,
     seed_of,
@@ -243,6 +244,9 @@ class ReplicasStep(TrainingStep):
 
     def weights(self) -> list[np.ndarray]:
         return weights_of(self.model)
+
+    def named_weights(self) -> dict[str, np.ndarray]:
+        return named_weights_of(self.model)
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         """Where the process has several replicas, each gets an equal part of the examples."""

@@ -59,11 +59,13 @@ def worker(task: Task) -> dict[str, Any]:
     """
     join(task)
     spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
-    parts = list(parts_of(build(workload, spec.seed), workload.stages).values())
+    model = build(workload, spec.seed)
+    parts = list(parts_of(model, workload.stages).values())
     layers = cut(parts, spec.workers)[task.index].to(device)
     step = TorchStep(
         task, layers, f"stage {task.index}", outputs=partial(through, task, layers, device)
     )
+    step.workloads_model = model
     stage = Stage(step)
     # it scales gradients by 1/m
     schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, step.loss_of)

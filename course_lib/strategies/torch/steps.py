@@ -218,6 +218,7 @@ class TorchStep(TrainingStep):
         outputs: Outputs | None = None,
     ) -> None:
         self.model, self._outputs = model, outputs
+        self.workloads_model = model  # a stage's is a part of it
         home = next(model.parameters()).device
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
@@ -299,6 +300,14 @@ class TorchStep(TrainingStep):
     def weights(self) -> list[np.ndarray]:
         """The model's weights, put together from all tasks where each holds a shard."""
         return weights_of(map(whole, self.model.parameters()))
+
+    def named_weights(self) -> dict[str, np.ndarray]:
+        # asked for first: `fully_shard` makes its parameters shards again for it
+        mine = set(map(id, self.model.state_dict(keep_vars=True).values()))
+        named = self.workloads_model.state_dict(keep_vars=True)
+        values = {name: whole(value).cpu() for name, value in named.items() if id(value) in mine}
+        half = torch.bfloat16  # which numpy does not have
+        return {n: (v.float() if v.dtype == half else v).numpy() for n, v in values.items()}
 
     @functools.cached_property
     def optimizer(self) -> Optimizer:

@@ -1,0 +1,31 @@
+"""The trained weights of a run: `tasks/worker-0/weights.npz` in its directory, arrays by name as
+`numpy.load` reads them. The first task leaves them all; of a model in stages, each leaves its own.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from course_lib.errors import LockstepError
+from course_lib.record.rundir import RunDir
+
+
+def leave(files: RunDir, task: str, arrays: dict[str, Any]) -> None:
+    """Keep these weights. The file appears whole or not at all."""
+    path = files.weights(task)
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        np.savez(file, **arrays)
+    draft.rename(path)
+
+
+def found(files: RunDir) -> dict[str, np.ndarray]:
+    """All weights that the tasks of a run have left. Raises `LockstepError` if there are none."""
+    arrays: dict[str, np.ndarray] = {}
+    for path in sorted(files.path.glob("tasks/*/weights.npz")):
+        with np.load(path) as file:
+            arrays |= file
+    if not arrays:
+        why = "it has keep_model=False, has not finished, or is a function of your own"
+        raise LockstepError(f"the run in {files.path} left no trained weights: {why}")
+    return arrays
