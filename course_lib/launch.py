@@ -10,6 +10,7 @@ from course_lib.cluster.task import clock
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Reason
+from course_lib.signature import lists_fields
 from course_lib.spec import JOBS, RunSpec
 from course_lib.strategies import catalog, trial
 from course_lib.strategies.summary import summarize
@@ -17,6 +18,7 @@ from course_lib.strategies.summary import summarize
 Program = Callable[..., Any]
 
 
+@lists_fields
 def start(
     what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_mirrored", **fields: Any
 ) -> Run:

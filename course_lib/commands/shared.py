@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from course_lib.fields import Link
+from course_lib.signature import NOT_GIVEN
 from course_lib.spec import RunSpec, parse_item
 from course_lib.workloads import WORKLOADS
 
@@ -19,7 +20,6 @@ KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
 REPEATED = {"placement": "--place", "links": "--link", "slow": "--slow"}
 """Fields that are mappings -> the option that is given once for each item."""
 BY_STRATEGY = ("framework", "workers")  # their default depends on the strategy
-NO_OPTIONS = ("strategy", "chief")  # an argument; a fact of the strategy
 
 
 def about(schema: dict[str, Any], default: bool = True) -> str:
@@ -69,7 +69,7 @@ def _options() -> Iterator[inspect.Parameter]:
             own = "FILE.py:NAME for a Workload of yours"
             schema |= {"description": f"{', '.join(WORKLOADS)}, or {own}"}
         text = about(schema, name not in BY_STRATEGY)
-        if name in NO_OPTIONS:
+        if name in NOT_GIVEN:
             continue
         if name == "link":
             yield _option("mbit", Mbit)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib import hardware
+from course_lib import hardware, workloads
 from course_lib.cluster import nursery
 from course_lib.cluster.run import WAIT, Prepared, Run, interrupt_explained
 from course_lib.cluster.task import clock
@@ -29,6 +29,7 @@ from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.rundir import RunDir
+from course_lib.signature import lists_fields
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
 LOOK_EVERY = 0.02  # seconds between looks at the starting line
@@ -39,6 +40,7 @@ CLOCK_NOTE = (
 )
 
 
+@lists_fields
 def race(
     *entrants: Any,
     target_loss: float | None = None,
@@ -53,8 +55,8 @@ def race(
     the same weights, with the same examples in the same order. If an entrant cannot take a common
     field, it goes without, and a note says so. `target_loss`: the loss that they race for; by
     default the lowest that all of them reach. `target_accuracy`: the test accuracy that they race
-    for; it is then measured every `evaluate_every` steps (default `EVALUATE_EVERY`). Raises
-    `SpecError` or `Unavailable` before any process starts.
+    for; it is then measured every `evaluate_every` steps (default `EVALUATE_EVERY`), and has to be
+    the metric of the workload. Raises `SpecError` or `Unavailable` before any process starts.
 
         with race("multi_worker_mirrored", "one_device", workers=4, steps=100) as both:
             print(both.wait().comparison)
@@ -66,6 +68,10 @@ def race(
         fields["evaluate_every"] = fields.get("evaluate_every") or EVALUATE_EVERY
     run_dir = fields.pop("run_dir", None)
     lined_up, notes = line_up(entrants, fields)
+    metric = workloads.load(lined_up[0].spec).metric_name
+    if target_accuracy is not None and metric != "accuracy":
+        text = f"{lined_up[0].spec.workload} measures its {metric}: race for a target_loss"
+        raise SpecError("target_accuracy", target_accuracy, text)
     machine = hardware.probe()
     share, cores = divide(machine, len(lined_up))
     ready = _prepared(lined_up, share, run_dir)

@@ -18,7 +18,7 @@ ORDER = [
     {"errors", "lazy", "text"},
     {"fields", "jitter"},
     {"spec"},
-    {"record"},
+    {"record", "signature"},
     {"workloads", "collectives", "network", "hardware"},
     {"exchange"},
     {"cluster"},

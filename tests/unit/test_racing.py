@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib import RunSpec, hardware
+from course_lib import RunSpec, Workload, hardware
 from course_lib.errors import SpecError
 from course_lib.racing import fairness
 from course_lib.racing.comparison import POINTS, Comparison, Figures, figures, side_by_side
@@ -39,6 +39,7 @@ from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
 from course_lib.record.waits import in_lockstep
+from course_lib.workloads.workload import Sketch
 from tests.made_up import BATCH, SPEC, asynchronous, lockstep
 
 
@@ -326,6 +327,23 @@ def test_a_target_accuracy_is_a_share(target: Any) -> None:
         SpecError, match=r"target_accuracy=.*a number above 0, at most 1, such as 0\.9"
     ):
         race("one_device", "mirrored", target_accuracy=target)
+
+
+def test_a_target_accuracy_is_for_workloads_that_measure_it() -> None:
+    data = [[1.0], [2.0]], [[0.0], [1.0]]
+    loss = "mean_squared_error"
+    slope = Workload("slope", train=data, test=data, torch=object, loss=loss)
+    slope.sketches["torch"] = Sketch(parameters=2)  # as if it had been tried
+    said = "slope measures its mean_squared_error: race for a target_loss"
+    with pytest.raises(SpecError, match=said):
+        race(
+            "one_device",
+            "fully_sharded",
+            workload=slope,
+            workers=2,
+            global_batch=2,
+            target_accuracy=0.9,
+        )
 
 
 @given(

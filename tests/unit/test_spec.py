@@ -1,7 +1,11 @@
 """RunSpec: what may be asked for, and how what may not is refused."""
 
+import inspect
+from typing import Any
+
 import pytest
 
+from course_lib import race, start
 from course_lib.errors import SpecError
 from course_lib.fields import Link
 from course_lib.spec import RunSpec, parse_item
@@ -106,3 +110,14 @@ def test_a_number_below_0_is_told_what_may_be() -> None:
     for text, says in (("1=-50", "above 0"), ("1=50,-2", "from 0")):
         with pytest.raises(SpecError, match=says):
             parse_item("links", text)
+
+
+@pytest.mark.parametrize("function", [start, race])
+def test_help_lists_every_field_that_can_be_given_with_its_default(function: Any) -> None:
+    parameters, about = inspect.signature(function).parameters, inspect.getdoc(function) or ""
+    for name, field in RunSpec.model_fields.items():
+        if name not in ("strategy", "chief"):
+            assert parameters[name].default == field.default
+            assert f"    {name}: {field.title}" in about
+    assert parameters["workers"].annotation is int and "\nEmulated time:\n    device_ms:" in about
+    assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
