@@ -64,7 +64,11 @@ def prepare(
     strategy = catalog.find(spec.strategy)
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
-    notes = tuple(Reason("model", f"{model.parameters:,} parameters", note) for note in model.notes)
+    notes = [Reason("model", f"{model.parameters:,} parameters", note) for note in model.notes]
+    if strategy.asynchronous:
+        text = "A step is a global batch, and each worker's piece of it is an update of its own"
+        made = f"{spec.steps * spec.workers:,}"
+        notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
     plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
     return Prepared(spec, machine, plan, strategy.programs[spec.framework], schedule, summarize)
 

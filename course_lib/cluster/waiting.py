@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections.abc import Collection, Iterable
 
+from course_lib.jitter import Jitter
 from course_lib.network.layout import host_name
 from course_lib.record.digest import Digest
 from course_lib.record.events import Phase, end_of
@@ -30,7 +31,11 @@ def describe(
     digest = Digest.of(spec, trace, over=False)
     recent = {task: _recent(digest, task) for task in busy}
     silent = {task for task, phases in recent.items() if _silent(phases, now)}
-    held = {task: why for task in recent if (why := _held(digest, task, task in silent, handle))}
+    held = {
+        task: why
+        for task, phases in recent.items()
+        if (why := _held(digest, task, phases, task in silent, handle))
+    }
     return {
         task: held.get(task) or _does(phases, held if task in silent else ())
         for task, phases in recent.items()
@@ -70,7 +75,7 @@ def _silent(phases: list[Phase], now: float) -> bool:
     return bool(phases) and now - max(p.end for p in phases) > max(SILENT, STEPS * usual)
 
 
-def _held(digest: Digest, task: str, silent: bool, handle: str) -> str | None:
+def _held(digest: Digest, task: str, phases: list[Phase], silent: bool, handle: str) -> str | None:
     """What holds a task up, and how to end that; None if nothing is known to."""
     host = digest.spec.places[task]
     if _is(digest, task, "paused", "resumed"):
@@ -80,7 +85,19 @@ def _held(digest: Digest, task: str, silent: bool, handle: str) -> str | None:
     slowed = digest.last(task, "slowed")
     if silent and slowed and slowed.factor > 1:
         return f"was {slowed.words} ({handle}.slow({task!r}, 1) ends that)"
+    if silent and (late := _late(digest, phases[-1])) > SILENT:
+        ends = f"{handle}.jitter({task!r}, None) ends that from the next step on"
+        return f"is delayed by {late:.1f} s of jitter ({ends})"
     return None
+
+
+def _late(digest: Digest, last: Phase) -> float:
+    """Seconds by which jitter delays what a task does after this phase."""
+    if last.what == "compute":
+        return 0.0
+    step, spec = last.step + (last.what in AT_THE_END), digest.spec
+    times, late = Jitter.of(digest.jitter(last.task)).of_step(spec.seed, last.task, step)
+    return (times - 1) * spec.device_ms / 1000 + late
 
 
 def _does(phases: list[Phase], waits_for: Collection[str]) -> str:

@@ -28,13 +28,19 @@ SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training s
 
 
 def table(trace: Trace) -> str:
-    """Where each task's time went, as text: seconds in each phase, and its share of all."""
+    """Where each task's time went, as text: seconds in each phase, and the share of the time from
+    the task's first phase to its last. What is missing to 100 % is in no phase: a parameter server
+    had nothing to do then.
+    """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    spans: dict[str, tuple[float, float]] = {}
     for p in with_waits(trace):
         spent[p.task][p.what] += p.end - p.start
+        first, last = spans.get(p.task, (p.start, p.end))
+        spans[p.task] = min(first, p.start), max(last, p.end)
     rows = [["", *SHOWN]]
     for task in sorted(spent, key=task_key):
-        whole = sum(spent[task].values()) or 1.0
+        whole = spans[task][1] - spans[task][0] or 1.0
         times = [spent[task][what] for what in SHOWN]
         rows.append([task, *(f"{seconds:.2f} s {seconds / whole:4.0%}" for seconds in times)])
     return text.table(rows, right=True)

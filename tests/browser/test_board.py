@@ -87,6 +87,19 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     fast = [p.end - p.start for p in trace.all(Phase, "worker:0", what="compute")][-1]
     assert slow > 2 * fast
 
+    # Delay lets its steps vary, and the choice follows a cell's or a button's order.
+    page.get_by_label("delays").select_option("exponential:20ms")
+    page.get_by_role("button", name="Delay").click()
+    until(
+        lambda: trace.refresh().all(Lifecycle, "worker:3", state="jittered"),
+        "worker:3 has delays",
+    )
+    assert trace.all(Lifecycle, "worker:3", state="jittered")[-1].jitter == "exponential:20ms"
+    page.get_by_label("task", exact=True).select_option("worker:0")
+    expect(page.get_by_label("delays")).to_have_value("none")
+    page.get_by_label("task", exact=True).select_option("worker:3")
+    expect(page.get_by_label("delays")).to_have_value("exponential:20ms")
+
     # Stop ends the run, with all its tasks, while it is at full speed.
     press(page, "ArrowLeft", 6)
     until(

@@ -427,3 +427,10 @@ def test_every_entry_is_complete_and_leads_to_its_role_functions(name: str) -> N
             ]
             assert function == job
             assert function in functions
+
+
+def test_the_plan_says_how_many_updates_asynchronous_steps_make() -> None:
+    given = {"framework": "torch", "workers": 4, "steps": 200}
+    for name, made in (("parameter_server", ["800"]), ("sync_parameter_server", [])):
+        reasons = prepare(spec_for(name, **given), hardware.probe()).plan.reasons
+        assert [reason.choice for reason in reasons if reason.what == "updates"] == made

@@ -439,6 +439,20 @@ def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_show
     assert sync.orders == other.orders == [("slow", "worker:1", 2.0)]
 
 
+def test_the_delays_follow_the_trace_but_not_before_they_are_ordered(board: RaceBoard) -> None:
+    sync, other = board.race.runs.values()
+    delays = board.controls.tasks.delays
+    delays.value = "exponential:20ms"  # chosen, not ordered
+    board.controls.refresh()
+    assert delays.value == "exponential:20ms"
+    form = "one_in:7:90ms"  # which a cell ordered
+    sync.trace._add([Lifecycle("worker:1", "jittered", "by jitter()", 9.0, jitter=form)])
+    until(lambda: delays.value == form, "the choice follows")
+    board.controls.tasks.task.value = "worker:0"
+    assert delays.value == "none"
+    assert sync.orders == other.orders == []
+
+
 def test_a_refused_order_to_slow_leaves_the_slider_where_the_task_is(board: RaceBoard) -> None:
     for run in board.race.runs.values():
         run.error = LockstepError("slow('worker:1') comes too late")

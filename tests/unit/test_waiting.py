@@ -6,6 +6,7 @@ import pytest
 
 from course_lib.cluster.waiting import SILENT, describe
 from course_lib.errors import Stalled, StartTimeout
+from course_lib.jitter import Jitter
 from course_lib.record.events import Event, Lifecycle, Phase
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
@@ -58,6 +59,21 @@ def test_who_falls_silent_waits_in_its_step_for_whoever_is_held_up(
 ) -> None:
     waits = "waits for worker:2 (in step 12)"
     assert told(END + 2 * SILENT, event) == {"worker:0": waits, "worker:1": waits, "worker:2": why}
+
+
+def test_whoever_has_a_long_hiccup_is_waited_for_and_nobody_else() -> None:
+    spec = RunSpec(workers=3, framework="torch", jitter="one_in:4:5s", seed=11)
+    jitter = Jitter.of("one_in:4:5s")
+    late = [task for task in ALL if jitter.of_step(11, task, 12)[1]]
+    assert late == ["worker:2"]
+    trace = Trace([*(e for task in ALL for e in steps(task, 12, "read"))])
+    cure = "run.jitter('worker:2', None) ends that from the next step on"
+    waits = "waits for worker:2 (in step 12)"
+    assert describe(trace, spec, ALL, END + 2 * SILENT) == {
+        "worker:0": waits,
+        "worker:1": waits,
+        "worker:2": f"is delayed by 5.0 s of jitter ({cure})",
+    }
 
 
 def test_who_goes_on_is_not_said_to_wait_for_a_paused_one() -> None:

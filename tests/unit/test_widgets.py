@@ -79,6 +79,12 @@ def test_the_table_has_a_row_for_each_task() -> None:
     )
 
 
+def test_a_parameter_server_that_had_nothing_to_do_did_not_apply_all_the_time() -> None:
+    spans = [(0.0, 0.1), (9.9, 10.0)]
+    trace = Trace([Phase("ps:0", n, "apply", *span) for n, span in enumerate(spans)])
+    assert measures.table(trace).splitlines()[1].split()[-3:] == ["0.20", "s", "2%"]
+
+
 def test_a_guess_is_locked_and_revealed() -> None:
     card = Predict("Which?", choices=["a", "b"])
     card.lock()

@@ -116,6 +116,7 @@ class TaskControls(_Following):
         self.run.layout.display = None if len(sides) > 1 else "none"
         self.task = _dropdown("task", [])
         self._offer_tasks()
+        self.delays, self._delays_shown = _dropdown("delays", DELAYS), ("", "none")
         factor = {"value": 1.0, "min": 1, "max": 10, "step": 0.5, "readout_format": ".1f"}
         self.factor = _slider(w.FloatSlider, "times slower", **factor)
         super().__init__(self.task, self.factor, submit)
@@ -127,11 +128,21 @@ class TaskControls(_Following):
         self.kill = self.button("Kill", "bolt", gone, "kill")
         self.stop = _button("Stop", "stop", "End everything, with all its processes", stop)
         self.run.observe(lambda _: self._offer_tasks(), "value")
-        self.delays = _dropdown("delays", DELAYS)
         varied = "Let the steps of the task vary as chosen, or no longer"
         self.delay = _button("Delay", "random", varied, self._delay)
         buttons = (self.delay, self.pause, self.resume, self.kill, self.stop)
         self.children = (self.run, self.task, self.factor, self.delays, *buttons)
+
+    def show(self) -> None:
+        """Put slider and delays where the trace is; what is chosen but not ordered yet stays."""
+        super().show()
+        task = self.task.value
+        forms = [side.digest.jitter(task) for side in self.having()]
+        present = next(filter(None, forms), "none")
+        if (task, present) != self._delays_shown:
+            self._delays_shown = task, present
+            self.delays.options = list(dict.fromkeys([*DELAYS, present]))
+            self.delays.value = present
 
     def having(self) -> list[Side]:
         return [side for side in self._named() if self.task.value in side.spec.tasks]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.record import measures
-from course_lib.record.curves import Curve, Goal
+from course_lib.record.curves import WINDOW, Curve, Goal
 from course_lib.record.digest import Digest
 from course_lib.widgets.kit import svg
 from course_lib.widgets.kit.palette import FATE
@@ -43,12 +43,13 @@ def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -
     """The curves of all entrants: the loss or the accuracy (`what`) over `seconds` or `examples`
     (`over`), with the goal if it is one of that kind.
     """
+    unit = f"loss, mean of {WINDOW} batches" if what == "loss" else what
     lines = [(getattr(c, over), c.means) for c in (curve.thinned(POINTS) for curve in curves)]
     if goal is None or goal.what != what:
-        return Panel(f"{what} over {over}", over, what, lines)
+        return Panel(f"{what} over {over}", over, unit, lines)
     axis = ("seconds", "examples").index(over)
     marks = [(r[axis], goal.value) if (r := goal.reached(c)) else None for c in curves]
-    return Panel(f"{what} over {over}", over, what, lines, goal.value, marks)
+    return Panel(f"{what} over {over}", over, unit, lines, goal.value, marks)
 
 
 def throughput(curves: Sequence[Curve]) -> Panel:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from course_lib.errors import LockstepError
 from course_lib.record import measures
-from course_lib.record.curves import Goal
+from course_lib.record.curves import WINDOW, Goal
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
@@ -126,7 +126,7 @@ class Side:
         if loss is None:
             return state + ("; no step is done yet" if self.active else "")
         of = f" of {self._steps:,}" if self._steps else ""
-        return f"{state}: step {step:,}{of}, loss {loss:.3g}"
+        return f"{state}: step {step:,}{of}, loss {loss:.3g} (mean of {WINDOW} batches)"
 
     def summary(self) -> str:
         """The figures of the run so far, in one line. They cover its whole time, except for the
