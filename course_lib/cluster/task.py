@@ -166,19 +166,23 @@ class Task:
 
     def pace(self, busy: float = 0.0, share: float = 1.0) -> None:
         """Sleep for the emulated device time of a step, and longer on a task that is slowed or has
-        jitter.
+        jitter: for the seconds that `delay` says.
+        """
+        if (seconds := self.delay(busy, share)) > 0:
+            time.sleep(seconds)
+
+    def delay(self, busy: float = 0.0, share: float = 1.0) -> float:
+        """Seconds that are to pass in a step in place of a device, or because a task is slow.
 
         `busy` is how many seconds the step really computes (the last step's figure will do): a task
         with slow factor f takes f times as long over device time and computing together. `share`:
         of a step's work, where a task does only a part of it at a time, as stages of a pipeline and
-        shards of a layer do. What jitter adds to a step is slept once in it, at the first part.
+        shards of a layer do. What jitter adds to a step is in its first part.
         """
         jitter, factor = self.jitter, self.slow_factor
         times, late = self._drawn or jitter.of_step(self.spec.seed, self.name, self.step or 0)
         self._drawn = times, 0.0
-        seconds = factor * times * share * self.spec.device_ms / 1000 + (factor - 1) * busy + late
-        if seconds > 0:
-            time.sleep(seconds)
+        return factor * times * share * self.spec.device_ms / 1000 + (factor - 1) * busy + late
 
     def watch(self, model: Any, optimizer: Any = None) -> Any:
         """Watch a training loop of your own, which stays as it is. One line before it:

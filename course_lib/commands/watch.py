@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,7 +17,7 @@ from rich.text import Text
 from course_lib.errors import SpecError
 from course_lib.record.saved import saved_runs
 from course_lib.widgets.board import pictures
-from course_lib.widgets.board.plots import NAMES, runs
+from course_lib.widgets.board.plots import NAMES, NOTHING, runs
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
@@ -79,7 +80,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
     for lane in lanes:
         line = Text()
         at = 0
-        for first, last, what in runs(lane.cells):
+        for first, last, what in runs(np.where(lane.hidden == NOTHING, lane.cells, lane.hidden)):
             shade = SHADE[NAMES[what]]
             line.append(" " * (first - at)).append(shade.mark * (last - first), shade.color)
             at = last

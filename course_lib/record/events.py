@@ -11,13 +11,17 @@ import threading
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint")
+PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint", "hidden")
 STATES = ("starting", "running", "done", "failed", "killed")
 ACTIVE = ("starting", "running")  # the states of a run or a task that is not over
 
 
 class Phase(NamedTuple):
-    """What a task did from `start` to `end` in a step; `what` is one of `PHASES`."""
+    """What a task did from `start` to `end` in a step; `what` is one of `PHASES`.
+
+    A `reduce` may go on beside the `compute` of its task. No task records `hidden`: that is the
+    part of a reduction which did (see `waits.py`).
+    """
 
     task: str
     step: int

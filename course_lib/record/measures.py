@@ -25,12 +25,13 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
+EXCHANGE = ("reduce", "hidden")  # what of an exchange a task waited for, and what it did not
 
 
 def table(trace: Trace) -> str:
     """Where each task's time went, as text: seconds in each phase, and the share of the time from
     the task's first phase to its last. What is missing to 100 % is in no phase: a parameter server
-    had nothing to do then.
+    had nothing to do then. If any exchange was hidden: for how long, beside computing.
     """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     spans: dict[str, tuple[float, float]] = {}
@@ -38,12 +39,29 @@ def table(trace: Trace) -> str:
         spent[p.task][p.what] += p.end - p.start
         first, last = spans.get(p.task, (p.start, p.end))
         spans[p.task] = min(first, p.start), max(last, p.end)
-    rows = [["", *SHOWN]]
+    hidden = any("hidden" in times for times in spent.values())
+    rows = [["", *SHOWN, *["hidden"] * hidden]]
     for task in sorted(spent, key=task_key):
         whole = spans[task][1] - spans[task][0] or 1.0
         times = [spent[task][what] for what in SHOWN]
-        rows.append([task, *(f"{seconds:.2f} s {seconds / whole:4.0%}" for seconds in times)])
+        shares = [f"{seconds:.2f} s {seconds / whole:4.0%}" for seconds in times]
+        rows.append([task, *shares, *[f"{spent[task]['hidden']:.2f} s"] * hidden])
     return text.table(rows, right=True)
+
+
+def exchange_ms(trace: Trace) -> dict[str, float]:
+    """Milliseconds of a step in which a task exchanged something with others, the mean over tasks
+    and steps: `hidden` behind its computing, and `exposed`. Waits for tasks that had not come yet
+    are in neither. Empty if nothing was exchanged.
+    """
+    found = [p for p in with_waits(trace) if p.what in EXCHANGE]
+    steps = len({(p.task, p.step) for p in found})
+    spent = {what: sum(p.end - p.start for p in found if p.what == what) for what in EXCHANGE}
+    return {
+        name: round(1000 * spent[what] / steps, 2)
+        for name, what in (("hidden", "hidden"), ("exposed", "reduce"))
+        if steps
+    }
 
 
 class IdleTime:
@@ -161,21 +179,23 @@ def median_step(trace: Trace) -> float:
 
 
 def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
-    """Seconds a synchronous step should take: the longest compute of all tasks, then the exchange,
-    then the update (each the median over the steps).
+    """Seconds a synchronous step should take: the longest compute of all tasks, then what of the
+    exchange is not hidden behind it, then the update (each the median over the steps).
 
     `slowest`: a factor for the compute time, for a slowest task that is that many times slower.
     Steps 0 to 5 are left out, since the first ones compile; NaN if no later step has both a
     `compute` and an `apply`.
     """
-    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    times: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for p in with_waits(trace):
         if p.step > 5:
-            times[p.what][p.task].append(p.end - p.start)
-    longest = {what: max(map(statistics.median, tasks.values())) for what, tasks in times.items()}
+            times[p.what, p.task][p.step] += p.end - p.start
+    longest: dict[str, float] = defaultdict(float)
+    for (what, _), steps in times.items():
+        longest[what] = max(longest[what], statistics.median(steps.values()))
     if not {"compute", "apply"} <= longest.keys():
         return math.nan
-    return slowest * longest["compute"] + longest.get("reduce", 0.0) + longest["apply"]
+    return slowest * longest["compute"] + longest["reduce"] + longest["apply"]
 
 
 def seconds_to(trace: Trace) -> dict[str, float]:
@@ -266,7 +286,7 @@ def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
     """
     exchanges: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for p in with_waits(trace):
-        if p.what == "reduce":
+        if p.what in EXCHANGE:
             exchanges[p.step].append((p.start, p.end))
 
     def progress(at: float) -> float:

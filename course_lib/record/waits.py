@@ -1,13 +1,15 @@
-"""Waits: who waited for whom in a reduction, and what ended each wait.
+"""Waits: who waited for whom in a reduction, and what ended each wait; and which exchanges nobody
+waited for.
 
 A worker in a synchronous reduction cannot tell waiting for the others from the exchange itself. A
-trace can, because it has the events of all workers on one clock.
+trace can, because it has the events of all workers on one clock. It also tells which part of an
+exchange was `hidden`: went on while its task computed, and so made no step longer.
 """
 
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -21,7 +23,8 @@ SLACK = 1e-3  # seconds: times inside a TensorFlow graph come from another clock
 
 def with_waits(trace: Trace) -> list[Phase]:
     """All phases of a trace. Where workers meet in a reduction, each `reduce` becomes a `wait`,
-    which lasts until the last of them has come, and the exchange.
+    which lasts until the last of them has come, and the exchange, of which a part may be `hidden`.
+    Without the hidden ones, the phases of a task do not overlap.
     """
     reductions = Reductions()
     reductions.add(trace.all(Phase), trace.all(Update))
@@ -108,7 +111,8 @@ def in_lockstep(phases: Iterable[Phase]) -> bool:
 
 
 def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase]:
-    """The phases, with each `reduce` split into the wait and the exchange after it.
+    """The phases, with each `reduce` split into the wait and the exchange after it, and what of
+    these went on beside computing (see `beside`).
 
     `named`: the updates that name the workers whose gradients went into them (`Update.workers`).
     Workers named in one update wait for each other, and for no other worker. None if no update of
@@ -133,15 +137,41 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
             if who <= index.keys():
                 came = max(phases[index[task]].start for task in who)
                 last |= {index[task]: max(came, last.get(index[task], came)) for task in who}
+    computes: dict[tuple[str, int], list[Phase]] = defaultdict(list)
+    for p in phases:
+        if p.what == "compute":
+            computes[p.task, p.step].append(p)
     found: list[Phase] = []
+    until: dict[tuple[str, int], float] = defaultdict(float)  # when the exchanges before were over
     for i, p in enumerate(phases):
-        came = last.get(i, p.start)
+        if p.what != "reduce":
+            found.append(p)
+            continue
+        came, here = last.get(i, p.start), (p.task, p.step)
         # a worker that left before the last one came did not wait for it
         ready = came if p.start < came <= p.end else p.start
         if ready > p.start:
-            found.append(p._replace(what="wait", end=ready))
-        found.append(p._replace(start=ready))
+            found += beside(p._replace(what="wait", end=ready), computes[here], until[here])
+        found += beside(p._replace(start=ready), computes[here], until[here])
+        until[here] = max(until[here], p.end)
     return found
+
+
+def beside(p: Phase, computes: Iterable[Phase], since: float) -> Iterator[Phase]:
+    """A wait or an exchange in which its task may have computed at the same time, in parts: what
+    went on beside a `compute` is `hidden`, and a wait beside it is none. What lies before `since`,
+    when an earlier exchange was over, is left out.
+    """
+    at = max(p.start, since)
+    for c in computes:
+        if at < c.end and c.start < p.end:
+            if at < c.start:
+                yield p._replace(start=at, end=c.start)
+            if p.what == "reduce":
+                yield p._replace(what="hidden", start=max(at, c.start), end=min(c.end, p.end))
+            at = c.end
+    if at < p.end or at == p.start:
+        yield p._replace(start=at)
 
 
 class Wait(NamedTuple):
@@ -166,7 +196,7 @@ def waits(phases: Sequence[Phase]) -> list[Wait]:
     meetings: dict[tuple[int, float], set[str]] = defaultdict(set)
     waited: dict[tuple[int, float], set[str]] = defaultdict(set)
     for p in phases:
-        if p.what == "reduce":
+        if p.what in ("reduce", "hidden"):
             meetings[p.step, p.start].add(p.task)
         elif p.what == "wait":
             waited[p.step, p.end].add(p.task)
@@ -194,8 +224,10 @@ class _Ends:
                 self._pushes[p.step].append(p)
 
     def of(self, task: str, at: float) -> Phase | None:
-        """The phase that a task had finished last at a time."""
+        """The phase that a task had finished last at a time, or that it was in."""
         i = bisect_right(self._of_task[task], at, key=attrgetter("end"))
+        if now := [p for p in self._of_task[task][i : i + 1] if p.start < at]:
+            return now[0]
         return self._of_task[task][i - 1] if i else None
 
     def within(self, wait: Phase) -> Phase | None:

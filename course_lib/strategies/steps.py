@@ -19,6 +19,7 @@ for a GPU, stamps inside of a graph) is in `torch/steps.py` and `tensorflow/step
 """
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,7 @@ class TrainingStep(ABC):
         self.evaluate_at = 0
         self._beside: list[Span] = []
         self._exchanged: float | None = None  # seconds, in the computing that goes on
+        self._owed = self._slept = 0.0  # seconds of device time, in that computing too
         self._computed: float | None = None  # when that ended, if the clock after it is too late
         self._end = clock()  # of the last phase
 
@@ -133,28 +135,45 @@ class TrainingStep(ABC):
 
     @contextlib.contextmanager
     def computing(self, part: float = 1.0) -> Iterator[None]:
-        """The forward pass, the backward pass, or both; it begins with the emulated device time.
+        """The forward pass, the backward pass, or both, with the emulated device time.
 
         `part`: which part of a step's work this is, where a task does only a part of it at a time.
         An exchange in the middle of it (`exchanging`) divides the phase in two. Where reductions
         went on beside it (`reduced_beside`), it ends when the last of them begins: by then all
         gradients were there.
         """
-        self._end = clock()
-        self.task.pace(min(self._busy[part]), part)
-        begun, self._exchanged = clock(), 0.0
-        yield
+        begun = self._end = clock()
+        self._owed, self._slept = self.task.delay(min(self._busy[part]), part), 0.0
+        self._exchanged = 0.0
+        with self.emulating():
+            yield
         if self.failure:
             raise self.failure
+        self.sleep(self._owed)  # what no layer has taken
         end, self._computed = self._computed or self.now(), None
         beside, self._beside = sorted(self._beside), []
         if beside:
             end = beside[-1][0]
-        self._busy[part].append(end - begun - self._exchanged)
+        self._busy[part].append(end - begun - self._slept - self._exchanged)
         self._exchanged = None
         self._record("compute", self._end, end)
         for span in beside:
             self._record("reduce", *span)
+
+    @contextlib.contextmanager
+    def emulating(self) -> Iterator[None]:
+        """The device time that is owed passes before the block, or inside of it."""
+        self.sleep(self._owed)
+        yield
+
+    def sleep(self, seconds: float) -> float:
+        """Sleep for so many of the seconds that are owed; return how many it took."""
+        begun = clock()
+        if (seconds := min(seconds, self._owed)) > 0:
+            time.sleep(seconds)
+        took = clock() - begun
+        self._owed, self._slept = self._owed - took, self._slept + took
+        return took
 
     @contextlib.contextmanager
     def exchanging(self) -> Iterator[None]:

@@ -20,15 +20,16 @@ def summarize(run: Run) -> dict[str, Any]:
     see `utilization`. `all_reduce` is as the plan says. `seconds` are counted from `start`;
     `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
     task to a hash of the parameters it ended with: equal digests are equal to the last bit.
-    `variables_on`: bytes of parameters by the device that the runtime names;
-    `optimizer_state_on`: those of the optimizer's state. `staleness`: how many
-    updates had how many others between their read and their write. `idle_share`: the part of the
-    time from a task's first phase to its last in which it waited for others. (A race and the boards
-    count it from the start of the clock, which leaves out the first step.) `wire_bytes_per_step`:
-    what each task and each host `sent` and `received` in a step, counted by the kernel; None where
-    there are no hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64
-    KB of the frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each
-    epoch were read, how many of these more than once, and how many never.
+    `variables_on`: bytes of parameters by the device that the runtime names; `optimizer_state_on`:
+    those of the optimizer's state. `staleness`: how many updates had how many others between their
+    read and their write. `exchange_ms`: of a step, how many milliseconds of exchange were `hidden`
+    behind computing, and how many were `exposed`. `idle_share`: the part of the time from a task's
+    first phase to its last in which it waited for others. (A race and the boards count it from the
+    start of the clock, which leaves out the first step.) `wire_bytes_per_step`: what each task and
+    each host `sent` and `received` in a step, counted by the kernel; None where there are no hosts
+    whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
+    frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
+    read, how many of these more than once, and how many never.
     """
     spec, trace, values = run.spec, run.trace, run.values
     digest = Digest.of(spec, trace)
@@ -73,6 +74,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
+        "exchange_ms": measures.exchange_ms(trace),
         "seconds": {
             name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()
         },

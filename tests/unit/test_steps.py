@@ -104,7 +104,12 @@ def test_an_exchange_beside_computing_that_fails_ends_the_step_with_its_own_erro
 def test_a_slowed_task_takes_longer_over_device_time_and_what_it_computed() -> None:
     step, _ = toy(device_ms=4)
     paced: list[tuple[float, float]] = []
-    step.task.pace = lambda busy=0.0, share=1.0: paced.append((busy, share))  # type: ignore[method-assign]
+
+    def delay(busy: float, share: float) -> float:
+        paced.append((busy, share))
+        return 0.0
+
+    step.task.delay = delay  # type: ignore[method-assign]
     step.begin()
     for part in (1.0, 0.5, 1.0):
         with step.computing(part):

@@ -8,6 +8,7 @@ DDP checks their annotations, so these must not be strings.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch.futures import Future
 from course_lib.strategies.torch.steps import TorchStep
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
+Outcome = Callable[[], Any]
+"""Raises what went wrong in an all-reduce, if anything did."""
 
 
 class LossAmongGradients(torch.nn.Module):
@@ -44,51 +47,56 @@ class LossAmongGradients(torch.nn.Module):
 
 
 def averaging(step: TorchStep) -> Hook:
-    """The hook for the all-reduce of this run."""
-    return _scheduled(step) if step.task.schedule else _native(step)
+    """The hook for the all-reduce of this run.
 
-
-def _native(step: TorchStep) -> Hook:
-    """What DDP does without a hook: the all-reduce of the process group."""
-    workers = dist.get_world_size()
+    With `overlap`, that of a bucket starts as soon as the backward pass has filled it; without, all
+    of them start when the last is full, as the pass is over then.
+    """
+    workers, reduce = dist.get_world_size(), _scheduled(step) if step.task.schedule else _native
+    full: list[tuple[torch.Tensor, Future[torch.Tensor]]] = []
 
     def start(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        begun = step.now()
-
-        def end(future: Future[list[torch.Tensor]]) -> torch.Tensor:
-            step.reduced_beside(begun)
-            return future.value()[0]
-
         share = bucket.buffer().div_(workers)
-        return dist.all_reduce(share, async_op=True).get_future().then(end)
+        mean: Future[torch.Tensor] = Future(devices=[step.device] if share.is_cuda else [])
+        full.append((share, mean))
+        if step.spec.overlap or bucket.is_last():
+            for each in full:
+                reduce(each[0], partial(end, *each, step.now()))
+            full.clear()
+        return mean
+
+    def end(share: torch.Tensor, mean: Future[torch.Tensor], begun: Any, outcome: Outcome) -> None:
+        try:
+            outcome()
+            step.reduced_beside(begun)
+        except Exception as error:  # a future would make it a RuntimeError that speaks of tensors
+            step.failure = error
+        mean.set_result(share)
 
     return start
 
 
-def _scheduled(step: TorchStep) -> Hook:
-    """The mean of each bucket by the schedule of the run.
+def _native(share: torch.Tensor, end: Callable[[Outcome], None]) -> None:
+    """The all-reduce of the process group, as DDP starts it without a hook."""
+    dist.all_reduce(share, async_op=True).get_future().then(lambda future: end(future.value))
 
-    The exchange goes on in a thread beside the backward pass, one bucket after the other in the
-    order in which they are filled, which is the same on all workers.
+
+def _scheduled(step: TorchStep) -> Callable[[torch.Tensor, Callable[[Outcome], None]], None]:
+    """The all-reduce by the schedule of the run.
+
+    It goes on in a thread beside the backward pass, one bucket after the other in the order in
+    which they are filled, which is the same on all workers.
     """
     assert step.task.schedule
     schedule, group = step.task.schedule, step.task.group()
     thread = ThreadPoolExecutor(1, "lockstep-exchange")
 
-    def start(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        begun, share = step.now(), bucket.buffer().div_(schedule.workers)
-        future: Future[torch.Tensor] = Future(devices=[step.device] if share.is_cuda else [])
-        thread.submit(exchange, share, begun, future)
-        return future
+    def exchange(share: torch.Tensor) -> None:
+        here = share.cpu()  # the tensor itself, where it is on the CPU already
+        group.execute(schedule, here.numpy())
+        share.copy_(here)
 
-    def exchange(share: torch.Tensor, begun: float, future: Future[torch.Tensor]) -> None:
-        try:
-            here = share.cpu()  # the tensor itself, where it is on the CPU already
-            group.execute(schedule, here.numpy())
-            share.copy_(here)
-            step.reduced_beside(begun)
-        except Exception as error:  # a future would make it a RuntimeError that speaks of tensors
-            step.failure = error
-        future.set_result(share)
+    def reduce(share: torch.Tensor, end: Callable[[Outcome], None]) -> None:
+        thread.submit(exchange, share).add_done_callback(lambda future: end(future.result))
 
-    return start
+    return reduce

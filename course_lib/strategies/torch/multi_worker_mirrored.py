@@ -67,9 +67,15 @@ def worker(task: Task) -> dict[str, Any]:
     model = model_of(task)
     step = TorchStep(task, model)
     replica = LossAmongGradients(step)  # called, it returns the loss, which travels along
-    # What differs from `naive`: DDP averages inside of `backward`. One flag saves a copy; the other
-    # leaves the statistics of batch normalisation to each replica, and saves a message a step.
-    ddp = DistributedDataParallel(replica, gradient_as_bucket_view=True, broadcast_buffers=False)
+    # What differs from `naive`: DDP averages inside of `backward`, in buckets of so many MiB. One
+    # flag saves a copy; the other leaves the statistics of batch normalisation to each replica, and
+    # saves a message a step.
+    ddp = DistributedDataParallel(
+        replica,
+        bucket_cap_mb=task.spec.bucket_mb,
+        gradient_as_bucket_view=True,
+        broadcast_buffers=False,
+    )
     ddp.register_comm_hook(None, averaging(step))  # DDP's all-reduce, or ours, with its times
     while step.begin():
         inputs, targets = step.read(task.index, task.spec.workers)

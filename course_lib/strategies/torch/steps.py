@@ -8,7 +8,7 @@ height, width), and images have their channels first.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.nn.utils import get_total_norm
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import TrainingStep, fastest
+from course_lib.strategies.torch.device_time import Layers
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
 from course_lib.workloads.workload import Outputs, Workload
@@ -222,6 +223,7 @@ class TorchStep(TrainingStep):
         home = next(model.parameters()).device
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
+        self._layers = Layers(self.sleep)
         self.loss_of = loss_of(self.workload)
 
     def begin(self, number: int | None = None) -> bool:
@@ -242,6 +244,12 @@ class TorchStep(TrainingStep):
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         inputs, targets = self.workload.train.take(indices)
         return tensor(inputs, self.device), tensor(targets, self.device)
+
+    @contextmanager
+    def emulating(self) -> Iterator[None]:
+        """The device time passes in the layers, by their FLOPs."""
+        with self._layers.taking(self._owed):
+            yield
 
     def backward(
         self,

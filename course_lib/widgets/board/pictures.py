@@ -13,11 +13,12 @@ from course_lib.widgets.board.plots import COLUMNS, NAMES, Lane, Panel, TimeWind
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
-from course_lib.widgets.kit.palette import FATE, SHADE, entrant
+from course_lib.widgets.kit.palette import FATE, SHADE, THIN, entrant
 
 WIDTH, GAP, LANE = 1200, 32, 26  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
 LEFT, RIGHT, TOP, BOTTOM = 36, 14, 30, 24  # room around the lines of a chart
+LEGEND = (*measures.SHOWN, "hidden", *FATE)
 BINS = 12  # of the histogram of staleness; the last takes what is beyond
 
 
@@ -45,7 +46,7 @@ def frame(prefix: str) -> Markup:
     tiles = svg.patterns(prefix)
     hidden = element("svg", tiles, width=0, height=0, style="position:absolute", aria_hidden="true")
     legend = []
-    for name in (*measures.SHOWN, *FATE):
+    for name in LEGEND:
         box = svg.swatch(0, 0, name, prefix)
         sample = element("svg", box, width=22, height=14, aria_hidden="true")
         legend.append(element("span", sample, term(name, SHADE[name].meaning)))
@@ -91,7 +92,7 @@ def _block(view: View, number: int, prefix: str) -> Markup:
 def _row(lane: Lane, prefix: str) -> Markup:
     """One lane; `data-` attributes say the same as the picture."""
     tip = f"made {lane.factor:g} times slower" if lane.factor > 1 else None
-    cells = bars(lane.cells, (0, 0, COLUMNS, 18), prefix)
+    cells = bars(lane, (0, 0, COLUMNS, 18), prefix)
     said = f"{lane.name}: {lane.note}"
     drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=said)
     parts = [element("span", lane.name, title=tip), drawn, element("span", lane.note)]
@@ -168,7 +169,7 @@ def still(view: View) -> str:
         side, end = _side(view, number, number % in_a_row * (width + GAP), y, width, prefix)
         parts.append(side)
         bottom = max(bottom, end)
-    parts.append(svg.legend((*measures.SHOWN, *FATE), (112, bottom + 16), prefix, columns=9))
+    parts.append(svg.legend(LEGEND, (112, bottom + 16), prefix, columns=9))
     width, height = WIDTH + 48, bottom + 58
     return svg.picture(
         width,
@@ -208,7 +209,7 @@ def _side(
         parts += [
             svg.text(left - 8, top + 16, lane.name, class_="ink", text_anchor="end"),
             svg.rect(left, top, across, LANE - 4, class_="lane"),
-            bars(lane.cells, (left, top, across, LANE - 4), prefix),
+            bars(lane, (left, top, across, LANE - 4), prefix),
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         top += LANE
@@ -218,15 +219,19 @@ def _side(
     return join(parts), top + 34
 
 
-def bars(cells: np.ndarray, box: tuple[float, float, float, float], prefix: str) -> list[Markup]:
-    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height)."""
+def bars(lane: Lane, box: tuple[float, float, float, float], prefix: str) -> list[Markup]:
+    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height). What is
+    hidden is a thin bar below.
+    """
     x, y, width, height = box
-    unit = width / len(cells)
+    unit = width / len(lane.cells)
     boxes: dict[int, list[str]] = {}
-    for first, last, what in runs(cells):
-        across = f"{(last - first) * unit:.4g}"
-        box_path = f"M{x + first * unit:.5g} {y:g}h{across}v{height:g}h-{across}z"
-        boxes.setdefault(what, []).append(box_path)
+    for cells, part in ((lane.cells, 1.0), (lane.hidden, THIN)):
+        top, down = y + (1 - part) * height, part * height
+        for first, last, what in runs(cells):
+            across = f"{(last - first) * unit:.4g}"
+            box_path = f"M{x + first * unit:.5g} {top:g}h{across}v{down:g}h-{across}z"
+            boxes.setdefault(what, []).append(box_path)
     return [svg.path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
 
 

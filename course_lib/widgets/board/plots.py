@@ -74,19 +74,21 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 
 COLUMNS = 600
-NAMES = (*measures.SHOWN, "checkpoint", *FATE)
+NAMES = (*measures.SHOWN, "hidden", "checkpoint", *FATE)
 STEPS = 8  # of the slowest worker, that should fit into a lane
 NOTHING = -1  # a column in which no phase was recorded
 
 
 class Lane(NamedTuple):
     """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
-    `NOTHING`; `waited`: share of the window; `fate`: `paused`, `killed` or `cut` if the task is
-    now, else empty; `factor`: how many times slower it was made.
+    `NOTHING`; `hidden`: the same for exchanges beside computing; `waited`: share of the window;
+    `fate`: `paused`, `killed` or `cut` if the task is now, else empty; `factor`: how many times
+    slower it was made.
     """
 
     task: str
     cells: np.ndarray
+    hidden: np.ndarray
     waited: float
     fate: str
     factor: float
@@ -137,15 +139,16 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
     for task in digest.tasks:
         seen = (p for p in shown if p.end > window.begin and p.start < window.end)
         mine = [p for p in seen if p.task == task]
-        cells = np.full(columns, NOTHING, np.int8)
+        cells, hidden = np.full((2, columns), NOTHING, np.int8)
         for p in sorted(mine, key=lambda p: p.start - p.end):
-            _paint(cells, window, p.start, p.end, p.what)
+            _paint(hidden if p.what == "hidden" else cells, window, p.start, p.end, p.what)
         fate = ""
         for what, start, end in digest.fates(task):
             if start < window.end and end > window.begin:
                 _paint(cells, window, start, end, what)
             fate = what if math.isinf(end) else fate
-        found.append(Lane(task, cells, idle.share.get(task, 0.0), fate, digest.factor(task)))
+        share = idle.share.get(task, 0.0)
+        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task)))
     return found
 
 

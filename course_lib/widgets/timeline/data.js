@@ -78,6 +78,11 @@ function whatOf(data, phase) {
   return data.phases[data.what[phase]][0];
 }
 
+/** An exchange beside computing, drawn as a thin bar over it. */
+function isHidden(data, phase) {
+  return whatOf(data, phase) === "hidden";
+}
+
 /** Seconds in a unit that suits them. */
 function duration(seconds) {
   const [factor, unit] = seconds >= 1 ? [1, "s"] : seconds >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
@@ -93,6 +98,7 @@ function size(bytes) {
 function tellPhase(data, i) {
   const what = whatOf(data, i);
   const lines = [`${data.lanes[laneOf(data, i)]} · step ${data.step[i]}`, `${what}: ${duration(data.end[i] - data.start[i])}`];
+  if (isHidden(data, i)) lines.push("Beside computing: it made the step no longer.");
   const wait = data.waits.get(i);
   const update = data.updates.get(i);
   if (what === "wait" && !wait) lines.push("No other task finished anything meanwhile: it waited for the network or a core.");

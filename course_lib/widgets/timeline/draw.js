@@ -1,6 +1,7 @@
 /* Drawing: what is in view, and nothing else, so that a frame costs the same for a long trace as for a short one. */
 
 const AXIS = 46; // px above the lanes: steps, then seconds
+const THIN = 0.35; // of a lane's height: the bar of what is hidden
 const MANY = 3000; // messages in view; of more only a part is drawn
 const FAULT = "#D55E00"; // Okabe and Ito's vermilion, with a mark beside it
 const MARKS = { slowed: "slowed", jittered: "jittered", paused: "paused", killed: "✕ killed", failed: "✕ failed", cut: "✕ cut off", linked: "link changed" };
@@ -100,8 +101,10 @@ function drawLane(g, data, lane, y, height, view, look, faults) {
   else
     for (let i = low; i < high; i++) {
       const [a, b] = [Math.max(x(data.start[i]), view.left - 1), Math.min(x(data.end[i]), view.left + view.width + 1)];
+      const tall = height * (isHidden(data, i) ? THIN : 1);
       g.fillStyle = look.fills[data.what[i]];
-      g.fillRect(a, y, Math.max(b - a - (b - a > 3 ? 0.75 : 0), 0.8), height);
+      g.fillRect(a, y + height - tall, Math.max(b - a - (b - a > 3 ? 0.75 : 0), 0.8), tall);
+      if (tall < height) continue;
       const tags = faults.filter((f) => f.lane === lane && f.text && f.left < b && f.left + f.wide > a);
       const free = Math.max(a, ...tags.map((tag) => tag.left + tag.wide));
       if (height >= 20) label(g, data, i, free, b, y, height);
@@ -132,6 +135,7 @@ function drawShares(g, data, low, high, y, height, view, look, lanes = 1) {
   const kinds = data.phases.length;
   const spent = new Float32Array(Math.ceil(view.width) * kinds);
   for (let i = low; i < high; i++) {
+    if (isHidden(data, i)) continue;
     const from = Math.max(0, x(data.start[i]) - view.left);
     const to = Math.min(view.width, x(data.end[i]) - view.left);
     for (let px = Math.floor(from); px < to; px++) spent[px * kinds + data.what[i]] += Math.min(to, px + 1) - Math.max(from, px);

@@ -11,7 +11,7 @@ from course_lib.record.events import Lifecycle, Message, task_key
 from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 from course_lib.widgets.kit import Inside, Markup, svg
-from course_lib.widgets.kit.palette import ALARM, INK, PHASE
+from course_lib.widgets.kit.palette import ALARM, INK, PHASE, THIN
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 90, 940, 34, 52
 LETTER = 8  # the width of a bold letter, on average at most
@@ -38,8 +38,9 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
     for p in phases:
         words = f"{p.task}, step {p.step}: {p.what} {1000 * (p.end - p.start):.1f} ms"
         x, width = LEFT + (p.start - start) * scale, max((p.end - p.start) * scale, 0.8)
-        fill = f"url(#ls-{p.what})"
-        parts.append(svg.rect(x, top[p.task] + 3, width, LANE - 6, svg.title(words), fill=fill))
+        fill, height = f"url(#ls-{p.what})", (LANE - 6) * (THIN if p.what == "hidden" else 1)
+        y = top[p.task] + LANE - 3 - height
+        parts.append(svg.rect(x, y, width, height, svg.title(words), fill=fill))
     for e in trace.all(Lifecycle):
         if e.state in MARKED_STATES and start <= e.at <= end and e.task in tasks:
             x, y = LEFT + (e.at - start) * scale, top[e.task]

@@ -1,0 +1,167 @@
+"""Device time by layer, and exchanges that hide behind it, in real processes."""
+
+import functools
+import itertools
+from typing import Any
+
+import pytest
+
+from course_lib import start
+from course_lib.cluster.run import Run
+from course_lib.record import measures
+from course_lib.record.events import Phase
+
+BUCKET = 0.01  # MiB: each of the eight layers of digits_deep, of 16 KiB, fills one
+MS = 80.0
+
+
+@functools.cache
+def trained(late: float = 1.0, **fields: Any) -> Run:
+    """A run of two workers with buckets of one layer each, when it is over; the second worker may
+    be `late` by a factor.
+    """
+    usual = {"workers": 2, "workload": "digits_deep", "steps": 5, "bucket_mb": BUCKET}
+    slow = {"worker:1": late}
+    with start("multi_worker_mirrored", framework="torch", slow=slow, **usual, **fields) as run:
+        return run.wait()
+
+
+def begun(run: Run, what: str) -> list[list[float]]:
+    """When the phases of a kind began in each later step of worker 0, counted from the beginning of
+    its compute in shares of that.
+    """
+    found = []
+    for step in range(2, run.spec.steps):
+        mine = run.trace.all(Phase, "worker:0", step=step)
+        compute = next(p for p in mine if p.what == "compute")
+        whole = compute.end - compute.start
+        found.append(sorted((p.start - compute.start) / whole for p in mine if p.what == what))
+    return found
+
+
+@pytest.mark.parametrize("all_reduce", ["native", "ring"])
+def test_buckets_leave_while_earlier_layers_are_computed_or_when_all_are(all_reduce: str) -> None:
+    """A third of the device time is the forward pass. The last layer's gradients are there soon
+    after it, the others' follow through the rest; the last bucket is full when the pass is over.
+    """
+    beside, after = (
+        trained(device_ms=MS, all_reduce=all_reduce, overlap=overlap) for overlap in (True, False)
+    )
+    for starts in begun(beside, "reduce"):
+        assert len(starts) > 4
+        assert 0.3 < starts[0] < 0.7 and starts[-1] == pytest.approx(1)
+        assert all(b - a < 0.4 for a, b in itertools.pairwise(starts))
+    for starts in begun(after, "reduce"):
+        assert len(starts) == len(begun(beside, "reduce")[0]) and min(starts) > 0.9
+    hidden = [measures.exchange_ms(run.trace)["hidden"] for run in (beside, after)]
+    assert hidden[0] > 3 * hidden[1]
+
+
+def test_with_overlap_or_without_and_with_device_time_or_without_the_weights_are_the_same() -> None:
+    runs = [
+        trained(device_ms=MS, all_reduce="native"),
+        trained(device_ms=MS, all_reduce="native", overlap=False),
+        trained(),
+        trained(overlap=False),
+        trained(device_ms=5, late=3.0),
+    ]
+    digests = [run.result["parameter_digest"] for run in runs]
+    assert all(digest == digests[0] for digest in digests)
+
+
+# --- device time by layer, in a process that has PyTorch ---
+
+
+def layers_of_models(task: Any) -> dict[str, Any]:
+    """Model -> its layers by class, each with the parts of the time slept in it: forward, backward.
+
+    Nothing is really slept: what is to be slept is noted with the layer that has just been
+    computed, or is about to be.
+    """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    from course_lib.strategies.torch.device_time import Layers
+
+    class Twice(nn.Module):
+        """One layer that is called twice, and its weight a third time, by a function."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.linear(self.layer(self.layer(x)), self.layer.weight)
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(checkpoint(self.first, x, use_reentrant=False))
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.out = nn.Linear(8, 1)
+
+        def forward(self, x: Any) -> Any:
+            x = x[:, None].expand(-1, 4, -1)
+            return self.out(self.attention(x, x, x)[0])
+
+    frozen = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    frozen[0].requires_grad_(False)
+    models = {
+        "sequential": nn.Sequential(
+            nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 24), nn.LayerNorm(24)
+        ),
+        "convolution": nn.Sequential(
+            nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.ReLU(inplace=True)
+        ),
+        "twice": Twice(),
+        "checkpointed": Checkpointed(),
+        "attention": Recurrent(),
+        "frozen": frozen,
+        "none": nn.LayerNorm(8),
+    }
+    found: dict[str, Any] = {}
+    for name, model in models.items():
+        slept: list[float] = []
+        layers = Layers(lambda seconds, slept=slept: slept.append(seconds) or seconds)
+
+        def step(model: Any = model, layers: Any = layers, seconds: float = 9.0) -> None:
+            with layers.taking(seconds):
+                for _ in range(2):  # the gradients of two parts of a batch add up
+                    model(torch.rand(4, 8)).square().mean().backward()
+
+        step(seconds=0.0)
+        assert layers._shares is None and not slept  # no device time: no hooks, nothing counted
+        step()
+        assert slept == [9.0]  # at once, while the products are counted
+        slept.clear()
+        step()
+        found[name] = [round(seconds, 6) for seconds in slept]
+        slept.clear()
+        step(seconds=0.0)
+        model.eval()
+        model(torch.rand(4, 8))
+        assert not slept
+    return found
+
+
+def test_each_layer_takes_its_share_of_the_device_time_whatever_the_model() -> None:
+    """Of 9 s, 3 pass forward and 6 backward, in each of two passes a half of them."""
+    with start(layers_of_models, framework="torch", workers=1) as run:
+        (found,) = run.wait().values.values()
+    quarter = [3 / 8, 9 / 8, 18 / 8, 6 / 8]  # layers of 1 and 3 parts, forth and back
+    assert found["sequential"] == pytest.approx(2 * quarter)
+    assert found["convolution"] == pytest.approx(2 * [3 / 2, 3])
+    assert found["twice"] == pytest.approx(2 * [0.5, 0.5, 0.5, 1, 1, 1])
+    # the first layer is called again in the backward pass; its time is shared by both calls
+    assert found["checkpointed"] == pytest.approx(2 * [0.375, 0.75, 1.5, 1.5, 0.375])
+    assert sum(found["attention"]) == pytest.approx(9) and len(found["attention"]) == 8
+    assert found["frozen"] == pytest.approx(2 * [0.75, 0.75, 3])  # no backward pass through it
+    assert found["none"] == [9.0]
