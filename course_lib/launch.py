@@ -56,7 +56,8 @@ def prepare(
 
     `spec` is complete and checked (see `catalog.spec_for`), `programs` are the functions of a
     learner's own run. `warm`: whether the framework is loaded already, found out if not given.
-    Raises `SpecError` if the tasks need more memory than is free.
+    Raises `SpecError` if the tasks need more memory than is free, or if the model cannot be trained
+    on their devices.
     """
     warm = nursery.is_warm(spec.framework) if warm is None else warm
     if programs is not None:
@@ -64,7 +65,7 @@ def prepare(
     strategy = catalog.find(spec.strategy)
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
-    notes = [Reason("model", f"{model.parameters:,} parameters", note) for note in model.notes]
+    notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
         made = f"{spec.steps * spec.workers:,}"

@@ -11,6 +11,7 @@ from course_lib import hardware, workloads
 from course_lib.cluster.run import Prepared, Run
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
+from course_lib.hardware import Reason
 from course_lib.spec import RunSpec
 from course_lib.workloads.workload import Sketch
 
@@ -25,6 +26,22 @@ def sketch(spec: RunSpec) -> Sketch:
     if known is None:
         known = workload.sketches[spec.framework] = _tried(spec)
     return known
+
+
+def reasons(spec: RunSpec, model: Sketch, device: str, servers: bool) -> list[Reason]:
+    """What a plan says of a model that is trained on a `device` (cpu or gpu), with parameter
+    `servers` or without. Raises `SpecError` if it cannot be.
+    """
+    said = list(model.notes)
+    if model.synchronized and spec.shares > 1:
+        if spec.framework == "torch" and device == "cpu":
+            text = "torch.nn.SyncBatchNorm works on GPUs only, and this run is on CPUs"
+            raise SpecError("workload", spec.workload, f"{text}: take torch.nn.BatchNorm1d or 2d")
+        whose = "all replicas, which exchange them in the forward pass"
+        if servers:
+            whose = "each worker's own share of a batch, as workers meet at parameter servers only"
+        said.append(f"Synchronized batch normalisation takes means and variances of {whose}.")
+    return [Reason("model", f"{model.parameters:,} parameters", each) for each in said]
 
 
 def _tried(spec: RunSpec) -> Sketch:

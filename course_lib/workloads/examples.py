@@ -12,6 +12,15 @@ import numpy as np
 
 from course_lib.errors import SpecError
 
+OTHERS = {
+    "as_numpy_iterator": "a tf.data.Dataset has no i-th example; make arrays of it: "
+    "x, y = map(np.stack, zip(*dataset.as_numpy_iterator())), with .unbatch() if it is batched",
+    "collate_fn": "a DataLoader makes batches, and so does each run: give its dataset, "
+    "loader.dataset",
+    "iloc": "of a table give arrays: (frame[inputs].to_numpy(), frame[target].to_numpy())",
+}
+"""What tells a kind of data that is not taken as it is -> what to give in its place."""
+
 Pair = tuple[np.ndarray, np.ndarray]
 """Inputs (count, *shape of one) and their targets (count, *shape of one)."""
 
@@ -24,17 +33,24 @@ class Examples:
     map-style datasets. Floats become float32, and whole numbers int64. Raises `SpecError` about
     `field` if there are none, if there are not as many targets as inputs, or if a number is NaN or
     infinite. Of a dataset, which may be larger than the memory, only the first example is looked
-    at.
+    at; each task has a dataset to itself, where all read the same arrays.
     """
 
     def __init__(self, given: Any, field: str = "examples") -> None:
         pair = isinstance(given, (tuple, list)) and len(given) == 2
+        kind = type(given).__name__
+        if cure := next((OTHERS[mark] for mark in OTHERS if hasattr(given, mark)), None):
+            raise SpecError(field, kind, cure)
         if not (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
             text = "(inputs, targets), or a dataset with a length whose items are such pairs"
-            raise SpecError(field, type(given).__name__, text)
+            raise SpecError(field, kind, text)
         self._dataset = None if pair else given
         if not pair and len(given):
-            first = given[0]
+            try:
+                first = given[0]
+            except Exception as error:
+                problem = f"its first item cannot be read ({type(error).__name__}: {error})"
+                raise SpecError(field, kind, problem) from None
             if not (isinstance(first, (tuple, list)) and len(first) == 2):
                 text = "(inputs, targets), or a dataset whose items are pairs (input, target)"
                 raise SpecError(field, f"items of type {type(first).__name__}", text)

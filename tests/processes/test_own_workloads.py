@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib import Run, Workload, race, start, workloads
+from course_lib import Run, Workload, hardware, race, start, workloads
 from course_lib.errors import SpecError
+from course_lib.launch import prepare
 from course_lib.record.events import Lifecycle
 from course_lib.strategies import catalog
 from course_lib.workloads.workload import digest
@@ -306,6 +307,8 @@ def test_batch_normalisation_is_trained_and_the_plan_says_what_it_sees() -> None
 
 
 def test_frozen_weights_stay_as_they_are() -> None:
+    from course_lib.strategies.torch.steps import build
+
     def builder() -> Any:
         from torch import nn
 
@@ -316,6 +319,54 @@ def test_frozen_weights_stay_as_they_are() -> None:
     for strategy in ("multi_worker_mirrored", "fully_sharded", "parameter_server"):
         run = start(strategy, workload=frozen, workers=2, steps=20).wait(60)
         assert run.result["parameters"] == 132  # of the second layer
+        before = build(frozen, run.spec.seed).state_dict()
+        same = {n: bool((before[n] == each).all()) for n, each in run.model().state_dict().items()}
+        assert same == {"0.weight": True, "0.bias": True, "2.weight": False, "2.bias": False}
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "parameter_server"])
+def test_frozen_keras_weights_stay_as_they_were_whatever_the_optimizer(strategy: str) -> None:
+    def builder() -> Any:
+        import keras
+
+        layers = [keras.layers.Dense(32, "relu", trainable=False), keras.layers.Dense(4)]
+        return keras.Sequential([keras.Input([20]), *layers])
+
+    frozen = Workload("frozen", **own_models.LARGEST, tensorflow=builder)
+    run = start(strategy, workload=frozen, workers=2, steps=5, optimizer="adamw").wait(60)
+    assert run.result["parameters"] == 132  # of the second layer
+    steps = importlib.import_module("course_lib.strategies.tensorflow.steps")
+    before, after = steps.build(frozen, run.spec.seed).get_weights(), run.model().get_weights()
+    assert [np.array_equal(a, b) for a, b in zip(before, after, strict=True)] == [True] * 2 + [
+        False
+    ] * 2
+
+
+def test_synchronized_batch_normalisation_makes_two_replicas_equal_one_device() -> None:
+    def in_keras() -> Any:
+        import keras
+        from keras import layers
+
+        norm = layers.BatchNormalization(synchronized=True)
+        return keras.Sequential([layers.Dense(32), norm, layers.ReLU(), layers.Dense(4)])
+
+    def in_torch() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(20, 32), nn.SyncBatchNorm(32), nn.Linear(32, 4))
+
+    both = {"torch": in_torch, "tensorflow": in_keras}
+    synced = Workload("synced", **own_models.LARGEST, **both, learning_rate=0.3)
+    fields: dict[str, Any] = {"framework": "tensorflow", "workload": synced}
+    alone = start("one_device", **fields, steps=10).wait(60)
+    two = start("mirrored", **fields, steps=10, workers=2).wait(60)
+    assert curve(two) == pytest.approx(curve(alone), rel=TOLERANCE)
+    assert "means and variances of all replicas" in str(two.plan)
+    servers = prepare(catalog.spec_for("parameter_server", **fields), hardware.probe())
+    assert "each worker's own share of a batch" in str(servers.plan)
+    if not hardware.probe().gpus:
+        with pytest.raises(SpecError, match="SyncBatchNorm works on GPUs only"):
+            start("multi_worker_mirrored", framework="torch", workload=synced)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads how Linux accounts for memory")

@@ -30,6 +30,11 @@ class Pairs:
         return [index, 2.0 * index], index
 
 
+def like(mark: str) -> Any:
+    """Data of another library, which have this attribute."""
+    return type("Like", (), {mark: None, "__len__": lambda self: 3})()
+
+
 def tensors() -> tuple[Any, Any]:
     """A pair that is like PyTorch's: not an array, but it can be made one."""
 
@@ -77,6 +82,10 @@ def test_a_dataset_is_asked_only_for_the_examples_of_a_batch() -> None:
         ({"train": X}, "train='items of type ndarray': .inputs, targets., or a dataset"),
         ({"loss": dict}, "loss='dict': a function, and this is a class: dict.. makes one"),
         ({"train": 3}, "train='int': .inputs, targets., or a dataset"),
+        ({"train": {"a": 1}}, r"train='dict': its first item cannot be read \(KeyError: 0\)"),
+        ({"train": like("iloc")}, "train='Like': of a table give arrays: .frame.inputs..to_numpy"),
+        ({"train": like("as_numpy_iterator")}, "a tf.data.Dataset has no i-th example; make arr"),
+        ({"test": like("collate_fn")}, "test='Like': a DataLoader makes batches.*loader.dataset"),
         ({"torch": None}, "a builder for torch or for tensorflow is missing"),
         ({"torch": 3}, "torch='int': a function without arguments"),
         ({"loss": "mse"}, "loss='mse': .*allowed: cross_entropy, mean_squared_error"),

@@ -25,8 +25,7 @@ from course_lib.workloads.workload import Sketch, training_flops
 
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch; "
-    "keras.layers.BatchNormalization(synchronized=True) takes them over all replicas, except with "
-    "parameter servers."
+    "keras.layers.BatchNormalization(synchronized=True) takes them over all replicas."
 )
 
 

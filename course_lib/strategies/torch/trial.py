@@ -70,12 +70,14 @@ def sketch(task: Task) -> Sketch:
     parts = [part for part in model.children() if trained(part)]
     plain = isinstance(model, nn.Sequential) and not tied(model)
     dense = plain and all(isinstance(part, nn.Linear) for part in parts) and len(parts) % 2 == 0
-    norms = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
     return Sketch(
         parameters=sum(parameter.numel() for parameter in trained(model)),
         parts=or_why(stages.check, model, workload.stages, tensor(inputs)),
         pairs=tuple(int(part.out_features) for part in parts[::2]) if dense else (),
-        notes=(BATCH_NORM,) if norms else (),
+        notes=() if all(synchronized) else (BATCH_NORM,),
+        synchronized=any(synchronized),
         flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
     )
 
