@@ -128,9 +128,9 @@ def warm_fork(system: str) -> Capability:
 _TRIAL = f"import runpy; runpy.run_path({namespaces.__file__!r}, run_name='__main__')"
 
 
-def private_network(system: str, seconds: float = 2.0) -> Capability:
-    """Whether a run can have a network of its own. A process tries it, for at most `seconds`; none
-    is left behind.
+def private_network(system: str, seconds: float = 10.0) -> Capability:
+    """Whether a run can have a network of its own. A process tries it, for at most `seconds`, which
+    a busy machine may take; none is left behind.
     """
     if system not in LINUX:
         why = f"there are no network namespaces on {system}"
