@@ -162,6 +162,14 @@ class RunSpec(BaseModel):
         "constant", "how the learning rate goes on after the warm-up", "constant or cosine"
     )
     warmup_steps: Count = whole(0, 0, 1_000_000, "steps in which the learning rate grows")
+    precision: Literal["float32", "bfloat16", "float16"] = field(
+        "float32", "in what layers compute", "float32, bfloat16 (usual for tpu) or float16"
+    )
+    loss_scale: Literal["dynamic"] | Annotated[float, Field(gt=0, le=2**32)] = field(
+        "dynamic",
+        "what the loss is multiplied by in float16, so that small gradients are not rounded to 0",
+        "dynamic, or a number above 0, at most 2**32",
+    )
     evaluate_every: Count = whole(
         0, 0, 1_000_000, "steps between two measurements of the test accuracy, 0 for one at the end"
     )

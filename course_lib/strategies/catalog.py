@@ -63,6 +63,7 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
     devices = one_process and "replicas" not in given  # workers are the devices of one process
     workers = strategy.default_workers if devices or not one_process else 1
     given = {"workers": workers, "ps": int("ps" in jobs), "chief": "chief" in jobs, **given}
+    given.setdefault("precision", strategy.default_precision)
     if devices:
         given.update(workers=1, replicas=given["workers"])
     try:
@@ -210,13 +211,14 @@ def _check_own(spec: RunSpec, workload: workloads.Workload) -> None:
 
 
 def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:
-    """The fields that only some strategies, workloads or optimizers take, each with this run's
-    strategy, workload or optimizer, and those that take it.
+    """The fields that only some strategies, workloads, optimizers or precisions take, each with
+    that of this run, and those that take it.
     """
     for mine, takes in (
         (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),
         (spec.workload, {name: workloads.fields(name) for name in workloads.WORKLOADS}),
         (spec.optimizer, {"adamw": ("weight_decay",)}),
+        (spec.precision, {"float16": ("loss_scale",)}),
     ):
         for field in dict.fromkeys(chain.from_iterable(takes.values())):
             yield field, mine, [name for name, fields in takes.items() if field in fields]

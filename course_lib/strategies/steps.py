@@ -31,6 +31,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.record import weights
 from course_lib.spec import RunSpec
+from course_lib.strategies.precision import LossScale
 from course_lib.workloads.workload import Outputs, digest
 
 Span = tuple[float, float]
@@ -40,7 +41,8 @@ Span = tuple[float, float]
 class TrainingStep(ABC):
     """The step that a task is in: `begin` goes on to the next one, `done` ends it.
 
-    `number` counts steps from 0; `loss` is that of the last step done.
+    `number` counts steps from 0, `updates` those of the variables that this task holds; `loss` is
+    that of the last step done, `scale` the loss scale of the next one.
     With `evaluate_at`, `read` measures the metric of the parameters that were fetched for
     this step, which have seen so many examples. `holders` are the variables that this task updates
     in each step, with the device of each: `[("all", "cpu")]`. A task that holds all variables
@@ -51,7 +53,8 @@ class TrainingStep(ABC):
     def __init__(self, task: Task, holders: Sequence[tuple[str, str]]) -> None:
         self.task, self.spec, self.holders = task, task.spec, holders
         self.workload = workloads.load(task.spec)
-        self.number = -1
+        self.number, self.updates = -1, 0
+        self.scale, self._skipped = LossScale(task.spec), False
         self.loss = float("nan")
         self._whole = holders[0][0] == "all"
         # The seconds that recent steps computed, for each part of a step that is computed at a
@@ -210,16 +213,32 @@ class TrainingStep(ABC):
 
     @contextlib.contextmanager
     def applying(self) -> Iterator[None]:
-        """The update of the variables that this task holds: one more version of each of them."""
+        """The update of the variables that this task holds: one more version of each of them,
+        unless it is skipped (see `finite`).
+        """
         with self._phase("apply"):
             yield
         self.updated()
 
+    def finite(self, norm: float, zeros: float) -> bool:
+        """Whether a gradient with this norm over the whole model has no infinite entries and no
+        NaNs; if it has, the update is to be skipped. To be called in float16 only: it is recorded,
+        with the share of `zeros`, and the loss scale adjusted.
+        """
+        found = self.scale.seen(norm, zeros)
+        for name, value in found.items():
+            self.task.metric(name, value, self.number, (self.number + 1) * self.spec.batch)
+        self._skipped = bool(found["overflow"])
+        return not self._skipped
+
     def updated(self) -> None:
-        """Record one update of everything that this task holds."""
-        gradients, versions = self.spec.shares if self._whole else 1, (self.number, self.number + 1)
+        """Record one update of everything that this task holds, unless it was skipped."""
+        if self._skipped:
+            return
+        gradients, before = self.spec.shares if self._whole else 1, self.updates
+        self.updates += 1
         for variables, device in self.holders:
-            self.task.update(self.number, variables, device, *versions, gradients)
+            self.task.update(self.number, variables, device, before, self.updates, gradients)
 
     def done(self, loss: float | None = None) -> None:
         """The step is over. `loss`: the mean over its global batch, where this task knows it.
@@ -331,7 +350,7 @@ def outcome(
     flops_per_step (see `training_flops`), variables_on and optimizer_state_on (bytes by device).
     """
     workload = workloads.load(task.spec)
-    model = workload.sketch_in(task.spec.framework)
+    model = workload.sketch_in(task.spec.framework, task.spec.precision)
     metric = workload.measure(outputs)
     return {
         "final_loss": loss,

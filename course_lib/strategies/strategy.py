@@ -128,6 +128,7 @@ class Strategy:
     order: int = 1000
     default_batch: Callable[[RunSpec], int] | None = None
     default_workers: int = 4
+    default_precision: str = "float32"
     max_workers: int = MAX_WORKERS
     one_process: tuple[str, ...] = ()
     one_host: str = ""

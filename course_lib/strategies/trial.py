@@ -17,14 +17,15 @@ from course_lib.workloads.workload import Sketch
 
 
 def sketch(spec: RunSpec) -> Sketch:
-    """What is known of the model of a run; a learner's own is tried once in each framework.
+    """What is known of the model of a run; a learner's own is tried once in each framework and
+    precision.
 
     Raises `SpecError` that says what is wrong with it.
     """
     workload = workloads.load(spec)
-    known = workload.sketch_in(spec.framework)
+    known = workload.sketch_in(spec.framework, spec.precision)
     if known is None:
-        known = workload.sketches[spec.framework] = _tried(spec)
+        known = workload.sketches[spec.framework, spec.precision] = _tried(spec)
     return known
 
 
@@ -46,7 +47,8 @@ def reasons(spec: RunSpec, model: Sketch, device: str, servers: bool) -> list[Re
 
 def _tried(spec: RunSpec) -> Sketch:
     same: dict[str, Any] = {
-        name: getattr(spec, name) for name in ("framework", "workload", "seed", "start_timeout")
+        name: getattr(spec, name)
+        for name in ("framework", "workload", "precision", "seed", "start_timeout")
     }
     roles = {"worker": f"{__package__}.{spec.framework}.trial:sketch"}
     with tempfile.TemporaryDirectory(prefix="lockstep-trial-") as place:

@@ -136,7 +136,7 @@ class Workload:
     layers: tuple[Layer, ...] = ()  # of our own workloads, in place of builders
     gain: float = 1.0  # scales their initial weights
     known: Sketch | None = None  # of our own that have builders
-    sketches: dict[str, Sketch] = field(default_factory=dict, init=False, repr=False)
+    sketches: dict[tuple[str, str], Sketch] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name.isidentifier()):
@@ -219,9 +219,13 @@ class Workload:
         found = [(len(x), self.metric_of(outputs(x), y)) for x, y in self.test.batches()]
         return sum(count * value for count, value in found) / len(self.test)
 
-    def sketch_in(self, framework: str) -> Sketch | None:
-        """What is known of its model in a framework; None if that has not been tried yet."""
-        return self.sketch if self.layers else self.known or self.sketches.get(framework)
+    def sketch_in(self, framework: str, precision: str = "float32") -> Sketch | None:
+        """What is known of its model in a framework and precision; None if that has not been tried
+        yet.
+        """
+        return (
+            self.sketch if self.layers else self.known or self.sketches.get((framework, precision))
+        )
 
     def built(self, framework: str, seed: int) -> Any:
         """What its builder for a framework makes."""

@@ -39,20 +39,20 @@ SYNCHRONOUS = [
     ("mirrored", 4, {}),
     ("mirrored", 3, {"cross_device_ops": "reduction_to_one_device"}),
     ("central_storage", 3, {}),
-    ("tpu", 2, {"emulate": True}),  # with POLICY = "float32"
+    ("tpu", 2, {"emulate": True}),  # in float32, which is not usual there
 ]
 IDS = [f"{name}-{replicas}" for name, replicas, _ in SYNCHRONOUS]
 FACTS = {strategy.name: strategy for strategy in (ONE_DEVICE, MIRRORED, CENTRAL_STORAGE, TPU)}
 
 
 def watched(
-    path: str, policy: str | None = None, slow_replica: float = 0.0, make: str = ""
+    path: str, slow_replica: float = 0.0, make: str = ""
 ) -> Callable[[Any], dict[str, Any]]:
     """The role function at `path`, with TensorFlow's log of placements on; it also returns the
     weights of every copy.
 
-    `policy`: that of Keras for tpu; `slow_replica`: seconds by which the last replica is late in
-    each step; `make`: another builder of steps.
+    `slow_replica`: seconds by which the last replica is late in each step; `make`: another builder
+    of steps.
     """
 
     def worker(task):
@@ -61,7 +61,6 @@ def watched(
         from course_lib.strategies.tensorflow import tpu, training
 
         tf.debugging.set_log_device_placement(True)
-        tpu.POLICY = policy or tpu.POLICY
         copies, loss_of = [], training.loss_of
         result = training.ReplicasStep.result
 
@@ -113,12 +112,11 @@ class Ran:
 def ran(
     name: str,
     replicas: int = 1,
-    policy: str | None = None,
     slow_replica: float = 0.0,
     make: str = "",
     **fields: Any,
 ) -> Ran:
-    role = watched(FACTS[name].programs["tensorflow"]["worker"], policy, slow_replica, make)
+    role = watched(FACTS[name].programs["tensorflow"]["worker"], slow_replica, make)
     options = {"global_batch": BATCH, "steps": STEPS, **fields}
     with start(role, framework="tensorflow", workers=1, replicas=replicas, **options) as run:
         result = run.wait(100).result["worker:0"]
@@ -130,7 +128,7 @@ def ran(
 
 
 def synchronous(name: str, replicas: int, fields: dict[str, Any]) -> Ran:
-    return ran(name, replicas, "float32" if name == "tpu" else None, **fields)
+    return ran(name, replicas, **fields)
 
 
 def devices(*numbers: int) -> set[str]:
@@ -261,16 +259,17 @@ def test_phases_of_a_step_follow_each_other(
 
 
 def test_bfloat16_changes_the_losses_by_its_rounding_and_by_no_more() -> None:
-    exact, rounded = ran("one_device").losses, ran("tpu", 2, emulate=True).losses
+    done = ran("tpu", 2, emulate=True, precision="bfloat16")
+    exact, rounded = ran("one_device").losses, done.losses
     np.testing.assert_allclose(rounded, exact, **BFLOAT16)
     off = [abs(a - b) / b for a, b in zip(rounded, exact, strict=True)]
     assert statistics.median(off) > 10 * SUM_ORDER["atol"]  # it did round
     # the parameters stay float32
-    assert set(ran("tpu", 2, emulate=True).result["variables_on"].values()) == {4 * 4810}
+    assert set(done.result["variables_on"].values()) == {4 * 4810}
 
 
 def test_the_program_for_a_real_tpu_does_the_same_step_on_logical_devices() -> None:
-    whole = ran("tpu", 2, policy="float32", make="one_program", emulate=True)
+    whole = ran("tpu", 2, make="one_program", emulate=True)
     np.testing.assert_allclose(whole.losses, ran("one_device").losses, **SUM_ORDER)
     assert whole.devices_of("AssignSubVariableOp") == devices(0, 1)
 

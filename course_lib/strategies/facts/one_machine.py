@@ -133,6 +133,9 @@ def _check_tpu(spec: RunSpec, machine: Machine) -> None:
     if spec.cross_device_ops == "nccl":
         text = "a TPU's cores average over links of their own; NCCL is for GPUs"
         raise SpecError("cross_device_ops", "nccl", text)
+    if spec.precision == "float16":
+        text = "a TPU multiplies in bfloat16, not in float16: take bfloat16"
+        raise SpecError("precision", "float16", text)
 
 
 def _fits_tpu(spec: RunSpec, model: Sketch) -> None:
@@ -171,6 +174,7 @@ TPU = Strategy(
     check=_check_tpu,
     fits=_fits_tpu,
     order=30,
+    default_precision="bfloat16",
     one_process=("tensorflow",),
     all_reduce=_tpu_all_reduce,
     takes=("emulate",),

@@ -10,6 +10,7 @@ tensorflow.org/tutorials/distribute/parameter_server_training.
 """
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -23,8 +24,9 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.jitter import draws
 from course_lib.record import weights
-from course_lib.record.events import Phase, Read, Update
+from course_lib.record.events import Metric, Phase, Read, Update
 from course_lib.spec import RunSpec
+from course_lib.strategies.precision import LossScale
 from course_lib.strategies.steps import due, outcome, pieces_of
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, Speed, over
 from course_lib.strategies.tensorflow.steps import (
@@ -43,7 +45,7 @@ PHASES = ("read", "compute", "reduce")
 class ShareDone(NamedTuple):
     """What came of a `share` of a step: who computed it, its loss and times, the version `read` of
     each shard, and the updates `applied`: a row [version written, gradients, begun, ended] for each
-    shard.
+    shard. In float16, `scaled` is [loss scale asked for, scale used, norm, share of zeros].
     """
 
     step: int
@@ -53,6 +55,7 @@ class ShareDone(NamedTuple):
     times: list[float]
     read: list[float]
     applied: list[list[float]]
+    scaled: list[float]
 
 
 def train(
@@ -74,6 +77,7 @@ def train(
     spec, workload = task.spec, workloads.load(task.spec)
     steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
     losses: dict[int, float] = {}
+    scale = LossScale(spec)
 
     def outputs() -> Outputs:
         return partial(outputs_of, model.fetched())
@@ -82,6 +86,9 @@ def train(
         step, shares = share.step, steps[share.step]
         shares.append(share)
         _record_examples(task, workload, share)
+        if scale.on:
+            _adjust(task, scale, share, count * spec.per_worker_batch)
+            model.scaling.assign(scale.value)
         # a worker pulled, computed, and pushed until its gradients were applied
         for what, span in zip(PHASES, itertools.pairwise(share.times), strict=True):
             task.recorder.add(Phase(share.worker, step, what, *span))
@@ -121,6 +128,20 @@ def _record_examples(task: Task, workload: workloads.Workload, share: ShareDone)
             task.recorder.add(event)
 
 
+def _adjust(task: Task, scale: LossScale, share: ShareDone, samples: int) -> None:
+    """Record what a worker saw of its gradients in float16, and adjust the loss scale to it."""
+    at, used, norm, zeros = share.scaled
+    while at >= used:
+        found = scale.seen(norm if at == used else math.inf, zeros, at)
+        found |= {"dropped": 1} if found["overflow"] else {}
+        for name, value in found.items():
+            event = Metric(share.worker, name, float(value), share.step, samples, share.times[2])
+            task.recorder.add(event)
+        at /= 2
+    if not math.isfinite(norm):
+        scale.check(share.step)
+
+
 # --- the shares of all steps, as the workers take them ---
 
 
@@ -153,7 +174,7 @@ def report(
     """In the graph: what a step tells the chief, as one float64 vector, which is one message.
 
     `times`: when it began, had pulled, had computed and had pushed. `updates`: of each shard
-    [version written, gradients, begun, ended].
+    [version written, gradients, begun, ended]; and, in float16, what became of the loss scale.
     """
     scalars = [worker, loss, *times, *versions]
     return tf.concat([tf.stack([tf.cast(each, tf.float64) for each in scalars]), *updates], 0)
@@ -161,11 +182,13 @@ def report(
 
 def _parsed(step: int, share: int, values: Any, shards: int, offset: float) -> ShareDone:
     """Take a `report` apart; `offset` leads from its wall-clock times to the trace's clock."""
-    (worker, loss, *_), read, applied = np.split(values, [6, 6 + shards])
+    cuts = [6, 6 + shards, 6 + 5 * shards]
+    (worker, loss, *_), read, applied, scaled = np.split(values, cuts)
     applied = applied.reshape(shards, 4) + np.array([0, 0, offset, offset])
     times = (values[2:6] + offset).tolist()
     who = f"worker:{worker:.0f}"
-    return ShareDone(step, share, who, float(loss), times, read.tolist(), applied.tolist())
+    lists = (each.tolist() for each in (read, applied, scaled))
+    return ShareDone(step, share, who, float(loss), times, *lists)
 
 
 def hand_out(

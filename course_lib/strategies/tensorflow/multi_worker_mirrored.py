@@ -68,7 +68,7 @@ def naive_step(training: ReplicasStep) -> Program:
         mean_loss, *means = arrived
         reduced = after(arrived)
         applied = after([*descend(training, means), reduced])
-        return tf.stack([tf.cast(mean_loss, tf.float64), computed, reduced, applied])
+        return training.told(mean_loss, computed, reduced, applied)
 
     return step
 

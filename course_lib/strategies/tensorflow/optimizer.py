@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.strategies import optimizers
+from course_lib.strategies.tensorflow.precision import norm
 
 
 class Optimizer(optimizers.Optimizer):
@@ -32,31 +33,42 @@ class Optimizer(optimizers.Optimizer):
             rate = tf.gather(tf.constant(self.rates, tf.float32), step)
         return rate, self.corrections(tf.cast(updates + 1, tf.float32), tf.math.expm1)
 
-    def clipped(self, gradients: Sequence[Any]) -> list[Any]:
-        """All gradients of the model, scaled down if the norm over them is above `clip_norm`."""
-        factor = self.factor(gradients)
+    def clipped(self, gradients: Sequence[Any], scale: Any = None) -> list[Any]:
+        """All gradients of the model times their `factor`."""
+        factor = self.factor(gradients, scale)
         return list(gradients) if factor is None else [factor * each for each in gradients]
 
-    def factor(self, gradients: Sequence[Any]) -> Any:
-        """What all gradients of the model are multiplied by, None without `clip_norm`."""
+    def factor(self, gradients: Sequence[Any], scale: Any = None) -> Any:
+        """What all gradients of the model are multiplied by, so that their norm, once they are
+        divided by the loss `scale`, is at most `clip_norm`; None if there is neither.
+        """
         most = self.spec.clip_norm
         if most is None:
-            return None
-        norm = tf.sqrt(sum(tf.reduce_sum(tf.square(each)) for each in gradients))
-        return most / tf.maximum(norm, most)
+            return None if scale is None else 1 / scale
+        scale = 1.0 if scale is None else scale
+        return most / tf.maximum(norm(gradients), scale * most)
 
     def apply(
-        self, variable: Any, gradient: Any, state: Any, rate: Any, corrections: Any
+        self,
+        variable: Any,
+        gradient: Any,
+        state: Any,
+        rate: Any,
+        corrections: Any,
+        finite: Any = None,
     ) -> list[Any]:
-        """Update a variable and its state: the operations that do it.
+        """Update a variable and its state: the operations that do it. Nothing changes if the
+        model's gradients are not `finite`.
 
         Changes are added, each in one operation that locks its variable. So where several workers'
         updates come at the same time, none is lost, though one may not have seen the other.
         """
-        if not state:
+        if not state and finite is None:
             return [variable.assign_sub(rate * gradient, read_value=False)]
         value, kept = variable.read_value(), [each.read_value() for each in state]
         changes = self.changes(value, gradient, kept, rate, corrections)
+        if finite is not None:
+            changes = [tf.where(finite, each, tf.zeros_like(each)) for each in changes]
         return [
             old.assign_add(change, read_value=False)
             for old, change in zip([variable, *state], changes, strict=True)

@@ -35,6 +35,7 @@ from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import report, taken, train, work_of
 from course_lib.strategies.tensorflow.examples import in_files
 from course_lib.strategies.tensorflow.optimizer import Optimizer
+from course_lib.strategies.tensorflow.precision import seen, until_finite
 from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
 from course_lib.strategies.tensorflow.steps import (
     after,
@@ -98,10 +99,11 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
         begun = tf.timestamp()
         inputs, targets = examples(indices)
         versions, values = pull(model)
+        scale = None if model.scaling is None else model.scaling.read_value()
         others = pull_others(task, model, number, share)
         pulled = after([begun, inputs, targets, *values, *others])
-        loss, gradients, changed = compute(
-            model, compare, hold(values, pulled), others, inputs, targets
+        loss, gradients, changed, scaled = compute(
+            model, compare, hold(values, pulled), others, inputs, targets, scale
         )
         gradients = before(gradients)
         # an emulated device sleeps here
@@ -113,6 +115,7 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
             for shard, piece in zip(model.shards, model.cut(gradients), strict=True)
         ]
         pushed = after(updates)
+        updates += scaled
         return report(worker, loss, [begun, pulled, computed, pushed], versions, updates)
 
     length = len(work_of(task.spec, workload, 0, 0))
@@ -134,25 +137,44 @@ def pull(model: Model) -> tuple[list[Any], list[Any]]:
 
 
 def compute(
-    model: Model, compare: Any, values: list[Any], others: list[Any], inputs: Any, targets: Any
-) -> tuple[Any, list[Any], list[Any]]:
+    model: Model,
+    compare: Any,
+    values: list[Any],
+    others: list[Any],
+    inputs: Any,
+    targets: Any,
+    scale: Any,
+) -> tuple[Any, list[Any], list[Any], list[Any]]:
     """The loss, its gradients, and the new `others`, of the model with these values in place of its
-    variables and these others in place of those that are not trained.
+    variables and these others in place of those that are not trained. In float16 also what is to be
+    reported, [scale asked for, scale used, norm, zeros]: the gradients are computed with a loss
+    scale, until they do not overflow, and divided by it.
     """
-    changed = others
 
-    def compute_part(inputs: Any, targets: Any) -> list[Any]:
-        nonlocal changed
-        with tf.GradientTape() as tape:
-            tape.watch(values)
-            outputs, changed, own = model.keras.stateless_call(
-                values, changed, inputs, return_losses=True, **mode(model.keras, training=True)
-            )
-            loss = total(compare, outputs, targets, own)
-        return [loss, *gradient(tape, loss, values)]
+    def passes(scale: Any = None) -> list[Any]:
+        changed = others
 
-    loss, *gradients = in_parts(model.optimizer.spec.accumulate, compute_part, inputs, targets)
-    return loss, gradients, changed
+        def compute_part(inputs: Any, targets: Any) -> list[Any]:
+            nonlocal changed
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                outputs, changed, own = model.keras.stateless_call(
+                    values, changed, inputs, return_losses=True, **mode(model.keras, training=True)
+                )
+                loss = total(compare, outputs, targets, own)
+            return [loss, *gradient(tape, loss, values, scale)]
+
+        found = in_parts(model.optimizer.spec.accumulate, compute_part, inputs, targets)
+        return [*found, *changed]
+
+    count = len(values)
+    if scale is None:
+        loss, *found = passes()
+        return loss, found[:count], found[count:], []
+    used, loss, *found = until_finite(passes, scale, count, model.optimizer.spec)
+    gradients, asked_and_used = found[:count], tf.cast([scale, used], tf.float64)
+    told = tf.concat([asked_and_used, seen(gradients)], 0)
+    return loss, [each / used for each in gradients], found[count:], [told]
 
 
 def pull_others(task: Task, model: Model, number: Any, share: Any) -> list[Any]:

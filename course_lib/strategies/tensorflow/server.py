@@ -22,6 +22,7 @@ from tensorflow.python.data.experimental.ops import testing
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.record.rundir import folder_name
+from course_lib.strategies.precision import LossScale
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.steps import (
     after,
@@ -159,6 +160,7 @@ class Model:
     shards: list[Shard]
     optimizer: Optimizer
     others: list[Any]
+    scaling: Any = None  # in float16, the loss scale: a variable on the first ps
 
     def cut(self, tensors: Sequence[Any]) -> Any:
         """The piece of each shard, of tensors that are shaped like the model's variables."""
@@ -198,7 +200,7 @@ def connect(task: Task) -> tuple[Any, Model]:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     _copy_once_from_each(spec.workers)
-    keras = build(workloads.load(spec), spec.seed)
+    keras = build(workloads.load(spec), spec.seed, spec.precision)
     parameters = np.concatenate([weight.reshape(-1) for weight in weights_of(keras)])
     optimizer, shards = Optimizer(spec), []
     for k, piece in enumerate(np.array_split(parameters, spec.ps)):
@@ -206,7 +208,10 @@ def connect(task: Task) -> tuple[Any, Model]:
             values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
             state = optimizer.state_of(values)
         shards.append(Shard(f"ps:{k}", values.device, values, version, state))
-    model = Model(keras, shards, optimizer, [])
+    with tf.device(shards[0].device):
+        scale = LossScale(spec)
+        scaling = tf.Variable(scale.value) if scale.on else None
+    model = Model(keras, shards, optimizer, [], scaling)
     with tf.device(shards[0].device):
         model.others.extend(tf.Variable(each.numpy()) for each in model.kept)
     return coordinator, model

@@ -22,6 +22,7 @@ from tensorflow.python.eager import context
 
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import fastest
+from course_lib.strategies.tensorflow.precision import policy
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
 from course_lib.workloads.workload import Workload
 
@@ -89,11 +90,17 @@ def unpack(vector: Any, shapes: Sequence[Any]) -> list[Any]:
 # --- models ---
 
 
-def build(workload: Workload, seed: int) -> keras.Model:
-    """The model, with the weights that every run of this seed starts from.
+def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Model:
+    """The model, with the weights that every run of this seed starts from; its layers compute in
+    this precision.
 
     Call it in a strategy's scope, which places its variables.
     """
+    with policy(precision):
+        return _build(workload, seed)
+
+
+def _build(workload: Workload, seed: int) -> keras.Model:
     if not workload.layers:
         return with_variables(from_builder(workload, seed), workload)
     weights = iter(workload.initial_weights(seed))
@@ -248,18 +255,19 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
 
 
 def total(loss_of: Callable[..., Any], outputs: Any, targets: Any, own: Sequence[Any]) -> Any:
-    """The loss of outputs, which are float32 unless the model computes in bfloat16, and the losses
-    that the model has of its `own`, such as those of regularizers.
+    """The loss of outputs, in float32 whatever the model computes in, and the losses that the model
+    has of its `own`, such as those of regularizers.
     """
     loss = loss_of(tf.cast(outputs, tf.float32), targets)
-    return tf.add_n([loss, *own]) if own else loss
+    return tf.add_n([loss, *(tf.cast(each, tf.float32) for each in own)]) if own else loss
 
 
-def gradient(tape: Any, loss: Any, variables: Sequence[Any]) -> list[Any]:
-    """The gradients of the variables, each a whole tensor: TensorFlow's own of an embedding has
-    only the rows that were looked up.
+def gradient(tape: Any, loss: Any, variables: Sequence[Any], scale: Any = None) -> list[Any]:
+    """The gradients of the variables, times the loss `scale`, each a whole tensor: TensorFlow's own
+    of an embedding has only the rows that were looked up.
     """
-    return [tf.convert_to_tensor(each) for each in tape.gradient(loss, variables)]
+    found = tape.gradient(loss, variables, output_gradients=scale)
+    return [tf.convert_to_tensor(each) for each in found]
 
 
 def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets: Any) -> list[Any]:

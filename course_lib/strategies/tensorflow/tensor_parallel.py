@@ -38,6 +38,7 @@ from course_lib.cluster.task import Task
 from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import TrainingStep
 from course_lib.strategies.tensorflow.optimizer import Optimizer
+from course_lib.strategies.tensorflow.precision import seen
 from course_lib.strategies.tensorflow.steps import (
     bytes_on,
     in_parts,
@@ -61,10 +62,11 @@ def worker(task: Task) -> dict[str, Any]:
     while step.begin():
         inputs, targets = step.read()
         with step.computing(part=1 / spec.replicas):
-            value, gradients = compute(inputs, targets)
+            value, gradients, *found = compute(inputs, targets, *step.scales())
             loss = float(dtensor.unpack(value)[0].numpy())
         with step.applying():
-            apply(gradients, *step.factors())
+            if step.fine(*found):  # in float16: no gradient of the model has overflowed
+                apply(gradients, *step.factors())
         step.done(loss)
     return step.result()
 
@@ -110,31 +112,38 @@ def on_all(value: np.ndarray, mesh: Any) -> Any:
     return dtensor.copy_to_mesh(tf.constant(value), dtensor.Layout.replicated(mesh, value.ndim))
 
 
-def forward(layers: tuple[Any, ...], variables: list[Any], values: Any) -> Any:
-    """Logits (batch, classes): nothing here says on which device anything happens."""
+def forward(layers: tuple[Any, ...], variables: list[Any], values: Any, precision: str) -> Any:
+    """Logits (batch, classes), float32, computed in a precision: nothing here says on which device
+    anything happens.
+    """
+    values, *variables = (tf.cast(each, precision) for each in (values, *variables))
     for layer, kernel, bias in zip(layers, variables[::2], variables[1::2], strict=True):
         values = tf.matmul(values, kernel) + bias
         values = tf.nn.relu(values) if layer.relu else values
-    return values
+    return tf.cast(values, tf.float32)
 
 
 def make_step(
     workload: workloads.Workload, step: MeshStep
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The two halves of a step, each compiled on its first call: the loss and all gradients; the
-    update of all variables, with a learning rate and corrections (see `MeshStep.factors`).
+    """The two halves of a step, each compiled on its first call: the loss and all gradients, and in
+    float16 what was `seen` of them, times the loss scale that they are computed with; the update of
+    all variables, with a learning rate and corrections (see `MeshStep.factors`).
     """
     compare, variables, optimizer = loss_of(workload), step.variables, step.optimizer
 
-    def compute_part(inputs: Any, targets: Any) -> list[Any]:
-        with tf.GradientTape() as tape:
-            loss = compare(forward(workload.layers, variables, inputs), targets)
-        return [loss, *tape.gradient(loss, variables)]
-
     @tf.function(autograph=False)
-    def compute(inputs: Any, targets: Any) -> Any:
+    def compute(inputs: Any, targets: Any, scale: Any = None) -> Any:
+        def compute_part(inputs: Any, targets: Any) -> list[Any]:
+            with tf.GradientTape() as tape:
+                outputs = forward(workload.layers, variables, inputs, step.spec.precision)
+                loss = compare(outputs, targets)
+            return [loss, *tape.gradient(loss, variables, output_gradients=scale)]
+
         loss, *gradients = in_parts(step.spec.accumulate, compute_part, inputs, targets)
-        return loss, gradients
+        if scale is None:
+            return loss, gradients
+        return loss, [gradient / scale for gradient in gradients], seen(gradients)
 
     @tf.function(autograph=False)
     def apply(gradients: list[Any], rate: Any, corrections: list[Any]) -> None:
@@ -168,12 +177,20 @@ class MeshStep(TrainingStep):
         """The learning rate of this step and the corrections of its update: a number, which is part
         of the graph, if the rate is constant, else tensors that every device has.
         """
-        rate, optimizer = self.optimizer.rates[self.number], self.optimizer
+        rate, optimizer = self.optimizer.rates[self.updates], self.optimizer
         if not optimizer.counts:
             return float(rate), []
-        found = [rate, *optimizer.corrections(self.number + 1)]
+        found = [rate, *optimizer.corrections(self.updates + 1)]
         rate, *corrections = (on_all(np.array(each, np.float32), self.mesh) for each in found)
         return rate, corrections
+
+    def scales(self) -> list[Any]:
+        """The loss scale as a tensor that every device has, in float16."""
+        return [on_all(np.array(self.scale.value, np.float32), self.mesh)] if self.scale.on else []
+
+    def fine(self, *found: Any) -> bool:
+        """Whether the gradients may be applied, of which this was `seen`."""
+        return all(self.finite(*dtensor.unpack(each)[0].numpy().tolist()) for each in found)
 
     def variables_on(self) -> dict[str, int]:
         return bytes_on(pieces_of(self.variables))
@@ -189,6 +206,7 @@ class MeshStep(TrainingStep):
         return matmul_flops()
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
-        outputs = forward(self.workload.layers, self.variables, on_all(inputs, self.mesh))
+        layers, given = self.workload.layers, on_all(inputs, self.mesh)
+        outputs = forward(layers, self.variables, given, self.spec.precision)
         values: np.ndarray = dtensor.unpack(outputs)[0].numpy()
         return values

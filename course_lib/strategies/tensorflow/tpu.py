@@ -7,9 +7,9 @@ of a share, their mean over all cores, the update on every core. No core starts 
 all have this one.
 
 A TPU multiplies matrices in bfloat16: float32 with 8 bits of significand left of 24, and all of its
-exponents. Keras' policy `mixed_bfloat16` says so in the model: each layer rounds its inputs and its
-weights before it multiplies, and passes bfloat16 on, while the variables, their gradients, the loss
-and the mean stay float32.
+exponents. So a run here has the precision bfloat16, unless it is asked for float32: each layer
+rounds its inputs and its weights before it multiplies, and passes bfloat16 on, while the variables,
+their gradients, the loss and the mean stay float32.
 
 Emulated, for want of a TPU: logical devices of the CPU play the cores; the replica's part of the
 step, forward and backward pass, is compiled by XLA for each; and the inputs of a product are
@@ -22,7 +22,6 @@ Sources: tensorflow.org/guide/tpu; tensorflow.org/guide/mixed_precision; openxla
 from functools import partial
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
@@ -38,12 +37,9 @@ from course_lib.strategies.tensorflow.training import (
     train,
 )
 
-POLICY = "mixed_bfloat16"  # with "float32", the losses are those of one device
-
 
 def worker(task: Task) -> dict[str, Any]:
     """Train all replicas, on a TPU's cores or on what plays them."""
-    keras.config.set_dtype_policy(POLICY)
     if task.spec.emulate:
         return train(task, emulated(task.spec.replicas), partial(make_step, compiler=xla))
     return train(task, on_tpu(task.spec.replicas), one_program)
@@ -95,6 +91,6 @@ def one_program(training: ReplicasStep) -> Program:
     def step(inputs: Any, targets: Any) -> Any:
         loss = strategy.experimental_local_results(strategy.run(replica, args=(inputs, targets)))[0]
         done = after([loss])
-        return tf.stack([tf.cast(loss, tf.float64), done, done, done])
+        return training.told(loss, done, done, done)
 
     return step

@@ -28,6 +28,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep
 from course_lib.strategies.tensorflow.optimizer import Optimizer
+from course_lib.strategies.tensorflow.precision import seen
 from course_lib.strategies.tensorflow.steps import (
     WallClock,
     after,
@@ -62,47 +63,55 @@ Average = Callable[[Any, list[Any], list[Any]], list[Any]]
 Program = Callable[[Any, Any], Any]
 """A tf.function of inputs and targets; it returns a float64 vector [loss, computed, reduced,
 applied]: the mean loss over the global batch, and the wall-clock times at which the gradients,
-their mean and the new variables were ready."""
+their mean and the new variables were ready; in float16 also what was `seen` of the gradients."""
 
 
 def gradients_of(step: ReplicasStep) -> Gradients:
     """The function that a replica of the model computes."""
     model, variables, told = step.model, variables_of(step.model), mode(step.model, training=True)
+    scale = step.scaling  # a variable, so that a compiled graph follows it
 
     def gradients_of_part(inputs: Any, targets: Any) -> list[Any]:
         with tf.GradientTape() as tape:
             outputs = model(inputs, **told)
             loss = total(step.loss_of, outputs, targets, model.losses)
-        return [loss, *gradient(tape, loss, variables)]
+        return [loss, *gradient(tape, loss, variables, scale)]
 
     return partial(in_parts, step.spec.accumulate, gradients_of_part)
 
 
 def descend(training: ReplicasStep, means: list[Any]) -> list[Any]:
     """Update each variable by its mean gradient, on every device that holds a copy of it, as the
-    run's optimizer does: variable -= rate * mean, if that is sgd.
+    run's optimizer does: variable -= rate * mean, if that is sgd. In float16 the means are divided
+    by the loss scale; if one is infinite or NaN, nothing changes.
     """
     strategy, optimizer, count = training.strategy, training.optimizer, training.count
     # counted in a variable beside the others, so that nothing has to be given to the graph
-    step = strategy.experimental_local_results(count)[0].read_value() if count is not None else 0
-    now = optimizer.at(step, step)
-    factor = optimizer.factor([strategy.experimental_local_results(mean)[0] for mean in means])
+    updates = strategy.experimental_local_results(count)[0].read_value() if count is not None else 0
+    now = optimizer.at(updates, updates)
+    mine = [strategy.experimental_local_results(mean)[0] for mean in means]
+    scale = finite = None
+    if training.scaling is not None:
+        training.seen, scale = [seen(mine)], copies_of(training.scaling)[0].read_value()
+        finite = tf.math.is_finite(training.seen[0][0])
+    factor = optimizer.factor(mine, scale)
 
     def apply(variable: Any, mean: Any, *state: Any) -> Any:
         mean = mean if factor is None else factor * mean
-        return optimizer.apply(variable, mean, state, *now)
+        return optimizer.apply(variable, mean, state, *now, finite)
 
-    updates = [
+    done = [
         strategy.extended.update(variable, apply, args=(mean, *state))
         for variable, mean, state in zip(
             variables_of(training.model), means, training.state, strict=True
         )
     ]
     if count is not None:
-        updates.append(
-            strategy.extended.update(count, lambda mine: mine.assign_add(1, read_value=False))
+        more = 1 if finite is None else tf.cast(finite, tf.int64)
+        done.append(
+            strategy.extended.update(count, lambda mine: mine.assign_add(more, read_value=False))
         )
-    return updates
+    return done
 
 
 def all_at_once(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
@@ -179,7 +188,7 @@ def make_step(
         # by the last replica of this process
         computed = tf.reduce_max(strategy.experimental_local_results(computed))
         loss = strategy.experimental_local_results(loss)[0]
-        return tf.stack([tf.cast(loss, tf.float64), computed, reduced, applied])
+        return training.told(loss, computed, reduced, applied)
 
     return step
 
@@ -206,12 +215,12 @@ class ReplicasStep(TrainingStep):
 
     `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `state` holds
     the optimizer's variables for each trained variable; `count` counts the steps done, if an update
-    depends on that.
+    depends on that. In float16, `scaling` holds the loss scale.
     """
 
     def __init__(self, task: Task, strategy: Any) -> None:
         self.strategy = strategy
-        self.model = build(workloads.load(task.spec), task.spec.seed)
+        self.model = build(workloads.load(task.spec), task.spec.seed, task.spec.precision)
         self._wall = WallClock()
         self._compiled: Any = None
         super().__init__(task, [("all", device) for device in self.variables_on()])
@@ -221,6 +230,8 @@ class ReplicasStep(TrainingStep):
         self.count = None
         if self.optimizer.counts:
             self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.scaling = tf.Variable(self.scale.value, trainable=False) if self.scale.on else None
+        self.seen: list[Any] = []  # in the graph: what was seen of the mean gradients
         self._draw_apart()
 
     def _draw_apart(self) -> None:
@@ -269,19 +280,28 @@ class ReplicasStep(TrainingStep):
     def matmul_flops(self) -> float:
         return matmul_flops()
 
+    def told(self, loss: Any, computed: Any, reduced: Any, applied: Any) -> Any:
+        """In the graph: what a `Program` returns."""
+        first = tf.stack([tf.cast(loss, tf.float64), computed, reduced, applied])
+        return tf.concat([first, *self.seen], 0)
+
     def run(self, program: Any, inputs: Any, targets: Any) -> float:
         """Run the graph that computes, averages and applies, and record each; the loss."""
         with self.computing():
             # a call of the tf.function itself would look for what it compiled, in every step
             self._compiled = self._compiled or program.get_concrete_function(inputs, targets)
             try:
-                loss, *stamps = self._compiled(inputs, targets).numpy().tolist()
+                loss, *found = self._compiled(inputs, targets).numpy().tolist()
             except tf.errors.OpError as error:
                 raise _errors[0] if _errors else error from None
             offset = self._wall.offset()
-            self._computed, reduced, applied = (stamp + offset for stamp in stamps)
+            self._computed, reduced, applied = (stamp + offset for stamp in found[:3])
         if self.strategy.num_replicas_in_sync > 1:
             self._record("reduce", self._end, reduced)
         self._record("apply", reduced, applied)
+        if self.scale.on:
+            self.finite(*found[3:])
+            for scaling in copies_of(self.scaling):
+                scaling.assign(self.scale.value)
         self.updated()
         return float(loss)

@@ -12,11 +12,13 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import trying
+from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import (
     from_builder,
     loss_of,
     mode,
     outputs_of,
+    total,
     use,
     variables_of,
     with_variables,
@@ -41,14 +43,15 @@ def sketch(task: Task) -> Sketch:
     if isinstance(workload.tensorflow, keras.Model):
         text = "give a function that makes it, such as lambda: ..."
         raise ValueError(f"tensorflow is a model: {text}")
-    with trying("its tensorflow builder fails"):
+    with trying("its tensorflow builder fails"), policy(task.spec.precision):
         model = from_builder(workload, task.spec.seed)
     if not isinstance(model, keras.Model):
         kind = type(model).__name__
         raise ValueError(f"its tensorflow builder returns a {kind}, no keras.Model")
     shaped = f"two inputs, of shape {inputs.shape}"
     with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
-        with_variables(model, workload)
+        with policy(task.spec.precision):
+            with_variables(model, workload)
         told = mode(model, training=True)
         outputs = model(tf.constant(inputs), **told)
     if not tf.is_tensor(outputs):
@@ -58,7 +61,7 @@ def sketch(task: Task) -> Sketch:
     workload.check_outputs(tuple(outputs.shape))
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"), tape:
-        loss = loss_of(workload)(outputs, tf.constant(targets))
+        loss = total(loss_of(workload), outputs, tf.constant(targets), ())
     if loss.shape.rank:
         text = "not one number: it must be the mean over the batch"
         raise ValueError(f"its loss returns a tensor of shape {tuple(loss.shape)}, {text}")
@@ -73,7 +76,7 @@ def sketch(task: Task) -> Sketch:
 
     @tf.function(autograph=False)
     def graph(inputs: Any, targets: Any) -> Any:
-        return loss_of(workload)(model(inputs, **told), targets)
+        return total(loss_of(workload), model(inputs, **told), targets, ())
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         traced = graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))

@@ -27,11 +27,13 @@ from torch.nn.utils import vector_to_parameters
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
-from course_lib.strategies.torch.optimizer import Optimizer, clip
+from course_lib.strategies.precision import LossScale
+from course_lib.strategies.torch.optimizer import Optimizer
 from course_lib.strategies.torch.steps import (
     TIMEOUT,
     TorchStep,
     build,
+    descend,
     flat,
     gradients_of,
     model_of,
@@ -48,12 +50,13 @@ def worker(task: Task) -> dict[str, Any]:
     # to wait for each other: no parameter and no gradient travels through it
     dist.init_process_group("gloo", timeout=TIMEOUT)
     first, device = task.index == 0, use(task.device)
-    central, parameters, slots = common(task)
+    central, parameters, slots, scale = common(task)
     model = central if device.type == "cpu" else model_of(task)
     step = TorchStep(task, central, device=device)
     step.optimizer = Optimizer(task.spec, [parameters])  # in the memory that all replicas read
     while step.begin():
         fetch(model, central)
+        step.scale.value = scale.item()  # of the loss: as worker:0 has found it
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
@@ -64,8 +67,8 @@ def worker(task: Task) -> dict[str, Any]:
                 loss, mean = slots.mean(0).tensor_split([1])
         if first:
             with step.applying():
-                mean = clip([mean], task.spec.clip_norm)
-                step.optimizer.apply(mean, step.number, updates=step.number)
+                descend(step, gradients=[mean])
+            scale.fill_(step.scale.value)
             meet("the update by worker:0")
         else:
             with step.waiting():
@@ -75,9 +78,9 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result() if first else {"digest": digest(step.weights())}
 
 
-def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """What all tasks share: the model, the vector that its parameters lie in, and a slot for each
-    task.
+def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What all tasks share: the model, the vector that its parameters lie in, a slot for each task,
+    and the loss scale.
 
     A slot is a row: the loss of a replica, then all its gradients.
     """
@@ -85,12 +88,14 @@ def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
     count = sum(parameter.numel() for parameter in trained(central))
     parameters = shared(task, "parameters", count)
     slots = shared(task, "slots", task.spec.workers * (1 + count))
+    scale = shared(task, "scale", 1)
     move(central, parameters, fill=task.index == 0)
+    scale.fill_(LossScale(task.spec).value)
     meet("all workers to map the shared memory")
     if task.index == 0:  # all have mapped the files, and need their names no longer
-        for name in ("parameters", "slots"):
+        for name in ("parameters", "slots", "scale"):
             (task.files.meetings / name).unlink()
-    return central, parameters, slots.view(task.spec.workers, -1)
+    return central, parameters, slots.view(task.spec.workers, -1), scale
 
 
 def shared(task: Task, name: str, length: int) -> torch.Tensor:

@@ -20,9 +20,16 @@ all-reduce has: each worker sends 3(w-1)/w S bytes in a step, in place of 2(w-1)
 FSDP gathers ahead so that exchanges hide behind computing. Here they do not: on CPUs a worker waits
 for each of its exchanges, and emulated device time is slept before the forward pass; on GPUs the
 recorder waits for the device when an exchange begins and when it ends, and the overlap is lost
-while these times are taken. Source: Rajbhandari et al., "ZeRO: Memory
-Optimizations Toward Training Trillion Parameter Models", SC 2020 (its stage 3); Zhao et al.,
-"PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
+while these times are taken.
+
+In 16 bits, a worker keeps its part in float32 and rounds it before an all-gather, which then sends
+half as many bytes: 2(w-1)/w S in a step. Gradients are float32 again before they are added up.
+(Autocast alone rounds parameters where they are used, and would keep those of all layers until the
+backward pass.) Layers get 16-bit parameters, norms too; only batch normalisation keeps float32.
+
+Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+SC 2020 (its stage 3); Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data
+Parallel", VLDB 2023.
 """
 
 import contextlib
@@ -33,9 +40,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.precision import LOW
 from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, tied
 
 
@@ -61,8 +70,13 @@ def worker(task: Task) -> dict[str, Any]:
 
 def shard(model: Any, mesh: Any, step: TorchStep) -> Any:
     """The same model, the parameters of each layer spread over the workers of `mesh`."""
-    for layer in [*layers(model), model]:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    low = LOW.get(step.spec.precision)
+    rounded = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
+    # its running means are float32, and it wants the same of its parameters
+    norms = [part for part in model.modules() if low and isinstance(part, _BatchNorm)]
+    for layer in dict.fromkeys([*norms, *layers(model), model]):
+        policy = MixedPrecisionPolicy() if layer in norms or not low else rounded
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
         layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step))
         layer.set_custom_reduce_scatter(Collective(dist.reduce_scatter_tensor, step))
     return model

@@ -40,6 +40,7 @@ from torch.futures import Future
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.optimizer import clip
+from course_lib.strategies.torch.precision import zeros_in
 from course_lib.strategies.torch.server import (
     Gradient,
     Reply,
@@ -90,9 +91,20 @@ def newest(shard: Shard, at_least: int) -> Future[Any]:
 
 
 def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Tensor]:
-    """On a worker: the mean loss of some examples, and its gradient, as one long vector."""
-    loss = step.backward(inputs, targets)
-    return loss.item(), flat(gradients_of(step.model)).cpu()
+    """On a worker: the mean loss of some examples, and its gradient, as one long vector.
+
+    In float16 a gradient that overflows is not pushed: it is dropped, and computed again with a
+    smaller loss scale, which each worker has of its own.
+    """
+    while True:
+        scale, loss = step.scale.value, step.backward(inputs, targets).item()
+        gradient = flat(gradients_of(step.model)).cpu()
+        if not step.scale.on:
+            return loss, gradient
+        if step.finite(float(gradient.norm()), zeros_in([gradient])):
+            return loss, gradient / scale
+        step.task.dropped(step.number)
+        step.scale.check(step.number)
 
 
 def push(

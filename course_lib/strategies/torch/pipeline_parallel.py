@@ -66,6 +66,7 @@ def worker(task: Task) -> dict[str, Any]:
         task, layers, f"stage {task.index}", outputs=partial(through, task, layers, device)
     )
     step.workloads_model = model
+    layers.forward = step.mixed(layers.forward)  # in the run's precision, and so are activations
     stage = Stage(step)
     # it scales gradients by 1/m
     schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, step.loss_of)

@@ -24,6 +24,7 @@ from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch.device_time import Layers
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
+from course_lib.strategies.torch.precision import mixed, wide, zeros_in
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
 from course_lib.workloads.workload import Outputs, Workload
 
@@ -146,7 +147,7 @@ def outputs_of(model: nn.Module, inputs: np.ndarray, device: Any) -> np.ndarray:
     """What a model makes of inputs when it is not being trained."""
     model.eval()
     with torch.no_grad():
-        outputs: np.ndarray = model(tensor(inputs, device)).cpu().numpy()
+        outputs: np.ndarray = wide(model(tensor(inputs, device))).cpu().numpy()
     model.train()
     return outputs
 
@@ -181,17 +182,28 @@ def gradients_of(model: nn.Module) -> list[Any]:
     return gradients
 
 
-def descend(step: "TorchStep", norm_of_all: Callable[[Any], Any] = whole) -> None:
+def descend(
+    step: "TorchStep",
+    norm_of_all: Callable[[Any], Any] = whole,
+    gradients: list[Any] | None = None,
+) -> None:
     """Update what this process holds of each parameter by its gradient, as the run's optimizer
     does: parameter -= rate * gradient, if that is sgd. Then the gradients are gone.
 
-    With `clip_norm` they are scaled down before. `norm_of_all` makes the norm over the whole model
-    of the norm over this process's gradients; PyTorch does so itself if they are DTensors.
+    In float16 they are divided by the loss scale, unless one is infinite or NaN: there is no update
+    then. With `clip_norm` they are scaled down before. `norm_of_all` makes the norm over the whole
+    model of the norm over this process's gradients; PyTorch does so itself if they are DTensors.
+    `gradients`: those to take, if not those of the step's model.
     """
-    gradients, most = gradients_of(step.model), step.spec.clip_norm
-    norm = norm_of_all(get_total_norm(gradients)) if most else None
-    mine = clip([local(gradient) for gradient in gradients], most, norm)
-    step.optimizer.apply(mine, step.number, updates=step.number)
+    gradients = gradients_of(step.model) if gradients is None else gradients
+    most, mine = step.spec.clip_norm, [local(gradient) for gradient in gradients]
+    norm: Any = norm_of_all(get_total_norm(gradients)) if most or step.scale.on else None
+    if step.scale.on:
+        scale = step.scale.value
+        if not step.finite(float(norm), zeros_in(mine)):
+            return
+        mine, norm = [gradient / scale for gradient in mine], norm / scale
+    step.optimizer.apply(clip(mine, most, norm), step.updates, updates=step.updates)
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -205,9 +217,9 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 class TorchStep(TrainingStep):
     """A training step of this task's `model`.
 
-    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `holds`: what
-    of the variables the task updates, `all` or its shard or stage; `device`: where it computes, if
-    not where the model is; `outputs`: those of the whole model, if this one is a part of it.
+    `mixed` makes a function compute in the run's precision. `holds`: what of the variables the task
+    updates, `all` or its shard or stage; `device`: where it computes, if not where the model is;
+    `outputs`: those of the whole model, if this one is a part of it.
     """
 
     def __init__(
@@ -224,7 +236,8 @@ class TorchStep(TrainingStep):
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
         self._layers = Layers(self.sleep)
-        self.loss_of = loss_of(self.workload)
+        self._compare = loss_of(self.workload)
+        self.mixed = mixed(task.spec.precision, self.device.type)
 
     def begin(self, number: int | None = None) -> bool:
         """Go on to the next step.
@@ -240,6 +253,17 @@ class TorchStep(TrainingStep):
             drawn = np.random.SeedSequence([self.spec.seed, task, self.number]).generate_state(1)
             torch.manual_seed(int(drawn[0]))
         return True
+
+    def loss_of(self, outputs: Any, targets: Any) -> Any:
+        """The workload's loss: the mean over the batch, in float32. Its gradients will be as many
+        times as large as the loss scale says.
+        """
+        if self.spec.precision == "float32":
+            return self._compare(outputs, targets)
+        loss = self._compare(wide(outputs), targets)
+        if self.scale.on and loss.requires_grad:
+            loss.register_hook(lambda gradient: gradient * self.scale.value)
+        return loss
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         inputs, targets = self.workload.train.take(indices)
@@ -265,7 +289,7 @@ class TorchStep(TrainingStep):
         all but the last are computed within `alone()`, where nothing is exchanged. `forward`: the
         loss for inputs and targets, if not that of the step's model.
         """
-        forward = forward or (lambda x, y: self.loss_of(self.model(x), y))
+        forward = self.mixed(forward or (lambda x, y: self.loss_of(self.model(x), y)))
         count, total = self.spec.accumulate, 0.0
         if count == 1:
             loss = forward(inputs, targets)
@@ -282,7 +306,7 @@ class TorchStep(TrainingStep):
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         if self._outputs:
             return self._outputs(inputs)
-        return outputs_of(self.model, inputs, next(self.model.parameters()).device)
+        return self.mixed(outputs_of)(self.model, inputs, next(self.model.parameters()).device)
 
     def matmul_flops(self) -> float:
         size = 4096 if self.device.type == "cuda" else 512

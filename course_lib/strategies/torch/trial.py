@@ -12,6 +12,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import trying
 from course_lib.strategies.torch import stages
+from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import (
     build,
     loss_of,
@@ -31,8 +32,13 @@ BATCH_NORM = (
 def sketch(task: Task) -> Sketch:
     """What is known of the model of this task's workload, after one step with two examples.
 
-    Raises `ValueError` that says what it cannot do.
+    Raises `ValueError` that says what it cannot do, such as an operation in the run's precision.
     """
+    found: Sketch = mixed(task.spec.precision, "cpu")(_tried)(task)
+    return found
+
+
+def _tried(task: Task) -> Sketch:
     workload = workloads.load(task.spec)
     inputs, targets = workload.train.take(slice(2))
     if isinstance(workload.torch, nn.Module):
@@ -50,7 +56,7 @@ def sketch(task: Task) -> Sketch:
     workload.check_outputs(tuple(outputs.shape))
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"):
-        loss = loss_of(workload)(outputs, tensor(targets))
+        loss = loss_of(workload)(wide(outputs), tensor(targets))
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise ValueError(f"its loss returns {what}, not one number: the mean over the batch")

@@ -1,0 +1,31 @@
+"""Mixed precision in PyTorch: `torch.autocast` decides for each operation whether it computes in 16
+bits. It casts the parameters that such an operation uses, so they themselves stay float32.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+LOW: dict[str, Any] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Function = Callable[..., Any]
+
+
+def mixed(precision: str, device: str) -> Callable[[Function], Function]:
+    """A decorator: the function computes in this precision on this type of device."""
+    if precision == "float32":
+        return lambda function: function
+    autocast: Callable[[Function], Function] = torch.autocast(device, LOW[precision])
+    return autocast
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in float32, if it has fewer bits."""
+    return tensor.float() if tensor.dtype in LOW.values() else tensor
+
+
+def zeros_in(gradients: Iterable[torch.Tensor]) -> float:
+    """The share of the entries of these gradients that are exactly zero."""
+    counts = [(gradient.numel(), int(gradient.count_nonzero())) for gradient in gradients]
+    return 1 - sum(found for _, found in counts) / sum(every for every, _ in counts)
