@@ -1,11 +1,10 @@
-"""A training on digits with the moment at which each step was over: ours, and the plain
-scripts'.
+"""A training with the moment at which each step was over: ours, and the plain scripts'; on digits,
+or of one of the models in `tests/own_models.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import json
 import statistics
@@ -19,11 +18,12 @@ import numpy as np
 
 import course_lib
 from course_lib import RunSpec, hardware, workloads
-from course_lib.cluster.task import Task, clock
 from course_lib.network.layout import LOOPBACK, reserve_ports
-from course_lib.record.events import Event, Metric
+from course_lib.record.events import Metric
+from tests import own_models
 from tests.benchmarks import clusters
 
+ROOT = Path(__file__).parents[2]
 WORKERS = 2
 WARM_UP = 50  # steps that are not counted
 
@@ -44,13 +44,14 @@ def median_ms(moments: Sequence[float]) -> float:
 
 class Cluster(NamedTuple):
     """The tasks of a training; with `replicas` in one process instead of workers, where a strategy
-    has them there.
+    has them there. `model`: the name of a workload in `tests/own_models.py`, if it is not digits.
     """
 
     strategy: str = "multi_worker_mirrored"
     workers: int = WORKERS
     replicas: int = 1
     ps: int = 0
+    model: str = ""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -59,6 +60,7 @@ class Cluster(NamedTuple):
             "replicas": self.replicas,
             "ps": self.ps,
             "chief": self.ps > 0,
+            "workload": getattr(own_models, self.model) if self.model else "digits",
         }
 
 
@@ -66,30 +68,11 @@ USUAL = Cluster()
 
 
 def ours(framework: str, steps: int, cluster: Cluster = USUAL) -> Training:
-    """A strategy as every learner runs it, but for a look at the clock when a step reports its
-    loss.
-    """
-    module = f"course_lib.strategies.{framework}.{cluster.strategy}"
-
-    def work(task: Task) -> Training:
-        moments: list[float] = []
-        add = task.recorder.add
-
-        def look(event: Event) -> None:
-            add(event)
-            if type(event) is Metric:
-                moments.append(clock())
-
-        task.recorder.add = look
-        result = getattr(importlib.import_module(module), task.job)(task)
-        return Training(moments, result["final_loss"])
-
-    def serve(task: Task) -> None:
-        getattr(importlib.import_module(module), task.job)(task)
-
-    programs = {"chief": work, "worker": serve, "ps": serve} if cluster.ps else work
-    run = course_lib.start(programs, framework=framework, steps=steps, **cluster.fields)
-    return Training(*run.wait(clusters.LONGEST).result["chief:0" if cluster.ps else "worker:0"])
+    """A strategy as every learner runs it: its trace says when a step reported its loss."""
+    fields = {**cluster.fields, "framework": framework, "steps": steps}
+    run = course_lib.start(cluster.strategy, **fields).wait(clusters.LONGEST)
+    reports = run.trace.all(Metric, "chief:0" if cluster.ps else "worker:0", name="loss")
+    return Training([report.at for report in reports], run.result["final_loss"])
 
 
 def plain(framework: str, steps: int, cluster: Cluster = USUAL) -> Training:
@@ -107,10 +90,11 @@ def plain(framework: str, steps: int, cluster: Cluster = USUAL) -> Training:
             name for name in [cluster.strategy] if framework == "tensorflow" and not cluster.ps
         ]
         script = "plain_parameter_server.py" if cluster.ps else f"plain_{framework}.py"
-        command = [sys.executable, str(clusters.PEERS / script), *named, folder]
+        own = [cluster.model] if cluster.model else []
+        command = [sys.executable, str(clusters.PEERS / script), *named, folder, *own]
         addresses = {task: f"{LOOPBACK}:{sock.getsockname()[1]}" for task, sock in held.items()}
         started = [
-            stack.enter_context(clusters.process(command, extra))
+            stack.enter_context(clusters.process(command, extra | {"PYTHONPATH": str(ROOT)}))
             for extra in places(framework, addresses)
         ]
         answers = 1 if cluster.ps else cluster.workers
@@ -159,9 +143,8 @@ def describe(framework: str, steps: int, folder: Path, cluster: Cluster) -> None
         [workload.batch(n, spec.seed, spec.batch, share, spec.shares) for n in range(steps)]
         for share in range(spec.shares)
     ]
-    weights: dict[str, Any] = {
-        f"weight{i}": weight for i, weight in enumerate(workload.initial_weights(spec.seed))
-    }
+    given = workload.initial_weights(spec.seed) if workload.layers else []
+    weights: dict[str, Any] = {f"weight{i}": weight for i, weight in enumerate(given)}
     threads = hardware.plan(spec, hardware.probe()).threads
     np.savez(
         folder / "training.npz",
@@ -169,6 +152,7 @@ def describe(framework: str, steps: int, folder: Path, cluster: Cluster) -> None
         y=workload.train.targets,
         order=order,
         rate=workload.learning_rate,
+        seed=spec.seed,
         threads=threads,
         replicas=cluster.replicas,
         **weights,

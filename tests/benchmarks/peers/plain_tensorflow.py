@@ -1,8 +1,9 @@
 """A training under a strategy of tf.distribute as one writes it by hand: `plain_tensorflow.py
-STRATEGY FOLDER`; with TF_CONFIG set, if it has several workers.
+STRATEGY FOLDER [MODEL]`; with TF_CONFIG set, if it has several workers.
 
-FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at
-which each step was over, and the last loss.
+FOLDER/training.npz holds data, initial weights and the order of examples; without MODEL, which is
+one of tests/own_models.py, the model is two dense layers. Leaves the moment at which each step was
+over, and the last loss.
 """
 
 from __future__ import annotations
@@ -58,22 +59,14 @@ def cpus(count: int) -> list[str]:
     return [f"/cpu:{i}" for i in range(count)]
 
 
-def main(name: str, folder: Path, rank: int) -> None:
+def main(name: str, folder: Path, rank: int, own: str = "") -> None:
     given = np.load(folder / "training.npz")
     tf.config.threading.set_intra_op_parallelism_threads(int(given["threads"]))
     tf.config.threading.set_inter_op_parallelism_threads(max(2, int(given["threads"])))
     replicas = int(given["replicas"])
     strategy = STRATEGIES[name](replicas)
     with strategy.scope():
-        hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
-        model = keras.Sequential(
-            [
-                keras.Input((64,)),
-                keras.layers.Dense(hidden, activation="relu"),
-                keras.layers.Dense(classes),
-            ]
-        )
-        model.set_weights([given[f"weight{i}"] for i in range(4)])
+        model = own_model(own, given) if own else two_layers(given)
         step = make_step(strategy, model, float(given["rate"]))
     x, y, order = given["x"], given["y"], given["order"][rank * replicas : (rank + 1) * replicas]
     moments, loss = [], float("nan")
@@ -81,6 +74,28 @@ def main(name: str, folder: Path, rank: int) -> None:
         loss = float(step(*batch(strategy, x, y, shares)))
         moments.append(time.monotonic())
     leave(folder, rank, {"moments": moments, "loss": loss})
+
+
+def two_layers(given: Any) -> Any:
+    hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(hidden, activation="relu"),
+            keras.layers.Dense(classes),
+        ]
+    )
+    model.set_weights([given[f"weight{i}"] for i in range(4)])
+    return model
+
+
+def own_model(name: str, given: Any) -> Any:
+    from tests import own_models
+
+    keras.utils.set_random_seed(int(given["seed"]))
+    model = getattr(own_models, f"keras_{name}")()
+    model(given["x"][:2])  # some make their variables only now
+    return model
 
 
 def batch(strategy: Any, x: Any, y: Any, shares: Any) -> tuple[Any, Any]:
@@ -128,4 +143,4 @@ def leave(folder: Path, rank: int, result: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     place = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
-    main(sys.argv[1], Path(sys.argv[2]), place.get("index", 0))
+    main(sys.argv[1], Path(sys.argv[2]), place.get("index", 0), *sys.argv[3:])

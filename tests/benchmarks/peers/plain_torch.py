@@ -1,8 +1,9 @@
-"""A training with DistributedDataParallel on gloo as one writes it by hand: `plain_torch.py
-FOLDER`, with RANK and the like set.
+"""A training with DistributedDataParallel on gloo as one writes it by hand: `plain_torch.py FOLDER
+[MODEL]`, with RANK and the like set.
 
-FOLDER/training.npz holds data, initial weights and the order of examples. Leaves the moment at
-which each step was over, and the last loss.
+FOLDER/training.npz holds data, initial weights and the order of examples; without MODEL, which is
+one of tests/own_models.py, the model is two dense layers. Leaves the moment at which each step was
+over, and the last loss.
 """
 
 from __future__ import annotations
@@ -21,28 +22,41 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def main(folder: Path, rank: int) -> None:
+def main(folder: Path, rank: int, own: str = "") -> None:
     given = np.load(folder / "training.npz")
     torch.set_num_threads(int(given["threads"]))
     dist.init_process_group("gloo")
-    hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
-    model = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, classes))
-    with torch.no_grad():
-        for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(torch.from_numpy(given[f"weight{i}"].T))
+    model = own_model(own, int(given["seed"])) if own else two_layers(given)
     averaged = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(averaged.parameters(), lr=float(given["rate"]))
     x, y, order = given["x"], given["y"], given["order"][rank]
     moments, last = [], float("nan")
     for indices in order:
-        images, labels = torch.from_numpy(x[indices]), torch.from_numpy(y[indices])
-        loss = nn.functional.cross_entropy(averaged(images), labels)
+        inputs, targets = torch.from_numpy(x[indices]), torch.from_numpy(y[indices])
+        outputs = averaged(inputs)
+        loss = nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         last = loss.item()
         moments.append(time.monotonic())
     leave(folder, rank, {"moments": moments, "loss": last})
+
+
+def two_layers(given: Any) -> nn.Module:
+    hidden, classes = given["weight0"].shape[1], given["weight2"].shape[1]
+    model = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    with torch.no_grad():
+        for i, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.from_numpy(given[f"weight{i}"].T))
+    return model
+
+
+def own_model(name: str, seed: int) -> Any:
+    from tests import own_models
+
+    torch.manual_seed(seed)
+    return getattr(own_models, f"torch_{name}")()
 
 
 def leave(folder: Path, rank: int, result: dict[str, Any]) -> None:
@@ -54,4 +68,4 @@ def leave(folder: Path, rank: int, result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(os.environ["RANK"]))
+    main(Path(sys.argv[1]), int(os.environ["RANK"]), *sys.argv[2:])

@@ -1,0 +1,32 @@
+"""The time of a step of a learner's own models, against a plain script of the same training: DDP in
+PyTorch, MirroredStrategy in TensorFlow.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from tests.benchmarks import clusters, timed
+from tests.benchmarks.harness import Aim, Options, Rows, compare
+from tests.benchmarks.steps import SameTraining
+
+WITHIN = Aim("at most", 1.05)
+STRATEGIES = {
+    "torch": timed.Cluster("multi_worker_mirrored"),
+    "tensorflow": timed.Cluster("mirrored", workers=1, replicas=2),
+}
+
+
+def rows(options: Options) -> Rows:
+    """A row for each framework and model. The trace is on, as it is for learners."""
+    steps = timed.WARM_UP + (100 if options.quick else 300)
+    for framework, usual in STRATEGIES.items():
+        clusters.warm(framework)
+        for model in ("mlp", "convolutions", "transformer"):
+            cluster, same = usual._replace(model=model), SameTraining()
+            ours, plain = (
+                same.median(functools.partial(train, framework, steps, cluster))
+                for train in (timed.ours, timed.plain)
+            )
+            name = f"step of {usual.strategy}, own {model}, {framework}"
+            yield compare(name, "ms", ours, (f"plain_{framework}.py", plain), WITHIN, options)
