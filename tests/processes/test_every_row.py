@@ -13,6 +13,7 @@ from course_lib import Trace, hardware
 from course_lib.__main__ import main
 from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.strategies import catalog
+from tests import own_models
 
 ROWS = [
     (name, framework)
@@ -100,6 +101,23 @@ def test_a_row_that_is_available_learns_and_one_that_is_not_ends_with_its_reason
     else:
         assert done.code == 0, done.err
         assert learned(done.out)["reality"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("framework", "workload"),
+    [("torch", "tiny_gpt"), ("tensorflow", f"{own_models.__file__}:convolutions")],
+)
+def test_a_race_takes_the_transformer_and_a_model_in_a_file(
+    framework: str, workload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = ["--framework", framework, "--workers", "2", "--steps", "20", "--workload", workload]
+    if workload == "tiny_gpt":
+        fields += ["--layers", "1", "--width", "32", "--context", "16"]
+    done = command(capsys, "race", "mirrored", "sync_parameter_server", *fields, "--json")
+    assert done.code == 0, done.err
+    for figures in json.loads(done.out)["entrants"].values():
+        losses = figures["curve"]["loss"]
+        assert len(losses) == 20 and losses[-1] < losses[0] and not figures["diverged"]
 
 
 def test_a_tpu_that_is_not_there_is_emulated_when_that_is_asked_for(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from course_lib import Run, Workload, start, workloads
+from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.strategies import trial
+from course_lib.strategies import catalog, trial
 from course_lib.workloads import tiny_gpt
 from tests import own_models
 from tests.helpers import losses
@@ -16,15 +17,10 @@ SMALL: dict[str, Any] = {"workload": "tiny_gpt", "layers": 2, "heads": 2, "width
 SMALL |= {"context": 16, "global_batch": 16, "steps": 20, "seed": 1}
 TOLERANCE = 1e-4  # of a loss: the order of additions differs, and nothing else
 ROWS = [
-    ("torch", "multi_worker_mirrored"),
-    ("torch", "fully_sharded"),
-    ("torch", "pipeline_parallel"),
-    ("torch", "central_storage"),
-    ("torch", "parameter_server"),
-    ("tensorflow", "mirrored"),
-    ("tensorflow", "multi_worker_mirrored"),
-    ("tensorflow", "parameter_server"),
-    ("tensorflow", "tpu"),
+    (framework, strategy.name)
+    for framework in ("torch", "tensorflow")
+    for strategy in catalog.STRATEGIES.values()
+    if strategy.jobs.get(framework) and strategy.max_workers > 1
 ]
 
 
@@ -52,11 +48,16 @@ def test_both_frameworks_train_the_same(alone: dict[str, Run]) -> None:
 def test_strategies_train_it_as_one_device_does_and_show_a_sample(
     framework: str, strategy: str, alone: dict[str, Run]
 ) -> None:
+    if strategy == "tensor_parallel":
+        with pytest.raises(SpecError, match="tensor_parallel cuts dense layers, two at a time"):
+            trained(strategy, framework, workers=2)
+        return
     run, one = trained(strategy, framework, workers=2), alone[framework]
     first = min(run.spec.tasks, key=lambda task: (not losses(run.trace, task), task))
     found, expected = losses(run.trace, first), losses(one.trace)
-    if strategy == "parameter_server":  # it has other updates
-        assert found[-1] < found[0]
+    facts = catalog.find(strategy)
+    if facts.asynchronous or "backups" in facts.takes:  # it has other updates, or batches
+        assert np.mean(found[-3:]) < found[0]
     elif strategy == "tpu":  # it rounds to 8 significant bits, which adds up from step to step
         assert found[:10] == pytest.approx(expected[:10], rel=0.02)
         assert found[-1] < found[0]

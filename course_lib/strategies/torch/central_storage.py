@@ -61,7 +61,7 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
         with step.reducing():
-            slots[task.index].copy_(flat([loss, *gradients_of(model)]))
+            slots[task.index].copy_(flat([loss, *gradients_of(trained(model))]))
             if first:
                 meet("the gradients of all workers")
                 loss, mean = slots.mean(0).tensor_split([1])
