@@ -81,6 +81,30 @@ def torch_by_hand(task: Task) -> list[float]:
     return losses
 
 
+def torch_fsdp(task: Task) -> list[float]:
+    """FSDP, each layer by itself and the whole, as its tutorial (pytorch.org) wraps them."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 5))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    task.watch(model, optimizer)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.randn(20, 10)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def keras_model(optimizer: Any = None) -> Any:
     import keras
 
@@ -107,6 +131,55 @@ def keras_fit(task: Task) -> dict[str, Any]:
         x, y, 300, epochs=2, verbose=0, validation_data=LARGEST["test"], callbacks=[lockstep]
     )
     return {"losses": history.history["loss"], "samples": lockstep.samples}
+
+
+def keras_fit_mirrored(task: Task) -> dict[str, Any]:
+    """`fit` under tf.distribute, on two logical CPUs."""
+    import keras
+    import tensorflow as tf
+
+    from tests.own_models import LARGEST
+
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    with tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+        model = keras_model(keras.optimizers.SGD(0.1))
+    lockstep = task.watch(model)
+    history = model.fit(*LARGEST["train"], 200, verbose=0, callbacks=[lockstep])
+    return {"losses": history.history["loss"], "samples": lockstep.samples}
+
+
+def keras_fit_xla(task: Task) -> dict[str, Any]:
+    """`fit` of a step that XLA compiles."""
+    import keras
+
+    from tests.own_models import LARGEST
+
+    model = keras_model(keras.optimizers.SGD(0.1))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=True)
+    lockstep = task.watch(model)
+    history = model.fit(*LARGEST["train"], 200, verbose=0, callbacks=[lockstep])
+    return {"losses": history.history["loss"], "samples": lockstep.samples}
+
+
+def tensorflow_xla(task: Task) -> None:
+    """A step that XLA compiles, with the optimizer, which is refused."""
+    import keras
+    import tensorflow as tf
+
+    model, optimizer = keras_model(), keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+
+    def train_step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(inputs) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    compiled = tf.function(train_step, jit_compile=True)
+    task.watch(model, optimizer).step(compiled)(tf.ones([4, 20]))
 
 
 def tensorflow_mirrored(task: Task) -> dict[str, Any]:

@@ -93,6 +93,33 @@ def test_fit_of_keras_draws_lanes_and_the_loss_of_each_batch() -> None:
     assert value["samples"] == 2 * 800 * 2
 
 
+@pytest.mark.parametrize(
+    ("loop", "phases_of_a_step", "batch"),
+    [
+        ("keras_fit_mirrored", STEP, 200),
+        # XLA has no clocks, and nobody counts examples: the run's batch counts
+        ("keras_fit_xla", ["read", "compute"], 128),
+    ],
+)
+def test_fit_is_watched_under_a_strategy_and_under_xla(
+    loop: str, phases_of_a_step: list[str], batch: int
+) -> None:
+    run = start(getattr(own_loops, loop), framework="tensorflow", workers=1).wait(120)
+    assert phases(run) == dict.fromkeys(range(4), phases_of_a_step)
+    # the loss of each batch, where `fit` tells the mean over the epoch so far
+    assert np.mean(losses(run.trace)) == pytest.approx(run.values["worker:0"]["losses"][0], 1e-5)
+    assert run.values["worker:0"]["samples"] == 4 * batch
+
+
+def test_the_exchanges_of_fsdp_are_seen_between_parts_of_computing() -> None:
+    run = start(own_loops.torch_fsdp, framework="torch", workers=2).wait(120)
+    np.testing.assert_allclose(losses(run.trace), run.values["worker:0"], rtol=1e-5)
+    for step in phases(run).values():
+        # an all-gather and a reduce-scatter of each layer at least
+        assert step[:2] == ["read", "compute"] and step[-1] == "apply"
+        assert step.count("reduce") >= 4
+
+
 @pytest.mark.parametrize("loop", ["tensorflow_mirrored", "tensorflow_workers"])
 def test_the_loops_of_tensorflows_tutorials_draw_lanes_and_a_curve(loop: str) -> None:
     workers = 2 if loop == "tensorflow_workers" else 1
@@ -148,3 +175,5 @@ def test_what_cannot_be_watched_is_refused_in_a_sentence() -> None:
     assert "optimizer=None: the torch.optim.Optimizer of the loop" in refused(no_optimizer, "torch")
     assert "between the forward pass and optimizer.step()" in refused(late, "torch")
     assert "above @tf.function" in refused(below, "tensorflow")
+    said = refused(own_loops.tensorflow_xla, "tensorflow")
+    assert "XLA compiles no clocks: leave the optimizer out" in said and "\n" not in said

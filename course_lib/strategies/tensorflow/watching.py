@@ -83,7 +83,13 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
                     "step", function.__name__, "watched from outside: above @tf.function"
                 )
             self.begin()
-            found = function(*args, **kwargs)
+            try:
+                found = function(*args, **kwargs)
+            except tf.errors.InvalidArgumentError as error:
+                if "XLA" in str(error) and "Timestamp" in str(error):
+                    text = "XLA compiles no clocks: leave the optimizer out, task.watch(model)"
+                    raise SpecError("watch", function.__name__, text) from None
+                raise
             self._ended(loss_in(found))
             return found
 
@@ -110,10 +116,11 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
         rows = np.reshape(self._rows[: count * self._replicas], (count, self._replicas, 4))
         self._rows.clear()
         examples = rows[:, :, 0].sum(axis=1)
-        if averaged and loss is not None and examples.sum():
+        if averaged and loss is not None:
+            seen = examples.sum() or 1  # where nobody counts them, batches count alike
             loss, before = float(loss), self._mean * self._seen
-            self._mean, self._seen = loss, self._seen + examples.sum()
-            loss = (self._mean * self._seen - before) / examples.sum()
+            self._mean, self._seen = loss, self._seen + seen
+            loss = (self._mean * self._seen - before) / seen
         for n, (computed, reduced, applied) in enumerate(rows[:, :, 1:].max(axis=1) + offset):
             if self._in_sync > 1:
                 self.go_on("reduce", computed)
