@@ -19,7 +19,9 @@ What each can know:
   your own leave the optimizer out, `task.watch(model)`, and it is the same. So it is where no Keras
   optimizer makes the update. Without these operations the run's `global_batch` counts as the batch.
 
-The steps of ParameterServerStrategy run in other tasks than the loop, so it is refused.
+Watching costs 0.1 to 0.2 ms a step, most of it the call back into Python that brings the times out
+of the graph. The steps of ParameterServerStrategy run in other tasks than the loop, so it is
+refused.
 """
 
 import functools
