@@ -125,7 +125,8 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
     # (step, number of the reduction in it) -> task -> index of its phase
     reductions: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
     seen: Counter[tuple[str, int]] = Counter()
-    for i, p in enumerate(phases):
+    for i in sorted(range(len(phases)), key=lambda i: phases[i].start):
+        p = phases[i]
         if p.what == "reduce":
             reductions[p.step, seen[p.task, p.step]][p.task] = i
             seen[p.task, p.step] += 1

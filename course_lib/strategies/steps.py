@@ -184,13 +184,33 @@ class TrainingStep(ABC):
 
         It is recorded only during `computing`, and so not while the metric is measured.
         """
+        with self.held_up() as begun:
+            yield
+        if self._exchanged is not None:
+            self._record("reduce", begun, self._end)
+
+    @contextlib.contextmanager
+    def held_up(self) -> Iterator[float]:
+        """Computing cannot go on until an exchange is over; the block divides the phase."""
         begun = self.now()
-        yield
+        yield begun
         if self._exchanged is not None:
             ended = self.now()
             self._record("compute", self._end, begun)
-            self._record("reduce", begun, ended)
             self._exchanged += ended - begun
+            self._end = ended
+
+    def exchange_begins(self) -> Callable[[], None]:
+        """An exchange goes on beside computing from now on, until the function that is returned is
+        called. It may be called by another thread.
+        """
+        begun, number, computing = self.now(), self.number, self._exchanged is not None
+
+        def over() -> None:
+            if computing:
+                self.task.record("reduce", number, begun, self.now())
+
+        return over
 
     def reduced_beside(self, begun: float) -> None:
         """Note a reduction that went on beside the backward pass, from `begun` until now.

@@ -69,6 +69,16 @@ def test_with_overlap_or_without_and_with_device_time_or_without_the_weights_are
     assert all(digest == digests[0] for digest in digests)
 
 
+def test_fully_sharded_gathers_ahead_and_scatters_behind_or_waits_for_each() -> None:
+    results = {}
+    for overlap in (True, False):
+        fields = {"workers": 2, "workload": "digits_deep", "steps": 5, "device_ms": MS}
+        with start("fully_sharded", framework="torch", overlap=overlap, **fields) as run:
+            results[overlap] = run.wait().result
+    assert results[True]["parameter_digest"] == results[False]["parameter_digest"]
+    assert results[False]["exchange_ms"]["hidden"] == 0 < results[True]["exchange_ms"]["hidden"]
+
+
 # --- device time by layer, in a process that has PyTorch ---
 
 

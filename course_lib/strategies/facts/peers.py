@@ -79,6 +79,7 @@ FULLY_SHARDED = Strategy(
     all_reduce=no_all_reduce(
         "All-gathers of parameters and a reduce-scatter of gradients take its place."
     ),
+    takes=("overlap",),
 )
 
 

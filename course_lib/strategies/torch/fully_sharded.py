@@ -33,7 +33,9 @@ Parallel", VLDB 2023.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -45,6 +47,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.precision import LOW
+from course_lib.strategies.torch.sharding import Collective
 from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, tied
 
 
@@ -53,12 +56,14 @@ def worker(task: Task) -> dict[str, Any]:
     join(task)
     model, workers = model_of(task), task.spec.workers
     step = TorchStep(task, model, f"shard {task.index}")
-    shard(model, init_device_mesh(step.device.type, (workers,)), step)
+    scatters = shard(model, init_device_mesh(step.device.type, (workers,)), step)
     while step.begin():
         inputs, targets = step.read(task.index, workers)
         with step.computing():
             loss = step.backward(inputs, targets, alone=partial(kept, model))
         with step.reducing():
+            while scatters:  # those that are still under way
+                scatters.pop().wait()
             mean = loss / workers
             dist.all_reduce(mean)  # to know the loss: the training itself has no need of it
         with step.applying():
@@ -68,18 +73,26 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result()
 
 
-def shard(model: Any, mesh: Any, step: TorchStep) -> Any:
-    """The same model, the parameters of each layer spread over the workers of `mesh`."""
+def shard(model: Any, mesh: Any, step: TorchStep) -> list[Any]:
+    """Spread the parameters of each layer over the workers of `mesh`. Returns a list in which each
+    backward pass leaves its reduce-scatters, to be waited for.
+    """
+    parts, scatters = layers(model), list[Any]()
+    thread = ThreadPoolExecutor(1, "lockstep-exchange")
     low = LOW.get(step.spec.precision)
     rounded = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
     # its running means are float32, and it wants the same of its parameters
     norms = [part for part in model.modules() if low and isinstance(part, _BatchNorm)]
-    for layer in dict.fromkeys([*norms, *layers(model), model]):
+    for layer in dict.fromkeys([*norms, *parts, model]):
         policy = MixedPrecisionPolicy() if layer in norms or not low else rounded
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
-        layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step))
-        layer.set_custom_reduce_scatter(Collective(dist.reduce_scatter_tensor, step))
-    return model
+        layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step, thread))
+        scatter = Collective(dist.reduce_scatter_tensor, step, thread, scatters)
+        layer.set_custom_reduce_scatter(scatter)
+    if step.spec.overlap:
+        for layer, following in itertools.pairwise(parts):  # backward, FSDP does so by itself
+            layer.set_modules_to_forward_prefetch([following])
+    return scatters
 
 
 @contextlib.contextmanager
@@ -101,19 +114,3 @@ def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
         found += child.children() if blocks else [child]
     found = [part for part in found if any(True for _ in part.parameters())]
     return [] if tied(model) else found
-
-
-class Collective:
-    """A collective operation as FSDP calls it, recorded as an exchange of the step."""
-
-    def __init__(self, collective: Callable[..., Any], step: TorchStep) -> None:
-        self.collective, self.step = collective, step
-
-    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
-        """Memory for an exchange."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(self, output_tensor: Any, input_tensor: Any, **how: Any) -> Any:
-        """Exchange."""
-        with self.step.exchanging():
-            return self.collective(output_tensor, input_tensor, **how)
