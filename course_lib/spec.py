@@ -89,7 +89,7 @@ class RunSpec(BaseModel):
         "how the replicas of one process reduce",
         "hierarchical_copy, reduction_to_one_device or nccl",
     )
-    overlap: bool = flag(True, "gradients are exchanged while the backward pass goes on")
+    overlap: bool = flag(True, "exchanges hide behind computing")
     bucket_mb: float | None = number(
         None,
         10_000,

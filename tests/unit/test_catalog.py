@@ -138,7 +138,7 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
             "parameter_server",
             {"overlap": False},
             "overlap=False: parameter_server has no use for it: leave it out (it is for mirrored,"
-            " multi_worker_mirrored)",
+            " multi_worker_mirrored, fully_sharded)",
         ),
         (
             "one_device",

@@ -13,14 +13,14 @@ gradients of the whole, and leaves with the mean of one part. An all-reduce is a
 an all-gather. S is the bytes of all parameters, which is also that of all gradients.
 
 So a worker holds 1/w of the parameters, of the gradients and of whatever an optimizer keeps, and
-for a moment whole layers: one in the forward pass; up to two in the backward pass, where FSDP
-gathers the next layer before it computes the present one. The price is one all-gather more than an
-all-reduce has: each worker sends 3(w-1)/w S bytes in a step, in place of 2(w-1)/w S.
+for a moment whole layers: up to two, as it gathers the next one before it computes the present one.
+The price is one all-gather more than an all-reduce has: each worker sends 3(w-1)/w S bytes in a
+step, in place of 2(w-1)/w S.
 
-FSDP gathers ahead so that exchanges hide behind computing. Here they do not: on CPUs a worker waits
-for each of its exchanges, and emulated device time is slept before the forward pass; on GPUs the
-recorder waits for the device when an exchange begins and when it ends, and the overlap is lost
-while these times are taken.
+So all exchanges but the first gather and the last reduce-scatter can hide behind computing: a gather
+behind the layer before, a reduce-scatter behind the layers that follow. On a GPU FSDP has a stream
+for each kind of exchange; on CPUs they are called asynchronously here (`sharding.py`). With
+`overlap=False` a worker on a CPU holds one layer at a time and waits for each of its exchanges.
 
 In 16 bits, a worker keeps its part in float32 and rounds it before an all-gather, which then sends
 half as many bytes: 2(w-1)/w S in a step. Gradients are float32 again before they are added up.

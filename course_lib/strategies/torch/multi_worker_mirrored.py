@@ -16,15 +16,18 @@ the network is idle while the workers compute.
 are few messages. The backward pass goes from the last layer to the first. As soon as it has filled
 a bucket, the bucket's all-reduce starts, while the pass goes on with the layers nearer to the
 input: communication hides behind computing. Only the last bucket cannot hide, as it is full when
-the pass is over. The first bucket is full at 1 MiB of gradients, and a tensor is never split
-between buckets. So the workload `digits` has one bucket, and `wide` has two from about 1.8 million
-parameters on: only then do the gradients behind its first layer make 1 MiB. DDP uses the all-reduce
-of gloo, or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of ours is used.
+the pass is over. With `overlap=False` all buckets start then, and each step waits for them.
 
-Two remarks on the times in the trace. `device_ms` imitates a slower device by sleeping before the
-forward pass. No bucket is on its way then, so that time hides nothing. On GPUs taking the times
-stops the overlap: each reduction is timed right, but without the recorder a step would be shorter.
-Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+The first bucket is full at 1 MiB of gradients and the others at 25 MiB; with `bucket_mb` all are
+full at that size. A tensor is never split between buckets, and in the first step everything is in
+one. So `digits` has one bucket, and `wide` has two from about 1.8 million parameters on: only then
+do the gradients behind its first layer make 1 MiB. With small buckets the first leaves early and
+the last, which nothing hides, is short; with large ones there are fewer messages, each of which has
+its latency. In between is the best size for a model and a network. DDP uses the all-reduce of gloo,
+or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of ours is used.
+
+Emulated device time (`device_ms`) passes in the layers, by their FLOPs, a third of it forward and
+two thirds backward, so buckets hide behind it as they would on a device. Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
 Parallel Training", VLDB 2020.
 """
 
