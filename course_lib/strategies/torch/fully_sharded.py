@@ -17,10 +17,10 @@ for a moment whole layers: up to two, as it gathers the next one before it compu
 The price is one all-gather more than an all-reduce has: each worker sends 3(w-1)/w S bytes in a
 step, in place of 2(w-1)/w S.
 
-So all exchanges but the first gather and the last reduce-scatter can hide behind computing: a gather
-behind the layer before, a reduce-scatter behind the layers that follow. On a GPU FSDP has a stream
-for each kind of exchange; on CPUs they are called asynchronously here (`sharding.py`). With
-`overlap=False` a worker on a CPU holds one layer at a time and waits for each of its exchanges.
+All exchanges but the first gather and the last reduce-scatter can hide behind computing: a gather
+behind the layer before, a reduce-scatter behind those that follow. On a GPU FSDP has a stream for
+each kind of exchange; on CPUs they are called asynchronously here (`sharding.py`). With
+`overlap=False` a worker on a CPU waits for each of its exchanges.
 
 In 16 bits, a worker keeps its part in float32 and rounds it before an all-gather, which then sends
 half as many bytes: 2(w-1)/w S in a step. Gradients are float32 again before they are added up.

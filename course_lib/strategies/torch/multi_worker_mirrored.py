@@ -27,8 +27,10 @@ its latency. In between is the best size for a model and a network. DDP uses the
 or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of ours is used.
 
 Emulated device time (`device_ms`) passes in the layers, by their FLOPs, a third of it forward and
-two thirds backward, so buckets hide behind it as they would on a device. Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data
-Parallel Training", VLDB 2020.
+two thirds backward, so buckets hide behind it as they would on a device.
+
+Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
+2020.
 """
 
 from typing import Any
