@@ -45,22 +45,29 @@ def reasons(spec: RunSpec, model: Sketch, device: str, servers: bool) -> list[Re
     return [Reason("model", f"{model.parameters:,} parameters", each) for each in said]
 
 
-def _tried(spec: RunSpec) -> Sketch:
+def pieces(spec: RunSpec) -> None:
+    """Try a learner's own model in pieces, on as many workers as the run has.
+
+    Raises `SpecError` that says what changes.
+    """
+    _tried(spec, "pieces", spec.workers)
+
+
+def _tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
     same: dict[str, Any] = {
         name: getattr(spec, name)
         for name in ("framework", "workload", "precision", "seed", "start_timeout")
     }
-    roles = {"worker": f"{__package__}.{spec.framework}.trial:sketch"}
+    roles = {"worker": f"{__package__}.{spec.framework}.trial:{role}"}
     with tempfile.TemporaryDirectory(prefix="lockstep-trial-") as place:
-        same |= {"strategy": "custom", "workers": 1, "trace": False, "run_dir": Path(place, "run")}
-        alone, machine = RunSpec(**same).complete(), hardware.probe()
+        same |= {"strategy": "custom", "trace": False, "run_dir": Path(place, "run")}
+        alone, machine = RunSpec(**same, workers=workers).complete(), hardware.probe()
         with Run(Prepared(alone, machine, hardware.plan(alone, machine), roles), clock()) as run:
             try:
-                found: Sketch = run.wait(spec.start_timeout).values["worker:0"]
+                return run.wait(spec.start_timeout).values["worker:0"]
             except TaskFailed as failure:
                 reason = failure.reason.removeprefix("ValueError: ")
                 raise SpecError("workload", spec.workload, reason) from None
             except Stalled as late:
                 reason = f"its model was not built and tried within {late.seconds:g} s"
                 raise SpecError("workload", spec.workload, f"{reason} (start_timeout)") from None
-    return found

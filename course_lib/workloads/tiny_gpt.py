@@ -35,6 +35,12 @@ CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 HELD_OUT = 20  # one character in so many
 STRAY = 0.08  # standard deviation of the initial weights
 WRITTEN, TEMPERATURE = 160, 0.7  # of a sample
+CUT = {
+    "*.queries_keys_values": "columns",
+    "*.attended": "rows",
+    "*.wider": "columns",
+    "*.back": "rows",
+}
 
 
 def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
@@ -54,6 +60,7 @@ def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
     sketch = Sketch(
         parameters=matrices + layers * 13 * width + 2 * width,
         parts=layers + 2,
+        units=((heads, "head"), (4 * width, "hidden unit")) * layers,
         flops=training_flops(2 * products),
     )
     return Workload(
@@ -63,6 +70,7 @@ def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
         tensorflow=functools.partial(_model, "tensorflow", **dials),
         loss="next_token",
         metric=bits_per_character,
+        parallel=CUT,
         sample=functools.partial(sample, pieces(context)[1].inputs[0]),
         learning_rate=0.25,
         known=sketch,
@@ -77,8 +85,8 @@ def _model(framework: str, seed: int, layers: int, heads: int, width: int, conte
 
 def shapes(layers: int, width: int, context: int) -> list[tuple[int, int]]:
     """Shapes of all matrices, (inputs, outputs), in the order in which an example passes them: a
-    row for each character, a row for each place; of each block the queries, keys and values of all
-    heads, what follows attention, and the two dense layers; the logits.
+    row for each character, a row for each place; of each block the queries, keys and values of one
+    head after the other, what follows attention, and the two dense layers; the logits.
     """
     block = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
     ends = [(len(CHARACTERS), width), (context, width)], [(width, len(CHARACTERS))]

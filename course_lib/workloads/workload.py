@@ -8,7 +8,7 @@ import inspect
 import math
 import pickle
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from course_lib.workloads.layers import Dense, Layer, Shape, glorot, products, s
 
 LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
 FRAMEWORKS = ("tensorflow", "torch")
+WAYS = ("columns", "rows", "heads")  # to cut a layer
 
 Builder = Callable[..., Any]
 """Makes a model: a `torch.nn.Module`, or a `keras.Model`."""
@@ -58,8 +59,9 @@ class Sketch(NamedTuple):
     """What has to be known of a model before a run.
 
     `parameters`: trained numbers. `parts`: how many parts with weights follow each other, or why a
-    pipeline cannot be cut between its parts. `pairs`: the hidden units of each pair of dense
-    layers, if the model is nothing but such pairs. `notes`: what its strategy should say about it.
+    pipeline cannot be cut between its parts. `units`: how many of what each
+    layer that tensor parallelism cuts has to share out, such as `(64, "hidden unit")`, or why
+    there is none. `notes`: what its strategy should say about it.
     `synchronized`: whether replicas exchange something in the middle of its forward pass. `flops`:
     floating-point operations that train on one example, see `training_flops`; 0 if there are none
     to count.
@@ -67,7 +69,7 @@ class Sketch(NamedTuple):
 
     parameters: int
     parts: int | str = 0
-    pairs: tuple[int, ...] = ()
+    units: tuple[tuple[int, str], ...] | str = ()
     notes: tuple[str, ...] = ()
     synchronized: bool = False
     flops: int = 0
@@ -115,6 +117,13 @@ class Workload:
     such as `["embed", "blocks.0", "blocks.1", "logits"]`: `pipeline_parallel` cuts between them. A
     `torch.nn.Sequential` needs none.
 
+    `parallel`: which layers of a PyTorch model `tensor_parallel` cuts, by name, in which `*` stands
+    for anything between two dots: `{"blocks.*.up": "columns", "blocks.*.down": "rows"}`. A `Linear`
+    cut by columns leaves each worker some of its outputs, and the one that reads them is cut by
+    rows; a `MultiheadAttention` is cut by `heads`; what is not named stays whole. If it is not
+    given, attention of PyTorch's own is cut, and `Linear` layers two at a time where they
+    follow each other in a `Sequential`.
+
     `sample`: a function that shows what the model has learned. It is given a function from inputs
     to the model's outputs, both numpy arrays. The text that it returns is in the result as
     `sample`.
@@ -132,6 +141,7 @@ class Workload:
     metric: str | Metric | None = None
     learning_rate: float = 0.1
     stages: Sequence[str] = ()
+    parallel: Mapping[str, str] = field(default_factory=dict)
     sample: Callable[[Outputs], str] | None = None
     layers: tuple[Layer, ...] = ()  # of our own workloads, in place of builders
     gain: float = 1.0  # scales their initial weights
@@ -170,6 +180,10 @@ class Workload:
         if isinstance(names, str) or len(set(names)) < len(names):
             text = 'a list of names, each once, such as ["embed", "blocks.0", "logits"]'
             raise SpecError("stages", names, text)
+        plan = self.parallel
+        if not isinstance(plan, Mapping) or not set(plan.values()) <= set(WAYS):
+            text = f"how each layer is cut, {', '.join(WAYS)}, such as {{'up': 'columns'}}"
+            raise SpecError("parallel", plan, text)
         if not self.ours:
             OWN[self.name] = self
 
@@ -305,11 +319,11 @@ class Workload:
         dense = [layer for layer in self.layers if isinstance(layer, Dense)]
         found = list(shapes(self.layers, self.input_shape))
         plain = len(dense) == len(self.layers) and len(dense) % 2 == 0
-        pairs = tuple(layer.units for layer in dense[::2]) if plain else ()
+        units = tuple((layer.units, "hidden unit") for layer in dense[::2]) if plain else ()
         return Sketch(
             parameters=sum(map(math.prod, found)),
             parts=sum(len(shape) > 1 for shape in found),
-            pairs=pairs,
+            units=units,
             flops=training_flops(2 * products(self.layers, self.input_shape)),
         )
 

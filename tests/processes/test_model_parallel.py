@@ -374,6 +374,16 @@ def test_one_worker_is_enough(name: str) -> None:
         ),
         (
             "tensor_parallel",
+            {"workload": "tiny_gpt", "workers": 3},
+            "workers=3: must divide the 4 heads of tiny_gpt, such as 2 or 4",
+        ),
+        (
+            "tensor_parallel",
+            {"workload": "tiny_gpt", "framework": "tensorflow"},
+            "tensor_parallel in TensorFlow cuts digits, digits_deep and wide only; framework=",
+        ),
+        (
+            "tensor_parallel",
             {"framework": "tensorflow", "workers": 3},
             "workers=3: must divide the 64 hidden units of digits",
         ),

@@ -92,6 +92,11 @@ def test_a_dataset_is_asked_only_for_the_examples_of_a_batch() -> None:
         ({"metric": "f1"}, "metric='f1': .*allowed: accuracy, mean_squared_error"),
         ({"stages": "embed"}, "stages='embed': a list of names, each once"),
         ({"stages": ["block", "block"]}, "a list of names, each once"),
+        (
+            {"parallel": {"up": "column"}},
+            "parallel=.*: how each layer is cut, columns, rows, heads",
+        ),
+        ({"parallel": ["up"]}, "parallel=.*: how each layer is cut"),
         ({"learning_rate": 0}, "learning_rate=0: a number above 0"),
         ({"name": "my model"}, "name='my model': a name of letters"),
         ({"name": "digits"}, "name='digits': the course has one of this name"),

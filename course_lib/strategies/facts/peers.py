@@ -1,9 +1,12 @@
 """Strategies whose workers exchange with each other: each has a copy of the model, or a part."""
 
+from collections import Counter
+
 from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
+from course_lib.strategies import trial
 from course_lib.strategies.facts.one_machine import check_nccl
 from course_lib.strategies.strategy import (
     REAL_PROCESSES,
@@ -84,54 +87,62 @@ FULLY_SHARDED = Strategy(
 
 
 def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
-    """A model of dense layers in pairs, each of which has a hidden unit or more for each worker.
+    """Layers to cut, with a hidden unit or a head or more for each worker.
 
-    TensorFlow's DTensor divides only evenly; its shards are the `replicas` of one process.
+    Dense layers of ours may be cut unevenly in PyTorch; DTensor in TensorFlow, whose shards are the
+    `replicas` of one process, divides only evenly, and so do we with models whose random layers
+    must draw as many numbers on each worker.
     """
-    if spec.framework == "tensorflow" and spec.workload in workloads.OWN:
-        text = "tensor_parallel in TensorFlow cuts the course's own models only"
-        cure = 'framework="torch" cuts a Sequential of Linear layers in pairs'
-        raise SpecError("workload", spec.workload, f"{text}; {cure}")
-    if not model.pairs:
-        have = "digits, digits_deep and wide have them"
-        if spec.workload in workloads.OWN:
-            have = (
-                "this model is no torch.nn.Sequential whose layers with weights are all Linear, "
-                "an even number of them"
-            )
-        text = f"tensor_parallel cuts dense layers, two at a time: {have}"
-        raise SpecError("workload", spec.workload, text)
-    even = spec.framework == "tensorflow"
-    field, shards = ("replicas", spec.replicas) if even else ("workers", spec.workers)
-    for units in model.pairs:
+    workload, name = workloads.load(spec), spec.workload
+    if spec.framework == "tensorflow" and not workload.layers:
+        text = "tensor_parallel in TensorFlow cuts digits, digits_deep and wide only"
+        raise SpecError("workload", name, f'{text}; framework="torch" cuts others too')
+    if isinstance(model.units, str):
+        text = f"tensor_parallel cannot cut it into pieces: {model.units}"
+        raise SpecError("workload", name, text)
+    if not model.units:
+        text = "tensor_parallel cuts dense layers, two at a time, and attention"
+        raise SpecError(
+            "workload", name, f"{text}: digits, digits_deep, wide and tiny_gpt have them"
+        )
+    even = spec.framework == "tensorflow" or not workload.layers
+    field, shards = (
+        ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
+    )
+    for units, what in sorted(model.units):
         if shards > units:
-            text = f"at most {units}, one for each hidden unit of {spec.workload}"
+            text = f"at most {units}, one for each {what} of {name}"
             raise SpecError(field, shards, text)
         if even and units % shards:
-            cure = "such as 2, 4 or 8"
-            if "parameters" in workloads.fields(spec.workload):
+            fit = [str(n) for n in range(2, units + 1) if units % n == 0][:3]
+            cure = f"such as {' or '.join(filter(None, (', '.join(fit[:-1]), fit[-1])))}"
+            if "parameters" in workloads.fields(name):
                 cure = f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
-            text = f"must divide the {units} hidden units of {spec.workload}, {cure}"
+            text = f"must divide the {units} {what}s of {name}, {cure}"
             raise SpecError(field, shards, text)
+    if not workload.ours:
+        trial.pieces(spec)
 
 
 def _tensor_all_reduce(spec: RunSpec) -> Reason:
     why = "Workers add up in the middle of a step what their pieces make"
-    return Reason("all-reduce", "of activations", f"{why}; gradients of parameters stay.")
+    cuts = Counter(trial.sketch(spec).units)
+    made = ", ".join(f"{count} x {units} {what}s" for (units, what), count in cuts.items())
+    return Reason("all-reduce", "of activations", f"{why} of {made}; gradients of parameters stay.")
 
 
 TENSOR_PARALLEL = Strategy(
     "tensor_parallel",
     Facts(
-        summary="Every layer is cut into pieces, one on each worker; all compute the same batch, "
-        "and add up what their pieces make of it.",
-        variables="a piece of every layer on each worker",
+        summary="Layers are cut into pieces, one on each worker; all compute the same batch, and "
+        "add up what their pieces make of it.",
+        variables="a piece of every layer on each worker; what cannot be cut whole on all",
         gradients="each worker those of its own pieces, from the whole batch",
         update="each worker, to its own pieces",
         waits="every worker for all others, in each pair of layers",
         wire="activations: 2(n-1)/n A bytes sent by each worker in an all-reduce of A bytes, one "
-        "forward for each pair of layers and one back for each but the first; no gradients of "
-        "parameters",
+        "forward for each pair of layers or attention, and one back where something is trained "
+        "before it; no gradients of parameters",
         use="layers that are too large for one device; inside a machine, where the wires are fast",
         limits="it exchanges in the middle of every step, so slow wires stall it; a layer has "
         "only so many units to share out",

@@ -32,6 +32,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn.utils import get_total_norm
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
@@ -86,9 +87,9 @@ def worker(task: Task) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key in kept}
 
 
-def norm_of_all(norm: torch.Tensor) -> torch.Tensor:
-    """The norm over the gradients of all stages, from that of this one."""
-    squares = norm**2
+def norm_of_all(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The norm over the gradients of all stages, from those of this one."""
+    squares = get_total_norm(gradients) ** 2
     dist.all_reduce(squares)
     return squares.sqrt()
 

@@ -182,9 +182,16 @@ def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Any]:
     return gradients
 
 
+def norm_of(gradients: list[Any]) -> Any:
+    """The norm over all of these gradients; of DTensors, over their shards on all tasks."""
+    shards = [each for each in gradients if isinstance(each, DTensor)]
+    others = [each for each in gradients if not isinstance(each, DTensor)]
+    return get_total_norm([whole(get_total_norm(part)) for part in (shards, others) if part])
+
+
 def descend(
     step: "TorchStep",
-    norm_of_all: Callable[[Any], Any] = whole,
+    norm_of_all: Callable[[list[Any]], Any] = norm_of,
     gradients: list[Any] | None = None,
 ) -> None:
     """Update what this process holds of each parameter by its gradient, as the run's optimizer
@@ -192,12 +199,11 @@ def descend(
 
     In float16 they are divided by the loss scale, unless one is infinite or NaN: there is no update
     then. With `clip_norm` they are scaled down before. `norm_of_all` makes the norm over the whole
-    model of the norm over this process's gradients; PyTorch does so itself if they are DTensors.
-    `gradients`: those to take, if not those of the step's model.
+    model of this process's gradients. `gradients`: those to take, if not those of the step's model.
     """
     gradients = gradients_of(step.parameters) if gradients is None else gradients
     most, mine = step.spec.clip_norm, [local(gradient) for gradient in gradients]
-    norm: Any = norm_of_all(get_total_norm(gradients)) if most or step.scale.on else None
+    norm: Any = norm_of_all(gradients) if most or step.scale.on else None
     if step.scale.on:
         scale = step.scale.value
         if not step.finite(float(norm), zeros_in(mine)):
@@ -336,10 +342,11 @@ class TorchStep(TrainingStep):
         return weights_of(map(whole, self.model.parameters()))
 
     def named_weights(self) -> dict[str, np.ndarray]:
-        # asked for first: `fully_shard` makes its parameters shards again for it
-        mine = set(map(id, self.model.state_dict(keep_vars=True).values()))
         named = self.workloads_model.state_dict(keep_vars=True)
-        values = {name: whole(value).cpu() for name, value in named.items() if id(value) in mine}
+        if self.model is not self.workloads_model:  # but a stage of it
+            mine = set(map(id, self.model.state_dict(keep_vars=True).values()))
+            named = {name: value for name, value in named.items() if id(value) in mine}
+        values = {name: whole(value).cpu() for name, value in named.items()}
         half = torch.bfloat16  # which numpy does not have
         return {n: (v.float() if v.dtype == half else v).numpy() for n, v in values.items()}
 

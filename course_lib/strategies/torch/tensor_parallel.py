@@ -8,37 +8,45 @@ and B, and two workers:
     B = [B1        by rows: the rows that belong to these units. H_k B_k has the shape of the whole
          B2]       output, which is the sum over the workers, H_1 B_1 + H_2 B_2: one all-reduce
 
-Backwards nothing has to be exchanged for the first pair of layers; for a later one, the gradient of
-its input is a sum over the workers too. The gradient of a piece is complete where the piece is, so
-each worker updates its own: no gradient of a parameter is ever sent. What travels for a pair of
-layers is its output, batch x output width numbers, and on the way back, for all pairs but the
-first, the gradient of its input. The hidden width between the two, where most parameters are, does
-not travel. The second layer's bias is whole on every worker: all compute the same gradient for it.
-Each worker's device does 1/w of the work, so it takes 1/w of the emulated device time of a step.
+Attention is cut in the same way: the layer that makes queries, keys and values by columns, so that
+each worker has some of the heads, and the layer behind the heads by rows.
+
+Backwards the gradient of what goes into a pair is a sum over the workers too, unless nothing before
+the pair is trained. The gradient of a piece is complete where the piece is, so each worker updates
+its own: no gradient of a parameter is ever sent. What travels for a pair of layers is its output,
+batch x output width numbers, and as many on the way back. The hidden width between the two, where
+most parameters are, does not travel. What is not cut (the second layer's bias, embeddings,
+normalisation) is whole on every worker, and all compute the same gradient for it. Each worker's
+device takes its share of the products of dense layers, and the same share of the emulated device
+time of a step.
 Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
 Parallelism", 2019.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of
+from course_lib.strategies.torch.pieces import COLUMNS, HEADS, ROWS, Heads, plan_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join, local, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Train this worker's pieces of the layers, on the whole of each batch."""
     join(task)
-    model, workers = model_of(task), task.spec.workers
+    model = model_of(task)
     step = TorchStep(task, model, f"shard {task.index}")
-    step.model = model = cut(model, init_device_mesh(step.device.type, (workers,)), step)
+    part = cut(model, plan_of(model, step.workload.parallel), task.spec.workers, step.exchanging)
     while step.begin():
         inputs, targets = step.read()
-        with step.computing(part=1 / workers):
+        with step.computing(part):
             loss = step.backward(inputs, targets)  # the same on all workers
         with step.applying():
             descend(step)
@@ -46,36 +54,49 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result()
 
 
-def cut(model: Any, mesh: Any, step: TorchStep) -> Any:
-    """The same model, its dense layers cut over the workers of `mesh`: the first of each pair by
-    columns, the second by rows, and then the sum.
+def cut(
+    model: Any,
+    plan: dict[str, str],
+    workers: int,
+    exchanging: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> float:
+    """Keep this worker's pieces of the layers in a `plan`; the part of the model's products that it
+    computes.
     """
-    layers: list[Any] = []
-    plan: dict[str, Any] = {}
-    for layer in model:
-        layers.append(layer)
-        if isinstance(layer, torch.nn.Linear):
-            by_rows = len(plan) % 2 == 1
-            name = str(len(layers) - 1)
-            plan[name] = (
-                RowwiseParallel(output_layouts=Partial(), use_local_output=False)
-                if by_rows
-                else ColwiseParallel(use_local_output=False)
-            )
-            if by_rows:
-                layers.append(Sum(step))
-    return parallelize_module(torch.nn.Sequential(*layers), mesh, plan)
+    torch.backends.mha.set_fastpath_enabled(False)  # it would take each weight for a whole one
+    mesh = init_device_mesh(next(model.parameters()).device.type, (workers,))
+    ways: dict[str, str] = {}
+    for name, how in plan.items():
+        if how == HEADS:
+            model.set_submodule(name, Heads(model.get_submodule(name)))
+            ways |= {f"{name}.projected": COLUMNS, f"{name}.out_proj": ROWS}
+        else:
+            ways[name] = how
+    by_rows = [model.get_submodule(name) for name, how in ways.items() if how == ROWS]
+    for layer in by_rows:
+        layer.register_forward_pre_hook(partial(piece, mesh))
+    styles = {
+        COLUMNS: ColwiseParallel(),
+        ROWS: RowwiseParallel(output_layouts=Partial(), use_local_output=False),
+    }
+    parallelize_module(model, mesh, {name: styles[how] for name, how in ways.items()})
+    for layer in by_rows:
+        layer.register_forward_hook(partial(add_up, exchanging))
+    dense = [layer.weight for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    return sum(local(each).numel() for each in dense) / sum(each.numel() for each in dense)
 
 
-class Sum(torch.nn.Module):
+def piece(mesh: Any, layer: Any, inputs: tuple[Any]) -> Any:
+    """The hidden units that are here, as a piece of all: pieces may differ by a unit."""
+    (units,) = inputs
+    shape = (*units.shape[:-1], layer.in_features)
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(units, mesh, [Shard(-1)], shape=shape, stride=stride)
+
+
+def add_up(exchanging: Callable[..., Any], layer: Any, inputs: Any, summand: Any) -> Any:
     """The all-reduce behind a layer that is cut by rows: each worker brings a summand, and all
     leave with the sum.
     """
-
-    def __init__(self, step: TorchStep) -> None:
-        super().__init__()
-        self.step = step
-
-    def forward(self, summand: Any) -> Any:
-        with self.step.exchanging():
-            return summand.redistribute(placements=[Replicate()]).to_local()
+    with exchanging():
+        return summand.redistribute(placements=[Replicate()]).to_local()

@@ -12,17 +12,21 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import trying
 from course_lib.strategies.torch import stages
+from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import (
     build,
+    join,
     loss_of,
     outputs_of,
     tensor,
-    tied,
     trained,
+    whole,
 )
+from course_lib.strategies.torch.tensor_parallel import cut
 from course_lib.workloads.workload import Sketch, training_flops
 
+TOLERANCE = 1e-3  # of a norm: sums over workers are made in another order, and nothing else
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch; on GPUs "
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm in the builder takes them over all replicas."
@@ -73,19 +77,51 @@ def _tried(task: Task) -> Sketch:
         found = outputs_of(model, inputs, "cpu")
     with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
         workload.metric_of(found, targets)
-    parts = [part for part in model.children() if trained(part)]
-    plain = isinstance(model, nn.Sequential) and not tied(model)
-    dense = plain and all(isinstance(part, nn.Linear) for part in parts) and len(parts) % 2 == 0
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
     return Sketch(
         parameters=sum(parameter.numel() for parameter in trained(model)),
         parts=or_why(stages.check, model, workload.stages, tensor(inputs)),
-        pairs=tuple(int(part.out_features) for part in parts[::2]) if dense else (),
+        units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
         notes=() if all(synchronized) else (BATCH_NORM,),
         synchronized=any(synchronized),
         flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
     )
+
+
+def pieces(task: Task) -> None:
+    """Cut the model of this task's workload over the workers of a run and compare it with the whole
+    one: the outputs for two examples, and the gradients.
+
+    Raises `ValueError` if they differ.
+    """
+    join(task)
+    workload = workloads.load(task.spec)
+    model = build(workload, task.spec.seed).eval()
+    inputs, targets = map(tensor, workload.train.take(slice(2)))
+
+    def gradients() -> dict[str, Any]:
+        """The gradients by name, and the outputs."""
+        outputs = model(inputs)
+        loss_of(workload)(outputs, targets).backward()
+        named = {
+            name: whole(torch.zeros_like(each) if each.grad is None else each.grad)
+            for name, each in model.named_parameters()
+        }
+        return {"outputs": outputs.detach(), **named}
+
+    expected = gradients()
+    model.zero_grad()
+    cut(model, plan_of(model, workload.parallel), task.spec.workers)
+    with trying("cut into pieces, its model cannot be computed; write -1 for the number of heads"):
+        found = gradients()
+    largest = max(each.norm() for each in expected.values())
+    for name in (name for name in expected if name in found):
+        off = (found[name] - expected[name]).norm()
+        if not off <= TOLERANCE * max(expected[name].norm(), TOLERANCE * largest):
+            what = "its outputs" if name == "outputs" else f"the gradient of {name}"
+            text = f"cut into pieces, its model changes {what}: between columns and rows "
+            raise ValueError(f"{text}each unit must be computed by itself, without parameters")
 
 
 def or_why(found: Callable[..., Any], *given: Any) -> Any:

@@ -78,9 +78,9 @@ class Block(keras.Layer):  # type: ignore[misc, unused-ignore]
         than a place itself; Q, K and V are (batch, length, heads, size of a head).
         """
         _, length, width = values.shape
-        shape = (-1, length, 3, self.heads, width // self.heads)
+        shape = (-1, length, self.heads, 3, width // self.heads)
         queries, keys, later = ops.unstack(
-            ops.reshape(self.queries_keys_values(values), shape), 3, 2
+            ops.reshape(self.queries_keys_values(values), shape), 3, 3
         )
         mixed = ops.dot_product_attention(queries, keys, later, is_causal=True)
         return self.attended(ops.reshape(mixed, (-1, length, width)))

@@ -65,12 +65,13 @@ class Block(nn.Module):
 
     def attention(self, values: Any) -> Any:
         """softmax(Q K^T / sqrt(size of a head)) V in each head, with no weight on what comes later
-        than a place itself; Q, K and V are (batch, heads, length, size of a head).
+        than a place itself; Q, K and V are (batch, heads, length, size of a head). The heads are as
+        many as there are in this process: tensor parallelism leaves some of them on each worker.
         """
         batch, length, width = values.shape
-        shape = (batch, length, 3, self.heads, width // self.heads)
-        queries, keys, later = self.queries_keys_values(values).view(shape).unbind(2)
+        shape = (batch, length, -1, 3, width // self.heads)
+        queries, keys, later = self.queries_keys_values(values).view(shape).unbind(3)
         mixed = scaled_dot_product_attention(
             queries.transpose(1, 2), keys.transpose(1, 2), later.transpose(1, 2), is_causal=True
         )
-        return self.attended(mixed.transpose(1, 2).reshape(batch, length, width))
+        return self.attended(mixed.transpose(1, 2).flatten(2))
