@@ -34,8 +34,10 @@ from course_lib.spec import RunSpec
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads.workload import Outputs, digest
 
-Span = tuple[float, float]
-"""When something began and ended, on the clock of the trace."""
+Moment = Any
+"""A time on the clock of the trace, or what will tell it: an event of a GPU."""
+Span = tuple[Moment, Moment]
+"""When something began and ended."""
 
 
 class TrainingStep(ABC):
@@ -63,10 +65,11 @@ class TrainingStep(ABC):
         self.failure: Exception | None = None  # what went wrong in an exchange beside computing
         self.evaluate_at = 0
         self._beside: list[Span] = []
-        self._exchanged: float | None = None  # seconds, in the computing that goes on
+        # what the computing that goes on had to wait for; None if nothing is being computed
+        self._exchanged: list[Span] | None = None
         self._owed = self._slept = 0.0  # seconds of device time, in that computing too
         self._computed: float | None = None  # when that ended, if the clock after it is too late
-        self._end = clock()  # of the last phase
+        self._end: Moment = clock()  # of the last phase
 
     # --- what differs between frameworks ---
 
@@ -78,9 +81,17 @@ class TrainingStep(ABC):
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         """What the model makes of inputs when it is not being trained."""
 
-    def now(self) -> float:
-        """The time, once the device has done all that it was given."""
+    def now(self) -> Moment:
+        """When the device will have done all that it was given so far."""
         return clock()
+
+    def time(self, moment: Moment) -> float:
+        """When that was."""
+        return float(moment)
+
+    def later(self, note: Callable[[], None]) -> None:
+        """Call a function as soon as the moments that it asks for are known."""
+        note()
 
     # the next five are asked only of a task that returns a `result`
 
@@ -117,7 +128,7 @@ class TrainingStep(ABC):
         if self.number >= self.spec.steps:
             return False
         self.task.begin(self.number)
-        self._end = clock()
+        self._end = self.now()
         return True
 
     def read(self, share: int = 0, of: int = 1, batch: int | None = None) -> tuple[Any, Any]:
@@ -130,7 +141,7 @@ class TrainingStep(ABC):
         if self.spec.record_examples:
             for epoch, indices in pieces:
                 self.task.examples(self.number, epoch, indices.tolist())
-        self._record("read", self._end, clock())
+        self._record("read", self._end, self.now())
         if self.evaluate_at:
             self.evaluate(self.evaluate_at)
             self.evaluate_at = 0
@@ -145,23 +156,29 @@ class TrainingStep(ABC):
         went on beside it (`reduced_beside`), it ends when the last of them begins: by then all
         gradients were there.
         """
-        begun = self._end = clock()
+        begun = self._end = self.now()
         self._owed, self._slept = self.task.delay(min(self._busy[part]), part), 0.0
-        self._exchanged = 0.0
+        exchanged = self._exchanged = list[Span]()
         with self.emulating():
             yield
         if self.failure:
             raise self.failure
         self.sleep(self._owed)  # what no layer has taken
+        number, slept, going_on = self.number, self._slept, self._end
         end, self._computed = self._computed or self.now(), None
-        beside, self._beside = sorted(self._beside), []
-        if beside:
-            end = beside[-1][0]
-        self._busy[part].append(end - begun - self._slept - self._exchanged)
-        self._exchanged = None
-        self._record("compute", self._end, end)
-        for span in beside:
-            self._record("reduce", *span)
+        beside, self._beside = self._beside, []
+        self._end, self._exchanged = end, None
+
+        def note() -> None:
+            reduced = sorted((self.time(a), self.time(b)) for a, b in beside)
+            computed = reduced[-1][0] if reduced else self.time(end)
+            waited = [self.time(b) - self.time(a) for a, b in exchanged]
+            self._busy[part].append(computed - self.time(begun) - slept - sum(waited))
+            self.task.record("compute", number, self.time(going_on), computed)
+            for span in reduced:
+                self.task.record("reduce", number, *span)
+
+        self.later(note)
 
     @contextlib.contextmanager
     def emulating(self) -> Iterator[None]:
@@ -190,15 +207,14 @@ class TrainingStep(ABC):
             self._record("reduce", begun, self._end)
 
     @contextlib.contextmanager
-    def held_up(self) -> Iterator[float]:
+    def held_up(self) -> Iterator[Moment]:
         """Computing cannot go on until an exchange is over; the block divides the phase."""
         begun = self.now()
         yield begun
         if self._exchanged is not None:
-            ended = self.now()
             self._record("compute", self._end, begun)
-            self._exchanged += ended - begun
-            self._end = ended
+            self._end = self.now()
+            self._exchanged.append((begun, self._end))
 
     def exchange_begins(self) -> Callable[[], None]:
         """An exchange goes on beside computing from now on, until the function that is returned is
@@ -208,11 +224,11 @@ class TrainingStep(ABC):
 
         def over() -> None:
             if computing:
-                self.task.record("reduce", number, begun, self.now())
+                self._note("reduce", number, begun, self.now())
 
         return over
 
-    def reduced_beside(self, begun: float) -> None:
+    def reduced_beside(self, begun: Moment) -> None:
         """Note a reduction that went on beside the backward pass, from `begun` until now.
 
         It may be called by another thread than that of the pass.
@@ -229,7 +245,7 @@ class TrainingStep(ABC):
 
     def waited(self) -> None:
         """Nothing happened here since the last phase: the task waited for others."""
-        self._record("wait", self._end, clock())
+        self._record("wait", self._end, self.now())
 
     @contextlib.contextmanager
     def applying(self) -> Iterator[None]:
@@ -303,13 +319,16 @@ class TrainingStep(ABC):
 
     @contextlib.contextmanager
     def _phase(self, what: str) -> Iterator[None]:
-        begun = clock()
+        begun = self.now()
         yield
         self._record(what, begun, self.now())
 
-    def _record(self, what: str, start: float, end: float) -> None:
-        self.task.record(what, self.number, start, end)
+    def _record(self, what: str, start: Moment, end: Moment) -> None:
+        self._note(what, self.number, start, end)
         self._end = end
+
+    def _note(self, what: str, number: int, start: Moment, end: Moment) -> None:
+        self.later(lambda: self.task.record(what, number, self.time(start), self.time(end)))
 
 
 @contextlib.contextmanager

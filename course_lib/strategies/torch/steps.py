@@ -22,6 +22,7 @@ from torch.nn.utils import get_total_norm
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import TrainingStep, fastest
+from course_lib.strategies.torch.device_clock import DeviceClock
 from course_lib.strategies.torch.device_time import Layers
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.strategies.torch.precision import mixed, wide, zeros_in
@@ -242,6 +243,8 @@ class TorchStep(TrainingStep):
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
         self._layers = Layers(self.sleep)
+        self._device_clock = DeviceClock() if self.device.type == "cuda" else None
+        self._notes: list[list[Callable[[], None]]] = [[], []]  # of the last step, and of this one
         self._compare = loss_of(self.workload)
         self.mixed = mixed(task.spec.precision, self.device.type)
         # of random numbers, for each step; tasks that divide an example between them draw the same
@@ -254,7 +257,9 @@ class TorchStep(TrainingStep):
         Random numbers, such as those of dropout, start anew from the run's seed, this task and the
         step, so that a run can be repeated.
         """
+        self._write()
         if not super().begin(number):
+            self._write()
             return False
         seed = int(self._seeds[self.number])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also looks for GPUs: 0.4 ms
@@ -325,17 +330,29 @@ class TorchStep(TrainingStep):
 
         def multiply() -> None:
             matrix @ matrix
-            self.now()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
 
         return fastest(multiply, size)
 
-    def now(self) -> float:
-        """The time, once the device has done all that it was given: a GPU works behind the
-        program's back.
-        """
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return clock()
+    def now(self) -> Any:
+        return self._device_clock.moment() if self._device_clock else clock()
+
+    def time(self, moment: Any) -> float:
+        return self._device_clock.time(moment) if self._device_clock else float(moment)
+
+    def later(self, note: Callable[[], None]) -> None:
+        """At once; for a GPU once the next step is over, when its events surely are."""
+        if self._device_clock:
+            self._notes[-1].append(note)
+        else:
+            note()
+
+    def _write(self) -> None:
+        """Record what the step before the last one left."""
+        for note in self._notes.pop(0):
+            note()
+        self._notes.append([])
 
     def weights(self) -> list[np.ndarray]:
         """The model's weights, put together from all tasks where each holds a shard."""
