@@ -42,7 +42,9 @@ def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 
 def mean_squared_error(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of the squared differences."""
+    """The mean of the squared differences. Raises `ValueError` if the shapes differ."""
+    if outputs.shape != targets.shape:  # numpy would compare each with each
+        raise ValueError("outputs and targets must have the same shape: give a metric=")
     return float(np.mean((outputs - targets) ** 2))
 
 
@@ -110,8 +112,9 @@ class Workload:
     outputs and targets of the same shape; `next_token`, the cross entropy of logits (batch, length,
     classes) and classes (batch, length); or a function of the framework's outputs and targets that
     returns the mean over the batch. `metric`: `accuracy`, `mean_squared_error`, or a function of
-    outputs and targets as numpy arrays; if it is not given, the accuracy, or the mean squared error
-    where that is the loss. It is measured on `test`, and averaged over batches of 1,000.
+    outputs and targets as numpy arrays; if it is not given, the mean squared error where targets
+    are floats or that is the loss, else the accuracy. It is measured on `test`, and averaged over
+    batches of 1,000.
 
     `stages`: the names of the modules of a PyTorch model that a batch passes one after the other,
     such as `["embed", "blocks.0", "blocks.1", "logits"]`: `pipeline_parallel` cuts between them. A
@@ -170,8 +173,9 @@ class Workload:
         if not (callable(self.loss) or self.loss in LOSSES):
             raise SpecError.unknown("loss", self.loss, [*LOSSES, "a function"])
         if self.metric is None:
-            usual = "mean_squared_error" if self.loss == "mean_squared_error" else "accuracy"
-            object.__setattr__(self, "metric", usual)
+            classes = self.train.take([0])[1].dtype.kind == "i"
+            classes = classes and self.loss != "mean_squared_error"
+            object.__setattr__(self, "metric", "accuracy" if classes else "mean_squared_error")
         elif not (callable(self.metric) or self.metric in METRICS):
             raise SpecError.unknown("metric", self.metric, [*METRICS, "a function"])
         if not (isinstance(self.learning_rate, (int, float)) and 0 < self.learning_rate <= 100):
@@ -208,12 +212,15 @@ class Workload:
         and the loss want. The classes of a dataset, which may be larger than the memory, are not
         looked at.
         """
-        targets = self.train.take(slice(2))[1].shape
+        first = self.train.take(slice(2))[1]
+        targets, kind = first.shape, first.dtype.kind
         given = f"its outputs for two examples have the shape {shape}, their targets {targets}"
         if self.loss == "mean_squared_error" and shape != targets:
             raise ValueError(f"{given}; both must be the same (y[:, None] adds a dimension to y)")
         if self.loss not in ("cross_entropy", "next_token"):
             return
+        if kind != "i":
+            raise ValueError(f"{self.loss} wants whole numbers as targets, such as y.astype(int)")
         if shape[:-1] != targets:
             text = "wants a class for each row of outputs, a whole number from 0 on"
             raise ValueError(f"{given}; {self.loss} {text}")

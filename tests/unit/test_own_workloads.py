@@ -134,6 +134,11 @@ def test_the_metric_is_the_mean_over_all_test_examples() -> None:
     regression = own(loss="mean_squared_error", test=([[1.0], [3.0]], [[0.0], [0.0]]))
     assert regression.metric_name == "mean_squared_error"
     assert regression.measure(lambda x: x) == pytest.approx(5)
+    assert own(loss=len, train=(X, X)).metric_name == "mean_squared_error"  # no classes
+    with pytest.raises(ValueError, match="must have the same shape: give a metric="):
+        own(loss=len, train=(X, X), test=(X, X)).measure(lambda x: x[:, :1])
+    with pytest.raises(ValueError, match="cross_entropy wants whole numbers as targets, such as y"):
+        own(train=(X, X[:, 0])).check_outputs((2, 3))
     largest = own(metric=lambda outputs, targets: float(np.max(outputs)))
     assert largest.measure(lambda x: x) == 39
 
