@@ -46,7 +46,7 @@ def check(model: nn.Module, names: Sequence[str], inputs: torch.Tensor) -> int:
         calls.append((part, output.clone() if torch.is_tensor(output) else output))
 
     hooks = [part.register_forward_hook(called) for part in dict.fromkeys(parts.values())]
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):  # exactly, whatever the precision
         model.eval()
         outputs = model(inputs)
         for hook in hooks:
