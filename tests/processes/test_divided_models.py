@@ -52,6 +52,9 @@ class Model(nn.Module):
 def test_parts_that_follow_each_other_are_found_in_any_model() -> None:
     assert stages.check(Model(), NAMES, TOKENS) == 4  # with weights
     assert stages.check(nn.Sequential(nn.Embedding(12, 8), nn.ReLU()), (), TOKENS) == 1
+    transformer = own_models.transformer
+    in_half = torch.autocast("cpu", torch.bfloat16)(stages.check)
+    assert in_half(transformer.built("torch", 0), transformer.stages, TOKENS) == 4
 
 
 @pytest.mark.parametrize(

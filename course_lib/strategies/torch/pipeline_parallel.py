@@ -4,10 +4,13 @@ in microbatches, as on an assembly line.
 A stage computes a microbatch forward and sends the activations on to the next stage; in the
 backward pass it gets their gradient from there, and sends that of its own input back. It keeps the
 activations of a microbatch until the backward pass has been through. When all microbatches are
-back, every stage applies its own gradients: parameters and their gradients never travel. With p
-stages and m microbatches a stage waits for (p-1)/(m+p-1) of the time, the bubble: while the
-pipeline fills, and while it drains. The order of work decides how much a stage must keep. With p =
-2 and m = 4, f and b are forward and backward:
+back, every stage applies its own gradients: parameters and their gradients never travel. A model is
+cut between modules of which each gets what the one before makes, and nothing else: those of a
+`torch.nn.Sequential`, or those that the workload names as its `stages`.
+
+With p stages and m microbatches a stage waits for (p-1)/(m+p-1) of the time, the bubble: while the
+pipeline fills, and while it drains. The order of work decides how much a stage must keep. With
+p = 2 and m = 4, f and b are forward and backward:
 
     gpipe   stage 0   f0 f1 f2 f3 .. .. b0 b1 b2 b3    all forward, then all backward:
             stage 1   .. f0 f1 f2 f3 b0 b1 b2 b3 ..    at the peak a stage keeps m microbatches

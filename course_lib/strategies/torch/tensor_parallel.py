@@ -1,5 +1,5 @@
-"""tensor_parallel: every layer is cut into pieces, a piece for each worker; all workers compute the
-same batch, each its piece of every layer.
+"""tensor_parallel: layers are cut into pieces, a piece for each worker; all workers compute the
+same batch, each its pieces of the layers.
 
 Two dense layers are cut so that they need one exchange between them. With activations X, kernels A
 and B, and two workers:
@@ -16,11 +16,10 @@ the pair is trained. The gradient of a piece is complete where the piece is, so 
 its own: no gradient of a parameter is ever sent. What travels for a pair of layers is its output,
 batch x output width numbers, and as many on the way back. The hidden width between the two, where
 most parameters are, does not travel. What is not cut (the second layer's bias, embeddings,
-normalisation) is whole on every worker, and all compute the same gradient for it. Each worker's
-device takes its share of the products of dense layers, and the same share of the emulated device
-time of a step.
-Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
-Parallelism", 2019.
+normalisation) is whole on every worker, and all compute the same gradient for it, with the same
+random numbers. Of a step's emulated device time a worker takes the share of the weights of dense
+layers that it computes with. Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter
+Language Models Using Model Parallelism", 2019.
 """
 
 from collections.abc import Callable
