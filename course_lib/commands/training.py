@@ -15,7 +15,7 @@ from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
 from course_lib.racing.race import race as start_race
-from course_lib.record import measures
+from course_lib.record import measures, memory
 from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
@@ -95,11 +95,15 @@ def so_far(digest: Digest) -> str:
 
 def report(result: dict[str, Any], trace: Trace) -> None:
     """Print a finished run as tables."""
-    values = [[name, text(value)] for name, value in result.items() if name != "run_dir"]
+    apart = ("run_dir", "memory", "memory_formula")  # shown below
+    values = [[name, text(value)] for name, value in result.items() if name not in apart]
     show(["result", "seconds are counted from the call"], values)
     compiles = ", which TensorFlow compiles in" if result["framework"] == "tensorflow" else ""
     print(f"Where each task's time went, the first step included{compiles}:")
     print(measures.table(trace))
+    if result["memory"]:
+        print("What each task's memory is taken by, in its first step (and by the formula):")
+        print(memory.table(result["memory"], result["memory_formula"]))
     print(f"The record of this run: {result['run_dir']}")
 
 

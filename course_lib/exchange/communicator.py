@@ -91,6 +91,11 @@ class Communicator:
         """
         self._carry_out(self._call(schedule, length, np.dtype(dtype), private=False), None)
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of this rank's buffer."""
+        return self._segment.size if self._segment else 0
+
     def close(self) -> None:
         """Leave the group, once the peers have read what they need from our buffer."""
         if self._closed:

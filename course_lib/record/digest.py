@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.jitter import Jitter
+from course_lib.record import memory
 from course_lib.record.curves import EMPTY, WINDOW, Readings
 from course_lib.record.events import STATES, E, Event, Lifecycle, Metric, Phase, Update, task_key
 from course_lib.record.measures import IdleTime, Updates
@@ -36,8 +37,9 @@ class Digest:
     line opened, which the race passes in. Infinity until then. `states`: task -> the event of its
     present state (one of `STATES`, or paused or resumed); `life`: task or host -> all its lifecycle
     events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
-    `losses` and `accuracies` (if they are measured during the run): the curves. `not_finite`: the
-    first loss that is NaN or infinite. `reductions`: who waits for whom.
+    `memory`: bytes by task and kind. `losses` and `accuracies` (if they are measured during the
+    run): the curves. `not_finite`: the first loss that is NaN or infinite. `reductions`: who waits
+    for whom.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -46,6 +48,7 @@ class Digest:
         self.states: dict[str, Lifecycle] = {}
         self.life: dict[str, list[Lifecycle]] = defaultdict(list)
         self.updates, self.dropped = Updates(), 0
+        self.memory: memory.Held = {}
         self.reductions = Reductions()
         self.losses = self.accuracies = EMPTY
         self.not_finite: Metric | None = None
@@ -96,6 +99,7 @@ class Digest:
             elif m.name == "accuracy":
                 self._accuracy.add(m)
             self.dropped += m.name == "dropped"
+        memory.add(self.memory, metrics)
         self.updates.add(updates)
         self.reductions.add(phases, updates)
         self._account(over)

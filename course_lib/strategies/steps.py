@@ -31,6 +31,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.record import weights
 from course_lib.spec import RunSpec
+from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads.workload import Outputs, digest
 
@@ -58,6 +59,7 @@ class TrainingStep(ABC):
         self.number, self.updates = -1, 0
         self.scale, self._skipped = LossScale(task.spec), False
         self.loss = float("nan")
+        self.census = Census(task)
         self._whole = holders[0][0] == "all"
         # The seconds that recent steps computed, for each part of a step that is computed at a
         # time. The least of them counts, as a busy machine only ever adds to it.
@@ -116,6 +118,14 @@ class TrainingStep(ABC):
     def matmul_flops(self) -> float:
         """Floating-point operations that a float32 matrix product does here in a second."""
         raise NotImplementedError
+
+    def held(self) -> dict[str, int]:
+        """Bytes of memory that this task holds between two steps, by kind."""
+        return {
+            "parameters": sum(self.variables_on().values()),
+            "optimizer_state": sum(self.state_on().values()),
+            "buffers": 0,
+        }
 
     # --- a step, from its beginning to its end ---
 
@@ -288,6 +298,7 @@ class TrainingStep(ABC):
             self.task.metric("loss", self.loss, self.number, samples)
         if due(self.spec, self.number + 1) and not (self._whole and self.task.index):
             self.evaluate(samples)
+        self.census.close(self.number, samples, self.held)
         self.task.at_step_end()
 
     def evaluate(self, samples: int) -> None:

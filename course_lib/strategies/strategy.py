@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import MAX_WORKERS, RunSpec
+from course_lib.strategies.memory import Formula, Held, data_parallel
 from course_lib.workloads.workload import Sketch
 
 
@@ -116,6 +117,7 @@ class Strategy:
     - `asynchronous`: every worker's gradients are an update of their own, so a step is as many
       updates as there are workers.
     - `model_parallel`: workers divide the work on each example, not the examples.
+    - `memory`: the formula for what each task holds.
     - `takes`: the fields of `RunSpec` that only some strategies have a use for, and this one has.
     """
 
@@ -136,6 +138,7 @@ class Strategy:
     takes_schedule: bool = False
     asynchronous: bool = False
     model_parallel: bool = False
+    memory: Formula = data_parallel
     takes: tuple[str, ...] = ()
 
     @property
@@ -153,6 +156,12 @@ class Strategy:
         if self.model_parallel:
             return spec.batch
         return spec.batch // (spec.shares - (spec.backups if "backups" in self.takes else 0))
+
+    def foretold(self, spec: RunSpec, model: Sketch) -> Held:
+        """What its formula says of the memory of each task, in bytes."""
+        if spec.precision != "float32":
+            model = model._replace(activations=model.activations // 2)
+        return self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
 
     @property
     def usual_framework(self) -> str:

@@ -9,6 +9,7 @@ from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Update, task_key
+from course_lib.strategies import catalog
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -21,18 +22,19 @@ def summarize(run: Run) -> dict[str, Any]:
     `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
     task to a hash of the parameters it ended with: equal digests are equal to the last bit.
     `variables_on`: bytes of parameters by the device that the runtime names; `optimizer_state_on`:
-    those of the optimizer's state. `staleness`: how many updates had how many others between their
-    read and their write. `exchange_ms`: of a step, how many milliseconds of exchange were `hidden`
-    behind computing, and how many were `exposed`. `idle_share`: the part of the time from a task's
-    first phase to its last in which it waited for others. (A race and the boards count it from the
-    start of the clock, which leaves out the first step.) `wire_bytes_per_step`: what each task and
-    each host `sent` and `received` in a step, counted by the kernel; None where there are no hosts
-    whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
-    frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
-    read, how many of these more than once, and how many never.
+    those of the optimizer's state. `memory`: bytes by task and kind, see `record/memory.py`;
+    `memory_formula`: what the strategy's formula says. `staleness`: how many updates had how many
+    others between their read and their write. `exchange_ms`: of a step, how many milliseconds of
+    exchange were `hidden` behind computing, and how many were `exposed`. `idle_share`: the part of
+    the time from a task's first phase to its last in which it waited for others. (A race and the
+    boards count it from the start of the clock, which leaves out the first step.)
+    `wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted by
+    the kernel; None where there are no hosts whose traffic it could count. A packet has 66 bytes of
+    headers, and up to 64 KB of the frameworks' bytes. `examples_read`, with `record_examples`: how
+    many examples of each epoch were read, how many of these more than once, and how many never.
     """
     spec, trace, values = run.spec, run.trace, run.values
-    digest = Digest.of(spec, trace)
+    digest, model = Digest.of(spec, trace), workloads.load(spec).sketch_in(spec.framework)
     reasons = {reason.what: reason for reason in run.plan.reasons}
     reported = next(
         value
@@ -71,6 +73,8 @@ def summarize(run: Run) -> dict[str, Any]:
             }
             for name in ("variables_on", "optimizer_state_on")
         },
+        "memory": {task: digest.memory[task] for task in spec.tasks if task in digest.memory},
+        "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},

@@ -79,6 +79,17 @@ def products(layers: Iterable[Layer], inputs: Shape) -> int:
     return total
 
 
+def kept(layers: Iterable[Layer], inputs: Shape) -> int:
+    """Numbers that the backward pass of one example needs of the forward pass: its inputs, and what
+    each layer makes of them.
+    """
+    total = math.prod(inputs)
+    for layer in layers:
+        inputs = layer.output(inputs)
+        total += 0 if isinstance(layer, Flatten) else math.prod(inputs)
+    return total
+
+
 def glorot(
     layers: Iterable[Layer], inputs: Shape, seed: int, gain: float = 1.0
 ) -> list[np.ndarray]:

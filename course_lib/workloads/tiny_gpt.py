@@ -57,11 +57,16 @@ def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
     matrices = sum(math.prod(shape) for shape in shapes(layers, width, context))
     lookups = (len(CHARACTERS) + context) * width  # which multiply nothing
     products = context * (matrices - lookups) + layers * 2 * context**2 * width
+    # Kept for each character: in a block the inputs of both normalisations and what they make,
+    # queries, keys and values, what attention makes, and the dense layers' four widths twice; and
+    # at the ends those of the last normalisation, the logits, and two int64.
+    kept = 4 * (layers * (16 * width + heads + 4) + 2 * width + len(CHARACTERS) + 2) + 2 * 8
     sketch = Sketch(
         parameters=matrices + layers * 13 * width + 2 * width,
         parts=layers + 2,
         units=((heads, "head"), (4 * width, "hidden unit")) * layers,
         flops=training_flops(2 * products),
+        activations=context * kept,
     )
     return Workload(
         "tiny_gpt",

@@ -20,7 +20,7 @@ from course_lib.errors import SpecError
 from course_lib.record import weights
 from course_lib.record.rundir import RunDir
 from course_lib.workloads.examples import Examples
-from course_lib.workloads.layers import Dense, Layer, Shape, glorot, products, shapes
+from course_lib.workloads.layers import Dense, Layer, Shape, glorot, kept, products, shapes
 
 LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
 FRAMEWORKS = ("tensorflow", "torch")
@@ -66,7 +66,7 @@ class Sketch(NamedTuple):
     there is none. `notes`: what its strategy should say about it.
     `synchronized`: whether replicas exchange something in the middle of its forward pass. `flops`:
     floating-point operations that train on one example, see `training_flops`; 0 if there are none
-    to count.
+    to count. `activations`: bytes that the forward pass of one example keeps for the backward pass.
     """
 
     parameters: int
@@ -75,6 +75,7 @@ class Sketch(NamedTuple):
     notes: tuple[str, ...] = ()
     synchronized: bool = False
     flops: int = 0
+    activations: int = 0
 
 
 def training_flops(forward: int) -> int:
@@ -332,6 +333,7 @@ class Workload:
             parts=sum(len(shape) > 1 for shape in found),
             units=units,
             flops=training_flops(2 * products(self.layers, self.input_shape)),
+            activations=4 * kept(self.layers, self.input_shape),
         )
 
     def initial_weights(self, seed: int) -> list[np.ndarray]:

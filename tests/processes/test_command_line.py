@@ -118,6 +118,8 @@ def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> 
     assert done.returncode == 0, done.stderr
     assert "reality measured" in done.stderr
     assert "test_accuracy" in done.stdout
+    counted = "worker:0  18.8 KiB (18.8 KiB)  18.8 KiB (18.8 KiB)        0 B (0 B)  70 KiB (69 KiB)"
+    assert counted in done.stdout
 
 
 @pytest.mark.parametrize(

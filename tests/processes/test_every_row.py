@@ -78,10 +78,30 @@ def learned(out: str) -> dict[str, Any]:
         result["update_applied_by"]
         and sum(result["variables_on"].values()) >= 4 * result["parameters"]
     )
+    as_foretold(result)
     pids = [e.pid for e in trace.all(Lifecycle, state="starting")]
     assert pids and not any(map(psutil.pid_exists, pids))
     assert not (Path(result["run_dir"]) / "meetings").exists()
     return result
+
+
+def as_foretold(result: dict[str, Any]) -> None:
+    """Every task counted its memory, and all together hold what their strategy's formula says.
+
+    It takes a pipeline's stages for equal, which these are not, and a tpu for one that keeps no
+    bfloat16 copies of its weights; of activations that are cut in pieces it says nothing.
+    """
+    counted, formula = result["memory"], result["memory_formula"]
+    assert set(formula) <= set(counted)
+
+    def total(memory: dict[str, Any], kind: str) -> int:
+        return sum(memory[task].get(kind, 0) for task in formula)
+
+    for kind in ("parameters", "gradients", "optimizer_state"):
+        assert total(counted, kind) == pytest.approx(total(formula, kind), rel=0.01)
+    if expected := total(formula, "activations"):
+        most = {"pipeline_parallel": 2.0, "tpu": 1.2}.get(result["strategy"], 1.05)
+        assert 0.95 < total(counted, "activations") / expected < most
 
 
 @pytest.mark.parametrize(("name", "framework"), ROWS)

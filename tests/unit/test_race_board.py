@@ -239,6 +239,23 @@ def test_the_accuracy_on_the_way_is_a_curve_of_what_was_measured() -> None:
     assert found.seconds == pytest.approx([7.5 + n - digest.zero for n in range(0, 20, 5)])
 
 
+def test_a_board_says_what_the_memory_of_the_fullest_task_is_taken_by() -> None:
+    trace = lockstep(20)
+    trace._add(
+        Metric(task, kind, value, 0, BATCH, 7.0)
+        for task, kind, value in [
+            ("worker:0", "parameters", 1024),
+            ("worker:1", "parameters", 2048),
+            ("worker:1", "activations", 512),
+        ]
+    )
+    view = view_of(SomeRun(trace), SomeRun(lockstep(20)))
+    said = "memory of worker:1: 2.5 KiB: 2 KiB parameters, 512 B activations"
+    assert [side.memory() for side in view.sides] == [said, ""]
+    assert said in view.table()
+    assert pictures.document(view).count(f">{said}<") == 1
+
+
 # --- lanes ---
 
 

@@ -31,6 +31,9 @@ class Toy(TrainingStep):
         halves[::2] += 1  # every other one is wrong
         return np.eye(11)[halves]
 
+    def held(self) -> dict[str, int]:
+        return {}
+
 
 def toy(index: int = 0, holds: str = "all", **fields: Any) -> tuple[Toy, list[Any]]:
     """A step of a task that has two workers, and the list of its events."""

@@ -3,6 +3,7 @@
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
+from course_lib.strategies.memory import Held, on_workers, share_of
 from course_lib.strategies.strategy import (
     REAL_PROCESSES,
     Facts,
@@ -188,6 +189,20 @@ def _check_central_storage(spec: RunSpec, machine: Machine) -> None:
         raise SpecError("cross_device_ops", "nccl", text)
 
 
+def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+    """Parameters and optimizer state once, gradients and activations on each replica. In PyTorch
+    gradients meet in a slot of shared memory for each replica, which has the loss too.
+    """
+    host, on_each = share_of(spec, model), model.activations * examples
+    replica = {"gradients": spec.replicas * host.pop("gradients")}
+    replica["activations"] = spec.replicas * on_each
+    memory = on_workers(spec, {"parameters": 0, "optimizer_state": 0} | replica)
+    memory["worker:0"] |= host
+    if spec.framework == "torch":
+        memory["worker:0"]["buffers"] = spec.workers * (replica["gradients"] + 4)
+    return memory
+
+
 CENTRAL_STORAGE = Strategy(
     "central_storage",
     Facts(
@@ -221,6 +236,7 @@ CENTRAL_STORAGE = Strategy(
     order=50,
     one_process=("tensorflow",),
     one_host="the parameters of central_storage lie in memory that all its workers share",
+    memory=_central_memory,
     all_reduce=no_all_reduce(
         "Gradients meet in the host's memory, where they are averaged and applied once."
     ),

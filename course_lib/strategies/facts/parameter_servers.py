@@ -2,11 +2,13 @@
 gradient, and in who waits for whom.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
+from course_lib.strategies.memory import Formula, Held, on_workers, share_of
 from course_lib.strategies.strategy import (
     Facts,
     Strategy,
@@ -15,6 +17,27 @@ from course_lib.strategies.strategy import (
     measured,
     no_all_reduce,
 )
+from course_lib.workloads.workload import Sketch
+
+
+def _memory(counted: Callable[[RunSpec], int]) -> Formula:
+    """A ps holds its part of the parameters and of the optimizer's state, and the gradients that
+    are `counted` for an update; a worker a copy of all parameters, and the gradients and
+    activations of its share. What travels is a second copy, on a worker there and back. In
+    TensorFlow gradients are summed as they come, and what travels cannot be seen.
+    """
+
+    def memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+        worker, ps = share_of(spec, model), share_of(spec, model, spec.ps)
+        worker |= {"optimizer_state": 0, "activations": examples * model.activations}
+        if spec.framework == "torch":
+            ps["gradients"] *= counted(spec)
+            worker["buffers"] = worker["parameters"] + worker["gradients"]
+            ps["buffers"] = ps["parameters"]
+        return on_workers(spec, worker) | {f"ps:{k}": dict(ps) for k in range(spec.ps)}
+
+    return memory
+
 
 _FACTS = partial(
     Facts,
@@ -31,6 +54,7 @@ _STRATEGY = partial(
     all_reduce=no_all_reduce(
         "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
     ),
+    memory=_memory(lambda spec: 1),
 )
 _BOTH = {"tensorflow": ("chief", "worker", "ps"), "torch": ("worker", "ps")}
 _REVISITED = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)"
@@ -91,6 +115,7 @@ SYNC_PARAMETER_SERVER = _STRATEGY(
     check=_check_mean,
     order=100,
     default_workers=3,
+    memory=_memory(lambda spec: spec.workers),
 )
 
 STALE_SYNCHRONOUS = _STRATEGY(
@@ -147,5 +172,6 @@ BACKUP_WORKERS = _STRATEGY(
     default_batch=lambda spec: batch_of(
         spec.workers, max(1, spec.workers - spec.backups) * spec.accumulate
     ),
+    memory=_memory(lambda spec: spec.workers - spec.backups),
     takes=("backups",),
 )

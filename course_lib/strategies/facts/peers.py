@@ -8,6 +8,7 @@ from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.facts.one_machine import check_nccl
+from course_lib.strategies.memory import Held, on_workers, share_of
 from course_lib.strategies.strategy import (
     REAL_PROCESSES,
     Facts,
@@ -58,6 +59,16 @@ MULTI_WORKER_MIRRORED = Strategy(
 )
 
 
+def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+    """1/n of the parameters, gradients and optimizer state, and the activations of its own share.
+    With `accumulate`, gradients of the whole model until the last part of a share.
+    """
+    held = share_of(spec, model, spec.workers)
+    if spec.accumulate > 1:
+        held["gradients"] = share_of(spec, model)["gradients"]
+    return on_workers(spec, held | {"activations": examples * model.activations})
+
+
 FULLY_SHARDED = Strategy(
     "fully_sharded",
     Facts(
@@ -82,6 +93,7 @@ FULLY_SHARDED = Strategy(
     all_reduce=no_all_reduce(
         "All-gathers of parameters and a reduce-scatter of gradients take its place."
     ),
+    memory=_sharded_memory,
     takes=("overlap",),
 )
 
@@ -131,6 +143,14 @@ def _tensor_all_reduce(spec: RunSpec) -> Reason:
     return Reason("all-reduce", "of activations", f"{why} of {made}; gradients of parameters stay.")
 
 
+def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+    """1/n of everything on each device, if every layer is cut. Of the activations only those are
+    cut that lie within a pair of layers: how many these are depends on the model.
+    """
+    held = share_of(spec, model, spec.shares)
+    return on_workers(spec, {kind: spec.replicas * n for kind, n in held.items()})
+
+
 TENSOR_PARALLEL = Strategy(
     "tensor_parallel",
     Facts(
@@ -161,6 +181,7 @@ TENSOR_PARALLEL = Strategy(
     model_parallel=True,
     one_process=("tensorflow",),
     all_reduce=_tensor_all_reduce,
+    memory=_tensor_memory,
 )
 
 
@@ -189,6 +210,19 @@ def _check_pipeline(spec: RunSpec, machine: Machine) -> None:
     if spec.pipeline == "1f1b" and parts < stages:
         text = f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer"
         raise SpecError("microbatches", parts, text)
+
+
+def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+    """1/n of everything on each of n stages, if they are of equal size, and the activations of the
+    microbatches that a stage keeps at a time: m with gpipe, with 1f1b n for the first and 1 for
+    the last.
+    """
+    n, m = spec.workers, spec.microbatches
+    memory = on_workers(spec, share_of(spec, model, n))
+    for stage, held in enumerate(memory.values()):
+        kept = m if spec.pipeline == "gpipe" else min(m, n - stage)
+        held["activations"] = kept * examples * model.activations // (m * n)
+    return memory
 
 
 PIPELINE_PARALLEL = Strategy(
@@ -221,5 +255,6 @@ PIPELINE_PARALLEL = Strategy(
     all_reduce=no_all_reduce(
         "Neighbours send each other activations and their gradients; nobody all-reduces."
     ),
+    memory=_pipeline_memory,
     takes=("microbatches", "pipeline"),
 )

@@ -28,6 +28,7 @@ from course_lib.record.events import Metric, Phase, Read, Update
 from course_lib.spec import RunSpec
 from course_lib.strategies.precision import LossScale
 from course_lib.strategies.steps import due, outcome, pieces_of
+from course_lib.strategies.tensorflow.memory import count_cluster
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, Speed, over
 from course_lib.strategies.tensorflow.steps import (
     WallClock,
@@ -78,6 +79,7 @@ def train(
     steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
     losses: dict[int, float] = {}
     scale = LossScale(spec)
+    count_cluster(task, model)
 
     def outputs() -> Outputs:
         return partial(outputs_of, model.fetched())

@@ -34,12 +34,12 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import report, taken, train, work_of
 from course_lib.strategies.tensorflow.examples import in_files
+from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen, until_finite
 from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
 from course_lib.strategies.tensorflow.steps import (
     after,
-    gradient,
     hold,
     in_parts,
     is_seed,
@@ -162,7 +162,7 @@ def compute(
                     values, changed, inputs, return_losses=True, **mode(model.keras, training=True)
                 )
                 loss = total(compare, outputs, targets, own)
-            return [loss, *gradient(tape, loss, values, scale)]
+            return [loss, *gradient(tape, loss, values, model.census.note, scale)]
 
         found = in_parts(model.optimizer.spec.accumulate, compute_part, inputs, targets)
         return [*found, *changed]

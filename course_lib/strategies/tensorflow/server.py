@@ -22,6 +22,7 @@ from tensorflow.python.data.experimental.ops import testing
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.record.rundir import folder_name
+from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.steps import (
@@ -160,6 +161,7 @@ class Model:
     shards: list[Shard]
     optimizer: Optimizer
     others: list[Any]
+    census: Census
     scaling: Any = None  # in float16, the loss scale: a variable on the first ps
 
     def cut(self, tensors: Sequence[Any]) -> Any:
@@ -211,7 +213,7 @@ def connect(task: Task) -> tuple[Any, Model]:
     with tf.device(shards[0].device):
         scale = LossScale(spec)
         scaling = tf.Variable(scale.value) if scale.on else None
-    model = Model(keras, shards, optimizer, [], scaling)
+    model = Model(keras, shards, optimizer, [], Census(task), scaling)
     with tf.device(shards[0].device):
         model.others.extend(tf.Variable(each.numpy()) for each in model.kept)
     return coordinator, model

@@ -262,14 +262,6 @@ def total(loss_of: Callable[..., Any], outputs: Any, targets: Any, own: Sequence
     return tf.add_n([loss, *(tf.cast(each, tf.float32) for each in own)]) if own else loss
 
 
-def gradient(tape: Any, loss: Any, variables: Sequence[Any], scale: Any = None) -> list[Any]:
-    """The gradients of the variables, times the loss `scale`, each a whole tensor: TensorFlow's own
-    of an embedding has only the rows that were looked up.
-    """
-    found = tape.gradient(loss, variables, output_gradients=scale)
-    return [tf.convert_to_tensor(each) for each in found]
-
-
 def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets: Any) -> list[Any]:
     """The mean of what `compute` returns for `count` equal parts of a batch.
 

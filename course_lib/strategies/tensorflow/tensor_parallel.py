@@ -37,6 +37,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow.memory import bytes_of
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
 from course_lib.strategies.tensorflow.steps import (
@@ -116,11 +117,20 @@ def forward(layers: tuple[Any, ...], variables: list[Any], values: Any, precisio
     """Logits (batch, classes), float32, computed in a precision: nothing here says on which device
     anything happens.
     """
+    *_, logits = activations(layers, variables, values, precision)
+    return tf.cast(logits, tf.float32)
+
+
+def activations(
+    layers: tuple[Any, ...], variables: list[Any], values: Any, precision: str
+) -> Iterator[Any]:
+    """The inputs, and what each layer makes of them, one after the other."""
     values, *variables = (tf.cast(each, precision) for each in (values, *variables))
+    yield values
     for layer, kernel, bias in zip(layers, variables[::2], variables[1::2], strict=True):
         values = tf.matmul(values, kernel) + bias
         values = tf.nn.relu(values) if layer.relu else values
-    return tf.cast(values, tf.float32)
+        yield values
 
 
 def make_step(
@@ -201,6 +211,16 @@ class MeshStep(TrainingStep):
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         inputs, targets = self.workload.train.take(indices)
         return on_all(inputs, self.mesh), on_all(targets, self.mesh)
+
+    def held(self) -> dict[str, int]:
+        """Gradients are cut as the variables are; activations are counted in one more forward pass,
+        of as many examples as are computed at a time.
+        """
+        held, count = super().held(), self.spec.batch // self.spec.accumulate
+        inputs, _ = self.tensors(np.arange(count))
+        made = activations(self.workload.layers, self.variables, inputs, self.spec.precision)
+        pieces = (piece for each in made for piece in dtensor.unpack(each))
+        return held | {"gradients": held["parameters"], "activations": bytes_of(pieces)}
 
     def matmul_flops(self) -> float:
         return matmul_flops()

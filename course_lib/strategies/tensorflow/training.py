@@ -27,6 +27,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow.memory import bytes_of, gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
 from course_lib.strategies.tensorflow.steps import (
@@ -35,7 +36,6 @@ from course_lib.strategies.tensorflow.steps import (
     build,
     bytes_on,
     copies_of,
-    gradient,
     hold,
     in_parts,
     is_seed,
@@ -75,7 +75,7 @@ def gradients_of(step: ReplicasStep) -> Gradients:
         with tf.GradientTape() as tape:
             outputs = model(inputs, **told)
             loss = total(step.loss_of, outputs, targets, model.losses)
-        return [loss, *gradient(tape, loss, variables, scale)]
+        return [loss, *gradient(tape, loss, variables, step.note, scale)]
 
     return partial(in_parts, step.spec.accumulate, gradients_of_part)
 
@@ -252,6 +252,18 @@ class ReplicasStep(TrainingStep):
     def state_on(self) -> dict[str, int]:
         copies = (copies_of(variable) for state in self.state for variable in state)
         return bytes_on(itertools.chain.from_iterable(copies))
+
+    def note(self, **of_a_replica: int) -> None:
+        """Note bytes of memory, by kind, which each replica of this process has."""
+        self.census.note(**{kind: self.spec.replicas * n for kind, n in of_a_replica.items()})
+
+    def held(self) -> dict[str, int]:
+        """Variables that are not trained are buffers, frozen weights too."""
+        held, weights = super().held(), self.model.weights
+        others = (copies_of(each.value) for each in weights if not each.trainable)
+        held["parameters"] -= (untrained := bytes_of(itertools.chain.from_iterable(others)))
+        held["buffers"] += untrained
+        return held
 
     def weights(self) -> list[np.ndarray]:
         return weights_of(self.model)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import trying
+from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import (
     from_builder,
@@ -74,12 +75,17 @@ def sketch(task: Task) -> Sketch:
         cure = "use them, or freeze their layers with trainable=False"
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
 
+    counted: dict[str, int] = {}
+
     @tf.function(autograph=False)
     def graph(inputs: Any, targets: Any) -> Any:
-        return total(loss_of(workload), model(inputs, **told), targets, ())
+        with tf.GradientTape() as tape:
+            loss = total(loss_of(workload), model(inputs, **told), targets, ())
+        counted["products"] = products(loss.graph)  # the backward pass is not in it yet
+        return gradient(tape, loss, variables_of(model), counted.update)
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
-        traced = graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
+        graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
     inputs, targets = workload.test.take(slice(2))
     with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
         found = outputs_of(model, inputs)
@@ -94,7 +100,8 @@ def sketch(task: Task) -> Sketch:
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
         notes=() if all(norms) else (BATCH_NORM,),
         synchronized=any(norms),
-        flops=training_flops(2 * products(traced.graph) // len(inputs)),
+        flops=training_flops(2 * counted["products"] // len(inputs)),
+        activations=counted["activations"] // len(inputs),
     )
 
 

@@ -28,6 +28,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
 from course_lib.strategies.precision import LossScale
+from course_lib.strategies.torch.memory import bytes_of
 from course_lib.strategies.torch.optimizer import Optimizer
 from course_lib.strategies.torch.steps import (
     TIMEOUT,
@@ -53,7 +54,12 @@ def worker(task: Task) -> dict[str, Any]:
     central, parameters, slots, scale = common(task)
     model = central if device.type == "cpu" else model_of(task)
     step = TorchStep(task, central, device=device)
+    step.replica = model
     step.optimizer = Optimizer(task.spec, [parameters])  # in the memory that all replicas read
+    if first:  # what is shared is counted once
+        step.census.note(exchange=slots.nbytes)
+    else:
+        step.census.note(parameters=bytes_of(model.parameters()) if model is not central else 0)
     while step.begin():
         fetch(model, central)
         step.scale.value = scale.item()  # of the loss: as worker:0 has found it
@@ -61,7 +67,7 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
         with step.reducing():
-            slots[task.index].copy_(flat([loss, *gradients_of(trained(model))]))
+            slots[task.index].copy_(flat([loss, *gradients_of(step, trained(model))]))
             if first:
                 meet("the gradients of all workers")
                 loss, mean = slots.mean(0).tensor_split([1])

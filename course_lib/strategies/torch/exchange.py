@@ -95,6 +95,7 @@ def _scheduled(step: TorchStep) -> Callable[[torch.Tensor, Callable[[Outcome], N
         here = share.cpu()  # the tensor itself, where it is on the CPU already
         group.execute(schedule, here.numpy())
         share.copy_(here)
+        step.census.note(exchange=group.buffered)
 
     def reduce(share: torch.Tensor, end: Callable[[Outcome], None]) -> None:
         thread.submit(exchange, share).add_done_callback(lambda future: end(future.result))

@@ -46,6 +46,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.memory import Borrowed
 from course_lib.strategies.torch.precision import LOW
 from course_lib.strategies.torch.sharding import Collective
 from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, tied
@@ -83,11 +84,13 @@ def shard(model: Any, mesh: Any, step: TorchStep) -> list[Any]:
     rounded = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
     # its running means are float32, and it wants the same of its parameters
     norms = [part for part in model.modules() if low and isinstance(part, _BatchNorm)]
-    for layer in dict.fromkeys([*norms, *parts, model]):
+    whole = dict.fromkeys([*norms, *parts, model])
+    borrowed = Borrowed(step, whole)
+    for layer in whole:
         policy = MixedPrecisionPolicy() if layer in norms or not low else rounded
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
-        layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step, thread))
-        scatter = Collective(dist.reduce_scatter_tensor, step, thread, scatters)
+        layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step, thread, borrowed))
+        scatter = Collective(dist.reduce_scatter_tensor, step, thread, borrowed, scatters)
         layer.set_custom_reduce_scatter(scatter)
     if step.spec.overlap:
         for layer, following in itertools.pairwise(parts):  # backward, FSDP does so by itself

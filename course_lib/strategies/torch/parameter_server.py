@@ -98,7 +98,7 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Te
     """
     while True:
         scale, loss = step.scale.value, step.backward(inputs, targets).item()
-        gradient = flat(gradients_of(step.parameters)).cpu()
+        gradient = flat(gradients_of(step)).cpu()
         if not step.scale.on:
             return loss, gradient
         if step.finite(float(gradient.norm()), zeros_in([gradient])):

@@ -25,20 +25,18 @@ Pipeline-Parallel DNN Training", ICML 2021 (1F1B with one update for all microba
 PipeDream-Flush).
 """
 
-import contextlib
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.utils import get_total_norm
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.memory import bytes_of, kept_for_backward
 from course_lib.strategies.torch.stages import parts_of
 from course_lib.strategies.torch.steps import (
     TorchStep,
@@ -136,7 +134,8 @@ class Stage(PipelineStage):
 
     A phase `compute` is one microbatch, forward or backward. After each of them the metric
     `activations` says how many bytes are kept for later backward passes, over all microbatches.
-    Buffers to receive into are not counted: PyTorch has one for each microbatch, with any schedule.
+    Buffers to receive into are not counted in it: PyTorch has one for each microbatch, with any
+    schedule.
     """
 
     def __init__(self, step: TorchStep) -> None:
@@ -148,10 +147,9 @@ class Stage(PipelineStage):
     def forward_one_chunk(self, microbatch: int, *args: Any, **kwargs: Any) -> Any:
         """Called by the schedule when the activations of a microbatch are here."""
         self.step.waited()
-        found: dict[int, int] = {}
-        with self.step.computing(FORWARD * self.share), kept_for_backward(found, self.submod):
+        kept = kept_for_backward(self.submod, partial(self.kept.__setitem__, microbatch))
+        with self.step.computing(FORWARD * self.share), kept:
             output = super().forward_one_chunk(microbatch, *args, **kwargs)
-        self.kept[microbatch] = sum(found.values())
         self._tell()
         return output
 
@@ -161,25 +159,12 @@ class Stage(PipelineStage):
         with self.step.computing(BACKWARD * self.share):
             super().backward_one_chunk(microbatch, *args, **kwargs)
         del self.kept[microbatch]
+        if self.step.census.open:
+            into = [info.buffer for infos in self.grad_recv_info.values() for info in infos]
+            self.step.census.note(exchange=bytes_of(b for b in into if b is not None))
         self._tell()
 
     def _tell(self) -> None:
         step = self.step
         samples = (step.number + 1) * step.spec.batch
         step.task.metric("activations", sum(self.kept.values()), step.number, samples)
-
-
-@contextlib.contextmanager
-def kept_for_backward(found: dict[int, int], module: Any) -> Iterator[None]:
-    """Collect in `found` (address -> bytes) what autograd saves during the block, apart from the
-    module's parameters.
-    """
-    parameters = {parameter.data_ptr() for parameter in module.parameters()}
-
-    def pack(tensor: Any) -> Any:
-        if tensor.data_ptr() not in parameters:
-            found[tensor.data_ptr()] = tensor.nbytes
-        return tensor.detach()  # an output that is saved as it is would keep itself alive
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield

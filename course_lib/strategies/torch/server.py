@@ -26,6 +26,7 @@ from torch.futures import Future
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.strategies.memory import Census
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
 from course_lib.strategies.torch.steps import TorchStep, build, flat, trained
@@ -95,6 +96,7 @@ class Shard:
         self.kept: list[Gradient] = []
         self.counted = counted
         self.losses: deque[float] = deque(maxlen=counted)
+        self.census = Census(task)
         self.heard: dict[str, str] = {}  # the last call of each worker
         self.lock = threading.RLock()
         self._waiting: list[tuple[Callable[[], bool], Callable[[], Any], Future[Any]]] = []
@@ -112,11 +114,18 @@ class Shard:
         name, device = f"shard {self.task.index}", str(self.values.device)
         whose = " ".join(f"worker:{g.worker}" for g in gradients)
         self.task.update(step, name, device, read, self.version, len(gradients), whose)
+        self.census.note(gradients=sum(g.values.nbytes for g in gradients))
         for g in gradients:
             self.losses.append(g.loss)
             self.examples += self.task.spec.batch // self.counted
             self.steps_done[g.worker] = g.step + 1
+        self.census.close(step, self.examples, self.held)
         self._look()
+
+    def held(self) -> dict[str, int]:
+        """Bytes of memory that this ps holds, by kind."""
+        state = sum(self.optimizer.state_on().values())
+        return {"parameters": self.values.nbytes, "optimizer_state": state}
 
     def reply(self, used: bool = True) -> Reply:
         """What to reply to a push now."""
@@ -131,6 +140,7 @@ class Shard:
         every, examples = self.task.spec.evaluate_every * self.task.spec.batch, 0
         if every and self.examples // every > self._evaluations:
             self._evaluations, examples = self.examples // every, self.examples
+        self.census.note(exchange=self.values.nbytes)
         return Snapshot(self.version, self.values.clone(), examples)
 
     def when(self, true: Callable[[], bool], answer: Callable[[], Any]) -> Future[Any]:
@@ -212,6 +222,7 @@ class Servers:
     def __init__(self, step: TorchStep) -> None:
         self.step, self.task = step, step.task
         self.names = [f"ps:{k}" for k in range(step.spec.ps)]
+        self.moved: dict[str, int] = {}  # what was asked for last -> bytes of parameters, gradients
         join(step.task)
 
     def ask(self, what: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -220,13 +231,17 @@ class Servers:
         An argument that is a list has an element for each ps. Raises RuntimeError, which names the
         ps and `what` was asked for, if one does not answer.
         """
-        what = f"{what} of step {self.step.number}"
-        calls = []
+        text, sent, calls = f"{what} of step {self.step.number}", [], []
         for k, ps in enumerate(self.names):
             its = [value[k] if isinstance(value, list) else value for value in arguments]
-            request = (self.task.name, what, function, *its)
+            sent += its
+            request = (self.task.name, text, function, *its)
             calls.append((ps, rpc.rpc_async(ps, call, request, timeout=PATIENCE)))
-        return [self._answer(ps, what, future) for ps, future in calls]
+        answers = [self._answer(ps, text, future) for ps, future in calls]
+        moved = [each for each in (*sent, *answers) if isinstance(each, (Snapshot, Gradient))]
+        self.moved[what] = sum(each.values.nbytes for each in moved)
+        self.step.census.note(exchange=sum(self.moved.values()))
+        return answers
 
     def _answer(self, ps: str, what: str, future: Future[Any]) -> Any:
         try:
@@ -247,6 +262,7 @@ class Servers:
                 self.task.dropped(self.step.number, reply.examples)
         if replies[0].used:
             self.task.metric("loss", replies[0].loss, self.step.number, replies[0].examples)
+        self.step.census.close(self.step.number, replies[0].examples, self.step.held)
         self.task.at_step_end()
 
     def result(self, updates: int) -> dict[str, Any]:

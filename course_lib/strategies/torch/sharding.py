@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from course_lib.strategies.torch.memory import Borrowed
 from course_lib.strategies.torch.steps import TorchStep
 
 
@@ -28,14 +29,16 @@ class Collective:
     collective: Callable[..., Any]
     step: TorchStep
     thread: ThreadPoolExecutor
+    borrowed: Borrowed
     scatters: list[Any] | None = None
 
     def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
         """Memory for an exchange."""
-        return torch.empty(*size, dtype=dtype, device=device)
+        return self.borrowed.memory(size, dtype, device)
 
     def __call__(self, output_tensor: Any, input_tensor: Any, **how: Any) -> Any:
         """Exchange, or begin to."""
+        self.borrowed.note()
         at_once = self.scatters is not None and output_tensor.dtype != torch.float32
         if at_once or not self.step.spec.overlap:
             with self.step.exchanging():

@@ -24,6 +24,7 @@ from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch.device_clock import DeviceClock
 from course_lib.strategies.torch.device_time import Layers
+from course_lib.strategies.torch.memory import bytes_of, counted, local
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.strategies.torch.precision import mixed, wide, zeros_in
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
@@ -170,14 +171,13 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-def local(tensor: Any) -> Any:
-    """What this process holds of a tensor: a shard of a DTensor, all of any other."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Any]:
-    """The gradients that backward passes have left; the next ones start from nothing."""
+def gradients_of(step: "TorchStep", parameters: Sequence[nn.Parameter] | None = None) -> list[Any]:
+    """The gradients that backward passes have left, of the model's parameters or of these; the next
+    ones start from nothing.
+    """
+    parameters = step.parameters if parameters is None else parameters
     gradients = [parameter.grad for parameter in parameters]
+    step.census.note(gradients=bytes_of(gradients))
     for parameter in parameters:
         parameter.grad = None
     return gradients
@@ -202,7 +202,7 @@ def descend(
     then. With `clip_norm` they are scaled down before. `norm_of_all` makes the norm over the whole
     model of this process's gradients. `gradients`: those to take, if not those of the step's model.
     """
-    gradients = gradients_of(step.parameters) if gradients is None else gradients
+    gradients = gradients_of(step) if gradients is None else gradients
     most, mine = step.spec.clip_norm, [local(gradient) for gradient in gradients]
     norm: Any = norm_of_all(gradients) if most or step.scale.on else None
     if step.scale.on:
@@ -224,9 +224,10 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 class TorchStep(TrainingStep):
     """A training step of this task's `model`.
 
-    `mixed` makes a function compute in the run's precision. `holds`: what of the variables the task
-    updates, `all` or its shard or stage; `device`: where it computes, if not where the model is;
-    `outputs`: those of the whole model, if this one is a part of it.
+    `mixed` makes a function compute in the run's precision. `replica`: what it computes with, the
+    model or a copy on another device. `holds`: what of the variables the task updates, `all` or its
+    shard or stage; `device`: where it computes, if not where the model is; `outputs`: those of the
+    whole model, if this one is a part of it.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class TorchStep(TrainingStep):
         device: Any = None,
         outputs: Outputs | None = None,
     ) -> None:
-        self.model, self._outputs = model, outputs
+        self.model, self._outputs, self.replica = model, outputs, model
         self.workloads_model = model  # a stage's is a part of it
         home = next(model.parameters()).device
         self.device = device or home
@@ -302,7 +303,8 @@ class TorchStep(TrainingStep):
         all but the last are computed within `alone()`, where nothing is exchanged. `forward`: the
         loss for inputs and targets, if not that of the step's model.
         """
-        forward = self.mixed(forward or (lambda x, y: self.loss_of(self.model(x), y)))
+        forward = forward or (lambda x, y: self.loss_of(self.model(x), y))
+        forward = counted(self, self.mixed(forward))
         count, total = self.spec.accumulate, 0.0
         if count == 1:
             loss = forward(inputs, targets)
@@ -382,3 +384,8 @@ class TorchStep(TrainingStep):
 
     def state_on(self) -> dict[str, int]:
         return self.optimizer.state_on()
+
+    def held(self) -> dict[str, int]:
+        held = super().held()
+        held["buffers"] += bytes_of(self.model.buffers())
+        return held

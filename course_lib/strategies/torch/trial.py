@@ -12,6 +12,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import trying
 from course_lib.strategies.torch import stages
+from course_lib.strategies.torch.memory import kept_for_backward
 from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import (
@@ -86,6 +87,7 @@ def _tried(task: Task) -> Sketch:
         notes=() if all(synchronized) else (BATCH_NORM,),
         synchronized=any(synchronized),
         flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
+        activations=activations(workload, model),
     )
 
 
@@ -130,6 +132,15 @@ def or_why(found: Callable[..., Any], *given: Any) -> Any:
         return found(*given)
     except ValueError as reason:
         return str(reason)
+
+
+def activations(workload: workloads.Workload, model: nn.Module) -> int:
+    """Bytes that the forward pass of an example keeps for the backward pass."""
+    inputs, targets = map(tensor, workload.train.take(slice(2)))
+    found: list[int] = []
+    with kept_for_backward(model, found.append):
+        loss_of(workload)(model(inputs), targets)
+    return found[0] // len(inputs)
 
 
 def forward_flops(model: nn.Module, inputs: Any) -> int:

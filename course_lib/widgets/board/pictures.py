@@ -80,6 +80,7 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
         element("p", side.summary(), class_="lk-figures"),
+        element("p", said, class_="lk-figures") if (said := side.memory()) else None,
         element("p", side.failure, class_="lk-fail") if side.failure else None,
         [_row(lane, prefix) for lane in lanes],
         _axis(side, window),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from course_lib.errors import LockstepError
-from course_lib.record import measures
+from course_lib.record import measures, memory
 from course_lib.record.curves import WINDOW, Goal
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
@@ -144,6 +144,12 @@ class Side:
         ]
         return " · ".join(filter(None, parts))
 
+    def memory(self) -> str:
+        """What the memory of the fullest task is taken by, in a line; empty before it is known."""
+        known = self.digest.memory
+        fullest = max(known, key=lambda task: sum(known[task].values()), default=None)
+        return f"memory of {fullest}: {memory.summary(known[fullest])}" if fullest else ""
+
     def details(self) -> str:
         """The same and more, in lines."""
         waiting = ", ".join(f"{task} {share:.0%}" for task, share in self.digest.idle.items())
@@ -154,6 +160,7 @@ class Side:
             self.summary(),
             f"waiting {waiting or 'not known'}",
             f"updates: {updates or 'none'}",
+            self.memory(),
             f"{self.reality.word}: {self.reality.why}",
             self.failure,
         ]

@@ -1,0 +1,58 @@
+"""What the memory of each task is taken by, as the tasks counted it from their tensors.
+
+A task looks at its first step only, as looking costs time. It records what it found as metrics with
+these names, in bytes; of several with one name the largest counts, as a stage of a pipeline records
+its activations again and again.
+
+    parameters       the weights that the task holds when a step begins, trained or frozen: all of
+                     the model, a shard, or a stage
+    gradients        those that it holds when the backward pass is over
+    optimizer_state  what its optimizer keeps for the parameters that it updates
+    activations      what the forward pass keeps for the backward pass, at its peak: each tensor
+                     once, without parameters and buffers, and with the task's share of the batch
+                     if the first layer needs that again
+    buffers          tensors that are not trained, such as the statistics of batch normalisation;
+                     and memory for exchanges: layers gathered for a moment, gradients on their way
+
+What a library takes without showing a tensor is not counted: inside gloo, NCCL or gRPC, or for the
+moment in which an operation runs.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from course_lib import text
+from course_lib.record.events import Metric
+
+KINDS = ("parameters", "gradients", "optimizer_state", "activations", "buffers")
+
+Held = dict[str, dict[str, int]]
+"""Task -> kind of memory -> bytes."""
+
+
+def add(memory: Held, metrics: Iterable[Metric]) -> None:
+    """Take these metrics into the `memory` of their tasks."""
+    for m in metrics:
+        if m.name in KINDS:
+            kinds = memory.setdefault(m.task, dict.fromkeys(KINDS, 0))
+            kinds[m.name] = max(kinds[m.name], int(m.value))
+
+
+def table(memory: Held, formula: Mapping[str, Mapping[str, int]]) -> str:
+    """The memory of each task as text, and in brackets what a formula says it should be."""
+
+    def cell(task: str, kind: str) -> str:
+        expected = formula.get(task, {}).get(kind)
+        words = "" if expected is None else f" ({text.amount(expected)})"
+        return text.amount(memory[task][kind]) + words
+
+    head = ["", *(kind.replace("_", " ") for kind in KINDS)]
+    return text.table(
+        [head, *([task, *(cell(task, kind) for kind in KINDS)] for task in memory)], right=True
+    )
+
+
+def summary(kinds: Mapping[str, int]) -> str:
+    """The memory of one task in a line, without what it has none of."""
+    whole = text.amount(sum(kinds.values()))
+    parts = [f"{text.amount(n)} {kind.replace('_', ' ')}" for kind, n in kinds.items() if n]
+    return f"{whole}: {', '.join(parts)}"

@@ -1,0 +1,73 @@
+"""How the memory of a task is counted in its first step, and what a formula says of it: see
+`record/memory.py` for what is counted.
+
+In the formulas S is the bytes of the model's parameters in float32; its gradients are as many, and
+the optimizer keeps k times as many, 0 to 2 (`STATE`). A is the bytes of activations that one
+example needs, and a replica computes so many examples at a time: its share of the batch, or, with
+`accumulate`, a part of that. Source: Rajbhandari et al., "ZeRO", SC 2020, section 3.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.cluster.task import Task, clock
+from course_lib.record.events import Metric
+from course_lib.record.memory import KINDS, Held
+from course_lib.spec import RunSpec
+from course_lib.strategies.optimizers import STATE
+from course_lib.workloads.workload import Sketch
+
+Formula = Callable[[RunSpec, Sketch, int], Held]
+"""A run, its model, and the examples that a replica computes at a time -> the memory of each task.
+A kind of memory that it does not foretell is missing."""
+
+
+class Census:
+    """The memory of a task, by kind, at its peak in the first step. Later steps are not counted."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.open, self.peak = task, True, dict[str, int]()
+
+    def note(self, **bytes_now: int) -> None:
+        """So many bytes of a kind are held now. Those of an `exchange` are buffers too."""
+        if self.open:
+            for kind, count in bytes_now.items():
+                self.peak[kind] = max(count, self.peak.get(kind, 0))
+
+    def close(self, step: int, samples: int, held: Callable[[], dict[str, int]]) -> None:
+        """A step is over. If it was the first, record what was noted in it, and of other kinds what
+        is `held` now.
+        """
+        if self.open:
+            self.open = False
+            found = held() | self.peak
+            if "exchange" in found:
+                found["buffers"] = found.get("buffers", 0) + found.pop("exchange")
+            record(self.task, self.task.name, step, samples, found)
+
+
+def record(task: Task, whose: str, step: int, samples: int, held: dict[str, int]) -> None:
+    """Record the memory of a task, which may be another one."""
+    for kind in KINDS:
+        if kind in held:
+            task.recorder.add(Metric(whose, kind, held[kind], step, samples, clock()))
+
+
+def share_of(spec: RunSpec, model: Sketch, of: int = 1) -> dict[str, int]:
+    """Parameters, gradients and optimizer state of `1 / of` of the model: S, S and k S."""
+    whole = 4 * model.parameters // of
+    state = STATE[spec.optimizer] * whole
+    return {"parameters": whole, "gradients": whole, "optimizer_state": state}
+
+
+def on_workers(spec: RunSpec, held: dict[str, Any]) -> Held:
+    """The same on each worker."""
+    return {f"worker:{k}": dict(held) for k in range(spec.workers)}
+
+
+def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Held:
+    """Every replica holds S + S + k S, and the activations of its examples; a worker may be the
+    process of several.
+    """
+    replica = share_of(spec, model) | {"activations": examples * model.activations}
+    return on_workers(spec, {kind: spec.replicas * n for kind, n in replica.items()})

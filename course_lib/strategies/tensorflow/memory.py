@@ -1,0 +1,73 @@
+"""What the memory of a TensorFlow task is taken by. Variables are counted as they are. Tensors that
+a graph makes are there only while it runs, out of Python's sight, so what they take is an estimate
+from the graph, before TensorFlow optimises it: it may keep less, above all if XLA compiles it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from course_lib.cluster.task import Task
+from course_lib.strategies.memory import record
+
+# operations whose output lies where their input does
+VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
+# operations that want to know the shape of their input, and not its values
+SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"}
+# what is there without a forward pass
+GIVEN = {"Const", "ReadVariableOp", "VarHandleOp"}
+
+
+def bytes_of(tensors: Iterable[Any]) -> int:
+    """Bytes of tensors or variables; a tensor of unknown size counts nothing."""
+    return sum(each.dtype.size * (each.shape.num_elements() or 0) for each in tensors)
+
+
+def gradient(
+    tape: Any,
+    loss: Any,
+    variables: Sequence[Any],
+    note: Callable[..., None],
+    scale: Any = None,
+) -> list[Any]:
+    """The gradients of the variables, times the loss `scale`, each a whole tensor: TensorFlow's own
+    of an embedding has only the rows that were looked up.
+
+    In a graph, their bytes are noted, and those of the `activations`: of all tensors that an
+    operation of the forward pass makes, and one of the backward pass needs.
+    """
+    operations = loss.graph.get_operations
+    forward = {operation.name for operation in operations()}
+    found = tape.gradient(loss, variables, output_gradients=scale)
+    gradients = [tf.convert_to_tensor(each) for each in found]
+    given = {variable.name for variable in variables}
+    kept = {}
+    for operation in operations():
+        if operation.name not in forward and operation.type not in SHAPES:
+            for tensor in operation.inputs:
+                while tensor.op.type in VIEWS and tensor.name not in given:
+                    tensor = tensor.op.inputs[0]
+                made = tensor.op.name in forward and tensor.op.type not in GIVEN
+                if made and tensor.name not in given:
+                    kept[tensor.name] = tensor
+    note(activations=bytes_of(kept.values()), gradients=bytes_of(gradients))
+    return gradients
+
+
+def count_cluster(task: Task, model: Any) -> None:
+    """Record, as the chief, what each task of a cluster with parameter servers holds: the chief a
+    model to measure with, and a worker the values that it has pulled.
+    """
+    spec, whole = task.spec, bytes_of(shard.values for shard in model.shards)
+    others = bytes_of(model.others)
+    cluster = {task.name: {"parameters": whole, "buffers": others}}
+    for k in range(spec.workers):
+        cluster[f"worker:{k}"] = {"parameters": whole, "buffers": others} | model.census.peak
+    for shard in model.shards:
+        piece = bytes_of([shard.values])
+        state = bytes_of(shard.state)
+        cluster[shard.task] = {"parameters": piece, "gradients": piece, "optimizer_state": state}
+    cluster["ps:0"]["buffers"] = others
+    for name, held in cluster.items():
+        record(task, name, 0, 0, held)
