@@ -66,8 +66,8 @@ def test_parts_that_follow_each_other_are_found_in_any_model() -> None:
         ("", ["blocks.0", "embed", *NAMES[2:]], "stage blocks.0 cannot take what comes from the"),
         ("tied", NAMES, "blocks.0 and blocks.2 share a weight: each of two stages would train a"),
         ("loose", NAMES, "parameter places is in none of its stages"),
-        ("between", NAMES, "stage blocks.0 does not simply follow embed: its forward must hand"),
-        ("around", NAMES, "stage logits does not simply follow blocks.3"),
+        ("between", NAMES, "stage blocks.0 gets not just what comes from embed: move what its"),
+        ("around", NAMES, "stage logits gets not just what comes from blocks.3"),
         ("after", NAMES, "its outputs are not those of logits, its last stage"),
     ],
 )
@@ -156,6 +156,7 @@ def test_a_plan_names_layers_between_dots() -> None:
         ),
         ({"*.up": "heads"}, "1.up is a Linear, and heads is a way to cut a torch.nn.Multihead"),
         ({"0": "columns"}, "0 is a Embedding, and columns is a way to cut a torch.nn.Linear"),
+        ({"*.down": "rows"}, "parallel cuts nothing by columns, and rows take what columns make"),
         ({"1.up": "columns"}, "1.up shares its weights with another module"),
         ({}, "has no two Linear layers in a Sequential .* Workload.*parallel="),
     ):

@@ -113,14 +113,12 @@ def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
         text = f"tensor_parallel cannot cut it into pieces: {model.units}"
         raise SpecError("workload", name, text)
     if not model.units:
-        text = "tensor_parallel cuts dense layers, two at a time, and attention"
-        raise SpecError(
-            "workload", name, f"{text}: digits, digits_deep, wide and tiny_gpt have them"
-        )
-    even = spec.framework == "tensorflow" or not workload.layers
-    field, shards = (
-        ("replicas", spec.replicas) if spec.framework == "tensorflow" else ("workers", spec.workers)
-    )
+        text = "digits, digits_deep, wide and tiny_gpt have them"
+        text = f"tensor_parallel cuts dense layers, two at a time, and attention: {text}"
+        raise SpecError("workload", name, text)
+    in_one = spec.framework == "tensorflow"
+    even = in_one or not workload.layers
+    field, shards = ("replicas", spec.replicas) if in_one else ("workers", spec.workers)
     for units, what in sorted(model.units):
         if shards > units:
             text = f"at most {units}, one for each {what} of {name}"

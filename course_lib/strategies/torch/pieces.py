@@ -92,8 +92,11 @@ def _resolved(model: nn.Module, given: Mapping[str, str]) -> dict[str, str]:
             plan[name] = how
         if not matching:
             there = [name for name, module in model.named_modules() if isinstance(module, kind)]
-            has = f"its modules of type {kind.__name__}: {', '.join(there)}"
+            some = ", ".join(there[:6]) + ", ..." * (len(there) > 6)
+            has = f"its modules of type {kind.__name__}: {some}"
             raise ValueError(f"parallel names {pattern!r}, and no module is called so; {has}")
+    if not {COLUMNS, HEADS} & set(plan.values()):
+        raise ValueError("parallel cuts nothing by columns, and rows take what columns make")
     return plan
 
 

@@ -62,8 +62,8 @@ def check(model: nn.Module, names: Sequence[str], inputs: torch.Tensor) -> int:
             with trying(f"its stage {name} cannot take what comes from {before}"):
                 values = part(values)
             if not (call and call[0] is part and same(values, call[1])):
-                why = "its forward must hand each stage what the one before makes, and no more"
-                raise ValueError(f"its stage {name} does not simply follow {before}: {why}")
+                cure = "move what its forward does between them into one of the stages"
+                raise ValueError(f"its stage {name} gets not just what comes from {before}: {cure}")
             before = name
         model.train()
     if not same(values, outputs):

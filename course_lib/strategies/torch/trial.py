@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,8 +17,8 @@ from course_lib.strategies.torch.memory import kept_for_backward
 from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import (
+    TIMEOUT,
     build,
-    join,
     loss_of,
     outputs_of,
     tensor,
@@ -97,7 +98,7 @@ def pieces(task: Task) -> None:
 
     Raises `ValueError` if they differ.
     """
-    join(task)
+    dist.init_process_group("gloo", timeout=TIMEOUT)  # on CPUs, wherever the run will be
     workload = workloads.load(task.spec)
     model = build(workload, task.spec.seed).eval()
     inputs, targets = map(tensor, workload.train.take(slice(2)))
@@ -114,7 +115,8 @@ def pieces(task: Task) -> None:
 
     expected = gradients()
     model.zero_grad()
-    cut(model, plan_of(model, workload.parallel), task.spec.workers)
+    with trying("its layers cannot be cut"):
+        cut(model, plan_of(model, workload.parallel), task.spec.workers)
     with trying("cut into pieces, its model cannot be computed; write -1 for the number of heads"):
         found = gradients()
     largest = max(each.norm() for each in expected.values())
@@ -122,8 +124,11 @@ def pieces(task: Task) -> None:
         off = (found[name] - expected[name]).norm()
         if not off <= TOLERANCE * max(expected[name].norm(), TOLERANCE * largest):
             what = "its outputs" if name == "outputs" else f"the gradient of {name}"
-            text = f"cut into pieces, its model changes {what}: between columns and rows "
-            raise ValueError(f"{text}each unit must be computed by itself, without parameters")
+            why = (
+                "between columns and rows each unit must be computed by itself, without parameters"
+            )
+            text = f"cut into pieces, its model changes {what}: {why}"
+            raise ValueError(f"{text}; Workload(..., parallel=...) says which layers to cut")
 
 
 def or_why(found: Callable[..., Any], *given: Any) -> Any:
