@@ -35,6 +35,7 @@ from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads.workload import Outputs, digest
 
+MOMENT = 1e-6  # seconds, too short to sleep
 Moment = Any
 """A time on the clock of the trace, or what will tell it: an event of a GPU."""
 Span = tuple[Moment, Moment]
@@ -199,7 +200,7 @@ class TrainingStep(ABC):
     def sleep(self, seconds: float) -> float:
         """Sleep for so many of the seconds that are owed; return how many it took."""
         begun = clock()
-        if (seconds := min(seconds, self._owed)) > 0:
+        if (seconds := min(seconds, self._owed)) > MOMENT:
             time.sleep(seconds)
         took = clock() - begun
         self._owed, self._slept = self._owed - took, self._slept + took

@@ -159,7 +159,12 @@ def layers_of_models(task: Any) -> dict[str, Any]:
         model.eval()
         model(torch.rand(4, 8))
         assert not slept
-    return found
+    asked: list[float] = []
+    layers = Layers(lambda seconds: asked.append(seconds) or 100.0)  # a sleep that takes too long
+    for _ in range(3):
+        with layers.taking(9.0):
+            models["sequential"](torch.rand(4, 8)).square().mean().backward()
+    return {**found, "overslept": asked}
 
 
 def test_each_layer_takes_its_share_of_the_device_time_whatever_the_model() -> None:
@@ -175,6 +180,8 @@ def test_each_layer_takes_its_share_of_the_device_time_whatever_the_model() -> N
     assert sum(found["attention"]) == pytest.approx(9) and len(found["attention"]) == 8
     assert found["frozen"] == pytest.approx(2 * [0.75, 0.75, 3])  # no backward pass through it
     assert found["none"] == [9.0]
+    # what was slept too long makes the same step's other sleeps shorter, and no later step's
+    assert found["overslept"] == pytest.approx([9.0, 0.75, 0.75])
 
 
 # --- the times of a GPU ---

@@ -24,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-MOMENT = 1e-4  # seconds; less is added up, as a sleep always takes a little longer than it is told
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention
 # PyTorch has no count for the kernel of attention on CPUs
 FLOPS = flop_registry | {
@@ -39,7 +38,8 @@ class Layers:
         self._sleep = sleep  # for so many seconds; returns how many they became
         # layer -> its shares of the time, forward and backward, each time that it is called
         self._shares: dict[nn.Module, tuple[float, float]] | None = None
-        self._seconds = self._due = 0.0
+        self._seconds = 0.0
+        self._due = 0.0  # seconds by which sleeping is behind; above 0 only for a moment
 
     @contextlib.contextmanager
     def taking(self, seconds: float) -> Iterator[None]:
@@ -47,7 +47,7 @@ class Layers:
         if seconds <= 0:
             yield
         elif self._shares:
-            self._seconds = seconds
+            self._seconds, self._due = seconds, 0.0
             yield
             self._seconds = 0.0
         else:
@@ -72,7 +72,7 @@ class Layers:
 
     def _take(self, share: float) -> None:
         self._due += share * self._seconds
-        if self._due > MOMENT:
+        if self._due > 0:  # a sleep takes longer than it is told, and the next ones are shorter
             self._due -= self._sleep(self._due)
 
 
