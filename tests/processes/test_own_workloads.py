@@ -280,7 +280,27 @@ def test_other_losses_and_metrics() -> None:
     assert run.result["test_worst"] < 2
 
 
-def test_random_layers_repeat_with_the_seed_and_differ_between_workers() -> None:
+def test_random_numbers_differ_between_workers_and_steps_and_shards_draw_the_same() -> None:
+    def draws(task):  # type: ignore[no-untyped-def]  # sent by value
+        import torch
+
+        from course_lib.strategies.torch.steps import TorchStep, model_of
+
+        found = []
+        for holds in ("all", f"shard {task.index}"):
+            step = TorchStep(task, model_of(task), holds)
+            while step.begin():
+                found.append(torch.rand(1).item())
+        return found
+
+    first, again = (start(draws, framework="torch", workers=2, steps=3).wait(60) for _ in range(2))
+    assert first.values == again.values
+    mine, other = first.values.values()
+    assert len({*mine[:3], *other[:3]}) == 6
+    assert mine[3:] == other[3:]
+
+
+def test_random_layers_repeat_with_the_seed() -> None:
     def builder() -> Any:
         from torch import nn
 
