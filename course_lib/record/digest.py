@@ -215,7 +215,8 @@ class Digest:
         if (first := self.not_finite) is None:
             return ""
         became = f"The loss of {first.task} became {first.value:g} in step {first.step}"
-        return f"{became}: lower learning_rate, or set clip_norm."
+        wider = ", or precision=bfloat16" if self.spec.precision == "float16" else ""
+        return f"{became}: lower learning_rate, or set clip_norm{wider}."
 
     def last(self, who: str, *states: str) -> Lifecycle | None:
         """The last event with which a task or host entered one of these states."""

@@ -131,7 +131,9 @@ class Unfinished(Exception):
 
 def end(started: subprocess.Popen[bytes], patience: float = 5.0) -> None:
     """Have a process and all that came from it leave, and kill what has not after a while."""
-    family = psutil.Process(started.pid).children(recursive=True)
+    family: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself, with an error
+        family = psutil.Process(started.pid).children(recursive=True)
     if started.stdin:
         started.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

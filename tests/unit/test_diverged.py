@@ -35,6 +35,8 @@ def test_the_first_loss_that_is_not_finite_is_told_with_its_step_its_task_and_th
     assert Digest.of(SPEC, losing()).diverged == ""
     infinite = Digest.of(SPEC, losing(3, value=math.inf))
     assert "became inf in step 3" in infinite.diverged
+    half = Digest.of(SPEC.model_copy(update={"precision": "float16"}), losing(3))
+    assert half.diverged.endswith("or set clip_norm, or precision=bfloat16.")
 
 
 def test_it_counts_in_the_means_of_its_own_windows_only() -> None:

@@ -37,7 +37,7 @@ class LossAmongGradients(torch.nn.Module):
 
     def forward(self, inputs: Any, targets: Any) -> Any:
         loss = self.loss_of(self.model(inputs), targets)
-        return loss + loss.detach() * self.zero
+        return torch.addcmul(loss, loss.detach(), self.zero)  # loss + loss * zero
 
     def mean_loss(self) -> float:
         """The mean loss of all workers, once the backward pass is over."""

@@ -120,7 +120,8 @@ def make_step(strategy: Any, model: Any, rate: float) -> Any:
             loss = tf.reduce_mean(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images, training=True))
             )
-        values = [loss, *tape.gradient(loss, variables)]
+        # an embedding's are only the rows that were looked up
+        values = [loss, *map(tf.convert_to_tensor, tape.gradient(loss, variables))]
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, values)
 
     @tf.function
