@@ -12,6 +12,7 @@ from tests.benchmarks import (
     kills,
     memory,
     network,
+    overlap,
     own,
     prediction,
     simulator,
@@ -39,6 +40,7 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "prediction": prediction.rows,
     "hooks": hooks.rows,
     "network": network.rows,
+    "overlap": overlap.rows,
     "stage": stage.rows,
     "boards": boards.rows,
 }

@@ -37,7 +37,16 @@ def after(values: Any) -> Any:
     of wall-clock time, to the microsecond.
     """
     with tf.control_dependencies(tf.nest.flatten(values, expand_composites=True)):
-        return tf.timestamp()
+        return free(tf.timestamp())
+
+
+def free(result: Any) -> Any:
+    """The result of an operation that waits for its inputs only. TensorFlow would have operations
+    with effects, such as looking at a clock, wait for all of them that come before in the program.
+    """
+    if order := getattr(result.graph, "experimental_acd_manager", None):
+        order.run_independently(result.op)
+    return result
 
 
 def hold(values: list[Any], stamp: Any) -> list[Any]:

@@ -25,12 +25,12 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
+from course_lib.strategies.tensorflow.exchange import all_at_once
 from course_lib.strategies.tensorflow.steps import after, use_several, variables_of
 from course_lib.strategies.tensorflow.training import (
     Gradients,
     Program,
     ReplicasStep,
-    all_at_once,
     descend,
     gradients_of,
     make_step,
@@ -78,7 +78,7 @@ def one_program(training: ReplicasStep) -> Program:
 
     def together(strategy: Any, values: list[Any]) -> Any:
         """The mean of what all replicas computed, and the update."""
-        loss, *means = all_at_once(strategy, values, variables)
+        loss, *means = all_at_once(strategy, values, [variables[0], *variables])
         descend(training, means)
         return loss
 

@@ -17,7 +17,8 @@ tensorflow.org/tutorials/distribute/multi_worker_with_ctl.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,14 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow.exchange import (
+    BACKWARD,
+    Average,
+    all_at_once,
+    averaged,
+    errors,
+    overlaps,
+)
 from course_lib.strategies.tensorflow.memory import bytes_of, gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
@@ -44,26 +53,20 @@ from course_lib.strategies.tensorflow.steps import (
     mode,
     named_weights_of,
     outputs_of,
-    pack,
     seed_of,
     total,
-    unpack,
     variables_of,
     weights_of,
 )
 
-MEAN = tf.distribute.ReduceOp.MEAN
-
 Gradients = Callable[[Any, Any], list[Any]]
 """A replica's inputs and targets -> its loss and, after it, the gradient of each variable."""
-
-Average = Callable[[Any, list[Any], list[Any]], list[Any]]
-"""The strategy, a loss with its gradients, and the variables -> the means over all replicas."""
 
 Program = Callable[[Any, Any], Any]
 """A tf.function of inputs and targets; it returns a float64 vector [loss, computed, reduced,
 applied]: the mean loss over the global batch, and the wall-clock times at which the gradients,
-their mean and the new variables were ready; in float16 also what was `seen` of the gradients."""
+their means and the new variables were ready; in float16 also what was `seen` of the gradients.
+There are a time `computed` and a time `reduced` for each bucket of gradients."""
 
 
 def gradients_of(step: ReplicasStep) -> Gradients:
@@ -114,49 +117,6 @@ def descend(training: ReplicasStep, means: list[Any]) -> list[Any]:
     return done
 
 
-def all_at_once(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
-    """The strategy's own way: one call for everything, so that it may pack small tensors into one
-    message. The mean of a gradient goes to wherever its variable lives.
-
-    The loss goes along, to the first variable: a message of its own would make each step longer.
-    """
-    places = [variables[0], *variables]
-    means: list[Any] = strategy.extended.batch_reduce_to(
-        MEAN, list(zip(values, places, strict=True))
-    )
-    return means
-
-
-def scheduled_mean(task: Task) -> Average:
-    """The schedule of the run, in place of the strategy's own way.
-
-    All tensors travel as one array. The graph calls back into Python for the exchange, which works
-    on the CPU.
-    """
-    assert task.schedule
-    schedule, group = task.schedule, task.group()
-
-    def exchange(mine: np.ndarray) -> np.ndarray:
-        try:
-            shared = group.buffer(schedule, mine.size, mine.dtype)
-            np.copyto(shared, mine)
-            group.execute_buffer(schedule, mine.size, mine.dtype)
-        except Exception as error:
-            _errors.append(error)
-            raise
-        return shared / np.float32(schedule.workers)
-
-    def mean(strategy: Any, values: list[Any], variables: list[Any]) -> list[Any]:
-        flat = pack(values)
-        means = tf.ensure_shape(tf.numpy_function(exchange, [flat], tf.float32), flat.shape)
-        return unpack(means, values)
-
-    return mean
-
-
-_errors: list[Exception] = []  # what went wrong in an exchange; TensorFlow makes it another error
-
-
 def make_step(
     training: ReplicasStep,
     average: Average = all_at_once,
@@ -167,28 +127,27 @@ def make_step(
     `average` forms the means over all replicas; `compiler` may compile the replica's part of the
     graph, which is `gradients_of`, in another way.
     """
-    strategy, variables = training.strategy, variables_of(training.model)
+    strategy = training.strategy
     gradients_in = compiler(gradients_of(training))
 
     def compute(inputs: Any, targets: Any) -> tuple[Any, list[Any]]:
         values = gradients_in(inputs, targets)
         computed = after(values)
-        return computed, hold(values, computed)
+        return computed, values if overlaps(training.spec) else hold(values, computed)
 
     # No loops or conditions on tensors need translating, and without a search for them (autograph)
     # it is compiled in half the time.
     @tf.function(autograph=False)
     def step(inputs: Any, targets: Any) -> Any:
         computed, values = strategy.run(compute, args=(inputs, targets))
-        loss, *means = average(strategy, values, variables)
-        reduced = after([loss, *means])
-        # A variable is updated as soon as its own mean is there. To hold all back until `reduced`
-        # would take a message for every operation on another device.
-        applied = after([*descend(training, means), reduced])
         # by the last replica of this process
         computed = tf.reduce_max(strategy.experimental_local_results(computed))
+        (loss, *means), stamps = averaged(training, average, values, computed)
+        # A variable is updated as soon as its own mean is there. To hold all back until all means
+        # are would take a message for every operation on another device.
+        applied = after([*descend(training, means), *stamps])
         loss = strategy.experimental_local_results(loss)[0]
-        return training.told(loss, computed, reduced, applied)
+        return training.told(loss, *stamps, applied)
 
     return step
 
@@ -224,6 +183,11 @@ class ReplicasStep(TrainingStep):
         self._wall = WallClock()
         self._compiled: Any = None
         super().__init__(task, [("all", device) for device in self.variables_on()])
+        # The part of the device time that passes in the graph: of the backward pass, beside which
+        # buckets travel. If a batch is computed in parts, they do so beside the last one.
+        self.spread = BACKWARD / self.spec.accumulate if overlaps(self.spec) else 0.0
+        self.spread *= self.spec.device_ms > 0
+        self.kept = 0.0  # seconds of this step that do
         self.loss_of = loss_of(self.workload)
         self.optimizer = Optimizer(self.spec)
         self.state = [self.optimizer.state_of(each) for each in variables_of(self.model)]
@@ -292,10 +256,16 @@ class ReplicasStep(TrainingStep):
     def matmul_flops(self) -> float:
         return matmul_flops()
 
-    def told(self, loss: Any, computed: Any, reduced: Any, applied: Any) -> Any:
+    @contextmanager
+    def emulating(self) -> Iterator[None]:
+        """The device time passes before the graph, but for what is `kept` for the buckets in it."""
+        self.kept = self.spread * self._owed
+        self.sleep(self._owed - self.kept)
+        yield
+
+    def told(self, loss: Any, *stamps: Any) -> Any:
         """In the graph: what a `Program` returns."""
-        first = tf.stack([tf.cast(loss, tf.float64), computed, reduced, applied])
-        return tf.concat([first, *self.seen], 0)
+        return tf.concat([tf.stack([tf.cast(loss, tf.float64), *stamps]), *self.seen], 0)
 
     def run(self, program: Any, inputs: Any, targets: Any) -> float:
         """Run the graph that computes, averages and applies, and record each; the loss."""
@@ -305,14 +275,17 @@ class ReplicasStep(TrainingStep):
             try:
                 loss, *found = self._compiled(inputs, targets).numpy().tolist()
             except tf.errors.OpError as error:
-                raise _errors[0] if _errors else error from None
+                raise errors[0] if errors else error from None
             offset = self._wall.offset()
-            self._computed, reduced, applied = (stamp + offset for stamp in found[:3])
-        if self.strategy.num_replicas_in_sync > 1:
-            self._record("reduce", self._end, reduced)
-        self._record("apply", reduced, applied)
+            count = len(found) - 2 * self.scale.on
+            *stamps, applied = (stamp + offset for stamp in found[:count])
+            computed, reduced = stamps[::2], stamps[1::2]
+            self._computed = computed[-1]
+            if self.strategy.num_replicas_in_sync > 1:
+                self._beside = list(zip(computed, reduced, strict=True))
+        self._record("apply", reduced[-1], applied)
         if self.scale.on:
-            self.finite(*found[3:])
+            self.finite(*found[count:])
             for scaling in copies_of(self.scaling):
                 scaling.assign(self.scale.value)
         self.updated()

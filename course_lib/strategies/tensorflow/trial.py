@@ -1,8 +1,5 @@
 """The trial of a learner's own Keras model: what is known of it before a run."""
 
-import contextlib
-import itertools
-import math
 from typing import Any
 
 import keras
@@ -12,6 +9,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import trying
+from course_lib.strategies.tensorflow.flops import products
 from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import (
@@ -103,35 +101,3 @@ def sketch(task: Task) -> Sketch:
         flops=training_flops(2 * counted["products"] // len(inputs)),
         activations=counted["activations"] // len(inputs),
     )
-
-
-def products(graph: Any) -> int:
-    """Multiplications in a graph's matrix products and convolutions: each number that they make is
-    a sum of so many. Loops count once, and what has no fixed shape not at all.
-    """
-    total = 0
-    for operation in graph.get_operations():
-        with contextlib.suppress(TypeError, ValueError):  # a size is None
-            total += _products(operation)
-    return total
-
-
-def _products(operation: Any) -> int:
-    shapes = [tensor.shape for tensor in operation.inputs]
-    made = sum(tensor.shape.num_elements() or 0 for tensor in operation.outputs)
-    match operation.type:
-        case "MatMul":
-            return made * int(shapes[0][0 if operation.get_attr("transpose_a") else 1])
-        case "BatchMatMulV2":
-            return made * int(shapes[0][-2 if operation.get_attr("adj_x") else -1])
-        case "Conv2D" | "Conv3D":
-            return made * int(shapes[1][:-1].num_elements())
-        case "DepthwiseConv2dNative":
-            return made * int(shapes[1][:2].num_elements())
-        case "Einsum":
-            names = operation.get_attr("equation").decode().partition("->")[0].replace(",", "")
-            sizes = dict(zip(names, itertools.chain.from_iterable(shapes), strict=True))
-            return math.prod(sizes.values())
-        case "PartitionedCall" | "StatefulPartitionedCall":
-            return products(operation.graph._get_function(operation.get_attr("f").name).graph)
-    return 0

@@ -1,0 +1,139 @@
+"""How the gradients of all replicas become their means: by TensorFlow's all-reduce or one of ours,
+all at once or in buckets that leave while others are still being computed.
+
+A graph has no order but that of its inputs. So an all-reduce starts as soon as its own gradients
+are there, and the backward pass, which makes those of the last layers first, goes on beside it.
+Among themselves the all-reduces of a graph keep the order of the program: TensorFlow gives each a
+token that it takes from the one before, so that all workers do the same ones at a time. One bucket
+travels at a time, as in PyTorch.
+
+TensorFlow cuts buckets itself if `CommunicationOptions` have `bytes_per_pack`. Here they are cut
+before, by the same rule, as then each can be timed, and an all-reduce of ours has the same ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from course_lib.cluster.task import Task
+from course_lib.spec import RunSpec
+from course_lib.strategies.tensorflow.flops import backward_shares
+from course_lib.strategies.tensorflow.steps import after, free, hold, pack, unpack, variables_of
+
+if TYPE_CHECKING:
+    from course_lib.strategies.tensorflow.training import ReplicasStep
+
+BACKWARD = 2 / 3  # of a step's device time: that pass computes twice as much as the forward pass
+MEAN = tf.distribute.ReduceOp.MEAN
+
+Average = Callable[[Any, list[Any], list[Any]], list[Any]]
+"""The strategy, some values that all replicas have, and the variables where each is wanted -> the
+means over all replicas."""
+
+
+def all_at_once(strategy: Any, values: list[Any], places: list[Any]) -> list[Any]:
+    """The strategy's own way: one call for all values, so that it packs them into one message. The
+    mean of a gradient goes to wherever its variable lives.
+    """
+    means: list[Any] = strategy.extended.batch_reduce_to(
+        MEAN, list(zip(values, places, strict=True))
+    )
+    return means
+
+
+def scheduled_mean(task: Task) -> Average:
+    """The schedule of the run, in place of the strategy's own way.
+
+    All values travel as one array. The graph calls back into Python for the exchange, which works
+    on the CPU.
+    """
+    assert task.schedule
+    schedule, group = task.schedule, task.group()
+
+    def exchange(mine: np.ndarray) -> np.ndarray:
+        try:
+            shared = group.buffer(schedule, mine.size, mine.dtype)
+            np.copyto(shared, mine)
+            group.execute_buffer(schedule, mine.size, mine.dtype)
+        except Exception as error:
+            errors.append(error)
+            raise
+        return shared / np.float32(schedule.workers)
+
+    def mean(strategy: Any, values: list[Any], places: list[Any]) -> list[Any]:
+        flat = pack(values)
+        means = tf.ensure_shape(tf.numpy_function(exchange, [flat], tf.float32), flat.shape)
+        return unpack(means, values)
+
+    return mean
+
+
+errors: list[Exception] = []  # what went wrong in an exchange; TensorFlow makes it another error
+
+
+def overlaps(spec: RunSpec) -> bool:
+    """Whether a bucket may leave before all gradients are there. One that holds them all cannot."""
+    return spec.overlap and spec.bucket_mb is not None
+
+
+def buckets(sizes: Sequence[int], limit: float | None) -> list[list[int]]:
+    """Which of a loss and the gradients travel together, by their places among `sizes`, in bytes.
+    The last ones travel first, as the backward pass makes them.
+
+    A bucket is full once it has more than `limit` MiB; None: it never is. No gradient is split, and
+    the loss, which is the first, starts no bucket: a message of its own would make each step
+    longer.
+    """
+    found: list[list[int]] = [[]]
+    for place in reversed(range(len(sizes))):
+        if place and limit and sum(sizes[other] for other in found[-1]) > limit * 2**20:
+            found.append([])
+        found[-1].insert(0, place)
+    return found
+
+
+def averaged(
+    training: ReplicasStep, average: Average, values: list[Any], computed: Any
+) -> tuple[list[Any], list[Any]]:
+    """The means of `values`, a loss and the gradients of all variables, which are there at the time
+    `computed`; and two times for each bucket: when it was full, and when its means were there.
+
+    Where device time is emulated, a bucket is held back until the part of the backward pass that
+    makes its gradients is over: by its share of the floating-point operations.
+    """
+    spec, variables = training.spec, variables_of(training.model)
+    shares = [0.0, *backward_shares(values[0], values[1:])] if training.spread else []
+    sizes = [0] + [each.shape.num_elements() * each.dtype.size for each in variables]
+    places = [variables[0], *variables]
+    means: dict[int, Any] = {}
+    stamps = []
+    for bucket in buckets(sizes, spec.bucket_mb):
+        mine = [values[place] for place in bucket]
+        if shares:
+            computed = device_time(training, computed, sum(shares[place] for place in bucket))
+            with tf.device(mine[0].device):
+                mine = hold(mine, computed)
+        full = after(mine) if overlaps(spec) else computed
+        found = average(training.strategy, mine, [places[place] for place in bucket])
+        stamps += [full, after(found)]
+        if spec.bucket_mb:
+            # Without an operation in between, Grappler, which optimizes graphs, joins the division
+            # of a mean with the learning rate; the time is then that of the joint constant.
+            found = [tf.ensure_shape(mean, mean.shape) for mean in found]
+        means.update(zip(bucket, found, strict=True))
+    return [means[place] for place in range(len(values))], stamps
+
+
+def device_time(training: ReplicasStep, begun: Any, share: float) -> Any:
+    """Sleep from `begun` on for a share of the time that is `kept`; the time after it."""
+
+    def sleep(begun: np.ndarray) -> float:
+        training.sleep(share * training.kept)
+        return time.time()
+
+    return free(tf.numpy_function(sleep, [begun], tf.float64))

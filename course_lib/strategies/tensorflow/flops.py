@@ -1,0 +1,71 @@
+"""What is to be computed in a graph, counted as multiplications: in all of it, and between one
+gradient of a backward pass and the next.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+
+def products(graph: Any) -> int:
+    """Multiplications in a graph's matrix products and convolutions: each number that they make is
+    a sum of so many. Loops count once, and what has no fixed shape not at all.
+    """
+    return sum(map(products_of, graph.get_operations()))
+
+
+def products_of(operation: Any) -> int:
+    """Those of one operation."""
+    try:
+        return _products(operation)
+    except (TypeError, ValueError):  # a size is None
+        return 0
+
+
+def _products(operation: Any) -> int:
+    shapes = [tensor.shape for tensor in operation.inputs]
+    made = sum(tensor.shape.num_elements() or 0 for tensor in operation.outputs)
+    match operation.type:
+        case "MatMul":
+            return made * int(shapes[0][0 if operation.get_attr("transpose_a") else 1])
+        case "BatchMatMulV2":
+            return made * int(shapes[0][-2 if operation.get_attr("adj_x") else -1])
+        case "Conv2D" | "Conv3D":
+            return made * int(shapes[1][:-1].num_elements())
+        case "Conv2DBackpropInput" | "Conv3DBackpropInputV2":
+            return int(shapes[2].num_elements()) * int(shapes[1][:-1].num_elements())
+        case "Conv2DBackpropFilter" | "Conv3DBackpropFilterV2":
+            return int(shapes[2].num_elements()) * made // int(shapes[2][-1])
+        case "DepthwiseConv2dNative":
+            return made * int(shapes[1][:2].num_elements())
+        case "Einsum":
+            names = operation.get_attr("equation").decode().partition("->")[0].replace(",", "")
+            sizes = dict(zip(names, itertools.chain.from_iterable(shapes), strict=True))
+            return math.prod(sizes.values())
+        case "PartitionedCall" | "StatefulPartitionedCall":
+            return products(operation.graph._get_function(operation.get_attr("f").name).graph)
+    return 0
+
+
+def backward_shares(loss: Any, gradients: Sequence[Any]) -> list[float]:
+    """Which part of a backward pass is computed for each gradient: the multiplications that neither
+    the loss needs nor the gradients after it, which come first. Equal parts, if there are none.
+    """
+    seen: set[Any] = set()
+
+    def new(tensor: Any) -> int:
+        """The multiplications on the way to a tensor that have not been seen before."""
+        count, behind = 0, [tensor.op]
+        while behind:
+            operation = behind.pop()
+            if operation not in seen:
+                seen.add(operation)
+                count += products_of(operation)
+                behind += [each.op for each in operation.inputs]
+        return count
+
+    new(loss)
+    counts = [new(gradient) for gradient in reversed(gradients)][::-1]
+    counts = counts if any(counts) else [1] * len(counts)
+    return [count / sum(counts) for count in counts]

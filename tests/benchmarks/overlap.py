@@ -1,0 +1,109 @@
+"""Communication behind computing: a step of multi_worker_mirrored over slow links with overlap and
+without, beside the least that it could take; and how large buckets should be.
+
+Computing is emulated device time, about as long as the all-reduce takes on such links. The model
+has many layers of equal size. Nothing is added to a message: what small buckets cost more is the
+work of the processes that exchange them, which share this machine's cores.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import course_lib
+from course_lib import Workload
+from course_lib.fields import Link
+from course_lib.record import measures
+from tests.benchmarks import clusters
+from tests.benchmarks.harness import Aim, Options, Row, Rows, compare
+
+WORKERS = 4
+STEPS = 20
+LINK = Link(mbit=200)
+LAYERS, WIDTH = 32, 128
+LAYER = 4 * WIDTH * (WIDTH + 1)  # bytes of a layer's gradients
+DEVICE = 0.12  # seconds
+BUCKET = 0.25  # MiB: four layers
+SIZES = (0.05, 0.12, BUCKET, 0.5, 1.0, 2.1)  # MiB: 1, 2, 4, 8, 16 and all 32 layers
+
+
+def rows(options: Options) -> Rows:
+    """With overlap and without in each framework, and against the limit; then sizes of buckets."""
+    for framework in ("torch", "tensorflow"):
+        clusters.warm(framework)
+        ours = partial(step_ms, framework, BUCKET)
+        name = f"step with overlap, {WORKERS} hosts, 200 Mbit/s, {framework}"
+        without = ("without", partial(step_ms, framework, BUCKET, overlap=False))
+        yield compare(name, "ms", ours, without, Aim("at most", 0.85), options)
+        limit = ("what link and device allow", lambda: 1e3 * least())
+        yield compare(name, "ms", ours, limit, Aim("at most", 1.2), options)
+    yield from by_size("torch", options)
+
+
+def by_size(framework: str, options: Options) -> Rows:
+    """A row for each size of the buckets beside the best, and one for the best of those in between
+    beside the better of the smallest and the largest.
+    """
+    turns: list[list[float]] = []
+    for i in range(options.repeats):
+        options.say(f"sizes of buckets, {framework}: {i + 1} of {options.repeats}")
+        turns.append([step_ms(framework, size) for size in SIZES])
+    for size, steps in zip(SIZES, zip(*turns, strict=True), strict=True):
+        pairs = tuple((each, min(turn)) for each, turn in zip(steps, turns, strict=True))
+        name = f"step with buckets of {size:g} MiB, {framework}"
+        yield Row(name, "the best size", "ms", pairs, Aim("shown"))
+    pairs = tuple((min(turn[1:-1]), min(turn[0], turn[-1])) for turn in turns)
+    peer = "the better of the smallest and the largest"
+    yield Row(
+        f"step with the best size in between, {framework}", peer, "ms", pairs, Aim("at most", 1)
+    )
+
+
+def step_ms(framework: str, bucket_mb: float, overlap: bool = True) -> float:
+    """The median step of a run, in milliseconds."""
+    run = course_lib.start(
+        "multi_worker_mirrored",
+        framework=framework,
+        workload=deep(),
+        workers=WORKERS,
+        hosts=WORKERS,
+        link=LINK,
+        global_batch=4 * WORKERS,
+        steps=STEPS,
+        device_ms=1e3 * DEVICE,
+        bucket_mb=bucket_mb,
+        overlap=overlap,
+    )
+    return measures.median_step(run.wait(clusters.LONGEST).trace) * 1e3
+
+
+def least() -> float:
+    """Seconds of a step if nothing but link and device took time: the last bucket travels after the
+    backward pass, and none before the first is full.
+    """
+    whole = 2 * (WORKERS - 1) / WORKERS * LAYERS * LAYER / LINK.bytes_per_second
+    bucket = round(BUCKET * 2**20 / LAYER) / LAYERS  # of all
+    return max(DEVICE + bucket * whole, DEVICE * (1 + 2 * bucket) / 3 + whole)
+
+
+def deep() -> Workload:
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(256, WIDTH)).astype(np.float32), rng.integers(0, WIDTH, 256)
+    return Workload("deep", train=data, test=data, torch=for_torch, tensorflow=for_tensorflow)
+
+
+def for_torch() -> Any:
+    from torch import nn
+
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)]
+    return nn.Sequential(*layers)
+
+
+def for_tensorflow() -> Any:
+    import keras
+
+    layers = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(LAYERS)]
+    return keras.Sequential([keras.Input((WIDTH,)), *layers])
