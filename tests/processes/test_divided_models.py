@@ -227,9 +227,13 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "fixed_heads": (
         BY_HAND,
         lambda: Attention(heads=4),
-        "its model cannot be computed; write -1 for the",
+        "its model cannot be computed .*takes -1 for the",
     ),
-    "one_half": ({"*.up": "columns"}, Attention, "its model cannot be computed; write -1"),
+    "one_half": (
+        {"*.up": "columns"},
+        Attention,
+        "its model cannot be computed .rows take what columns",
+    ),
     "softmax": (
         BY_HAND,
         lambda: Attention(between=lambda units: softmax(units, -1)),

@@ -28,6 +28,7 @@ from course_lib.strategies.torch.steps import (
 from course_lib.strategies.torch.tensor_parallel import cut
 from course_lib.workloads.workload import Sketch, training_flops
 
+CURE = "rows take what columns make; attention written out takes -1 for the number of heads"
 TOLERANCE = 1e-3  # of a norm: sums over workers are made in another order, and nothing else
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch; on GPUs "
@@ -117,7 +118,7 @@ def pieces(task: Task) -> None:
     model.zero_grad()
     with trying("its layers cannot be cut"):
         cut(model, plan_of(model, workload.parallel), task.spec.workers)
-    with trying("cut into pieces, its model cannot be computed; write -1 for the number of heads"):
+    with trying(f"cut into pieces, its model cannot be computed ({CURE})"):
         found = gradients()
     largest = max(each.norm() for each in expected.values())
     for name in (name for name in expected if name in found):
