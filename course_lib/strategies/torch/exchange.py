@@ -60,8 +60,9 @@ def averaging(step: TorchStep) -> Hook:
         mean: Future[torch.Tensor] = Future(devices=[step.device] if share.is_cuda else [])
         full.append((share, mean))
         if step.spec.overlap or bucket.is_last():
+            begun = step.now()
             for each in full:
-                reduce(each[0], partial(end, *each, step.now()))
+                reduce(each[0], partial(end, *each, begun))
             full.clear()
         return mean
 
