@@ -141,8 +141,9 @@ class Digest:
         spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for p in phases:
             if p.what == "compute" and p.end > self.zero and p.task.startswith("worker:"):
-                most = self._emulated(p)
-                spent[p.step][p.task] += min(p.end - max(p.start, self.zero), most)
+                slept = spent[p.step][p.task] + p.end - max(p.start, self.zero)
+                # exchanges divide computing, and the time is slept in all of its parts together
+                spent[p.step][p.task] = min(slept, self._emulated(p))
         for tasks in spent.values():
             self._longest += max(tasks.values())
             for task, seconds in tasks.items():

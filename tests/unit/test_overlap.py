@@ -129,3 +129,13 @@ def test_lanes_draw_what_is_hidden_as_a_thin_bar_over_computing() -> None:
     tall = {text.split()[3]: (y, height) for y, height, text in bars if "worker:0" in text}
     (y, height), (above, whole) = tall["hidden"], tall["compute"]
     assert height < whole / 2 and y + height == pytest.approx(above + whole)
+
+
+def test_device_time_that_exchanges_divide_is_counted_once() -> None:
+    """Of each step of 10 s, 4 are emulated, in two parts of computing that last 3 s each."""
+    spans: list[Span] = [("compute", 0, 3), ("reduce", 3, 6), ("compute", 6, 9), ("apply", 9, 10)]
+    moved = [[(what, 10 * n + a, 10 * n + b) for what, a, b in spans] for n in range(6)]
+    trace = Trace([p for n, each in enumerate(moved) for p in phases(each, each, step=n)])
+    digest = Digest.of(RunSpec(workers=2, device_ms=4000), trace)
+    assert digest.zero == 10  # the first step is left out
+    assert digest.overhead == pytest.approx(0.6)

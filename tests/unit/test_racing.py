@@ -333,7 +333,7 @@ def test_a_target_accuracy_is_for_workloads_that_measure_it() -> None:
     data = [[1.0], [2.0]], [[0.0], [1.0]]
     loss = "mean_squared_error"
     slope = Workload("slope", train=data, test=data, torch=object, loss=loss)
-    slope.sketches["torch"] = Sketch(parameters=2)  # as if it had been tried
+    slope.sketches["torch", "float32"] = Sketch(parameters=2)  # as if it had been tried
     said = "slope measures its mean_squared_error: race for a target_loss"
     with pytest.raises(SpecError, match=said):
         race(
