@@ -21,9 +21,9 @@ depended on them is not learned. The cure is to multiply the loss by a number, t
 gradients are then so many times as large, and are divided by it in float32. Which number is right?
 Too small, and gradients vanish; too large, and they overflow: they become infinite, or NaN. A
 `LossScale` finds out. It starts high. After an overflow the update is skipped, by all workers
-together, as an infinite gradient makes the mean infinite too, and the scale is halved. After 50
-steps without one it is doubled. (PyTorch and Keras wait for 2,000; so a run of 200 steps shows it.)
-bfloat16 needs no scale.
+together, as an infinite gradient makes the mean infinite too, and the scale is halved. After 20
+steps without one it is doubled, so that a run of 200 steps shows it; PyTorch and Keras wait for
+2,000. bfloat16 needs no scale.
 
 A parameter server knows no mean to skip. There a worker looks at its gradient before it is pushed.
 One that overflows is dropped, and computed again with half the scale.
@@ -42,7 +42,7 @@ from course_lib.errors import LockstepError
 from course_lib.spec import RunSpec
 
 START = 2.0**16
-GROWS_AFTER = 50
+GROWS_AFTER = 20
 """Steps without an overflow after which the scale is doubled."""
 
 

@@ -2,13 +2,15 @@
 lesson's cell shows.
 """
 
+from collections import defaultdict
+from statistics import mean
 from typing import Any
 
 from course_lib import workloads
 from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.digest import Digest
-from course_lib.record.events import Lifecycle, Update, task_key
+from course_lib.record.events import Lifecycle, Metric, Update, task_key
 from course_lib.strategies import catalog
 
 
@@ -32,9 +34,13 @@ def summarize(run: Run) -> dict[str, Any]:
     the kernel; None where there are no hosts whose traffic it could count. A packet has 66 bytes of
     headers, and up to 64 KB of the frameworks' bytes. `examples_read`, with `record_examples`: how
     many examples of each epoch were read, how many of these more than once, and how many never.
+
+    In float16, by task: the `loss_scale` at the end, how many gradients were not used because of
+    `overflows`, and the mean share of `zeros` in the others (see `precision.py`).
     """
     spec, trace, values = run.spec, run.trace, run.values
-    digest, model = Digest.of(spec, trace), workloads.load(spec).sketch_in(spec.framework)
+    digest = Digest.of(spec, trace)
+    model = workloads.load(spec).sketch_in(spec.framework, spec.precision)
     reasons = {reason.what: reason for reason in run.plan.reasons}
     reported = next(
         value
@@ -55,6 +61,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "steps": spec.steps,
         "global_batch": spec.batch,
         "optimizer": spec.optimizer,
+        "precision": spec.precision,
+        **(_float16(run) if spec.precision == "float16" else {}),
         "parameters": reported["parameters"],
         "flops_per_step": flops,
         "final_loss": reported["final_loss"],
@@ -96,6 +104,18 @@ def summarize(run: Run) -> dict[str, Any]:
         "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
         **({"examples_read": _examples_read(run)} if spec.record_examples else {}),
         "run_dir": str(run.run_dir),
+    }
+
+
+def _float16(run: Run) -> dict[str, dict[str, float]]:
+    found: defaultdict[str, defaultdict[str, list[float]]]
+    found = defaultdict(lambda: defaultdict(list))
+    for metric in run.trace.all(Metric):
+        found[metric.name][metric.task].append(metric.value)
+    return {
+        "loss_scale": {task: values[-1] for task, values in found["loss_scale"].items()},
+        "overflows": {task: int(sum(values)) for task, values in found["overflow"].items()},
+        "zeros": {task: round(mean(values), 4) for task, values in found["zeros"].items()},
     }
 
 
