@@ -220,11 +220,11 @@ class Workload:
             raise ValueError(f"{given}; both must be the same (y[:, None] adds a dimension to y)")
         if self.loss not in ("cross_entropy", "next_token"):
             return
-        if kind != "i":
-            raise ValueError(f"{self.loss} wants whole numbers as targets, such as y.astype(int)")
         if shape[:-1] != targets:
             text = "wants a class for each row of outputs, a whole number from 0 on"
             raise ValueError(f"{given}; {self.loss} {text}")
+        if kind != "i":
+            raise ValueError(f"{self.loss} wants whole numbers as targets, such as y.astype(int)")
         for what in ("train", "test"):
             low, high = getattr(self, what).range_of_targets
             if low < 0 or high >= shape[-1]:
