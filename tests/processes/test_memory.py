@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from course_lib import Run, start
+from course_lib import Run, Workload, start
 from course_lib.record import memory
 from course_lib.record.events import Metric
 from tests import own_models
@@ -126,3 +126,36 @@ def test_what_tensorflow_s_replicas_count_is_what_a_sum_by_hand_says() -> None:
         "activations": 2 * 4 * examples * (64 + 64 + 10),
         "buffers": 0,
     }
+
+
+def alone(**fields: Any) -> dict[str, int]:
+    """What one device counts of a run of one step in PyTorch."""
+    with start("one_device", framework="torch", steps=1, **fields) as run:
+        return dict(run.wait(60).result["memory"]["worker:0"])
+
+
+def test_in_bfloat16_activations_take_half_and_parameters_as_much_as_ever() -> None:
+    wide, low = alone(workload="digits"), alone(workload="digits", precision="bfloat16")
+    # the inputs of both layers; what the loss made of the logits, and the classes, in int64
+    layers, loss = 128 * (64 + 64), 128 * (4 * 10 + 8)
+    assert wide.pop("activations") == pytest.approx(4 * layers + loss, abs=8)
+    copy = 2 * 64 * 10  # of the second layer's weights, for the gradient of its inputs
+    assert low.pop("activations") == pytest.approx(2 * layers + loss + copy, abs=8)
+    assert low == wide
+
+
+def test_the_statistics_of_batch_normalisation_are_buffers_and_no_activations() -> None:
+    features, examples = 16, 128
+
+    def model() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(20, features), nn.BatchNorm1d(features), nn.Linear(16, 4))
+
+    normed = Workload("normed", **own_models.LARGEST, torch=model)
+    memory = alone(workload=normed, global_batch=examples)
+    assert memory["buffers"] == 2 * 4 * features + 8  # means, variances, and a count of batches
+    # the inputs of each layer, the classes twice: as they were guessed, and as they are, in int64;
+    # and the mean and deviation of this batch
+    kept = 4 * examples * (20 + features + features + 4) + 8 * examples + 2 * 4 * features
+    assert memory["activations"] == pytest.approx(kept, abs=8)

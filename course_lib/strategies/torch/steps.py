@@ -177,7 +177,8 @@ def gradients_of(step: "TorchStep", parameters: Sequence[nn.Parameter] | None = 
     """
     parameters = step.parameters if parameters is None else parameters
     gradients = [parameter.grad for parameter in parameters]
-    step.census.note(gradients=bytes_of(gradients))
+    if step.census.open:
+        step.census.note(gradients=bytes_of(gradients))
     for parameter in parameters:
         parameter.grad = None
     return gradients
