@@ -1,5 +1,6 @@
 """A learner's own models and data under every strategy."""
 
+import copy
 import importlib
 import json
 import subprocess
@@ -58,16 +59,30 @@ def curve(run: Run) -> list[float]:
     return losses(run.trace, first)
 
 
+def in_its_order(model: Any, strategy: str) -> Any:
+    """A PyTorch model with its weights in the order in which a strategy holds them: where attention
+    is cut, those of each head lie together.
+    """
+    from course_lib.strategies.torch.pieces import HEADS, Heads, plan_of
+
+    if strategy != "tensor_parallel":
+        return model
+    model = copy.deepcopy(model)
+    for name in [name for name, how in plan_of(model, {}).items() if how == HEADS]:
+        model.set_submodule(name, Heads(model.get_submodule(name)))
+    return model
+
+
 def check_model(run: Run) -> None:
     """The trained model comes back: its weights are those that the run ended with, to the last bit,
     and its buffers make it as good on the test examples.
     """
     model, framework = run.model(), run.spec.framework
     steps = importlib.import_module(f"course_lib.strategies.{framework}.steps")
-    weights = model.parameters() if framework == "torch" else model
-    # a stage has a digest of its own, and of attention that is cut, a head's weights lie together
-    cut = run.spec.strategy == "tensor_parallel" and run.spec.workload == "transformer"
-    if run.spec.strategy != "pipeline_parallel" and not cut:
+    if run.spec.strategy != "pipeline_parallel":  # whose stages have digests of their own
+        weights = model
+        if framework == "torch":
+            weights = in_its_order(model, run.spec.strategy).parameters()
         assert digest(steps.weights_of(weights)) in run.result["parameter_digest"].values()
     device = ("cpu",) if framework == "torch" else ()
     measured = workloads.load(run.spec).measure(lambda x: steps.outputs_of(model, x, *device))
