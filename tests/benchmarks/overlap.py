@@ -1,9 +1,9 @@
 """Communication behind computing: a step of multi_worker_mirrored over slow links with overlap and
 without, beside the least that it could take; and how large buckets should be.
 
-Computing is emulated device time, about as long as the all-reduce takes on such links. The model
-has many layers of equal size. Nothing is added to a message: what small buckets cost more is the
-work of the processes that exchange them, which share this machine's cores.
+Computing is emulated device time, about as long as the all-reduce takes on such links. The models
+have layers of equal size. Nothing is added to a message: what small buckets cost more is the work
+of the processes that exchange them, which share this machine's cores.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.benchmarks.harness import Aim, Options, Row, Rows, compare
 WORKERS = 4
 STEPS = 20
 LINK = Link(mbit=200)
-LAYERS, WIDTH = 32, 128
-LAYER = 4 * WIDTH * (WIDTH + 1)  # bytes of a layer's gradients
+LAYERS, WIDTH = 32, 128  # 2 MiB of gradients
+MORE_LAYERS = (128, 64)  # as many bytes, which can be cut into more buckets
 DEVICE = 0.12  # seconds
 BUCKET = 0.25  # MiB: four layers
-SIZES = (0.05, 0.12, BUCKET, 0.5, 1.0, 2.1)  # MiB: 1, 2, 4, 8, 16 and all 32 layers
+SIZES = (0.01, 0.06, 0.25, 0.5, 1.0, 2.1)  # MiB: about 1, 4, 16, 32, 64 and all 128 layers
 
 
 def rows(options: Options) -> Rows:
@@ -50,7 +50,7 @@ def by_size(framework: str, options: Options) -> Rows:
     turns: list[list[float]] = []
     for i in range(options.repeats):
         options.say(f"sizes of buckets, {framework}: {i + 1} of {options.repeats}")
-        turns.append([step_ms(framework, size) for size in SIZES])
+        turns.append([step_ms(framework, size, *MORE_LAYERS) for size in SIZES])
     for size, steps in zip(SIZES, zip(*turns, strict=True), strict=True):
         pairs = tuple((each, min(turn)) for each, turn in zip(steps, turns, strict=True))
         name = f"step with buckets of {size:g} MiB, {framework}"
@@ -62,12 +62,18 @@ def by_size(framework: str, options: Options) -> Rows:
     )
 
 
-def step_ms(framework: str, bucket_mb: float, overlap: bool = True) -> float:
+def step_ms(
+    framework: str,
+    bucket_mb: float,
+    layers: int = LAYERS,
+    width: int = WIDTH,
+    overlap: bool = True,
+) -> float:
     """The median step of a run, in milliseconds."""
     run = course_lib.start(
         "multi_worker_mirrored",
         framework=framework,
-        workload=deep(),
+        workload=deep(layers, width),
         workers=WORKERS,
         hosts=WORKERS,
         link=LINK,
@@ -84,26 +90,28 @@ def least() -> float:
     """Seconds of a step if nothing but link and device took time: the last bucket travels after the
     backward pass, and none before the first is full.
     """
-    whole = 2 * (WORKERS - 1) / WORKERS * LAYERS * LAYER / LINK.bytes_per_second
-    bucket = round(BUCKET * 2**20 / LAYER) / LAYERS  # of all
+    layer = 4 * WIDTH * (WIDTH + 1)  # bytes of its gradients
+    whole = 2 * (WORKERS - 1) / WORKERS * LAYERS * layer / LINK.bytes_per_second
+    bucket = round(BUCKET * 2**20 / layer) / LAYERS  # of all
     return max(DEVICE + bucket * whole, DEVICE * (1 + 2 * bucket) / 3 + whole)
 
 
-def deep() -> Workload:
+def deep(layers: int, width: int) -> Workload:
     rng = np.random.default_rng(0)
-    data = rng.normal(size=(256, WIDTH)).astype(np.float32), rng.integers(0, WIDTH, 256)
-    return Workload("deep", train=data, test=data, torch=for_torch, tensorflow=for_tensorflow)
+    data = rng.normal(size=(256, width)).astype(np.float32), rng.integers(0, width, 256)
+    torch, tensorflow = (partial(make, layers, width) for make in (for_torch, for_tensorflow))
+    return Workload("deep", train=data, test=data, torch=torch, tensorflow=tensorflow)
 
 
-def for_torch() -> Any:
+def for_torch(layers: int, width: int) -> Any:
     from torch import nn
 
-    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)]
-    return nn.Sequential(*layers)
+    dense = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers)]
+    return nn.Sequential(*dense)
 
 
-def for_tensorflow() -> Any:
+def for_tensorflow(layers: int, width: int) -> Any:
     import keras
 
-    layers = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(LAYERS)]
-    return keras.Sequential([keras.Input((WIDTH,)), *layers])
+    dense = [keras.layers.Dense(width, activation="relu") for _ in range(layers)]
+    return keras.Sequential([keras.Input((width,)), *dense])
