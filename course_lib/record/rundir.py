@@ -20,6 +20,7 @@ pickles can be read without this library.
 from __future__ import annotations
 
 import contextlib
+import dis
 import json
 import os
 import pickle
@@ -32,13 +33,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import cloudpickle
+import cloudpickle.cloudpickle
 import psutil
 from pydantic import BaseModel
 
 from course_lib.errors import SpecError
 from course_lib.record.events import Lifecycle, from_line
 from course_lib.spec import RunSpec
+
+# A class inside a function reads global names, such as those of annotations, with an instruction
+# that cloudpickle 3.1 does not look for: they would be missing in the tasks.
+cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
 
 KEEP = 50  # runs kept in the default place; older ones make room
 YOUNG = 3600.0  # seconds for which a run is kept in any case: it may be about to start

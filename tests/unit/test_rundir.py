@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -103,3 +106,10 @@ def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_pat
     assert list(found) == ["0.weight", "0.bias", "2.weight"]
     assert found["2.weight"].shape == (2, 3) and found["0.bias"] == 3
     assert not [*tmp_path.rglob("*.draft")]
+
+
+def test_a_class_inside_a_function_finds_global_names_in_the_tasks() -> None:
+    names: dict[str, Any] = {"__name__": "file_of_a_learner"}
+    exec("from numbers import Number\ndef made():\n class A:\n  x = Number\n return A", names)
+    again = pickle.loads(cloudpickle.dumps(names["made"]))
+    assert again().x is names["Number"]
