@@ -49,6 +49,8 @@ def trained(model: str, strategy: str, framework: str) -> Run:
     fields: dict[str, Any] = {"workload": getattr(own_models, model), "seed": 1}
     if strategy == "tpu":
         fields["emulate"] = True
+    if catalog.find(strategy).asynchronous:  # four updates a step, one by each worker
+        fields["learning_rate"] = fields["workload"].learning_rate / 4
     with start(strategy, framework=framework, steps=STEPS, **fields) as run:
         return run.wait(120)
 
