@@ -288,17 +288,13 @@ def test_of_short_messages_over_links_the_model_knows_what_the_cores_have_to_do(
 # --- nothing left, nothing lost ---
 
 
-def left_in_temporary_folders() -> set[Path]:
-    """What lies there now, but for the homes of test runs that may go on beside this one."""
-    found = Path(tempfile.gettempdir()).glob("lockstep-*")
-    return {path for path in found if not path.name.startswith("lockstep-tests-")}
-
-
-def test_nothing_is_left_in_temporary_folders_and_no_meeting_stays_open() -> None:
-    before = left_in_temporary_folders()
+def test_nothing_is_left_in_temporary_folders_and_no_meeting_stays_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other programs use the usual one
     runs = set(Path(HOME, "runs").glob("*"))
     allreduce([np.ones(5), np.ones(5)], hosts=2, repeats=1)
-    assert left_in_temporary_folders() <= before
+    assert not list(tmp_path.iterdir())
     (run,) = set(Path(HOME, "runs").glob("*")) - runs
     assert not (run / "meetings").exists()
 
