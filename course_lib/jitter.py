@@ -10,8 +10,8 @@ step:
 
 What is drawn depends on the run's seed, the task and the step, and on nothing else. So a run that
 is repeated has the same delays, whatever the machine does, and so do all strategies in a race. A
-worker that takes several pieces of a step, as a fast one of `parameter_server` does, has the same
-delay in each.
+worker that computes several pieces of one step, as a fast one under `parameter_server` does, has
+the same delay in each.
 """
 
 from __future__ import annotations

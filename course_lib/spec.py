@@ -93,8 +93,8 @@ class RunSpec(BaseModel):
     bucket_mb: float | None = number(
         None,
         10_000,
-        "the size of the buckets in which gradients are exchanged; if not given, as the framework "
-        "has it",
+        "the size of the buckets in which gradients are exchanged; if not given, the framework's "
+        "own",
         "MiB of gradients",
     )
     staleness_bound: Count = whole(
@@ -163,7 +163,7 @@ class RunSpec(BaseModel):
     )
     warmup_steps: Count = whole(0, 0, 1_000_000, "steps in which the learning rate grows")
     precision: Literal["float32", "bfloat16", "float16"] = field(
-        "float32", "in what layers compute", "float32, bfloat16 (usual for tpu) or float16"
+        "float32", "what layers compute in", "float32, bfloat16 (usual for tpu) or float16"
     )
     loss_scale: Literal["dynamic"] | Annotated[float, Field(gt=0, le=2**32)] = field(
         "dynamic",

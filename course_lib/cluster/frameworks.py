@@ -71,7 +71,7 @@ def prepare(task: Task) -> None:
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(task.threads)
-        # where gradients travel in buckets, one may wait in an exchange, and one for device time
+        # with buckets, one thread may wait in an exchange, and one for device time to pass
         waiting = 2 if task.spec.bucket_mb else 0
         tf.config.threading.set_inter_op_parallelism_threads(max(2, task.threads) + waiting)
     elif task.spec.framework == "torch":

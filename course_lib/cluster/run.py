@@ -234,8 +234,8 @@ class Run:
         return self._result
 
     def model(self) -> Any:
-        """The trained model of a finished run, see `Workload.trained`. It loads the framework into
-        this process.
+        """The trained model of a finished run, see `Workload.trained`. This process imports the
+        run's framework.
         """
         return (self._own or workloads.load(self.spec)).trained(self.run_dir)
 

@@ -172,12 +172,12 @@ class Task:
             time.sleep(seconds)
 
     def delay(self, busy: float = 0.0, share: float = 1.0) -> float:
-        """Seconds that are to pass in a step in place of a device, or because a task is slow.
+        """Seconds to sleep in a step: its device time, and what slow factor and jitter add.
 
         `busy` is how many seconds the step really computes (the last step's figure will do): a task
         with slow factor f takes f times as long over device time and computing together. `share`:
-        of a step's work, where a task does only a part of it at a time, as stages of a pipeline and
-        shards of a layer do. What jitter adds to a step is in its first part.
+        the part of a step's work that is done now, where a task does not do all of it at a time, as
+        in pipelines and tensor parallelism. Seconds that jitter adds are slept in the first part.
         """
         jitter, factor = self.jitter, self.slow_factor
         times, late = self._drawn or jitter.of_step(self.spec.seed, self.name, self.step or 0)

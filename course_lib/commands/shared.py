@@ -102,7 +102,7 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def strict(value: Any) -> Any:
-    """A value as JSON has it: NaN and infinity, which it does not know, become null."""
+    """The value with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {name: strict(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -102,7 +102,7 @@ def report(result: dict[str, Any], trace: Trace) -> None:
     print(f"Where each task's time went, the first step included{compiles}:")
     print(measures.table(trace))
     if result["memory"]:
-        print("What each task's memory is taken by, in its first step (and by the formula):")
+        print("What takes up each task's memory, in its first step (in brackets: by the formula):")
         print(memory.table(result["memory"], result["memory_formula"]))
     print(f"The record of this run: {result['run_dir']}")
 

@@ -129,8 +129,8 @@ _TRIAL = f"import runpy; runpy.run_path({namespaces.__file__!r}, run_name='__mai
 
 
 def private_network(system: str, seconds: float = 10.0) -> Capability:
-    """Whether a run can have a network of its own. A process tries it, for at most `seconds`, which
-    a busy machine may take; none is left behind.
+    """Whether a run can have a network of its own. A process tries it, for at most `seconds`: a
+    busy machine may need many. No process is left behind.
     """
     if system not in LINUX:
         why = f"there are no network namespaces on {system}"

@@ -129,7 +129,7 @@ class Readings:
             # workers that share a counter may record its values out of order
             examples = np.maximum.accumulate(examples)
             oldest = np.searchsorted(examples, examples - self._window, side="right")
-            finite = np.isfinite(values)  # another value counts in its own windows only
+            finite = np.isfinite(values)  # NaN or infinity spoils only the windows that it is in
             sums, lost = (
                 np.concatenate([[0.0], np.cumsum(each)])
                 for each in (np.where(finite, values, 0.0), ~finite)

@@ -142,7 +142,7 @@ class Digest:
         for p in phases:
             if p.what == "compute" and p.end > self.zero and p.task.startswith("worker:"):
                 slept = spent[p.step][p.task] + p.end - max(p.start, self.zero)
-                # exchanges divide computing, and the time is slept in all of its parts together
+                # exchanges divide computing into parts: device time is spread over all of them
                 spent[p.step][p.task] = min(slept, self._emulated(p))
         for tasks in spent.values():
             self._longest += max(tasks.values())

@@ -19,8 +19,8 @@ ACTIVE = ("starting", "running")  # the states of a run or a task that is not ov
 class Phase(NamedTuple):
     """What a task did from `start` to `end` in a step; `what` is one of `PHASES`.
 
-    A `reduce` may go on beside the `compute` of its task. No task records `hidden`: that is the
-    part of a reduction which did (see `waits.py`).
+    A `reduce` may go on beside the `compute` of its task. No task records `hidden`: `waits.py`
+    gives this name to the part of a `reduce` that went on beside computing.
     """
 
     task: str

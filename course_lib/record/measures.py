@@ -25,13 +25,14 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
-EXCHANGE = ("reduce", "hidden")  # what of an exchange a task waited for, and what it did not
+EXCHANGE = ("reduce", "hidden")  # the part of an exchange that a task waited for, and the other
 
 
 def table(trace: Trace) -> str:
-    """Where each task's time went, as text: seconds in each phase, and the share of the time from
-    the task's first phase to its last. What is missing to 100 % is in no phase: a parameter server
-    had nothing to do then. If any exchange was hidden: for how long, beside computing.
+    """Where each task's time went, as text: seconds in each phase, and their share of the time from
+    the task's first phase to its last. Shares add up to less than 100 % if the task was in no phase
+    for a while, such as a parameter server with nothing to do. If any exchange was hidden, a last
+    column says for how long.
     """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     spans: dict[str, tuple[float, float]] = {}
@@ -179,8 +180,8 @@ def median_step(trace: Trace) -> float:
 
 
 def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
-    """Seconds a synchronous step should take: the longest compute of all tasks, then what of the
-    exchange is not hidden behind it, then the update (each the median over the steps).
+    """Seconds a synchronous step should take: the longest compute of all tasks, then the part of
+    the exchange that is not hidden behind it, then the update (each the median over the steps).
 
     `slowest`: a factor for the compute time, for a slowest task that is that many times slower.
     Steps 0 to 5 are left out, since the first ones compile; NaN if no later step has both a

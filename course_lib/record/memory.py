@@ -1,21 +1,21 @@
-"""What the memory of each task is taken by, as the tasks counted it from their tensors.
+"""What takes up the memory of each task, as the task counted it from its tensors.
 
-A task looks at its first step only, as looking costs time. It records what it found as metrics with
-these names, in bytes; of several with one name the largest counts, as a stage of a pipeline records
-its activations again and again.
+A task counts in its first step only, as counting costs time. It records what it found as metrics
+with these names, in bytes. Of several with one name the largest counts: a stage of a pipeline
+records its activations after each microbatch.
 
-    parameters       the weights that the task holds when a step begins, trained or frozen: all of
-                     the model, a shard, or a stage
+    parameters       the weights that the task holds when a step begins, trained or frozen (in
+                     TensorFlow frozen ones are buffers): all of the model, a shard, or a stage
     gradients        those that it holds when the backward pass is over
     optimizer_state  what its optimizer keeps for the parameters that it updates
     activations      what the forward pass keeps for the backward pass, at its peak: each tensor
-                     once, without parameters and buffers, and with the task's share of the batch
-                     if the first layer needs that again
+                     once; parameters and buffers are left out, the task's share of the batch is
+                     counted if the first layer needs it again
     buffers          tensors that are not trained, such as the statistics of batch normalisation;
                      and memory for exchanges: layers gathered for a moment, gradients on their way
 
-What a library takes without showing a tensor is not counted: inside gloo, NCCL or gRPC, or for the
-moment in which an operation runs.
+Memory that belongs to no tensor is not counted: that of gloo, NCCL or gRPC, and what an operation
+needs only while it runs.
 """
 
 from collections.abc import Iterable, Mapping

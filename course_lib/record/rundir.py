@@ -13,8 +13,8 @@ belongs to the exchange and the strategies, what lies inside `line/` to races.
     line/                               in a race: who has come to the starting line
 
 While the run goes on there are also `meetings/`, where its tasks find each other, and a folder for
-temporary files in that of each task. Sizes are small, but for the weights, and everything but the
-pickles can be read without this library.
+temporary files in that of each task. All files but the weights are small, and all but the pickles
+can be read without this library.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Lifecycle, from_line
 from course_lib.spec import RunSpec
 
-# A class inside a function reads global names, such as those of annotations, with an instruction
-# that cloudpickle 3.1 does not look for: they would be missing in the tasks.
+# A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
+# cloudpickle 3.1 does not look for that instruction, they would be missing in the tasks.
 cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
 
 KEEP = 50  # runs kept in the default place; older ones make room

@@ -111,8 +111,8 @@ def in_lockstep(phases: Iterable[Phase]) -> bool:
 
 
 def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase]:
-    """The phases, with each `reduce` split into the wait and the exchange after it, and what of
-    these went on beside computing (see `beside`).
+    """The phases, with each `reduce` split into the wait and the exchange after it, and these into
+    what went on beside computing and what did not (see `beside`).
 
     `named`: the updates that name the workers whose gradients went into them (`Update.workers`).
     Workers named in one update wait for each other, and for no other worker. None if no update of
@@ -143,7 +143,7 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
         if p.what == "compute":
             computes[p.task, p.step].append(p)
     found: list[Phase] = []
-    until: dict[tuple[str, int], float] = defaultdict(float)  # when the exchanges before were over
+    until: dict[tuple[str, int], float] = defaultdict(float)  # when earlier exchanges were over
     for i, p in enumerate(phases):
         if p.what != "reduce":
             found.append(p)
@@ -159,9 +159,9 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
 
 
 def beside(p: Phase, computes: Iterable[Phase], since: float) -> Iterator[Phase]:
-    """A wait or an exchange in which its task may have computed at the same time, in parts: what
-    went on beside a `compute` is `hidden`, and a wait beside it is none. What lies before `since`,
-    when an earlier exchange was over, is left out.
+    """The parts of a wait or an exchange during which its task may also have computed. The part of
+    an exchange beside a `compute` becomes `hidden`; that of a wait is left out, as a task that
+    computes does not wait. All before `since`, when an earlier exchange was over, is left out too.
     """
     at = max(p.start, since)
     for c in computes:
@@ -225,7 +225,7 @@ class _Ends:
                 self._pushes[p.step].append(p)
 
     def of(self, task: str, at: float) -> Phase | None:
-        """The phase that a task had finished last at a time, or that it was in."""
+        """The phase that a task was in at a time; if in none, the one that it had finished last."""
         i = bisect_right(self._of_task[task], at, key=attrgetter("end"))
         if now := [p for p in self._of_task[task][i : i + 1] if p.start < at]:
             return now[0]

@@ -1,5 +1,6 @@
-"""The trained weights of a run: `tasks/worker-0/weights.npz` in its directory, arrays by name as
-`numpy.load` reads them. The first task leaves them all; of a model in stages, each leaves its own.
+"""The trained weights of a run: `tasks/worker-0/weights.npz` in its directory, arrays by name that
+`numpy.load` reads. `worker:0` leaves the weights of the whole model, or the chief if it trains; in
+a pipeline each stage leaves its own.
 """
 
 from typing import Any

@@ -211,8 +211,8 @@ def _check_own(spec: RunSpec, workload: workloads.Workload) -> None:
 
 
 def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:
-    """The fields that only some strategies, workloads, optimizers or precisions take, each with
-    that of this run, and those that take it.
+    """The fields that only some strategies, workloads, optimizers or precisions take. With each
+    field comes the strategy (workload, ...) of this run, and the names of those that take it.
     """
     for mine, takes in (
         (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),

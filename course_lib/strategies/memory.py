@@ -1,10 +1,10 @@
-"""How the memory of a task is counted in its first step, and what a formula says of it: see
-`record/memory.py` for what is counted.
+"""How the memory of a task is counted in its first step, and what a formula says it should be. What
+is counted: see `record/memory.py`.
 
-In the formulas S is the bytes of the model's parameters in float32; its gradients are as many, and
-the optimizer keeps k times as many, 0 to 2 (`STATE`). A is the bytes of activations that one
-example needs, and a replica computes so many examples at a time: its share of the batch, or, with
-`accumulate`, a part of that. Source: Rajbhandari et al., "ZeRO", SC 2020, section 3.
+In the formulas S is the bytes of the model's trained parameters in float32. Gradients take S bytes
+too, the optimizer's state k S bytes, with k from 0 to 2 (`STATE`). One example needs A bytes of
+activations, and a replica computes its share of the batch at a time or, with `accumulate`, a part
+of that share. Source: Rajbhandari et al., "ZeRO", SC 2020, section 3.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ class Census:
         self.task, self.open, self.peak = task, True, dict[str, int]()
 
     def note(self, **bytes_now: int) -> None:
-        """So many bytes of a kind are held now. Those of an `exchange` are buffers too."""
+        """So many bytes of each kind are held now. Those of an `exchange` count as buffers."""
         if self.open:
             for kind, count in bytes_now.items():
                 self.peak[kind] = max(count, self.peak.get(kind, 0))
 
     def close(self, step: int, samples: int, held: Callable[[], dict[str, int]]) -> None:
-        """A step is over. If it was the first, record what was noted in it, and of other kinds what
-        is `held` now.
+        """A step is over. If it was the first, record what was noted in it, and what is `held` now
+        of the kinds that were not noted.
         """
         if self.open:
             self.open = False
@@ -66,8 +66,8 @@ def on_workers(spec: RunSpec, held: dict[str, Any]) -> Held:
 
 
 def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Held:
-    """Every replica holds S + S + k S, and the activations of its examples; a worker may be the
-    process of several.
+    """Every replica holds S + S + k S, and the activations of its examples; a worker holds that for
+    each of its replicas.
     """
     replica = share_of(spec, model) | {"activations": examples * model.activations}
     return on_workers(spec, {kind: spec.replicas * n for kind, n in replica.items()})

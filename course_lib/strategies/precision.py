@@ -20,18 +20,19 @@ Gradients are small, and float16 has no small numbers: those below 6e-8 become z
 depended on them is not learned. The cure is to multiply the loss by a number, the loss scale. All
 gradients are then so many times as large, and are divided by it in float32. Which number is right?
 Too small, and gradients vanish; too large, and they overflow: they become infinite, or NaN. A
-`LossScale` finds out. It starts high. After an overflow the update is skipped, by all workers
-together, as an infinite gradient makes the mean infinite too, and the scale is halved. After 20
-steps without one it is doubled, so that a run of 200 steps shows it; PyTorch and Keras wait for
+`LossScale` finds out. It starts high. After an overflow the scale is halved, and all workers skip
+the update together: one infinite gradient makes the mean infinite for all. After 20 steps without
+an overflow the scale is doubled, so that a run of 200 steps shows it; PyTorch and Keras wait for
 2,000. bfloat16 needs no scale.
 
-A parameter server knows no mean to skip. There a worker looks at its gradient before it is pushed.
-One that overflows is dropped, and computed again with half the scale.
+With parameter servers a worker looks at its own gradient before it pushes it, as asynchronous
+workers have no common mean to skip. A gradient that overflows is dropped, and computed again with
+half the scale.
 
-In float16 a run records as metrics, for each gradient that was looked at: `loss_scale`; `overflow`,
-1 if it was not used; else `zeros`, the share of its entries that are exactly zero. Some of them are
-zero in any precision, behind a ReLU that is off; others were too small for float16. The difference
-between a run with `loss_scale=1` and one without it shows how many those were.
+In float16 a run records these metrics of each gradient: `loss_scale`; `overflow`, 1 if the gradient
+was not used; else `zeros`, the share of its entries that are exactly zero. Some are zero in any
+precision, behind a ReLU that is off; others were too small for float16. To see how many those are,
+compare a run with `loss_scale=1` to one with the dynamic scale.
 
 Sources: Micikevicius et al., "Mixed Precision Training", ICLR 2018; torch.amp.GradScaler.
 """
@@ -58,14 +59,14 @@ class LossScale:
         self._good = 0
 
     def seen(self, norm: float, zeros: float, at: float | None = None) -> dict[str, float]:
-        """Adjust it to a gradient with this norm and share of `zeros` that was computed `at` a
-        scale (default: the present one); the metrics to record. The norm is infinite or NaN if any
-        entry is.
+        """Adjust the scale to a gradient with this norm, which is infinite or NaN if any entry is,
+        and return the metrics to record of it. `zeros`: its share of zeros; `at`: the scale that it
+        was computed with, if not the present one.
         """
         at, overflow = at or self.value, not math.isfinite(norm)
         if self.dynamic and overflow:
             self.value, self._good = min(self.value, at / 2), 0
-        elif self.dynamic and at == self.value:  # what came of another says nothing of this one
+        elif self.dynamic and at == self.value:  # another scale's gradient says nothing of this
             self._good += 1
             if self._good == GROWS_AFTER:
                 self.value, self._good = 2 * self.value, 0

@@ -37,7 +37,7 @@ from course_lib.workloads.workload import Outputs, digest
 
 MOMENT = 1e-6  # seconds, too short to sleep
 Moment = Any
-"""A time on the clock of the trace, or what will tell it: an event of a GPU."""
+"""A time on the clock of the trace, or an event of a GPU from which `time` can tell it."""
 Span = tuple[Moment, Moment]
 """When something began and ended."""
 
@@ -45,11 +45,12 @@ Span = tuple[Moment, Moment]
 class TrainingStep(ABC):
     """The step that a task is in: `begin` goes on to the next one, `done` ends it.
 
-    `number` counts steps from 0, `updates` those of the variables that this task holds; `loss` is
-    that of the last step done, `scale` the loss scale of the next one.
-    With `evaluate_at`, `read` measures the metric of the parameters that were fetched for
-    this step, which have seen so many examples. `holders` are the variables that this task updates
-    in each step, with the device of each: `[("all", "cpu")]`. A task that holds all variables
+    `number` counts steps from 0, `updates` the updates of the variables that this task holds;
+    `loss` is that of the last step done, `scale` the loss scale of the next one.
+
+    With `evaluate_at`, `read` measures the metric of the parameters that were fetched for this
+    step, which have seen so many examples. `holders` are the variables that this task updates in
+    each step, with the device of each: `[("all", "cpu")]`. A task that holds all variables
     applies the gradients of all replicas; one that holds a shard or a stage shares the evaluation
     with the others, as nobody has the whole model.
     """
@@ -68,9 +69,10 @@ class TrainingStep(ABC):
         self.failure: Exception | None = None  # what went wrong in an exchange beside computing
         self.evaluate_at = 0
         self._beside: list[Span] = []
-        # what the computing that goes on had to wait for; None if nothing is being computed
+        # the exchanges that the present computing waited for; None if nothing is being computed
         self._exchanged: list[Span] | None = None
-        self._owed = self._slept = 0.0  # seconds of device time, in that computing too
+        # seconds of device time in the present computing: still to pass, and passed
+        self._owed = self._slept = 0.0
         self._computed: float | None = None  # when that ended, if the clock after it is too late
         self._end: Moment = clock()  # of the last phase
 
@@ -89,11 +91,11 @@ class TrainingStep(ABC):
         return clock()
 
     def time(self, moment: Moment) -> float:
-        """When that was."""
+        """A moment as a time on the clock of the trace."""
         return float(moment)
 
     def later(self, note: Callable[[], None]) -> None:
-        """Call a function as soon as the moments that it asks for are known."""
+        """Call a function that asks for the times of moments, once these are known."""
         note()
 
     # the next five are asked only of a task that returns a `result`
@@ -103,8 +105,8 @@ class TrainingStep(ABC):
         raise NotImplementedError
 
     def named_weights(self) -> dict[str, np.ndarray]:
-        """All weights of the workload's model, also those that are not trained, by their names in
-        it; of a stage, its own.
+        """All weights of the workload's model by name, also those that are not trained; on a stage
+        of a pipeline only the stage's own.
         """
         raise NotImplementedError
 
@@ -193,7 +195,7 @@ class TrainingStep(ABC):
 
     @contextlib.contextmanager
     def emulating(self) -> Iterator[None]:
-        """The device time that is owed passes before the block, or inside of it."""
+        """Let the device time that is owed pass, before the block or inside it."""
         self.sleep(self._owed)
         yield
 
@@ -219,7 +221,7 @@ class TrainingStep(ABC):
 
     @contextlib.contextmanager
     def held_up(self) -> Iterator[Moment]:
-        """Computing cannot go on until an exchange is over; the block divides the phase."""
+        """The block waits for an exchange, and divides the `compute` phase in two."""
         begun = self.now()
         yield begun
         if self._exchanged is not None:
@@ -228,8 +230,8 @@ class TrainingStep(ABC):
             self._exchanged.append((begun, self._end))
 
     def exchange_begins(self) -> Callable[[], None]:
-        """An exchange goes on beside computing from now on, until the function that is returned is
-        called. It may be called by another thread.
+        """An exchange begins that goes on beside computing. Call the function that is returned when
+        the exchange is over, from any thread.
         """
         begun, number, computing = self.now(), self.number, self._exchanged is not None
 
@@ -268,9 +270,9 @@ class TrainingStep(ABC):
         self.updated()
 
     def finite(self, norm: float, zeros: float) -> bool:
-        """Whether a gradient with this norm over the whole model has no infinite entries and no
-        NaNs; if it has, the update is to be skipped. To be called in float16 only: it is recorded,
-        with the share of `zeros`, and the loss scale adjusted.
+        """Whether a gradient with this norm over the whole model is free of infinities and NaNs; if
+        not, the update is skipped. To be called in float16 only: it records the gradient, with its
+        share of `zeros`, and adjusts the loss scale.
         """
         found = self.scale.seen(norm, zeros)
         for name, value in found.items():
@@ -311,8 +313,8 @@ class TrainingStep(ABC):
 
     def result(self) -> dict[str, Any]:
         """What the strategy returns: see `outcome`, and the `sample` of a workload that has one.
-        The first task leaves the trained weights, and so does each stage of a pipeline; it adds
-        `matmul_flops`, measured last, when the others are done with theirs.
+        The first task saves the trained weights; in a pipeline each stage saves its own. The first
+        task also adds `matmul_flops`, measured last, when the other tasks are done.
 
         Where each task holds a shard, all tasks must call it together.
         """

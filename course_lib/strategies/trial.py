@@ -31,7 +31,7 @@ def sketch(spec: RunSpec) -> Sketch:
 
 def reasons(spec: RunSpec, model: Sketch, device: str, servers: bool) -> list[Reason]:
     """What a plan says of a model that is trained on a `device` (cpu or gpu), with parameter
-    `servers` or without. Raises `SpecError` if it cannot be.
+    `servers` or without. Raises `SpecError` if it cannot be trained there.
     """
     said = list(model.notes)
     if model.synchronized and spec.shares > 1:

@@ -33,7 +33,7 @@ class Examples:
     map-style datasets. Floats become float32, and whole numbers int64. Raises `SpecError` about
     `field` if there are none, if there are not as many targets as inputs, or if a number is NaN or
     infinite. Of a dataset, which may be larger than the memory, only the first example is looked
-    at; each task has a dataset to itself, where all read the same arrays.
+    at. All tasks read the same arrays, but each has a copy of a dataset.
     """
 
     def __init__(self, given: Any, field: str = "examples") -> None:

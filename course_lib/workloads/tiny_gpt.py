@@ -57,10 +57,11 @@ def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
     matrices = sum(math.prod(shape) for shape in shapes(layers, width, context))
     lookups = (len(CHARACTERS) + context) * width  # which multiply nothing
     products = context * (matrices - lookups) + layers * 2 * context**2 * width
-    # Kept for each character: in a block the inputs of both normalisations and what they make,
-    # queries, keys and values, what attention makes, and the dense layers' four widths twice; and
-    # at the ends those of the last normalisation, the logits, and two int64. So it is in PyTorch;
-    # TensorFlow also keeps weights of attention and steps of normalisations: 1.7 times as much.
+    # Kept for each character: in a block the inputs and outputs of both normalisations (4 widths),
+    # queries, keys and values (3), what attention makes (1), the hidden units before and after GELU
+    # (8), a number for each head and 4 statistics of normalisations; outside of blocks the last
+    # normalisation, the logits, and two int64. So it is in PyTorch; TensorFlow also keeps weights
+    # of attention and steps of normalisations: 1.7 times as much.
     kept = 4 * (layers * (16 * width + heads + 4) + 2 * width + len(CHARACTERS) + 2) + 2 * 8
     sketch = Sketch(
         parameters=matrices + layers * 13 * width + 2 * width,

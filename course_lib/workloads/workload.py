@@ -43,7 +43,7 @@ def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 def mean_squared_error(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean of the squared differences. Raises `ValueError` if the shapes differ."""
-    if outputs.shape != targets.shape:  # numpy would compare each with each
+    if outputs.shape != targets.shape:  # numpy would broadcast, and compare each with each
         raise ValueError("outputs and targets must have the same shape: give a metric=")
     return float(np.mean((outputs - targets) ** 2))
 
@@ -61,12 +61,12 @@ class Sketch(NamedTuple):
     """What has to be known of a model before a run.
 
     `parameters`: trained numbers. `parts`: how many parts with weights follow each other, or why a
-    pipeline cannot be cut between its parts. `units`: how many of what each
-    layer that tensor parallelism cuts has to share out, such as `(64, "hidden unit")`, or why
-    there is none. `notes`: what its strategy should say about it.
-    `synchronized`: whether replicas exchange something in the middle of its forward pass. `flops`:
-    floating-point operations that train on one example, see `training_flops`; 0 if there are none
-    to count. `activations`: bytes that the forward pass of one example keeps for the backward pass.
+    pipeline cannot be cut between its parts. `units`: what each layer that tensor parallelism cuts
+    has to share out among workers, such as `(64, "hidden unit")`, or why there is no such layer.
+    `notes`: what its strategy should say about it. `synchronized`: whether replicas exchange
+    something in the middle of its forward pass. `flops`: floating-point operations that train on
+    one example, see `training_flops`; 0 if there are none to count. `activations`: bytes that the
+    forward pass of one example keeps for the backward pass.
     """
 
     parameters: int
@@ -121,12 +121,13 @@ class Workload:
     such as `["embed", "blocks.0", "blocks.1", "logits"]`: `pipeline_parallel` cuts between them. A
     `torch.nn.Sequential` needs none.
 
-    `parallel`: which layers of a PyTorch model `tensor_parallel` cuts, by name, in which `*` stands
-    for anything between two dots: `{"blocks.*.up": "columns", "blocks.*.down": "rows"}`. A `Linear`
-    cut by columns leaves each worker some of its outputs, and the one that reads them is cut by
-    rows; a `MultiheadAttention` is cut by `heads`; what is not named stays whole. If it is not
-    given, attention of PyTorch's own is cut, and `Linear` layers two at a time where they
-    follow each other in a `Sequential`.
+    `parallel`: which layers of a PyTorch model `tensor_parallel` cuts, and how. In a name `*` is
+    anything between two dots: `{"blocks.*.up": "columns", "blocks.*.down": "rows"}`. A `Linear`
+    that is cut by columns leaves each worker some of its outputs, and the `Linear` that takes them
+    is cut by rows; a `MultiheadAttention` is cut by `heads`; what is not named stays whole. If it
+    is not given, PyTorch's own attention and transformer layers are cut, and `Linear` layers in
+    pairs, where two follow each other in a `Sequential` with nothing but activation functions and
+    dropout between them.
 
     `sample`: a function that shows what the model has learned. It is given a function from inputs
     to the model's outputs, both numpy arrays. The text that it returns is in the result as

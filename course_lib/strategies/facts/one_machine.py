@@ -191,7 +191,7 @@ def _check_central_storage(spec: RunSpec, machine: Machine) -> None:
 
 def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
     """Parameters and optimizer state once, gradients and activations on each replica. In PyTorch
-    gradients meet in a slot of shared memory for each replica, which has the loss too.
+    each replica also has a slot in shared memory, for its loss and its gradients.
     """
     host, on_each = share_of(spec, model), model.activations * examples
     replica = {"gradients": spec.replicas * host.pop("gradients")}

@@ -21,10 +21,11 @@ from course_lib.workloads.workload import Sketch
 
 
 def _memory(counted: Callable[[RunSpec], int]) -> Formula:
-    """A ps holds its part of the parameters and of the optimizer's state, and the gradients that
-    are `counted` for an update; a worker a copy of all parameters, and the gradients and
-    activations of its share. What travels is a second copy, on a worker there and back. In
-    TensorFlow gradients are summed as they come, and what travels cannot be seen.
+    """A ps holds its part of the parameters and of the optimizer's state, and as many gradients as
+    are `counted` for an update. A worker holds a copy of all parameters, and the gradients and
+    activations of its share. In PyTorch messages are copies: on a ps of its parameters, on a worker
+    of all parameters and gradients. In TensorFlow a ps sums gradients as they come, and messages
+    cannot be seen.
     """
 
     def memory(spec: RunSpec, model: Sketch, examples: int) -> Held:

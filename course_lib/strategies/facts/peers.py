@@ -60,8 +60,8 @@ MULTI_WORKER_MIRRORED = Strategy(
 
 
 def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
-    """1/n of the parameters, gradients and optimizer state, and the activations of its own share.
-    With `accumulate`, gradients of the whole model until the last part of a share.
+    """Each worker holds 1/n of the parameters, gradients and optimizer state, and the activations
+    of its own share. With `accumulate` it keeps gradients of the whole model until the last part.
     """
     held = share_of(spec, model, spec.workers)
     if spec.accumulate > 1:
@@ -99,11 +99,11 @@ FULLY_SHARDED = Strategy(
 
 
 def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
-    """Layers to cut, with a hidden unit or a head or more for each worker.
+    """The model has layers to cut, each with at least one hidden unit or head for each worker.
 
-    Dense layers of ours may be cut unevenly in PyTorch; DTensor in TensorFlow, whose shards are the
-    `replicas` of one process, divides only evenly, and so do we with models whose random layers
-    must draw as many numbers on each worker.
+    Pieces may differ by a unit only in our own dense layers in PyTorch. TensorFlow's DTensor, whose
+    shards are the `replicas` of one process, divides only evenly. Models from builders have to be
+    divided evenly too: their random layers must draw equally many numbers on each worker.
     """
     workload, name = workloads.load(spec), spec.workload
     if spec.framework == "tensorflow" and not workload.layers:
@@ -135,15 +135,17 @@ def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
 
 
 def _tensor_all_reduce(spec: RunSpec) -> Reason:
-    why = "Workers add up in the middle of a step what their pieces make"
+    why = "In the middle of a step workers add up what their pieces make"
     cuts = Counter(trial.sketch(spec).units)
     made = ", ".join(f"{count} x {units} {what}s" for (units, what), count in cuts.items())
-    return Reason("all-reduce", "of activations", f"{why} of {made}; gradients of parameters stay.")
+    return Reason(
+        "all-reduce", "of activations", f"{why} of {made}; gradients of parameters are not sent."
+    )
 
 
 def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
-    """1/n of everything on each device, if every layer is cut. Of the activations only those are
-    cut that lie within a pair of layers: how many these are depends on the model.
+    """1/n of everything on each device, if every layer is cut. Activations are not foretold: only
+    those within a pair of layers are cut, and how many these are depends on the model.
     """
     held = share_of(spec, model, spec.shares)
     return on_workers(spec, {kind: spec.replicas * n for kind, n in held.items()})
@@ -154,7 +156,7 @@ TENSOR_PARALLEL = Strategy(
     Facts(
         summary="Layers are cut into pieces, one on each worker; all compute the same batch, and "
         "add up what their pieces make of it.",
-        variables="a piece of every layer on each worker; what cannot be cut whole on all",
+        variables="on every worker a piece of each layer that is cut, and all other layers whole",
         gradients="each worker those of its own pieces, from the whole batch",
         update="each worker, to its own pieces",
         waits="every worker for all others, in each pair of layers",
@@ -212,7 +214,7 @@ def _check_pipeline(spec: RunSpec, machine: Machine) -> None:
 
 def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
     """1/n of everything on each of n stages, if they are of equal size, and the activations of the
-    microbatches that a stage keeps at a time: m with gpipe, with 1f1b n for the first and 1 for
+    microbatches that a stage keeps at a time: m with gpipe; with 1f1b n on the first stage and 1 on
     the last.
     """
     n, m = spec.workers, spec.microbatches

@@ -12,11 +12,12 @@ from course_lib.workloads.examples import Examples
 
 
 def in_files(folder: Path, examples: Examples) -> Callable[[Any], list[Any]]:
-    """Write examples into files, bare numbers; a function that says in a graph what the inputs and
-    targets with some indices are.
+    """Write examples into files, as bare numbers. Returns a function that gathers, in a graph, the
+    inputs and targets with some indices.
 
-    Whoever runs the graph maps the files, and reads no more of them than those. As constants of the
-    graph the examples would travel with it to each worker, and a graph has at most 2 GB.
+    The process that runs the graph maps the files, and reads only the examples that it gathers. As
+    constants of the graph they would all travel with it to each worker, and a graph can have 2 GB
+    at most.
     """
     first, paths = examples.take([0]), [folder / "inputs", folder / "targets"]
     with paths[0].open("wb") as inputs, paths[1].open("wb") as targets:

@@ -3,12 +3,13 @@ all at once or in buckets that leave while others are still being computed.
 
 A graph has no order but that of its inputs. So an all-reduce starts as soon as its own gradients
 are there, and the backward pass, which makes those of the last layers first, goes on beside it.
-Among themselves the all-reduces of a graph keep the order of the program: TensorFlow gives each a
-token that it takes from the one before, so that all workers do the same ones at a time. One bucket
-travels at a time, as in PyTorch.
+The all-reduces of a graph keep the order of the program: in TensorFlow each waits for a token from
+the one before, so that all workers are in the same one. One bucket travels at a time, as in
+PyTorch.
 
-TensorFlow cuts buckets itself if `CommunicationOptions` have `bytes_per_pack`. Here they are cut
-before, by the same rule, as then each can be timed, and an all-reduce of ours has the same ones.
+TensorFlow cuts buckets itself if its `CommunicationOptions` have `bytes_per_pack`. Here they are
+cut before that, by the same rule, so that each can be timed, and so that an all-reduce of ours has
+the same buckets.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def all_at_once(strategy: Any, values: list[Any], places: list[Any]) -> list[Any
 def scheduled_mean(task: Task) -> Average:
     """The schedule of the run, in place of the strategy's own way.
 
-    All values travel as one array. The graph calls back into Python for the exchange, which works
-    on the CPU.
+    The values of a bucket travel as one array. The graph calls back into Python for the exchange,
+    which works on the CPU.
     """
     assert task.schedule
     schedule, group = task.schedule, task.group()
@@ -73,7 +74,7 @@ def scheduled_mean(task: Task) -> Average:
     return mean
 
 
-errors: list[Exception] = []  # what went wrong in an exchange; TensorFlow makes it another error
+errors: list[Exception] = []  # what an exchange raised: TensorFlow makes another error of it
 
 
 def overlaps(spec: RunSpec) -> bool:
@@ -100,8 +101,8 @@ def buckets(sizes: Sequence[int], limit: float | None) -> list[list[int]]:
 def averaged(
     training: ReplicasStep, average: Average, values: list[Any], computed: Any
 ) -> tuple[list[Any], list[Any]]:
-    """The means of `values`, a loss and the gradients of all variables, which are there at the time
-    `computed`; and two times for each bucket: when it was full, and when its means were there.
+    """The means of `values`, which are a loss and the gradients of all variables, ready at the time
+    `computed`; and two times for each bucket: when it was full, and when its means were ready.
 
     Where device time is emulated, a bucket is held back until the part of the backward pass that
     makes its gradients is over: by its share of the floating-point operations.
@@ -122,15 +123,17 @@ def averaged(
         found = average(training.strategy, mine, [places[place] for place in bucket])
         stamps += [full, after(found)]
         if spec.bucket_mb:
-            # Without an operation in between, Grappler, which optimizes graphs, joins the division
-            # of a mean with the learning rate; the time is then that of the joint constant.
+            # Without an operation in between, Grappler, which optimizes graphs, folds the division
+            # of a mean into the learning rate: the time would be that of the folded constant.
             found = [tf.ensure_shape(mean, mean.shape) for mean in found]
         means.update(zip(bucket, found, strict=True))
     return [means[place] for place in range(len(values))], stamps
 
 
 def device_time(training: ReplicasStep, begun: Any, share: float) -> Any:
-    """Sleep from `begun` on for a share of the time that is `kept`; the time after it."""
+    """In the graph: sleep, from `begun` on, for a share of the time that is `kept`, and return the
+    time after that.
+    """
 
     def sleep(begun: np.ndarray) -> float:
         training.sleep(share * training.kept)

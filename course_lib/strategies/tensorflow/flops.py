@@ -49,8 +49,9 @@ def _products(operation: Any) -> int:
 
 
 def backward_shares(loss: Any, gradients: Sequence[Any]) -> list[float]:
-    """Which part of a backward pass is computed for each gradient: the multiplications that neither
-    the loss needs nor the gradients after it, which come first. Equal parts, if there are none.
+    """Each gradient's share of the backward pass: of the multiplications, those that it needs and
+    that neither the loss nor the gradients of later variables need, which are computed before it.
+    Equal shares if there are no multiplications.
     """
     seen: set[Any] = set()
 

@@ -1,6 +1,6 @@
-"""What the memory of a TensorFlow task is taken by. Variables are counted as they are. Tensors that
-a graph makes are there only while it runs, out of Python's sight, so what they take is an estimate
-from the graph, before TensorFlow optimises it: it may keep less, above all if XLA compiles it.
+"""What takes up the memory of a TensorFlow task. Variables are counted as they are. The tensors of
+a graph exist only while it runs, out of Python's sight, so their bytes are estimated from the
+graph, before TensorFlow optimises it: it may keep less, above all if XLA compiles it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,11 +31,11 @@ def gradient(
     note: Callable[..., None],
     scale: Any = None,
 ) -> list[Any]:
-    """The gradients of the variables, times the loss `scale`, each a whole tensor: TensorFlow's own
-    of an embedding has only the rows that were looked up.
+    """The gradients of the variables, times the loss `scale`, each a whole tensor: TensorFlow's
+    gradient of an embedding has only the rows that were looked up.
 
-    In a graph, their bytes are noted, and those of the `activations`: of all tensors that an
-    operation of the forward pass makes, and one of the backward pass needs.
+    To be called in a graph. It notes the bytes of the gradients, and of the `activations`: all
+    tensors that an operation of the forward pass makes and one of the backward pass needs.
     """
     operations = loss.graph.get_operations
     forward = {operation.name for operation in operations()}
@@ -56,8 +56,9 @@ def gradient(
 
 
 def count_cluster(task: Task, model: Any) -> None:
-    """Record, as the chief, what each task of a cluster with parameter servers holds: the chief a
-    model to measure with, and a worker the values that it has pulled.
+    """As the chief, record what each task of a cluster with parameter servers holds. The chief's
+    parameters are those of the model that it measures with, a worker's are the values that it has
+    pulled.
     """
     spec, whole = task.spec, bytes_of(shard.values for shard in model.shards)
     others = bytes_of(model.others)

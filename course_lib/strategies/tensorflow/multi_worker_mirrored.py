@@ -18,19 +18,20 @@ message. That has one latency, but the network is idle while the workers compute
 last layer to the first, and so do the buckets. An operation of a graph starts as soon as its inputs
 are there: so does the all-reduce of a bucket, while gradients of the layers before it are still
 being computed. Communication hides behind computing. Only the last bucket cannot hide, as it is
-full when the pass is over. With `overlap=False` all buckets wait for that.
+full when the pass is over. With `overlap=False` all buckets wait until then.
 
-TensorFlow cuts such buckets itself if its `CommunicationOptions` have `bytes_per_pack`. If they
-have none, there is one bucket for everything, and nothing can hide. PyTorch's
-DistributedDataParallel always has several, if the model is large enough.
+TensorFlow cuts such buckets itself if its `CommunicationOptions` have `bytes_per_pack`. Without
+that there is one bucket for everything, and nothing can hide. PyTorch's DistributedDataParallel
+always has several, if the model is large enough.
 
 On CPUs the strategy's all-reduce is a ring: the workers pass pieces of the gradients on from one to
 the next until all have the sum. Between GPUs it is NCCL's. With `all_reduce=` it is a schedule of
 ours.
 
-A remark on the times in the trace. A third of the `device_ms` passes before the forward pass. When
-all gradients have really been computed, the rest passes as the backward pass of a slower device,
-and each bucket leaves at its time: after its share of the floating-point operations.
+A remark on the times in the trace. With buckets that overlap, a third of the `device_ms` passes
+before the forward pass. When all gradients have really been computed, the rest passes as the
+backward pass of a slower device, and each bucket leaves after its share of the floating-point
+operations. Without such buckets all of the `device_ms` passes before the forward pass.
 Source: tf.distribute.MultiWorkerMirroredStrategy.
 """
 

@@ -146,9 +146,9 @@ def compute(
     scale: Any,
 ) -> tuple[Any, list[Any], list[Any], list[Any]]:
     """The loss, its gradients, and the new `others`, of the model with these values in place of its
-    variables and these others in place of those that are not trained. In float16 also what is to be
-    reported, [scale asked for, scale used, norm, zeros]: the gradients are computed with a loss
-    scale, until they do not overflow, and divided by it.
+    variables and these others in place of those that are not trained. In float16 the gradients are
+    computed with a loss `scale`, again with a smaller one if they overflow, and divided by it. The
+    last list then has a row to report: [scale asked for, scale used, norm, share of zeros].
     """
 
     def passes(scale: Any = None) -> list[Any]:

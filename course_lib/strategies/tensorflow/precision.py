@@ -15,8 +15,9 @@ from course_lib.strategies.precision import LossScale
 
 @contextlib.contextmanager
 def policy(precision: str) -> Iterator[None]:
-    """Layers that are made in the block compute in this precision, and have float32 variables:
-    Keras' policy `mixed_float16`, say. Those that are given a policy or a dtype keep it.
+    """Layers that are made in the block compute in this precision, and have float32 variables: for
+    float16 that is Keras' policy `mixed_float16`. Layers with a policy or dtype of their own keep
+    it.
     """
     before = keras.config.dtype_policy()
     if precision != "float32":
@@ -35,9 +36,9 @@ def norm(gradients: Sequence[Any]) -> Any:
 def until_finite(
     compute: Callable[[Any], list[Any]], scale: Any, many: int, spec: RunSpec
 ) -> list[Any]:
-    """The loss scale, and what `compute` returns for it: a loss, so `many` gradients, and more. As
-    long as gradients overflow, they are computed again with half the scale, down to 1/2, unless the
-    scale is fixed.
+    """The loss scale that was used, and what `compute` returns for it: a loss, gradients, as `many`
+    as there are, and more. Unless the scale is fixed, gradients that overflow are computed again
+    with half of it, down to 1/2.
     """
 
     def overflow(scale: Any, loss: Any, *others: Any) -> Any:

@@ -41,8 +41,8 @@ def after(values: Any) -> Any:
 
 
 def free(result: Any) -> Any:
-    """The result of an operation that waits for its inputs only. TensorFlow would have operations
-    with effects, such as looking at a clock, wait for all of them that come before in the program.
+    """The result of an operation, which from now on waits for its inputs only. By itself, one that
+    has effects, such as reading a clock, would wait for all those before it in the program.
     """
     if order := getattr(result.graph, "experimental_acd_manager", None):
         order.run_independently(result.op)
@@ -183,8 +183,8 @@ def weights_of(model: keras.Model) -> list[np.ndarray]:
 
 
 def named_weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """This process's own copy of all weights but the states of random numbers, by number and path,
-    as paths need not differ.
+    """This process's own copy of all weights but the states of random numbers. A name is a number
+    and a path, as two weights may have the same path.
     """
     values = ((v.path, copies_of(v.value)[0].numpy()) for v in model.weights)
     return {f"{number} {path}": value for number, (path, value) in enumerate(values)}
@@ -264,8 +264,8 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
 
 
 def total(loss_of: Callable[..., Any], outputs: Any, targets: Any, own: Sequence[Any]) -> Any:
-    """The loss of outputs, in float32 whatever the model computes in, and the losses that the model
-    has of its `own`, such as those of regularizers.
+    """The sum of the loss of outputs and of the model's `own` losses, such as those of
+    regularizers; in float32, whatever the model computes in.
     """
     loss = loss_of(tf.cast(outputs, tf.float32), targets)
     return tf.add_n([loss, *(tf.cast(each, tf.float32) for each in own)]) if own else loss

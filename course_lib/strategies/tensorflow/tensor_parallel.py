@@ -136,9 +136,10 @@ def activations(
 def make_step(
     workload: workloads.Workload, step: MeshStep
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The two halves of a step, each compiled on its first call: the loss and all gradients, and in
-    float16 what was `seen` of them, times the loss scale that they are computed with; the update of
-    all variables, with a learning rate and corrections (see `MeshStep.factors`).
+    """The two halves of a step, each compiled on its first call. The first returns the loss and all
+    gradients; in float16, where it is given the loss scale, also what was `seen` of the gradients
+    times that scale. The second updates all variables, with a learning rate and corrections (see
+    `MeshStep.factors`).
     """
     compare, variables, optimizer = loss_of(workload), step.variables, step.optimizer
 
@@ -199,7 +200,7 @@ class MeshStep(TrainingStep):
         return [on_all(np.array(self.scale.value, np.float32), self.mesh)] if self.scale.on else []
 
     def fine(self, *found: Any) -> bool:
-        """Whether the gradients may be applied, of which this was `seen`."""
+        """Whether gradients of which this was `seen` may be applied."""
         return all(self.finite(*dtensor.unpack(each)[0].numpy().tolist()) for each in found)
 
     def variables_on(self) -> dict[str, int]:
@@ -213,8 +214,8 @@ class MeshStep(TrainingStep):
         return on_all(inputs, self.mesh), on_all(targets, self.mesh)
 
     def held(self) -> dict[str, int]:
-        """Gradients are cut as the variables are; activations are counted in one more forward pass,
-        of as many examples as are computed at a time.
+        """Gradients are cut as the variables are. Activations are counted in a forward pass made
+        for that, with as many examples as are computed at a time.
         """
         held, count = super().held(), self.spec.batch // self.spec.accumulate
         inputs, _ = self.tensors(np.arange(count))

@@ -7,7 +7,7 @@ of a share, their mean over all cores, the update on every core. No core starts 
 all have this one.
 
 A TPU multiplies matrices in bfloat16: float32 with 8 bits of significand left of 24, and all of its
-exponents. So a run here has the precision bfloat16, unless it is asked for float32: each layer
+exponents. So a run here has `precision="bfloat16"`, unless float32 is asked for: each layer
 rounds its inputs and its weights before it multiplies, and passes bfloat16 on, while the variables,
 their gradients, the loss and the mean stay float32.
 

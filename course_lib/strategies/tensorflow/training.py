@@ -65,8 +65,8 @@ Gradients = Callable[[Any, Any], list[Any]]
 Program = Callable[[Any, Any], Any]
 """A tf.function of inputs and targets; it returns a float64 vector [loss, computed, reduced,
 applied]: the mean loss over the global batch, and the wall-clock times at which the gradients,
-their means and the new variables were ready; in float16 also what was `seen` of the gradients.
-There are a time `computed` and a time `reduced` for each bucket of gradients."""
+their means and the new variables were ready. With several buckets of gradients, each has its times
+`computed` and `reduced`. In float16 what was `seen` of the gradients comes last."""
 
 
 def gradients_of(step: ReplicasStep) -> Gradients:
@@ -143,8 +143,8 @@ def make_step(
         # by the last replica of this process
         computed = tf.reduce_max(strategy.experimental_local_results(computed))
         (loss, *means), stamps = averaged(training, average, values, computed)
-        # A variable is updated as soon as its own mean is there. To hold all back until all means
-        # are would take a message for every operation on another device.
+        # A variable is updated as soon as its own mean is there. To hold back all updates until the
+        # last mean is there would take a message for every operation on another device.
         applied = after([*descend(training, means), *stamps])
         loss = strategy.experimental_local_results(loss)[0]
         return training.told(loss, *stamps, applied)
@@ -183,11 +183,11 @@ class ReplicasStep(TrainingStep):
         self._wall = WallClock()
         self._compiled: Any = None
         super().__init__(task, [("all", device) for device in self.variables_on()])
-        # The part of the device time that passes in the graph: of the backward pass, beside which
-        # buckets travel. If a batch is computed in parts, they do so beside the last one.
+        # The part of the device time that passes in the graph, while buckets travel: that of the
+        # backward pass, or of the last one if a batch is computed in parts.
         self.spread = BACKWARD / self.spec.accumulate if overlaps(self.spec) else 0.0
         self.spread *= self.spec.device_ms > 0
-        self.kept = 0.0  # seconds of this step that do
+        self.kept = 0.0  # seconds of this step's device time that pass in the graph
         self.loss_of = loss_of(self.workload)
         self.optimizer = Optimizer(self.spec)
         self.state = [self.optimizer.state_of(each) for each in variables_of(self.model)]
@@ -218,11 +218,11 @@ class ReplicasStep(TrainingStep):
         return bytes_on(itertools.chain.from_iterable(copies))
 
     def note(self, **of_a_replica: int) -> None:
-        """Note bytes of memory, by kind, which each replica of this process has."""
+        """Note bytes of memory, by kind, that each replica of this process holds."""
         self.census.note(**{kind: self.spec.replicas * n for kind, n in of_a_replica.items()})
 
     def held(self) -> dict[str, int]:
-        """Variables that are not trained are buffers, frozen weights too."""
+        """Variables that are not trained count as buffers, frozen weights too."""
         held, weights = super().held(), self.model.weights
         others = (copies_of(each.value) for each in weights if not each.trainable)
         held["parameters"] -= (untrained := bytes_of(itertools.chain.from_iterable(others)))
@@ -258,7 +258,7 @@ class ReplicasStep(TrainingStep):
 
     @contextmanager
     def emulating(self) -> Iterator[None]:
-        """The device time passes before the graph, but for what is `kept` for the buckets in it."""
+        """Let the device time pass before the graph, except for what is `kept` for the graph."""
         self.kept = self.spread * self._owed
         self.sleep(self._owed - self.kept)
         yield

@@ -62,7 +62,7 @@ def worker(task: Task) -> dict[str, Any]:
         step.census.note(parameters=bytes_of(model.parameters()) if model is not central else 0)
     while step.begin():
         fetch(model, central)
-        step.scale.value = scale.item()  # of the loss: as worker:0 has found it
+        step.scale.value = scale.item()  # of the loss, as worker:0 has set it
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))

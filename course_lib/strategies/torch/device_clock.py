@@ -1,8 +1,8 @@
 """When a GPU did what it was told to, without waiting for it.
 
-A GPU works behind the program's back. To take a time the program could wait until the device has
-done all that it was given, and then the device would stand idle. So it puts an event among the
-device's work, and asks later when that was passed. No GPU has been seen by this code so far.
+A program gives a GPU its work and goes on. To take a time it could wait until the device has done
+all of it, but then the device would stand idle. So it puts an event into the device's queue, and
+asks later when the device reached that. This code has never run on a GPU.
 Source: PyTorch documentation, "CUDA semantics: Asynchronous execution".
 """
 
@@ -12,7 +12,7 @@ import torch
 
 from course_lib.cluster.task import clock
 
-OFTEN = 60.0  # seconds; events tell the time between two of them in milliseconds of 24 bits
+OFTEN = 60.0  # seconds; the time between two events, a float32, is too coarse if it is long
 
 
 class DeviceClock:
@@ -21,16 +21,16 @@ class DeviceClock:
     def __init__(self) -> None:
         self._event = self.moment()
         self._event.synchronize()
-        self._time = clock()  # when it was passed
+        self._time = clock()  # when the device reached it
 
     def moment(self) -> Any:
-        """An event that the device passes once it has done what it was given so far."""
+        """An event that the device reaches once it has done what it was given so far."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def time(self, moment: Any) -> float:
-        """When it was, on the clock of the trace; the device may have to get there first."""
+        """When the device reached a moment, on the clock of the trace; waits until it has."""
         moment.synchronize()
         seconds = self._event.elapsed_time(moment) / 1000
         if seconds > OFTEN:

@@ -1,15 +1,15 @@
 """Emulated device time where a device would take it: in each layer, forward and then backward.
 
-A device takes its time for products: of matrices, convolutions, attention. So each layer lasts
-longer by its share of the floating-point operations (FLOPs) of a step: a third of the device time
-passes in the forward pass and two thirds in the backward pass, as that multiplies twice, for the
-gradient of the inputs and for that of the weights. An exchange that starts when a layer's gradients
-are there then goes on beside the layers before it.
+A device spends its time on products: of matrices, in convolutions, in attention. So each layer
+lasts longer by its share of the floating-point operations (FLOPs) of a step. A third of the device
+time passes in the forward pass and two thirds in the backward pass, which multiplies twice: for the
+gradient of the inputs and for that of the weights. So an exchange that starts when a layer's
+gradients are there goes on beside the backward pass of the layers before it.
 
 A layer is any module that multiplies, wherever it stands in a model, and however often it is called
-in a step; of modules in each other, the innermost. Its FLOPs are counted once, in the first step
-that has any device time. In that step, and in every step of a model without products, all of the
-time passes at once, before the forward pass.
+in a step; of nested modules, the innermost. Its FLOPs are counted once, in the first step that has
+any device time. In that step, and in every step of a model without products, all of the time passes
+at once, before the forward pass.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention
-# PyTorch has no count for the kernel of attention on CPUs
+# PyTorch's table lacks the kernel of attention on CPUs
 FLOPS = flop_registry | {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[ATTENTION]
 }
@@ -35,11 +35,11 @@ class Layers:
     """The layers of the models that a task computes, each of which takes its share of the time."""
 
     def __init__(self, sleep: Callable[[float], float]) -> None:
-        self._sleep = sleep  # for so many seconds; returns how many they became
+        self._sleep = sleep  # for so many seconds; returns how many it really took
         # layer -> its shares of the time, forward and backward, each time that it is called
         self._shares: dict[nn.Module, tuple[float, float]] | None = None
         self._seconds = 0.0
-        self._due = 0.0  # seconds by which sleeping is behind; above 0 only for a moment
+        self._due = 0.0  # seconds still to sleep; below 0 once a sleep has taken too long
 
     @contextlib.contextmanager
     def taking(self, seconds: float) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Layers:
                 yield
             self._shares = counts.shares()
             for layer in self._shares:
-                # also after an error: checkpoints end what they compute again with one
+                # also after an error: activation checkpointing ends its recomputation with one
                 layer.register_forward_hook(self._computed, always_call=True)
 
     def _computed(self, layer: nn.Module, inputs: Any, output: Any) -> None:
@@ -72,7 +72,7 @@ class Layers:
 
     def _take(self, share: float) -> None:
         self._due += share * self._seconds
-        if self._due > 0:  # a sleep takes longer than it is told, and the next ones are shorter
+        if self._due > 0:  # a sleep takes longer than it is told: the next ones become shorter
             self._due -= self._sleep(self._due)
 
 
@@ -83,8 +83,8 @@ def made_by(output: Any) -> Any:
 
 
 class Counts(TorchDispatchMode):
-    """The FLOPs of each module in its forward passes; how often it was called, and how often with a
-    backward pass to come.
+    """The FLOPs of each module in its forward passes, how often it was called, and how many of
+    these calls have a backward pass to come.
 
     A product counts for the innermost module that is being called.
     """

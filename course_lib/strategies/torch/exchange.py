@@ -19,7 +19,7 @@ from course_lib.strategies.torch.steps import TorchStep
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
 Outcome = Callable[[], Any]
-"""Raises what went wrong in an all-reduce, if anything did."""
+"""Raises the error of an all-reduce, if it had one."""
 
 
 class LossAmongGradients(torch.nn.Module):
@@ -49,8 +49,8 @@ class LossAmongGradients(torch.nn.Module):
 def averaging(step: TorchStep) -> Hook:
     """The hook for the all-reduce of this run.
 
-    With `overlap`, that of a bucket starts as soon as the backward pass has filled it; without, all
-    of them start when the last is full, as the pass is over then.
+    With `overlap`, a bucket's all-reduce starts as soon as the backward pass has filled the bucket;
+    without, all start when the last bucket is full, which is when the pass is over.
     """
     workers, reduce = dist.get_world_size(), _scheduled(step) if step.task.schedule else _native
     full: list[tuple[torch.Tensor, Future[torch.Tensor]]] = []

@@ -19,8 +19,8 @@ step, in place of 2(w-1)/w S.
 
 All exchanges but the first gather and the last reduce-scatter can hide behind computing: a gather
 behind the layer before, a reduce-scatter behind those that follow. On a GPU FSDP has a stream for
-each kind of exchange; on CPUs they are called asynchronously here (`sharding.py`). With
-`overlap=False` a worker on a CPU waits for each of its exchanges.
+each kind of exchange; on CPUs, which have no streams, `sharding.py` starts them asynchronously.
+With `overlap=False` a worker on a CPU waits for each of its exchanges.
 
 In 16 bits, a worker keeps its part in float32 and rounds it before an all-gather, which then sends
 half as many bytes: 2(w-1)/w S in a step. Gradients are float32 again before they are added up.
@@ -82,7 +82,7 @@ def shard(model: Any, mesh: Any, step: TorchStep) -> list[Any]:
     thread = ThreadPoolExecutor(1, "lockstep-exchange")
     low = LOW.get(step.spec.precision)
     rounded = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
-    # its running means are float32, and it wants the same of its parameters
+    # batch normalisation has float32 running means, and wants float32 parameters with them
     norms = [part for part in model.modules() if low and isinstance(part, _BatchNorm)]
     whole = dict.fromkeys([*norms, *parts, model])
     borrowed = Borrowed(step, whole)

@@ -1,5 +1,5 @@
-"""What the memory of a PyTorch task is taken by, counted from tensors. The numbers of a tensor lie
-in its storage, which it may share with others, such as views of it.
+"""What takes up the memory of a PyTorch task, counted from tensors. The numbers of a tensor lie in
+its storage, which it may share with other tensors, such as its views.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def storages(tensors: Iterable[Any]) -> dict[int, int]:
 
 
 def gradients(parameters: Iterable[Any]) -> list[Any]:
-    """Those that are there."""
+    """The gradients of those parameters that have one."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
@@ -46,8 +46,8 @@ class Borrowed:
 
     def __init__(self, step: TorchStep, layers: Iterable[nn.Module]) -> None:
         self.step = step
-        self.exchanged: WeakSet[Any] = WeakSet()  # storages; those that are freed are gone from it
-        self.whole: dict[int, Any] = {}  # the parameters of gathered layers, which FSDP keeps empty
+        self.exchanged: WeakSet[Any] = WeakSet()  # storages, as long as they are not freed
+        self.whole: dict[int, Any] = {}  # parameters of gathered layers, emptied after use
         for layer in layers:
             layer.register_forward_pre_hook(self._gathered)
 
@@ -61,7 +61,9 @@ class Borrowed:
         return memory
 
     def now(self) -> int:
-        """Bytes that are borrowed now; gradients of shards, once out of their exchange, are not."""
+        """Bytes that are borrowed now. The result of a reduce-scatter is not, once it is the
+        gradient of a shard.
+        """
         shards = storages(gradients(self.step.model.parameters()))
         exchanged = {storage.data_ptr(): storage.nbytes() for storage in self.exchanged}
         here = storages(self.whole.values()) | exchanged
@@ -79,8 +81,8 @@ def kept_for_backward(model: nn.Module, tell: Callable[[int], None]) -> Iterator
     """`tell` how many bytes autograd has saved in the block for the backward pass, apart from the
     model's parameters and buffers.
 
-    Of a storage only the saved parts count, each once: a microbatch of a batch. One that is given
-    up by the end of the block counts nothing: a layer that was gathered for a moment.
+    Of a storage only the saved parts count, each once, such as a microbatch of a batch. A storage
+    that is freed by the end of the block counts nothing, such as a layer gathered for a moment.
     """
     found: dict[int, tuple[Any, dict[int, int]]] = {}  # storages, and what is saved of each
 

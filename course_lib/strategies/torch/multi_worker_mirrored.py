@@ -19,12 +19,13 @@ input: communication hides behind computing. Only the last bucket cannot hide, a
 the pass is over. With `overlap=False` all buckets start then, and each step waits for them.
 
 The first bucket is full at 1 MiB of gradients and the others at 25 MiB; with `bucket_mb` all are
-full at that size. A tensor is never split between buckets, and in the first step everything is in
-one. So `digits` has one bucket, and `wide` has two from about 1.8 million parameters on: only then
-do the gradients behind its first layer make 1 MiB. With small buckets the first leaves early and
-the last, which nothing hides, is short; with large ones there are fewer messages, each of which has
-its latency. In between is the best size for a model and a network. DDP uses the all-reduce of gloo,
-or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of ours is used.
+full at that size. A tensor is never split between buckets, and in the first step one bucket has all
+gradients. So `digits` has one bucket, and `wide` has two from about 1.8 million parameters on: only
+then do the gradients behind its first layer make 1 MiB. With small buckets the first leaves early
+and the last, which nothing hides, is short; with large ones there are fewer messages, each of which
+has its latency. The best size lies in between; it depends on the model and the network. DDP uses
+the all-reduce of gloo, or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of
+ours is used.
 
 Emulated device time (`device_ms`) passes in the layers, by their FLOPs, a third of it forward and
 two thirds backward, so buckets hide behind it as they would on a device.
@@ -72,9 +73,9 @@ def worker(task: Task) -> dict[str, Any]:
     model = model_of(task)
     step = TorchStep(task, model)
     replica = LossAmongGradients(step)  # called, it returns the loss, which travels along
-    # What differs from `naive`: DDP averages inside of `backward`, in buckets of so many MiB. One
-    # flag saves a copy; the other leaves the statistics of batch normalisation to each replica, and
-    # saves a message a step.
+    # What differs from `naive`: DDP averages inside of `backward`, in buckets of `bucket_mb` MiB.
+    # One flag saves a copy; the other leaves the statistics of batch normalisation to each replica,
+    # and saves a message a step.
     ddp = DistributedDataParallel(
         replica,
         bucket_cap_mb=task.spec.bucket_mb,

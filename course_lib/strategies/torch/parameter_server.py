@@ -93,8 +93,8 @@ def newest(shard: Shard, at_least: int) -> Future[Any]:
 def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Tensor]:
     """On a worker: the mean loss of some examples, and its gradient, as one long vector.
 
-    In float16 a gradient that overflows is not pushed: it is dropped, and computed again with a
-    smaller loss scale, which each worker has of its own.
+    In float16 a gradient that overflows is not pushed: it is dropped, and computed again with half
+    the loss scale. Each worker has a loss scale of its own.
     """
     while True:
         scale, loss = step.scale.value, step.backward(inputs, targets).item()

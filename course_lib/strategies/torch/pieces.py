@@ -1,7 +1,7 @@
 """Which layers of a model tensor parallelism cuts, and how.
 
-A plan gives some modules, by name, a way to be cut: `columns` and `rows`, a `torch.nn.Linear`;
-`heads`, a `torch.nn.MultiheadAttention`. All other modules stay whole, on every worker.
+A plan says for some modules, by name, how each is cut: a `torch.nn.Linear` by `columns` or by
+`rows`, a `torch.nn.MultiheadAttention` by `heads`. All other modules stay whole on every worker.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ def _found(model: nn.Module) -> dict[str, str]:
         elif isinstance(module, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
             plan |= {f"{inside}linear1": COLUMNS, f"{inside}linear2": ROWS}
         elif isinstance(module, nn.MultiheadAttention):
-            elsewhere = name.endswith("multihead_attn")  # a decoder layer's, to another sequence
+            elsewhere = name.endswith("multihead_attn")  # a decoder's attention to the encoder
             plan |= {name: HEADS} if plain(module) and not elsewhere else {}
     return plan
 
@@ -101,13 +101,13 @@ def _resolved(model: nn.Module, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a name is like a pattern, between each two dots."""
+    """Whether a name matches a pattern, part by part between the dots."""
     ours, theirs = name.split("."), pattern.split(".")
     return len(ours) == len(theirs) and all(map(fnmatchcase, ours, theirs))
 
 
 def units_of(model: nn.Module, plan: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
-    """How many of what each layer can be divided into: `((64, "hidden unit"), (2, "head"))`."""
+    """What each layer has to share out among workers: `((64, "hidden unit"), (2, "head"))`."""
     units = []
     for name, how in plan.items():
         module: Any = model.get_submodule(name)
@@ -119,12 +119,12 @@ def units_of(model: nn.Module, plan: Mapping[str, str]) -> tuple[tuple[int, str]
 
 
 class Heads(nn.Module):
-    """The `torch.nn.MultiheadAttention` that is given, with the weights of each head side by side:
-    its two Linear layers, `projected` and `out_proj`, can be cut by columns and by rows, and each
-    worker has some of the heads.
+    """The same attention as a given `torch.nn.MultiheadAttention`, with the weights of each head
+    side by side. So its two Linear layers, `projected` and `out_proj`, can be cut by columns and by
+    rows, and each worker has some of the heads.
 
-    It takes what that takes, for the attention of a sequence to itself; in place of attention
-    weights it returns None.
+    It is called as the given one is, for the attention of a sequence to itself. In place of
+    attention weights it returns None.
     """
 
     def __init__(self, given: nn.MultiheadAttention) -> None:
@@ -171,7 +171,7 @@ class Heads(nn.Module):
 
 
 def plain(attention: nn.MultiheadAttention) -> bool:
-    """Whether it has queries, keys and values of the same width, and nothing beside them."""
+    """Whether its queries, keys and values have the same width, and nothing is added to them."""
     other = attention.bias_k is not None or attention.add_zero_attn
     return attention._qkv_same_embed_dim and not other
 
@@ -188,7 +188,7 @@ def as_given(heads: Heads, state: dict[str, Any], prefix: str, _: Any) -> None:
 
 
 def additive(mask: Any, dtype: Any) -> Any:
-    """A mask that is added to what goes into the softmax, of one that says what to leave out."""
+    """A mask to add to the inputs of softmax; of a boolean one, -inf where it is true."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, float("-inf"))

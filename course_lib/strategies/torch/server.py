@@ -222,7 +222,8 @@ class Servers:
     def __init__(self, step: TorchStep) -> None:
         self.step, self.task = step, step.task
         self.names = [f"ps:{k}" for k in range(step.spec.ps)]
-        self.moved: dict[str, int] = {}  # what was asked for last -> bytes of parameters, gradients
+        # what was asked for -> bytes of parameters and gradients that moved the last time
+        self.moved: dict[str, int] = {}
         join(step.task)
 
     def ask(self, what: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:

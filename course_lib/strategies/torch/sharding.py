@@ -2,8 +2,8 @@
 
 On a GPU FSDP starts each of its collective operations in a stream beside that of computing. CPUs
 have no streams: there the operation is called asynchronously. FSDP waits by itself for the gathered
-parameters of a layer before it computes with them. For the gradients that a reduce-scatter leaves
-it does not wait, so whoever uses them has to.
+parameters of a layer before it computes with them. It does not wait for the gradients that a
+reduce-scatter leaves, so whoever uses them has to.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ from course_lib.strategies.torch.steps import TorchStep
 @dataclass
 class Collective:
     """A collective operation as FSDP calls it. With `overlap` it goes on beside computing until
-    somebody waits for it; a `thread` notes when it is over. A reduce-scatter is one of `scatters`
-    from then on; if it is not one of float32, FSDP changes its result at once and has to wait.
+    somebody waits for it; a `thread` notes when it is over. A reduce-scatter is added to
+    `scatters`, to be waited for; one that is not in float32 is waited for here, as FSDP converts
+    its result at once.
     """
 
     collective: Callable[..., Any]
@@ -69,7 +70,7 @@ class Exchange(dist.Work):
         self.step, self.outcome = step, outcome
 
     def wait(self, *timeout: Any) -> bool:
-        """Return when it is over. What is computed meanwhile ends here, if it is not over yet."""
+        """Return when it is over. If it is not over yet, the `compute` phase ends here."""
         with contextlib.nullcontext() if self.outcome.done() else self.step.held_up():
             self.outcome.result()
         return True

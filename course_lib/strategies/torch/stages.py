@@ -72,7 +72,7 @@ def check(model: nn.Module, names: Sequence[str], inputs: torch.Tensor) -> int:
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Whether two results are alike; what is no tensor is not compared."""
+    """Whether two results are alike; if they are no tensors, only their types are compared."""
     if not (torch.is_tensor(ours) and torch.is_tensor(theirs)):
         return type(ours) is type(theirs)
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)

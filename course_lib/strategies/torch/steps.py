@@ -172,8 +172,8 @@ def whole(tensor: Any) -> Any:
 
 
 def gradients_of(step: "TorchStep", parameters: Sequence[nn.Parameter] | None = None) -> list[Any]:
-    """The gradients that backward passes have left, of the model's parameters or of these; the next
-    ones start from nothing.
+    """The gradients that backward passes have left in `parameters`, by default in the model's. They
+    are taken away, so that the next passes start from none.
     """
     parameters = step.parameters if parameters is None else parameters
     gradients = [parameter.grad for parameter in parameters]
@@ -199,9 +199,10 @@ def descend(
     """Update what this process holds of each parameter by its gradient, as the run's optimizer
     does: parameter -= rate * gradient, if that is sgd. Then the gradients are gone.
 
-    In float16 they are divided by the loss scale, unless one is infinite or NaN: there is no update
-    then. With `clip_norm` they are scaled down before. `norm_of_all` makes the norm over the whole
-    model of this process's gradients. `gradients`: those to take, if not those of the step's model.
+    In float16 they are first divided by the loss scale; if one is infinite or NaN, there is no
+    update. With `clip_norm` they are then scaled down. `norm_of_all` returns the norm over the
+    whole model, given this process's gradients. `gradients`: those to use in place of those of the
+    step's model.
     """
     gradients = gradients_of(step) if gradients is None else gradients
     most, mine = step.spec.clip_norm, [local(gradient) for gradient in gradients]
@@ -225,8 +226,8 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 class TorchStep(TrainingStep):
     """A training step of this task's `model`.
 
-    `mixed` makes a function compute in the run's precision. `replica`: what it computes with, the
-    model or a copy on another device. `holds`: what of the variables the task updates, `all` or its
+    `mixed` makes a function compute in the run's precision. `replica`: what the task computes with,
+    the model or a copy on another device. `holds`: which variables the task updates, `all` or its
     shard or stage; `device`: where it computes, if not where the model is; `outputs`: those of the
     whole model, if this one is a part of it.
     """
@@ -240,7 +241,7 @@ class TorchStep(TrainingStep):
         outputs: Outputs | None = None,
     ) -> None:
         self.model, self._outputs, self.replica = model, outputs, model
-        self.workloads_model = model  # a stage's is a part of it
+        self.workloads_model = model  # the whole one, also where `model` is a stage of it
         home = next(model.parameters()).device
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
@@ -249,7 +250,7 @@ class TorchStep(TrainingStep):
         self._notes: list[list[Callable[[], None]]] = [[], []]  # of the last step, and of this one
         self._compare = loss_of(self.workload)
         self.mixed = mixed(task.spec.precision, self.device.type)
-        # of random numbers, for each step; tasks that divide an example between them draw the same
+        # for the random numbers of each step; tasks that divide an example between them draw alike
         drawn = np.random.SeedSequence([self.spec.seed, task.index if self._whole else 0])
         self._seeds = drawn.generate_state(self.spec.steps)
 
@@ -270,8 +271,8 @@ class TorchStep(TrainingStep):
         return True
 
     def loss_of(self, outputs: Any, targets: Any) -> Any:
-        """The workload's loss: the mean over the batch, in float32. Its gradients will be as many
-        times as large as the loss scale says.
+        """The workload's loss: the mean over the batch, in float32. In float16 its gradients will
+        be multiplied by the loss scale.
         """
         if self.spec.precision == "float32":
             return self._compare(outputs, targets)
@@ -286,7 +287,7 @@ class TorchStep(TrainingStep):
 
     @contextmanager
     def emulating(self) -> Iterator[None]:
-        """The device time passes in the layers, by their FLOPs."""
+        """Let the device time pass in the layers, by their FLOPs."""
         with self._layers.taking(self._owed):
             yield
 
@@ -345,7 +346,7 @@ class TorchStep(TrainingStep):
         return self._device_clock.time(moment) if self._device_clock else float(moment)
 
     def later(self, note: Callable[[], None]) -> None:
-        """At once; for a GPU once the next step is over, when its events surely are."""
+        """Call it at once; on a GPU after the next step, when its moments surely are past."""
         if self._device_clock:
             self._notes[-1].append(note)
         else:

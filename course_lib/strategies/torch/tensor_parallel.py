@@ -1,7 +1,7 @@
 """tensor_parallel: layers are cut into pieces, a piece for each worker; all workers compute the
 same batch, each its pieces of the layers.
 
-Two dense layers are cut so that they need one exchange between them. With activations X, kernels A
+Dense layers are cut in pairs, so that a pair needs one exchange only. With activations X, kernels A
 and B, and two workers:
 
     A = [A1 A2]    by columns: worker k computes its own hidden units, H_k = relu(X A_k), alone
@@ -11,15 +11,17 @@ and B, and two workers:
 Attention is cut in the same way: the layer that makes queries, keys and values by columns, so that
 each worker has some of the heads, and the layer behind the heads by rows.
 
-Backwards the gradient of what goes into a pair is a sum over the workers too, unless nothing before
-the pair is trained. The gradient of a piece is complete where the piece is, so each worker updates
-its own: no gradient of a parameter is ever sent. What travels for a pair of layers is its output,
-batch x output width numbers, and as many on the way back. The hidden width between the two, where
-most parameters are, does not travel. What is not cut (the second layer's bias, embeddings,
-normalisation) is whole on every worker, and all compute the same gradient for it, with the same
-random numbers. Of a step's emulated device time a worker takes the share of the weights of dense
-layers that it computes with. Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter
-Language Models Using Model Parallelism", 2019.
+In the backward pass the gradient of a pair's input is a sum over the workers too; it is not needed
+if nothing before the pair is trained. The gradient of a piece is complete where the piece is, so
+each worker updates its own pieces: no gradient of a parameter is ever sent. What travels for a pair
+of layers is its output, batch x output width numbers, and as many on the way back. The hidden width
+between the two, where most parameters are, does not travel. What is not cut (the second layer's
+bias, embeddings, normalisation) is whole on every worker, and all compute the same gradient for it,
+with the same random numbers. Emulated device time is divided too: a worker with half of the weights
+of all dense layers takes half of it.
+
+Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+Parallelism", 2019.
 """
 
 from collections.abc import Callable
@@ -59,10 +61,10 @@ def cut(
     workers: int,
     exchanging: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> float:
-    """Keep this worker's pieces of the layers in a `plan`; the part of the model's products that it
-    computes.
+    """Keep only this worker's pieces of the layers in a `plan`. Returns the part of the weights of
+    all Linear layers that is left here.
     """
-    torch.backends.mha.set_fastpath_enabled(False)  # it would take each weight for a whole one
+    torch.backends.mha.set_fastpath_enabled(False)  # that takes each weight for a whole one
     mesh = init_device_mesh(next(model.parameters()).device.type, (workers,))
     ways: dict[str, str] = {}
     for name, how in plan.items():
@@ -86,7 +88,7 @@ def cut(
 
 
 def piece(mesh: Any, layer: Any, inputs: tuple[Any]) -> Any:
-    """The hidden units that are here, as a piece of all: pieces may differ by a unit."""
+    """The hidden units that are here, as a shard of all; shards may differ by a unit."""
     (units,) = inputs
     shape = (*units.shape[:-1], layer.in_features)
     stride = torch.empty(shape, device="meta").stride()

@@ -28,8 +28,8 @@ from course_lib.strategies.torch.steps import (
 from course_lib.strategies.torch.tensor_parallel import cut
 from course_lib.workloads.workload import Sketch, training_flops
 
-CURE = "rows take what columns make; attention written out takes -1 for the number of heads"
-TOLERANCE = 1e-3  # of a norm: sums over workers are made in another order, and nothing else
+CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
+TOLERANCE = 1e-3  # of a norm: only the order in which workers' sums are added up may differ
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch; on GPUs "
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm in the builder takes them over all replicas."

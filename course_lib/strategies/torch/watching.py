@@ -17,8 +17,8 @@ What each hook can know:
   `reduce`, and what follows it, such as clipping, is part of `apply`. Give `watch` the DDP model
   that the loop calls, not the one inside of it.
 - `Work.wait`: every collective of torch.distributed that the loop calls itself waits there. With
-  `async_op=True` only the wait is seen, not what went on beside it. The exchanges of FSDP
-  (`fully_shard`) are seen so on CPUs, each between two parts of `compute`.
+  `async_op=True` only the wait is seen, not what went on beside it. On CPUs the exchanges of FSDP
+  (`fully_shard`) are seen in this way too, each between two parts of `compute`.
 - The optimizer's step (its pre- and post-hooks): `apply`. Then the step is over.
 
 On a GPU the program runs ahead of the device. So a phase ends once the device has done all of it,

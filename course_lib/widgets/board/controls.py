@@ -134,7 +134,7 @@ class TaskControls(_Following):
         self.children = (self.run, self.task, self.factor, self.delays, *buttons)
 
     def show(self) -> None:
-        """Put slider and delays where the trace is; what is chosen but not ordered yet stays."""
+        """Let slider and delays follow the trace; what is chosen but not ordered yet stays."""
         super().show()
         task = self.task.value
         forms = [side.digest.jitter(task) for side in self.having()]

@@ -222,7 +222,7 @@ def _side(
 
 def bars(lane: Lane, box: tuple[float, float, float, float], prefix: str) -> list[Markup]:
     """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height). What is
-    hidden is a thin bar below.
+    hidden is a thin bar at the bottom of the lane.
     """
     x, y, width, height = box
     unit = width / len(lane.cells)

@@ -25,7 +25,7 @@ PHASE = {
     "wait": Shade("#BBBBBB", ".", "·", "for workers that are not there yet"),
     "reduce": Shade("#E69F00", "/", "▒", "sum the gradients of all workers"),
     "apply": Shade("#009E73", "x", "▌", "update the parameters"),
-    "hidden": Shade("#E69F00", "/", "▓", "sum gradients beside computing"),
+    "hidden": Shade("#E69F00", "/", "▓", "exchange beside computing"),
     "checkpoint": Shade("#CC79A7", "|", "c", "save the parameters"),
 }
 # What can happen to a task; drawn over its lane.
@@ -35,7 +35,7 @@ FATE = {
     "cut": Shade("#000000", "/", "/", "its host is cut off from all others"),
 }
 SHADE = PHASE | FATE
-THIN = 0.35  # of a lane's height: the bar of what is hidden, below that of what hides it
+THIN = 0.35  # of a lane's height: the bar of what is hidden, at the bottom of the lane
 ALARM = FATE["killed"].color
 TILES = {  # the patterns named above, as SVG on a tile of 8 x 8
     "": "",

@@ -78,7 +78,7 @@ function whatOf(data, phase) {
   return data.phases[data.what[phase]][0];
 }
 
-/** An exchange beside computing, drawn as a thin bar over it. */
+/** Whether a phase is an exchange beside computing, drawn as a thin bar at the bottom of the lane. */
 function isHidden(data, phase) {
   return whatOf(data, phase) === "hidden";
 }
