@@ -52,7 +52,7 @@ def table(memory: Held, formula: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def summary(kinds: Mapping[str, int]) -> str:
-    """The memory of one task in a line, without what it has none of."""
+    """The memory of one task in a line; kinds of which it has none are left out."""
     whole = text.amount(sum(kinds.values()))
     parts = [f"{text.amount(n)} {kind.replace('_', ' ')}" for kind, n in kinds.items() if n]
     return f"{whole}: {', '.join(parts)}"

@@ -18,7 +18,7 @@ CPU without instructions for them is slower than with float32). Float32 stay:
 
 Gradients are small, and float16 has no small numbers: those below 6e-8 become zero, and what
 depended on them is not learned. The cure is to multiply the loss by a number, the loss scale. All
-gradients are then so many times as large, and are divided by it in float32. Which number is right?
+gradients are then larger by that factor, and are divided by it in float32. Which number is right?
 Too small, and gradients vanish; too large, and they overflow: they become infinite, or NaN. A
 `LossScale` finds out. It starts high. After an overflow the scale is halved, and all workers skip
 the update together: one infinite gradient makes the mean infinite for all. After 20 steps without

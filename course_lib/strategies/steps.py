@@ -200,7 +200,7 @@ class TrainingStep(ABC):
         yield
 
     def sleep(self, seconds: float) -> float:
-        """Sleep for so many of the seconds that are owed; return how many it took."""
+        """Sleep for `seconds`, at most for those that are owed; return how many it really took."""
         begun = clock()
         if (seconds := min(seconds, self._owed)) > MOMENT:
             time.sleep(seconds)

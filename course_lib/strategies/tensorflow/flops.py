@@ -1,5 +1,5 @@
-"""What is to be computed in a graph, counted as multiplications: in all of it, and between one
-gradient of a backward pass and the next.
+"""The multiplications in a graph: all of them, and how many a backward pass needs for each of the
+gradients.
 """
 
 import itertools
@@ -9,8 +9,9 @@ from typing import Any
 
 
 def products(graph: Any) -> int:
-    """Multiplications in a graph's matrix products and convolutions: each number that they make is
-    a sum of so many. Loops count once, and what has no fixed shape not at all.
+    """Multiplications in a graph's matrix products and convolutions: for each number that they
+    make, the terms of the sum that it is. The body of a loop counts once, and what has no fixed
+    shape not at all.
     """
     return sum(map(products_of, graph.get_operations()))
 

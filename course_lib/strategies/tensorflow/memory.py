@@ -15,7 +15,7 @@ from course_lib.strategies.memory import record
 VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
 # operations that want to know the shape of their input, and not its values
 SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"}
-# what is there without a forward pass
+# operations whose output is there without a forward pass
 GIVEN = {"Const", "ReadVariableOp", "VarHandleOp"}
 
 

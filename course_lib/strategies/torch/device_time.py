@@ -43,7 +43,7 @@ class Layers:
 
     @contextlib.contextmanager
     def taking(self, seconds: float) -> Iterator[None]:
-        """The passes in the block last so many seconds longer."""
+        """Make the forward and backward passes in the block last so many seconds longer."""
         if seconds <= 0:
             yield
         elif self._shares:

@@ -5,7 +5,7 @@ A stage computes a microbatch forward and sends the activations on to the next s
 backward pass it gets their gradient from there, and sends that of its own input back. It keeps the
 activations of a microbatch until the backward pass has been through. When all microbatches are
 back, every stage applies its own gradients: parameters and their gradients never travel. A model is
-cut between modules of which each gets what the one before makes, and nothing else: those of a
+cut between modules each of which gets what the one before makes, and nothing else: those of a
 `torch.nn.Sequential`, or those that the workload names as its `stages`.
 
 With p stages and m microbatches a stage waits for (p-1)/(m+p-1) of the time, the bubble: while the

@@ -145,7 +145,7 @@ class Side:
         return " · ".join(filter(None, parts))
 
     def memory(self) -> str:
-        """What the memory of the fullest task is taken by, in a line; empty before it is known."""
+        """What takes up the memory of the fullest task, in a line; empty before it is known."""
         known = self.digest.memory
         fullest = max(known, key=lambda task: sum(known[task].values()), default=None)
         return f"memory of {fullest}: {memory.summary(known[fullest])}" if fullest else ""
