@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from course_lib.errors import SpecError
+from course_lib.errors import LockstepError, SpecError
 from course_lib.record import weights
 from course_lib.record.rundir import RunDir
 from course_lib.workloads.examples import Examples
@@ -259,13 +259,17 @@ class Workload:
     def trained(self, run_dir: Path | str) -> Any:
         """Its model as a run that trained it left it: a `torch.nn.Module` or a `keras.Model`, made
         by its builder in this process, with the run's weights and buffers (statistics of batch
-        normalisation are those of the first replica). Raises `LockstepError` if the run left none.
+        normalisation are those of the first replica). Raises `LockstepError` if the run left none,
+        or trained another workload.
 
             model = mine.trained(run.run_dir)  # the same as run.model()
         """
         files = RunDir(run_dir)
+        values, its = weights.found(files), files.spec.workload
+        if its != self.name:
+            raise LockstepError(f"the run in {run_dir} trained {its}: take its Workload, not this")
         name = f"course_lib.strategies.{files.spec.framework}.trained:model"
-        return pkgutil.resolve_name(name)(self, files.spec.seed, weights.found(files))
+        return pkgutil.resolve_name(name)(self, files.spec.seed, values)
 
     # --- which examples a step trains on ---
 

@@ -15,6 +15,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from course_lib import workloads
 from course_lib.errors import LockstepError
 from course_lib.record import rundir, weights
 from course_lib.record.events import Lifecycle, to_line
@@ -106,6 +107,8 @@ def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_pat
     assert list(found) == ["0.weight", "0.bias", "2.weight"]
     assert found["2.weight"].shape == (2, 3) and found["0.bias"] == 3
     assert not [*tmp_path.rglob("*.draft")]
+    with pytest.raises(LockstepError, match="trained digits: take its Workload, not this"):
+        workloads.find("digits_cnn")().trained(tmp_path)
 
 
 def test_a_class_inside_a_function_finds_global_names_in_the_tasks() -> None:

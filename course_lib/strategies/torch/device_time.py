@@ -48,8 +48,10 @@ class Layers:
             yield
         elif self._shares:
             self._seconds, self._due = seconds, 0.0
-            yield
-            self._seconds = 0.0
+            try:
+                yield
+            finally:
+                self._seconds = 0.0
         else:
             self._sleep(seconds)
             if self._shares is not None:  # there are no products

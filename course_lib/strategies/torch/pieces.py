@@ -44,7 +44,7 @@ def plan_of(model: nn.Module, given: Mapping[str, str]) -> dict[str, str]:
         if any(uses.count(id(each)) > 1 for each in model.get_submodule(name).parameters())
     ]
     if shared:
-        text = "cut, they would be trained apart: leave it out of parallel={...}"
+        text = "cut, they would be trained apart: name the others in parallel={...}"
         raise ValueError(f"{shared[0]} shares its weights with another module; {text}")
     if not plan:
         cure = 'Workload(..., parallel={"up": "columns", "down": "rows"}) names the layers to cut'
