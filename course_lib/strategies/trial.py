@@ -6,6 +6,7 @@ fails stops nothing but this trial.
 import tempfile
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from course_lib import hardware, workloads
 from course_lib.cluster.run import Prepared, Run
@@ -13,16 +14,24 @@ from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
 from course_lib.spec import RunSpec
-from course_lib.workloads.workload import Sketch
+from course_lib.workloads.workload import Sketch, Workload
+
+MADE_OF: WeakKeyDictionary[Workload, str] = WeakKeyDictionary()
+"""A learner's own workload -> the fingerprint of what its model was made of when it was tried."""
 
 
 def sketch(spec: RunSpec) -> Sketch:
     """What is known of the model of a run; a learner's own is tried once in each framework and
-    precision.
+    precision, and again once it is made of something else.
 
     Raises `SpecError` that says what is wrong with it.
     """
     workload = workloads.load(spec)
+    if not workload.ours:
+        made_of = workload.fingerprint()
+        if MADE_OF.setdefault(workload, made_of) != made_of:
+            workload.sketches.clear()
+            MADE_OF[workload] = made_of
     known = workload.sketch_in(spec.framework, spec.precision)
     if known is None:
         known = workload.sketches[spec.framework, spec.precision] = _tried(spec)

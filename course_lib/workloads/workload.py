@@ -250,6 +250,13 @@ class Workload:
             self.sketch if self.layers else self.known or self.sketches.get((framework, precision))
         )
 
+    def fingerprint(self) -> str:
+        """Of what its model and its loss are made of, and of the values of the global names that
+        they use.
+        """
+        made_of = (self.torch, self.tensorflow, self.loss, self.metric, self.stages, self.parallel)
+        return hashlib.sha256(cloudpickle.dumps(made_of)).hexdigest()
+
     def built(self, framework: str, seed: int) -> Any:
         """What its builder for a framework makes."""
         builder = getattr(self, framework)

@@ -9,8 +9,10 @@ import pytest
 from course_lib import Workload, workloads
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
+from course_lib.strategies import trial
 from course_lib.strategies.catalog import spec_for
 from course_lib.workloads.examples import Examples
+from course_lib.workloads.workload import Sketch
 
 X, Y = np.arange(40.0).reshape(20, 2), np.arange(20) % 3
 
@@ -152,6 +154,26 @@ def test_it_reaches_another_process_by_files_whose_arrays_are_mapped(tmp_path: P
     assert np.array_equal(found.train.inputs, X) and not found.train.inputs.flags.writeable
     own(train=Pairs()).leave(tmp_path / "dataset")
     assert len(Workload.found(tmp_path / "dataset").train) == 7
+
+
+def test_a_model_is_tried_again_once_a_value_that_its_builder_uses_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: dict[str, Any] = {}
+    text = "class Net:\n    def __init__(self): self.width = width\ndef build(): return Net()"
+    exec(f"width = 32\n{text}", names)
+    tried: list[int] = []
+
+    def trial_of(spec: RunSpec) -> Sketch:
+        tried.append(names["build"]().width)
+        return Sketch(parameters=tried[-1])
+
+    monkeypatch.setattr(trial, "_tried", trial_of)
+    spec = RunSpec(workload=own(torch=names["build"]), framework="torch")
+    assert [trial.sketch(spec).parameters for _ in range(3)] == [32, 32, 32]
+    names["width"] = 512
+    assert [trial.sketch(spec).parameters for _ in range(2)] == [512, 512]
+    assert tried == [32, 512]
 
 
 def test_a_file_is_run_for_the_workload_that_it_names(tmp_path: Path) -> None:
