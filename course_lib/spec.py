@@ -116,7 +116,8 @@ class RunSpec(BaseModel):
     placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = field(
         {},
         "the host of a task, where it is not the usual one",
-        f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1",
+        f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1; "
+        'in Python {"worker:1": 1}',
     )
     link: Link | None = field(None, "the link of each host", "a Link(mbit=200, delay_ms=0.5)")
     links: dict[Annotated[int, Field(ge=0)], Link] = field(
@@ -177,7 +178,9 @@ class RunSpec(BaseModel):
         0.0, 60_000, "emulated device time of one step, 0 for none", "milliseconds", True
     )
     slow: dict[str, float] = field(
-        {}, "a straggler", "task=factor, with a factor from 1 to 1000, such as worker:1=3"
+        {},
+        "a straggler",
+        'task=factor, with a factor from 1 to 1000, such as worker:1=3; in Python {"worker:1": 3}',
     )
     jitter: Annotated[str | dict[str, str] | None, BeforeValidator(_by_task)] = field(
         None,

@@ -72,6 +72,8 @@ def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batc
         ("device_ms", {"device_ms": float("nan")}, "from 0"),
         ("learning_rate", {"learning_rate": 0}, "above 0"),
         ("slow", {"slow": {"worker:9": 2}}, "worker:0 to worker:3"),
+        ("slow", {"slow": "worker:1=3"}, 'in Python {"worker:1": 3}'),
+        ("placement", {"placement": "worker:1=1"}, 'in Python {"worker:1": 1}'),
         ("slow[worker:1]", {"slow": {"worker:1": 0.5}}, "from 1"),
         ("field", {"wrkers": 4}, "did you mean 'workers'"),
     ],

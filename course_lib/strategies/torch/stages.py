@@ -1,6 +1,7 @@
 """The parts of a model that a batch passes one after the other: a pipeline is cut between them."""
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,10 @@ def check(model: nn.Module, names: Sequence[str], inputs: torch.Tensor) -> int:
         outputs = model(inputs)
         for hook in hooks:
             hook.remove()
+        order, left = [part for part, _ in calls], list(parts)
+        if order != list(parts.values()) and Counter(order) == Counter(parts.values()):
+            names = [left.pop([parts[name] for name in left].index(part)) for part in order]
+            raise ValueError(f"its model calls its stages in another order: stages={names}")
         values, before, weights = inputs, "the data", 0
         for (name, part), call in itertools.zip_longest(parts.items(), calls[: len(parts)]):
             if trained(part):
