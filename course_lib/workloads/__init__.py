@@ -8,6 +8,7 @@ uses. One of a learner's own is a `Workload` that he or she has made.
 
 import inspect
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ OURS.update(WORKLOADS)
 def named(workload: Any) -> str:
     """The name of a workload that was given by its name, as a `Workload`, or as `file.py:name`.
 
-    Such a file is run, as a module that is imported is. Raises `SpecError` if it cannot be, or if
-    it has no `Workload` of that name.
+    Such a file is run, as a module that is imported is, and may import its neighbours. Raises
+    `SpecError` if it cannot be run, or if it has no `Workload` of that name.
     """
     if isinstance(workload, Workload):
         return workload.name
@@ -44,6 +45,9 @@ def named(workload: Any) -> str:
         return workload
     if not Path(path).is_file():
         raise SpecError("workload", workload, f"there is no file {path}")
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as `python file.py` does; the tasks have it from here
     try:
         found = runpy.run_path(path, run_name=Path(path).stem)
     except Exception as error:

@@ -1,5 +1,6 @@
 """A learner's own workload, without a process: what it takes, what it refuses, how it travels."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,10 @@ def test_a_model_is_tried_again_once_a_value_that_its_builder_uses_has_changed(
     assert tried == [32, 512]
 
 
-def test_a_file_is_run_for_the_workload_that_it_names(tmp_path: Path) -> None:
+def test_a_file_is_run_for_the_workload_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     file = tmp_path / "models.py"
     file.write_text(
         "from course_lib import Workload\n"
@@ -189,5 +193,11 @@ def test_a_file_is_run_for_the_workload_that_it_names(tmp_path: Path) -> None:
     file.write_text("1 / 0")
     with pytest.raises(SpecError, match="cannot be run: ZeroDivisionError"):
         workloads.named(f"{file}:mine")
+    (tmp_path / "a_neighbour.py").write_text("def build(): pass")
+    imports = "from course_lib import Workload\nfrom a_neighbour import build\n"
+    file.write_text(f"{imports}near = Workload('near', ([1.0], [0]), ([1.0], [0]), torch=build)")
+    monkeypatch.chdir(tmp_path)
+    assert workloads.named("models.py:near") == "near"
+    assert sys.path[0] == str(tmp_path) and sys.path.count(sys.path[0]) == 1
     with pytest.raises(SpecError, match="there is no file"):
         workloads.named(f"{tmp_path}/nothing.py:mine")
