@@ -209,12 +209,11 @@ class Workload:
         given = self.metric
         return given if isinstance(given, str) else getattr(given, "__name__", "metric")
 
-    def check_outputs(self, shape: tuple[int, ...]) -> None:
-        """Raise `ValueError` if outputs of this shape, for two examples, are not what the targets
-        and the loss want. The classes of a dataset, which may be larger than the memory, are not
-        looked at.
+    def check_outputs(self, outputs: np.ndarray) -> None:
+        """Raise `ValueError` if these outputs, for two examples, are not what the targets and the
+        loss want. The classes of a dataset, which may be larger than the memory, are not looked at.
         """
-        first = self.train.take(slice(2))[1]
+        first, shape = self.train.take(slice(2))[1], outputs.shape
         targets, kind = first.shape, first.dtype.kind
         given = f"its outputs for two examples have the shape {shape}, their targets {targets}"
         if self.loss == "mean_squared_error" and shape != targets:
@@ -229,8 +228,16 @@ class Workload:
         for what in ("train", "test"):
             low, high = getattr(self, what).range_of_targets
             if low < 0 or high >= shape[-1]:
-                has = f"its {what} targets are from {low:g} to {high:g}"
-                raise ValueError(f"{has}, and its model has {shape[-1]} classes, from 0 on")
+                has = f"its {what} targets are from {low:g} to {high:g}, and its model has"
+                if shape[-1] == 1:
+                    other = 'loss="mean_squared_error" with targets of shape (n, 1)'
+                    cure = f"make it {high + 1:g}, without an activation, or take {other}"
+                    raise ValueError(f"{has} 1 output, which can tell no classes apart: {cure}")
+                raise ValueError(f"{has} {shape[-1]} classes, from 0 on")
+        sums, within = outputs.sum(axis=-1), np.all((outputs >= 0) & (outputs <= 1))
+        if shape[-1] > 1 and within and np.allclose(sums, 1, rtol=0, atol=1e-4):
+            cure = f"{self.loss} wants logits: leave the softmax at its end out"
+            raise ValueError(f"its outputs look like probabilities, and {cure}")
 
     def metric_of(self, outputs: np.ndarray, targets: np.ndarray) -> float:
         """The metric for these outputs."""

@@ -170,6 +170,12 @@ KERAS_BUILDERS: dict[str, tuple[Any, str]] = {
         lambda: __import__("keras").Sequential([__import__("keras").layers.Dense(2)]),
         "its train targets are from 0 to 3, and its model has 2 classes, from 0 on",
     ),
+    "ends_with_a_softmax": (
+        lambda: __import__("keras").Sequential(
+            [__import__("keras").layers.Dense(4, activation="softmax")]
+        ),
+        "its outputs look like probabilities, and cross_entropy wants logits: leave the softmax",
+    ),
     "is_frozen": (
         lambda: __import__("keras").Sequential(
             [__import__("keras").layers.Dense(4, trainable=False)]
@@ -222,6 +228,14 @@ def test_what_does_not_fit_the_loss_or_the_test_data_is_said_before_the_training
 
     for fields, said in (
         ({"torch": nn.Linear(20, 4)}, "torch is a model: give a function that makes it"),
+        (
+            {"train": (np.zeros((8, 20), np.uint8), y[:8])},
+            r"of shape \(2, 20\), whole numbers \(.*: x.astype\(\"float32\"\)\): RuntimeError",
+        ),
+        (
+            {"torch": lambda: nn.Sequential(nn.Linear(20, 4), nn.Softmax(1))},
+            "its outputs look like probabilities, and cross_entropy wants logits: leave the",
+        ),
         ({"loss": "mean_squared_error"}, r"the shape \(2, 4\), their targets \(2,\); both must"),
         ({"train": (x, np.eye(4)[y])}, "cross_entropy wants a class for each row"),
         ({"loss": lambda outputs, targets: None}, "its loss returns NoneType, not one number"),

@@ -141,9 +141,26 @@ def test_the_metric_is_the_mean_over_all_test_examples() -> None:
     with pytest.raises(ValueError, match="must have the same shape: give a metric="):
         own(loss=len, train=(X, X), test=(X, X)).measure(lambda x: x[:, :1])
     with pytest.raises(ValueError, match="cross_entropy wants whole numbers as targets, such as y"):
-        own(train=(X, X[:, 0])).check_outputs((2, 3))
+        own(train=(X, X[:, 0])).check_outputs(np.zeros((2, 3)))
     largest = own(metric=lambda outputs, targets: float(np.max(outputs)))
     assert largest.measure(lambda x: x) == 39
+
+
+def test_outputs_that_a_loss_of_classes_cannot_learn_from_are_refused_with_the_cure() -> None:
+    workload, even = own(), np.full((2, 4), 0.25)
+    for wrong, said in (
+        (np.zeros((2, 1)), "from 0 to 2, and its model has 1 output, .*: make it 3, without an"),
+        (np.zeros((2, 2)), "from 0 to 2, and its model has 2 classes, from 0 on"),
+        (even, "look like probabilities, and cross_entropy wants logits: leave the softmax"),
+    ):
+        with pytest.raises(ValueError, match=said) as caught:
+            workload.check_outputs(wrong)
+        assert "\n" not in str(caught.value)
+    for right in (even * 1.001, even - 0.3, np.zeros((2, 4))):
+        workload.check_outputs(right)
+    own(loss=len).check_outputs(even)  # a function of the learner's own may want probabilities
+    one = own(train=(X, X * 0), test=(X, X * 0), loss="mean_squared_error")
+    one.check_outputs(np.full((2, 2), 0.5))
 
 
 def test_it_reaches_another_process_by_files_whose_arrays_are_mapped(tmp_path: Path) -> None:

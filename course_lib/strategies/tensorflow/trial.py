@@ -57,7 +57,7 @@ def sketch(task: Task) -> Sketch:
         raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
     if not model.trainable_variables:
         raise ValueError("its model has no parameters to train")
-    workload.check_outputs(tuple(outputs.shape))
+    workload.check_outputs(tf.cast(outputs, tf.float32).numpy())
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"), tape:
         loss = total(loss_of(workload), outputs, tf.constant(targets), ())

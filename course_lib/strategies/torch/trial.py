@@ -56,11 +56,13 @@ def _tried(task: Task) -> Sketch:
         raise ValueError(f"its torch builder returns a {type(model).__name__}, no torch.nn.Module")
     if not trained(model):
         raise ValueError("its model has no parameters to train")
-    with trying(f"its model cannot take two inputs, of shape {inputs.shape}"):
+    floats = ', whole numbers (most layers want floats: x.astype("float32"))'
+    kind = floats if inputs.dtype.kind == "i" else ""
+    with trying(f"its model cannot take two inputs, of shape {inputs.shape}{kind}"):
         outputs = model(tensor(inputs))
     if not isinstance(outputs, torch.Tensor):
         raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
-    workload.check_outputs(tuple(outputs.shape))
+    workload.check_outputs(outputs.detach().float().numpy())
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"):
         loss = loss_of(workload)(wide(outputs), tensor(targets))
