@@ -4,7 +4,9 @@ is counted: see `record/memory.py`.
 In the formulas S is the bytes of the model's trained parameters in float32. Gradients take S bytes
 too, the optimizer's state k S bytes, with k from 0 to 2 (`STATE`). One example needs A bytes of
 activations, and a replica computes its share of the batch at a time or, with `accumulate`, a part
-of that share. Source: Rajbhandari et al., "ZeRO", SC 2020, section 3.
+of that share. In 16 bits it also keeps copies of weights, once for all examples.
+
+Source: Rajbhandari et al., "ZeRO", SC 2020, section 3.
 """
 
 from collections.abc import Callable
@@ -60,6 +62,13 @@ def share_of(spec: RunSpec, model: Sketch, of: int = 1) -> dict[str, int]:
     return {"parameters": whole, "gradients": whole, "optimizer_state": state}
 
 
+def per_example(few: int, twice: int, examples: int) -> tuple[int, int]:
+    """The `activations` and `copies` of a `Sketch`, from the bytes that so many `examples` keep and
+    those that twice as many keep.
+    """
+    return (twice - few) // examples, max(0, 2 * few - twice)
+
+
 def on_workers(spec: RunSpec, held: dict[str, Any]) -> Held:
     """The same on each worker."""
     return {f"worker:{k}": dict(held) for k in range(spec.workers)}
@@ -69,5 +78,5 @@ def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Held:
     """Every replica holds S + S + k S, and the activations of its examples; a worker holds that for
     each of its replicas.
     """
-    replica = share_of(spec, model) | {"activations": examples * model.activations}
+    replica = share_of(spec, model) | {"activations": model.kept(examples)}
     return on_workers(spec, {kind: spec.replicas * n for kind, n in replica.items()})

@@ -159,9 +159,11 @@ class Strategy:
 
     def foretold(self, spec: RunSpec, model: Sketch) -> Held:
         """What its formula says of the memory of each task, in bytes."""
-        if spec.precision != "float32":
-            model = model._replace(activations=model.activations // 2)
-        return self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
+        held = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
+        if not model.activations:  # not known
+            for kinds in held.values():
+                kinds.pop("activations", None)
+        return held
 
     @property
     def usual_framework(self) -> str:

@@ -66,7 +66,8 @@ class Sketch(NamedTuple):
     `notes`: what its strategy should say about it. `synchronized`: whether replicas exchange
     something in the middle of its forward pass. `flops`: floating-point operations that train on
     one example, see `training_flops`; 0 if there are none to count. `activations`: bytes that the
-    forward pass of one example keeps for the backward pass.
+    forward pass of one example keeps for the backward pass, in the run's precision; 0 if that is
+    not known. `copies`: those that it keeps for any number of examples: weights in 16 bits.
     """
 
     parameters: int
@@ -76,6 +77,11 @@ class Sketch(NamedTuple):
     synchronized: bool = False
     flops: int = 0
     activations: int = 0
+    copies: int = 0
+
+    def kept(self, examples: int) -> int:
+        """Bytes that the forward pass of so many examples keeps for the backward pass."""
+        return examples * self.activations + self.copies
 
 
 def training_flops(forward: int) -> int:
@@ -253,9 +259,13 @@ class Workload:
         """What is known of its model in a framework and precision; None if that has not been tried
         yet.
         """
-        return (
-            self.sketch if self.layers else self.known or self.sketches.get((framework, precision))
-        )
+        if not self.ours:
+            return self.sketches.get((framework, precision))
+        found = self.sketch if self.layers else self.known
+        if found and precision != "float32":
+            activations, copies = self._in_16_bits
+            found = found._replace(activations=activations, copies=copies)
+        return found
 
     def fingerprint(self) -> str:
         """Of what its model and its loss are made of, and of the values of the global names that
@@ -354,6 +364,17 @@ class Workload:
             flops=training_flops(2 * products(self.layers, self.input_shape)),
             activations=4 * kept(self.layers, self.input_shape),
         )
+
+    @property
+    def _in_16_bits(self) -> tuple[int, int]:
+        """The `activations` and `copies` of its sketch in 16 bits, which only layers tell. The loss
+        takes float32; the first layer's weights are for the gradient of inputs, which nobody needs.
+        """
+        if not self.layers:
+            return 0, 0
+        _, *kernels = [shape for shape in shapes(self.layers, self.input_shape) if len(shape) > 1]
+        activations = 2 * kept(self.layers, self.input_shape) + 2 * kernels[-1][-1]
+        return activations, 2 * sum(map(math.prod, kernels))
 
     def initial_weights(self, seed: int) -> list[np.ndarray]:
         """The weights that every run with this seed starts from, in the layout of `layers.py`."""

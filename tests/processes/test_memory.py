@@ -144,6 +144,21 @@ def test_in_bfloat16_activations_take_half_and_parameters_as_much_as_ever() -> N
     assert low == wide
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "workload", ["digits_cnn", own_models.convolutions, own_models.transformer]
+)
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_the_formula_for_activations_is_the_count_in_any_precision(
+    framework: str, workload: Any, precision: str
+) -> None:
+    fields: dict[str, Any] = {"workload": workload, "precision": precision, "global_batch": 64}
+    with start("one_device", framework=framework, steps=1, **fields) as run:
+        result = run.wait(90).result
+    counted, formula = (result[name]["worker:0"] for name in ("memory", "memory_formula"))
+    assert counted["activations"] == pytest.approx(formula["activations"], rel=WITHIN)
+
+
 def test_the_statistics_of_batch_normalisation_are_buffers_and_no_activations() -> None:
     features, examples = 16, 128
 

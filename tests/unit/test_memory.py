@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from course_lib import workloads
 from course_lib.record import memory
 from course_lib.record.events import Metric
 from course_lib.strategies import catalog
-from course_lib.strategies.memory import Census
+from course_lib.strategies.memory import Census, per_example
 from course_lib.workloads.workload import Sketch
 from tests.unit.test_steps import toy
 
@@ -90,6 +91,32 @@ def test_a_formula_says_who_holds_what(
     strategy: str, fields: dict[str, Any], expected: list[dict[str, int]]
 ) -> None:
     assert list(foretold(strategy, **fields).values()) == expected
+
+
+def test_in_16_bits_copies_of_weights_are_kept_once_for_all_examples() -> None:
+    def activations(strategy: str, model: Sketch) -> list[Any]:
+        spec = catalog.spec_for(
+            strategy, framework="torch", workers=2, global_batch=64, precision="bfloat16"
+        )
+        found = catalog.find(strategy).foretold(spec, model).values()
+        return [kinds.get("activations") for kinds in found]
+
+    copied = MODEL._replace(copies=500)
+    assert activations("multi_worker_mirrored", copied) == [32 * A + 500] * 2
+    assert activations("fully_sharded", copied) == [32 * A] * 2  # gathers them in 16 bits
+    assert activations("multi_worker_mirrored", Sketch(S)) == [None] * 2  # not known: left out
+    found = per_example(few=2 * A + 500, twice=4 * A + 500, examples=2)
+    assert found == (A, 500)
+
+
+def test_the_course_s_own_models_in_16_bits() -> None:
+    spec = catalog.spec_for("one_device", framework="torch", precision="bfloat16")
+    found = workloads.load(spec).sketch_in("torch", "bfloat16")
+    # what layers take, and logits in float32 for the loss; weights of the second layer
+    assert found and (found.activations, found.copies) == (2 * (64 + 64) + 4 * 10, 2 * 64 * 10)
+    gpt = workloads.load(spec.model_copy(update={"workload": "tiny_gpt"}))
+    unknown = gpt.sketch_in("torch", "bfloat16")
+    assert unknown and unknown.parameters and not unknown.activations
 
 
 def test_a_process_of_several_replicas_holds_that_many_copies() -> None:

@@ -193,7 +193,7 @@ def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
     """Parameters and optimizer state once, gradients and activations on each replica. In PyTorch
     each replica also has a slot in shared memory, for its loss and its gradients.
     """
-    host, on_each = share_of(spec, model), model.activations * examples
+    host, on_each = share_of(spec, model), model.kept(examples)
     replica = {"gradients": spec.replicas * host.pop("gradients")}
     replica["activations"] = spec.replicas * on_each
     memory = on_workers(spec, {"parameters": 0, "optimizer_state": 0} | replica)

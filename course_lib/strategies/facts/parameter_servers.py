@@ -30,7 +30,7 @@ def _memory(counted: Callable[[RunSpec], int]) -> Formula:
 
     def memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
         worker, ps = share_of(spec, model), share_of(spec, model, spec.ps)
-        worker |= {"optimizer_state": 0, "activations": examples * model.activations}
+        worker |= {"optimizer_state": 0, "activations": model.kept(examples)}
         if spec.framework == "torch":
             ps["gradients"] *= counted(spec)
             worker["buffers"] = worker["parameters"] + worker["gradients"]

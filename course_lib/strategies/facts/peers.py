@@ -61,7 +61,8 @@ MULTI_WORKER_MIRRORED = Strategy(
 
 def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
     """Each worker holds 1/n of the parameters, gradients and optimizer state, and the activations
-    of its own share. With `accumulate` it keeps gradients of the whole model until the last part.
+    of its own share; layers are gathered in the run's precision, so it keeps no copies of weights.
+    With `accumulate` it keeps gradients of the whole model until the last part.
     """
     held = share_of(spec, model, spec.workers)
     if spec.accumulate > 1:
@@ -221,7 +222,7 @@ def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
     memory = on_workers(spec, share_of(spec, model, n))
     for stage, held in enumerate(memory.values()):
         kept = m if spec.pipeline == "gpipe" else min(m, n - stage)
-        held["activations"] = kept * examples * model.activations // (m * n)
+        held["activations"] = kept * model.kept(examples // m) // n
     return memory
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.strategies.memory import per_example
 from course_lib.strategies.steps import trying
 from course_lib.strategies.tensorflow.flops import products
 from course_lib.strategies.tensorflow.memory import gradient
@@ -74,6 +75,7 @@ def sketch(task: Task) -> Sketch:
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
 
     counted: dict[str, int] = {}
+    kept = {}
 
     @tf.function(autograph=False)
     def graph(inputs: Any, targets: Any) -> Any:
@@ -83,7 +85,11 @@ def sketch(task: Task) -> Sketch:
         return gradient(tape, loss, variables_of(model), counted.update)
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
-        graph.get_concrete_function(tf.constant(inputs), tf.constant(targets))
+        for times in (2, 1):  # `counted` is of the last
+            several = (tf.concat([each] * times, 0) for each in (inputs, targets))
+            graph.get_concrete_function(*several)
+            kept[times] = counted["activations"]
+    activations, copies = per_example(kept[1], kept[2], len(inputs))
     inputs, targets = workload.test.take(slice(2))
     with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
         found = outputs_of(model, inputs)
@@ -99,5 +105,6 @@ def sketch(task: Task) -> Sketch:
         notes=() if all(norms) else (BATCH_NORM,),
         synchronized=any(norms),
         flops=training_flops(2 * counted["products"] // len(inputs)),
-        activations=counted["activations"] // len(inputs),
+        activations=activations,
+        copies=copies,
     )

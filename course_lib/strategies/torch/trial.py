@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.strategies.memory import per_example
 from course_lib.strategies.steps import trying
 from course_lib.strategies.torch import stages
 from course_lib.strategies.torch.memory import kept_for_backward
@@ -84,6 +85,7 @@ def _tried(task: Task) -> Sketch:
         workload.metric_of(found, targets)
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
+    kept, copies = activations(workload, model)
     return Sketch(
         parameters=sum(parameter.numel() for parameter in trained(model)),
         parts=or_why(stages.check, model, workload.stages, tensor(inputs)),
@@ -91,7 +93,8 @@ def _tried(task: Task) -> Sketch:
         notes=() if all(synchronized) else (BATCH_NORM,),
         synchronized=any(synchronized),
         flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
-        activations=activations(workload, model),
+        activations=kept,
+        copies=copies,
     )
 
 
@@ -142,13 +145,16 @@ def or_why(found: Callable[..., Any], *given: Any) -> Any:
         return str(reason)
 
 
-def activations(workload: workloads.Workload, model: nn.Module) -> int:
-    """Bytes that the forward pass of an example keeps for the backward pass."""
+def activations(workload: workloads.Workload, model: nn.Module) -> tuple[int, int]:
+    """Bytes that the forward pass keeps for the backward pass: for each example, and for any."""
     inputs, targets = map(tensor, workload.train.take(slice(2)))
     found: list[int] = []
-    with kept_for_backward(model, found.append):
-        loss_of(workload)(model(inputs), targets)
-    return found[0] // len(inputs)
+    for times in (1, 2):
+        with kept_for_backward(model, found.append):
+            outputs = model(torch.cat([inputs] * times))
+            loss_of(workload)(wide(outputs), torch.cat([targets] * times))
+    few, twice = found
+    return per_example(few, twice, len(inputs))
 
 
 def forward_flops(model: nn.Module, inputs: Any) -> int:
