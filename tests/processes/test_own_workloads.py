@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from course_lib import Run, Workload, hardware, race, start, workloads
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, TaskFailed
 from course_lib.launch import prepare
 from course_lib.record.events import Lifecycle
 from course_lib.strategies import catalog
@@ -261,6 +261,19 @@ def test_a_fast_worker_waits_for_a_slow_one_with_batch_normalisation_too() -> No
     run = start("multi_worker_mirrored", workload=normed, **fields).wait(120)
     assert run.result["idle_share"]["worker:0"] > 0.4  # two thirds, but for the first step
     check_model(run)  # with its buffers
+
+
+def test_what_a_failed_task_printed_is_the_learner_s() -> None:
+    def fails(outputs: Any, targets: Any) -> Any:
+        if len(targets) > 4:  # not in the trial
+            raise ValueError("too many")
+        return outputs.square().mean()
+
+    model = Workload("failing", **own_models.LARGEST, torch=own_models.torch_mlp, loss=fails)
+    with start("multi_worker_mirrored", workload=model, framework="torch", workers=2) as run:
+        with pytest.raises(TaskFailed, match="too many"):
+            run.wait(60)
+        assert "Warning" not in run.log("worker:0")
 
 
 def test_fully_sharded_keeps_a_part_of_shared_and_of_loose_parameters_too() -> None:

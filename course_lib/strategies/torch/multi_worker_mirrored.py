@@ -80,7 +80,7 @@ def worker(task: Task) -> dict[str, Any]:
         replica,
         bucket_cap_mb=task.spec.bucket_mb,
         gradient_as_bucket_view=True,
-        broadcast_buffers=False,
+        forward_sync_buffers=False,
     )
     ddp.register_comm_hook(None, averaging(step))  # DDP's all-reduce, or ours, with its times
     while step.begin():
