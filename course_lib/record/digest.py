@@ -26,6 +26,11 @@ from course_lib.record.waits import DRAWN, Reductions
 from course_lib.spec import RunSpec
 
 ENDED = ("done", "failed", "killed")
+USELESS = {  # gradients in float16 that train nothing, by the metric that is 1, and the cure
+    "overflow": "overflowed: leave loss_scale out, or set a smaller one",
+    "zeros": "were zero: leave loss_scale out, or set a larger one",
+}
+ENOUGH = 5  # gradients, before it is said of all of them
 FATES = ("paused", "killed", "cut")  # states in which a task does not go on
 
 
@@ -52,6 +57,7 @@ class Digest:
         self.reductions = Reductions()
         self.losses = self.accuracies = EMPTY
         self.not_finite: Metric | None = None
+        self._gradients, self._useless = 0, Counter[str]()  # in float16, by the names of `USELESS`
         self._read: Counter[type[Event]] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=DRAWN))
         self._heard: dict[str, float] = {}  # when each task's last phase ended
@@ -98,6 +104,9 @@ class Digest:
                     self.not_finite = min(self.not_finite or m, m, key=lambda m: m.step)
             elif m.name == "accuracy":
                 self._accuracy.add(m)
+            elif m.name in USELESS:
+                self._gradients += m.name == "overflow"  # recorded of each
+                self._useless[m.name] += m.value == 1
             self.dropped += m.name == "dropped"
         memory.add(self.memory, metrics)
         self.updates.add(updates)
@@ -212,12 +221,18 @@ class Digest:
 
     @property
     def diverged(self) -> str:
-        """When the loss became NaN or infinite, and the cure; empty if it did not."""
-        if (first := self.not_finite) is None:
-            return ""
-        became = f"The loss of {first.task} became {first.value:g} in step {first.step}"
-        wider = ", or precision=bfloat16" if self.spec.precision == "float16" else ""
-        return f"{became}: lower learning_rate, or set clip_norm{wider}."
+        """When the loss became NaN or infinite, or why a fixed loss scale trains nothing, and the
+        cure; empty if all is well.
+        """
+        if first := self.not_finite:
+            became = f"The loss of {first.task} became {first.value:g} in step {first.step}"
+            wider = ", or precision=bfloat16" if self.spec.precision == "float16" else ""
+            return f"{became}: lower learning_rate, or set clip_norm{wider}."
+        count = self._gradients if self.spec.loss_scale != "dynamic" else 0
+        for name, said in USELESS.items():
+            if ENOUGH <= count == self._useless[name]:
+                return f"All {count} gradients so far {said}."
+        return ""
 
     def last(self, who: str, *states: str) -> Lifecycle | None:
         """The last event with which a task or host entered one of these states."""

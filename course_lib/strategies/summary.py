@@ -18,22 +18,22 @@ def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run.
 
     `replicas` compute, each a share of the batch; they live in so many `workers`, which are
-    processes. `diverged`, only if the loss became NaN or infinite: when, and the cure.
-    `flops_per_step`: of the model, for a global batch (see `training_flops`); `mfu` and `mfu_why`:
-    see `utilization`. `all_reduce` is as the plan says. `seconds` are counted from `start`;
-    `examples_per_second` leaves out the first step, which compiles. `parameter_digest` maps each
-    task to a hash of the parameters it ended with: equal digests are equal to the last bit.
-    `variables_on`: bytes of parameters by the device that the runtime names; `optimizer_state_on`:
-    those of the optimizer's state. `memory`: bytes by task and kind, see `record/memory.py`;
-    `memory_formula`: what the strategy's formula says. `staleness`: how many updates had how many
-    others between their read and their write. `exchange_ms`: of a step, how many milliseconds of
-    exchange were `hidden` behind computing, and how many were `exposed`. `idle_share`: the part of
-    the time from a task's first phase to its last in which it waited for others. (A race and the
-    boards count it from the start of the clock, which leaves out the first step.)
-    `wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted by
-    the kernel; None where there are no hosts whose traffic it could count. A packet has 66 bytes of
-    headers, and up to 64 KB of the frameworks' bytes. `examples_read`, with `record_examples`: how
-    many examples of each epoch were read, how many of these more than once, and how many never.
+    processes. `diverged`, only if it trained nothing any more: see `Digest`. `flops_per_step`: of
+    the model, for a global batch (see `training_flops`); `mfu` and `mfu_why`: see `utilization`.
+    `all_reduce` is as the plan says. `seconds` are counted from `start`; `examples_per_second`
+    leaves out the first step, which compiles. `parameter_digest` maps each task to a hash of the
+    parameters it ended with: equal digests are equal to the last bit. `variables_on`: bytes of
+    parameters by the device that the runtime names; `optimizer_state_on`: those of the optimizer's
+    state. `memory`: bytes by task and kind, see `record/memory.py`; `memory_formula`: what the
+    strategy's formula says. `staleness`: how many updates had how many others between their read
+    and their write. `exchange_ms`: of a step, how many milliseconds of exchange were `hidden`
+    behind computing, and how many were `exposed`. `idle_share`: the part of the time from a task's
+    first phase to its last in which it waited for others. (A race and the boards count it from the
+    start of the clock, which leaves out the first step.) `wire_bytes_per_step`: what each task and
+    each host `sent` and `received` in a step, counted by the kernel; None where there are no hosts
+    whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
+    frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
+    read, how many of these more than once, and how many never.
 
     In float16, by task: the `loss_scale` at the end, how many gradients were not used because of
     `overflows`, and the mean share of `zeros` in the others (see `precision.py`).

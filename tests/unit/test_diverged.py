@@ -1,8 +1,11 @@
-"""A loss that becomes NaN or infinite: said in one line wherever a run is shown."""
+"""A loss that becomes NaN, or gradients that train nothing: said in one line wherever a run is
+shown.
+"""
 
 import json
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +40,27 @@ def test_the_first_loss_that_is_not_finite_is_told_with_its_step_its_task_and_th
     assert "became inf in step 3" in infinite.diverged
     half = Digest.of(SPEC.model_copy(update={"precision": "float16"}), losing(3))
     assert half.diverged.endswith("or set clip_norm, or precision=bfloat16.")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("overflow", "overflowed: leave loss_scale out, or set a smaller one."),
+        ("zeros", "were zero: leave loss_scale out, or set a larger one."),
+    ],
+)
+def test_a_fixed_loss_scale_that_trains_nothing_is_told_with_the_cure(name: str, said: str) -> None:
+    def told(steps: int, good: int = -1, **fields: Any) -> str:
+        found = []
+        for step in range(steps):
+            useless = {"overflow": name == "overflow" and step != good}
+            useless |= {} if useless["overflow"] else {"zeros": 1.0 if step != good else 0.5}
+            found += [Metric("worker:0", *each, step, 0, step) for each in useless.items()]
+        spec = SPEC.model_copy(update={"precision": "float16", "loss_scale": 1e9} | fields)
+        return Digest.of(spec, Trace(found)).diverged
+
+    assert told(10) == f"All 10 gradients so far {said}"
+    assert told(4) == told(10, good=3) == told(10, loss_scale="dynamic") == ""
 
 
 def test_it_counts_in_the_means_of_its_own_windows_only() -> None:

@@ -233,14 +233,14 @@ class View:
         return self._outcome(self.goal) if self.over else self._ahead(self.goal)
 
     def detail(self) -> str:
-        """What to know beside the headline: whose loss became NaN; of a race also its goal, and at
+        """What to know beside the headline: who learns nothing; of a race also its goal, and at
         the end if it was fair.
         """
         return " ".join(filter(None, [self.diverged, self.fairness or self._aim()]))
 
     @property
     def diverged(self) -> str:
-        """Whose loss became NaN or infinite, and the cure."""
+        """Who learns nothing, as a loss became NaN or a loss scale does not suit, and the cure."""
         alone = len(self.sides) == 1
         lost = [side for side in self.sides if side.digest.diverged]
         said = (f"{'' if alone else f'{side.label}: '}{side.digest.diverged}" for side in lost)
