@@ -55,6 +55,8 @@ def plan(
     kind, rate, delay, network = _network(spec, machine.private_network)
     real = reality(spec)
     cores = Reason("cores", f"{_n(threads, 'thread')} a worker", _cores(spec, machine, gpus))
+    slower = f"Where a CPU has no instructions for {spec.precision}, this is slower than float32."
+    narrow = spec.precision != "float32" and device.choice == "cpu"
     return Plan(
         start_method=start.choice,
         device=device.choice,
@@ -70,6 +72,7 @@ def plan(
         reasons=(
             *(cores, device, reduction, start, memory, network),
             Reason("reality", real.word, real.why),
+            *([Reason("precision", spec.precision, slower)] if narrow else ()),
         ),
     )
 

@@ -470,6 +470,14 @@ def test_one_worker_uses_one_gpu_and_needs_no_nccl() -> None:
     assert made.backend == "ring"
 
 
+def test_sixteen_bits_on_cpus_may_be_slower_and_the_plan_says_so() -> None:
+    half = RunSpec(precision="float16")
+    said = "Where a CPU has no instructions for float16, this is slower than float32."
+    assert why(half, LAPTOP, "precision") == Reason("precision", "float16", said)
+    for spec, machine in ((half, SERVER), (RunSpec(), LAPTOP)):
+        assert "precision" not in [r.what for r in hardware.plan(spec, machine).reasons]
+
+
 def test_without_fork_tasks_start_as_fresh_processes_and_the_reason_says_why() -> None:
     assert hardware.plan(RunSpec(), LAPTOP).start_method == "fork"
     assert hardware.plan(RunSpec(), MACOS).start_method == "spawn"
