@@ -227,7 +227,7 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "fixed_heads": (
         BY_HAND,
         lambda: Attention(heads=4),
-        "its model cannot be computed .*takes -1 for the",
+        "its model cannot be computed .*reshapes with -1 in place of heads",
     ),
     "one_half": (
         {"*.up": "columns"},
