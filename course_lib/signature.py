@@ -42,6 +42,6 @@ def lists_fields(function: Function) -> Function:
             inspect.Parameter(name, keyword, default=field.default, annotation=kinds[name])
         )
         about.append(f"    {name}: {field.title} ({field.description})")
-    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what `help` reads
     function.__doc__ = f"{inspect.getdoc(function)}\n" + "\n".join(about)
     return function

@@ -98,29 +98,27 @@ class TrainingStep(ABC):
         """Call a function that asks for the times of moments, once these are known."""
         note()
 
-    # the next five are asked only of a task that returns a `result`
-
+    @abstractmethod
     def weights(self) -> list[np.ndarray]:
         """The weights that this task ends with, in the layout that all frameworks share."""
-        raise NotImplementedError
 
+    @abstractmethod
     def named_weights(self) -> dict[str, np.ndarray]:
         """All weights of the workload's model by name, also those that are not trained; on a stage
         of a pipeline only the stage's own.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def variables_on(self) -> dict[str, int]:
         """Bytes of the variables that this task holds, by device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state_on(self) -> dict[str, int]:
         """Bytes of the optimizer's state that this task holds, by device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def matmul_flops(self) -> float:
         """Floating-point operations that a float32 matrix product does here in a second."""
-        raise NotImplementedError
 
     def held(self) -> dict[str, int]:
         """Bytes of memory that this task holds between two steps, by kind."""

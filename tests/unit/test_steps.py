@@ -34,6 +34,21 @@ class Toy(TrainingStep):
     def held(self) -> dict[str, int]:
         return {}
 
+    def weights(self) -> list[np.ndarray]:
+        return []
+
+    def named_weights(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def variables_on(self) -> dict[str, int]:
+        return {}
+
+    def state_on(self) -> dict[str, int]:
+        return {}
+
+    def matmul_flops(self) -> float:
+        return 1.0
+
 
 def toy(index: int = 0, holds: str = "all", **fields: Any) -> tuple[Toy, list[Any]]:
     """A step of a task that has two workers, and the list of its events."""

@@ -52,8 +52,7 @@ def sketch(task: Task) -> Sketch:
     with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
         with policy(task.spec.precision):
             with_variables(model, workload)
-        told = mode(model, training=True)
-        outputs = model(tf.constant(inputs), **told)
+        outputs = model(tf.constant(inputs), **mode(model, training=True))
     if not tf.is_tensor(outputs):
         raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
     if not model.trainable_variables:
@@ -74,22 +73,7 @@ def sketch(task: Task) -> Sketch:
         cure = "use them, or freeze their layers with trainable=False"
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
 
-    counted: dict[str, int] = {}
-    kept = {}
-
-    @tf.function(autograph=False)
-    def graph(inputs: Any, targets: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = total(loss_of(workload), model(inputs, **told), targets, ())
-        counted["products"] = products(loss.graph)  # the backward pass is not in it yet
-        return gradient(tape, loss, variables_of(model), counted.update)
-
-    with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
-        for times in (2, 1):  # `counted` is of the last
-            several = (tf.concat([each] * times, 0) for each in (inputs, targets))
-            graph.get_concrete_function(*several)
-            kept[times] = counted["activations"]
-    activations, copies = per_example(kept[1], kept[2], len(inputs))
+    forward, activations, copies = in_a_graph(workload, model, inputs, targets)
     inputs, targets = workload.test.take(slice(2))
     with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
         found = outputs_of(model, inputs)
@@ -104,7 +88,33 @@ def sketch(task: Task) -> Sketch:
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
         notes=() if all(norms) else (BATCH_NORM,),
         synchronized=any(norms),
-        flops=training_flops(2 * counted["products"] // len(inputs)),
+        flops=training_flops(forward),
         activations=activations,
         copies=copies,
     )
+
+
+def in_a_graph(
+    workload: workloads.Workload, model: keras.Model, inputs: np.ndarray, targets: np.ndarray
+) -> tuple[int, int, int]:
+    """Of the training graph: the floating-point operations of the forward pass of an example, the
+    bytes of activations that it keeps, and those of copies, which are kept once for all examples.
+    """
+    counted: dict[str, int] = {}
+    kept = {}
+
+    @tf.function(autograph=False)
+    def graph(inputs: Any, targets: Any) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = model(inputs, **mode(model, training=True))
+            loss = total(loss_of(workload), outputs, targets, ())
+        counted["products"] = products(loss.graph)  # the backward pass is not in it yet
+        return gradient(tape, loss, variables_of(model), counted.update)
+
+    with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
+        for times in (2, 1):  # `counted` is of the last
+            several = (tf.concat([each] * times, 0) for each in (inputs, targets))
+            graph.get_concrete_function(*several)
+            kept[times] = counted["activations"]
+    activations, copies = per_example(kept[1], kept[2], len(inputs))
+    return 2 * counted["products"] // len(inputs), activations, copies

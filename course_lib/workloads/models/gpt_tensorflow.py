@@ -41,6 +41,7 @@ def dense(matrix: np.ndarray, **options: Any) -> Any:
     return layers.Dense(matrix.shape[1], kernel_initializer=start(matrix), **options)
 
 
+# Keras has no types: with some of its versions its classes are Any
 class Embedding(keras.Layer):  # type: ignore[misc, unused-ignore]
     """A vector for each character and one for its place, added."""
 
