@@ -10,6 +10,7 @@ import pytest
 
 from course_lib import Run, Workload, start
 from course_lib.errors import SpecError
+from course_lib.record import measures
 from course_lib.record.events import Metric, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.precision import START
@@ -152,7 +153,9 @@ def test_a_worker_drops_a_gradient_that_overflows_and_computes_it_again(
     updates = sorted(u.written for u in run.trace.all(Update))
     each = 2 if strategy in ASYNCHRONOUS else 1
     assert updates == list(range(1, 30 * each + 1))
-    assert np.mean(curve(run)[-5:]) < 0.8 * curve(run)[0]
+    # of all workers: one of them is not told of steps that went on without it
+    means = [metric.value for metric in measures.curve(run.trace)]
+    assert np.mean(means[-5:]) < 0.8 * means[0]
     if strategy == "sync_parameter_server":
         exact = trained(framework, "one_device", "float32", "loud", steps=30)
         assert curve(run) == pytest.approx(curve(exact), rel=5 * ROUNDED["float16"])
