@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from course_lib.commands.allreduce import allreduce, stage
+from course_lib.commands.chaos import chaos
 from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.training import race, run
@@ -25,7 +26,20 @@ app = typer.Typer(
     help="Learn distributed training by running it.",
     rich_markup_mode=None,
 )
-for command in (run, race, watch, allreduce, stage, check, doctor, strategies, picture, exercises):
+COMMANDS = (
+    run,
+    race,
+    watch,
+    allreduce,
+    stage,
+    check,
+    doctor,
+    strategies,
+    picture,
+    exercises,
+    chaos,
+)
+for command in COMMANDS:
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(lab)
 

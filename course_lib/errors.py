@@ -154,6 +154,10 @@ class TaskFailed(LockstepError):
         super().__init__("\n".join(parts))
 
 
+class Injected(LockstepError):
+    """The exception that a fault raises in a task, see `course_lib/faults.py`."""
+
+
 class RankLost(LockstepError):
     """A rank of a collective died, failed or gave no sign of life; raised on all the others.
 

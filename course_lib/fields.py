@@ -55,6 +55,13 @@ def complaints(model: type[BaseModel]) -> Iterator[None]:
     raise SpecError(name, first["input"], f"allowed: {model.model_fields[name].description}")
 
 
+def check_factor(factor: float, field: str = "factor") -> float:
+    """Return a slow-down factor (1: full speed) if it is one, else raise `SpecError`."""
+    if not (isinstance(factor, (int, float)) and 1 <= factor <= 1000):
+        raise SpecError(field, factor, "a factor from 1 (full speed) to 1000")
+    return float(factor)
+
+
 def parse_bytes(text: str | int, field: str = "bytes") -> int:
     """`4MiB`, `64 KiB`, `1MB` or `100` as a number of bytes: KiB is 1024 bytes, KB 1000."""
     match = re.fullmatch(

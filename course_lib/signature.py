@@ -15,6 +15,7 @@ GROUPS = {
     "workload": "What is learned",
     "global_batch": "Training",
     "device_ms": "Emulated time",
+    "faults": "Faults",
     "sampler": "Order of the examples",
     "run_dir": "Record",
 }

@@ -11,13 +11,17 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    PlainSerializer,
+    PlainValidator,
     SerializerFunctionWrapHandler,
+    WithJsonSchema,
     model_serializer,
     model_validator,
 )
 
 from course_lib.errors import SpecError
-from course_lib.fields import STRICT, Link, complaints, field, flag, number, whole
+from course_lib.faults import FORM, Fault, several
+from course_lib.fields import STRICT, Link, check_factor, complaints, field, flag, number, whole
 from course_lib.jitter import FORMS, Jitter
 
 MAX_WORKERS = 256
@@ -28,6 +32,9 @@ CrossDeviceOps = Literal["hierarchical_copy", "reduction_to_one_device", "nccl"]
 Framework = Literal["tensorflow", "torch", "python"]
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}  # as they write their names
 Count = Annotated[int, Field(strict=True)]
+Planned = Annotated[
+    Fault, PlainValidator(Fault.of), PlainSerializer(str), WithJsonSchema({"type": "string"})
+]
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
 
 
@@ -187,6 +194,9 @@ class RunSpec(BaseModel):
         "delays that differ from step to step",
         f"{FORMS}; for one task worker:1=one_in:100:200ms",
     )
+    faults: Annotated[tuple[Planned, ...], BeforeValidator(several)] = field(
+        (), "a fault, and when", FORM
+    )
     sampler: Literal["global", "per_worker"] = field(
         "global",
         "how the examples are cut",
@@ -232,6 +242,8 @@ class RunSpec(BaseModel):
             for task, text in self.jitter.items():
                 self.check_jitter(task, text)
         self._check_hosts()
+        for fault in self.faults:
+            fault.planned(self)
         if self.evaluate_every and not self.trace:
             text = "the accuracy goes into the trace, and this run has none: leave one out"
             raise SpecError("evaluate_every", self.evaluate_every, text)
@@ -352,13 +364,6 @@ class RunSpec(BaseModel):
             return self.jitter.get(task, "")
         computes = self.strategy == "custom" or task.startswith("worker:")
         return self.jitter or "" if computes else ""
-
-
-def check_factor(factor: float, field: str = "factor") -> float:
-    """Return a slow-down factor (1: full speed) if it is one, else raise `SpecError`."""
-    if not (isinstance(factor, (int, float)) and 1 <= factor <= 1000):
-        raise SpecError(field, factor, "a factor from 1 (full speed) to 1000")
-    return float(factor)
 
 
 def parse_item(field: str, text: str) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from course_lib.cluster import frameworks
+from course_lib.cluster.injected import Faults
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task, clock
 from course_lib.jitter import Jitter
@@ -46,14 +47,18 @@ def main(files: RunDir, name: str, control: socket.socket) -> NoReturn:
     task = None
     try:
         task, program = _set_up(files, name)
-        threading.Thread(target=_obey, args=(channel, task), daemon=True).start()
+        faults = Faults(task, channel)
+        threading.Thread(target=_obey, args=(channel, task, faults), daemon=True).start()
         channel.send(state="running")
         value = program(task) if inspect.signature(program).parameters else program()
+        faults.end()
         _leave_value(task, value)
         task.recorder.flush()
     # SystemExit too: a task that leaves early is a failure its learner should see
     except BaseException as error:
         _leave_error(files, name, task.step if task else None, error)
+        if task:
+            task.recorder.flush()
         channel.send(state="failed")
         _exit(1)
     channel.send(state="done")
@@ -120,7 +125,7 @@ def _leave_error(files: RunDir, name: str, step: int | None, error: BaseExceptio
     files.leave_error(TaskError(task=name, step=step, reason=reason[:2000], traceback=text, at=at))
 
 
-def _obey(channel: Channel, task: Task) -> None:
+def _obey(channel: Channel, task: Task, faults: Faults) -> None:
     """Do what the supervisor says, on a thread of its own, so that a busy or endless role function
     can be slowed and stopped.
     """
@@ -130,6 +135,10 @@ def _obey(channel: Channel, task: Task) -> None:
                 task.slow_factor = message["slow"]
             if "jitter" in message:
                 task.jitter = Jitter.of(message["jitter"])
+            if "inject" in message:
+                faults.inject(message["inject"], message["why"])
+            if "go" in message:
+                faults.happened.set()
             if "leave" in message:
                 task.recorder.flush()
                 _exit(0)

@@ -21,14 +21,15 @@ from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
-from course_lib.fields import Link
+from course_lib.faults import Fault
+from course_lib.fields import Link, check_factor
 from course_lib.hardware import Machine, Plan
 from course_lib.record.events import ACTIVE, task_key
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec, check_factor
+from course_lib.spec import RunSpec
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
 _STARTING = "is still starting"
@@ -67,6 +68,8 @@ class Run:
 
     def __init__(self, ready: Prepared, origin: float, files: RunDir | None = None) -> None:
         self.spec, self.plan = ready.spec, ready.plan
+        for fault in self.spec.faults:
+            self._check_fault(fault)
         self.files = files = files or RunDir.create(ready.spec)
         self.run_dir = files.path
         facts = RunFacts(
@@ -204,6 +207,15 @@ class Run:
         What waits for it may need some time to notice, as TCP tries again ever less often.
         """
         self._order("heal", host=self._real_host("heal", host))
+
+    def inject(self, fault: str) -> None:
+        """Have a fault happen now: `run.inject("raise worker:1")`. It is written as in
+        `RunSpec.faults`, without a moment; see `course_lib/faults.py`.
+        """
+        now = self._check_fault(Fault.of(fault).check(self.spec))
+        if now.step is not None or now.seconds is not None:
+            raise SpecError("inject", fault, "it happens now: leave out when")
+        self._order("inject", fault=str(now))
 
     @property
     def trace(self) -> Trace:
@@ -370,6 +382,12 @@ class Run:
             )
         return host
 
+    def _check_fault(self, fault: Fault) -> Fault:
+        """Return a fault that can happen on the network of this run; raises `Unavailable`."""
+        if fault.do == "cut":
+            self._real_host("cut", fault.host or 0)
+        return fault
+
     def _warn(self) -> None:
         """Warn of the orders that have been refused since the last call."""
         fresh = self.refused[self._warned :]
@@ -380,7 +398,9 @@ class Run:
     def _order(self, do: str, **fields: Any) -> None:
         self._warn()
         order = {"do": do, **fields}
-        about = ", ".join(repr(v) for name, v in fields.items() if name in ("task", "host"))
+        about = ", ".join(
+            repr(v) for name, v in fields.items() if name in ("task", "host", "fault")
+        )
         with self._sending:
             if self._over.is_set():
                 if do != "stop":

@@ -21,10 +21,12 @@ from typing import Any, NoReturn
 import psutil
 
 from course_lib.cluster import pipes, process
+from course_lib.cluster.agenda import Agenda
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import LockstepError, Unavailable
+from course_lib.faults import Fault
 from course_lib.fields import Link
 from course_lib.network.layout import host_name
 from course_lib.record.events import STATES, Lifecycle, to_line
@@ -39,6 +41,7 @@ its lifeline, descriptors it must not keep).
 # more they have until they are killed. After a failure the others get a second to notice it, so
 # that their logs say what they saw.
 ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4)}
+INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -90,11 +93,11 @@ class Roster:
         """The run is to end now, whatever its tasks are doing."""
         self.outcome = self.outcome or "stopped"
 
-    def gone(self, task: str, status: int, asked: bool = False) -> str | None:
+    def gone(self, task: str, status: int, asked: str = "") -> str | None:
         """The process of a task ended with `status` (negative: the signal that killed it). Returns
         the failure in words, or None.
 
-        `asked` says that a learner had it killed.
+        `asked`: how a learner had it killed, such as "by kill()"; "" if nobody had.
         """
         self.alive.discard(task)
         if (
@@ -105,7 +108,7 @@ class Roster:
             return None
         if self.outcome == "finished" and task.startswith(self.services):
             return None
-        why = "it was killed by kill()" if asked else death(status)
+        why = f"it was killed {asked}" if asked else death(status)
         self.said(task, "failed")
         return why
 
@@ -141,7 +144,8 @@ class Supervisor:
         self.roster = Roster(files.spec.tasks, files.facts.services)
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
-        self.killed: set[str] = set()
+        self.killed: dict[str, dict[str, str]] = {}  # those that somebody had killed, and how
+        self.agenda = Agenda(files.spec)
         self.paused: set[str] = set()
         self.selector = selectors.DefaultSelector()
         self.lifecycle = files.lifecycle.open("ab", buffering=0)
@@ -168,11 +172,14 @@ class Supervisor:
             while not self.roster.over:
                 moments = [at for at, _ in self.ending or ()]
                 moments += [self.wiring.due] if self.wiring.due else []
+                moments += self.agenda.moments
                 patience = max(0.0, min(moments) - clock()) if moments else None
                 for key, _ in self.selector.select(patience):
                     key.data()
                 self.wiring.look()
                 self._bury()
+                due = self.agenda.at_time(clock())
+                self._happen([] if self.roster.outcome else due)
                 self._decide()
             last = {"over": self.roster.outcome}
         except Unavailable as refused:
@@ -206,16 +213,33 @@ class Supervisor:
             self._obey(**order)
 
     def _obey(self, **order: Any) -> None:
-        """Carry out an order and answer it. One that fails costs the order, not the run."""
-        problem = None
+        """Carry out an order and answer it."""
+        if order["do"] == "inject":
+            problems = self._happen([Fault.of(order["fault"])], "by inject({!r})")
+        else:
+            problems = [self._attempt(**order)]
+        self.kernel.send(answer=next(filter(None, problems), None))
+
+    def _happen(self, faults: Iterable[Fault], by: str = "as planned ({})") -> list[str | None]:
+        """Carry out faults, each of which may be several orders."""
+        return [
+            self._attempt(**order, by=by.format(str(fault)))
+            for fault in faults
+            for order in self.agenda.orders(fault, clock())
+        ]
+
+    def _attempt(self, **order: Any) -> str | None:
+        """Carry out an order. One that fails costs the order, not the run: the reason."""
         try:
             self._carry_out(**order)
         except Exception as error:  # the network's library has many kinds of errors
             known = isinstance(error, LockstepError)
             problem = str(error) if known else f"{type(error).__name__}: {error}"
             about = order.get("task") or host_name(order.get("host", 0))
-            self._note(about, "refused", f"{order['do']}(): {problem}")
-        self.kernel.send(answer=problem)
+            why = f"{order['do']}(): {problem}"
+            self._note(about, "refused", why, fault=order.get("fault", ""))
+            return problem
+        return None
 
     def _carry_out(
         self,
@@ -225,30 +249,36 @@ class Supervisor:
         jitter: str = "",
         host: int = 0,
         link: dict[str, Any] | None = None,
+        fault: str = "",
+        by: str = "",
     ) -> None:
         if task and task not in self.roster.alive:
             raise LockstepError("its process has ended")
+        told = {"why": by or f"by {do}()", "fault": fault}
         match do:
             case "stop":
                 self.roster.stop()
             case "link":
-                self.wiring.link(host, Link(**link or {}))
+                self.wiring.link(host, Link(**link or {}), **told)
             case "partition":
-                self.wiring.partition(host)
+                self.wiring.partition(host, **told)
             case "heal":
-                self.wiring.heal(host)
+                self.wiring.heal(host, **told)
             case "kill":
-                self.killed.add(task)
+                self.killed[task] = told
                 os.kill(self.pids[task], signal.SIGKILL)
             case "pause" | "resume":
                 os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
-                self._note_paused(task, do == "pause", f"by {do}()")
+                self._note_paused(task, do == "pause", **told)
             case "slow":
                 self._tell(task, slow=factor)
-                self._note(task, "slowed", "by slow()", factor=factor)
+                self._note(task, "slowed", factor=factor, **told)
             case "jitter":
                 self._tell(task, jitter=jitter)
-                self._note(task, "jittered", "by jitter()", jitter=jitter)
+                self._note(task, "jittered", jitter=jitter, **told)
+            case "raise" | "exit" | "oom":
+                self._note(task, INJECTED[do], **told)
+                self._tell(task, inject=do, why=told["why"])
 
     def _hear_task(self, name: str) -> None:
         """Read a task's messages; at their end, close its channel."""
@@ -257,18 +287,24 @@ class Supervisor:
             self.selector.unregister(self.channels[name])
             self.channels.pop(name).close()
         for message in messages or ():
+            if "step" in message:
+                self._happen(self.agenda.at_step(name, message["step"]))
+                self._tell(name, go=True)
+                continue
             self.roster.said(name, message["state"])
             self._note(name, message["state"])
+        if "starting" not in self.roster.states.values():
+            self.agenda.all_run(clock())
 
     def _tell(self, task: str, **message: object) -> None:
         if task in self.channels:
             self.channels[task].send(**message)
 
-    def _note_paused(self, task: str, paused: bool, why: str) -> None:
+    def _note_paused(self, task: str, paused: bool, why: str, fault: str = "") -> None:
         """Record that a task is paused, or is no longer, if that is news."""
         if paused != (task in self.paused):
             self.paused ^= {task}
-            self._note(task, "paused" if paused else "resumed", why)
+            self._note(task, "paused" if paused else "resumed", why, fault=fault)
 
     def _bury(self) -> None:
         """Take the exit status of every process that has ended; read its last messages first.
@@ -287,9 +323,10 @@ class Supervisor:
             while name in self.channels and select.select([self.channels[name]], [], [], 0)[0]:
                 self._hear_task(name)
             code = os.waitstatus_to_exitcode(status)
-            why = self.roster.gone(name, code, asked=name in self.killed)
-            if why:
-                self._note(name, "killed" if name in self.killed else "failed", why)
+            told = self.killed.get(name, {"why": "", "fault": ""})
+            if why := self.roster.gone(name, code, asked=told["why"]):
+                state = "killed" if told["why"] else "failed"
+                self._note(name, state, why, fault=told["fault"])
 
     def _decide(self) -> None:
         """Once the run has an outcome: tell the tasks that are left to leave, and after a while

@@ -20,7 +20,7 @@ from course_lib.exchange import PATIENCE, Communicator
 from course_lib.jitter import STEADY, Jitter
 from course_lib.network.layout import interface
 from course_lib.network.wires import Wires
-from course_lib.record.events import Metric, Phase, Read, Recorder, Update
+from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update
 from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 
@@ -55,8 +55,15 @@ class Task:
         default_factory=lambda: lambda: None, init=False, repr=False
     )
     """Strategies call it at the end of each step; the starting line of a race makes it wait."""
+    at_fault: Callable[[int], None] = field(default=lambda step: None, init=False, repr=False)
+    """Called when a step begins at which a fault is due; returns once that has happened."""
+    _faults: list[int] = field(default_factory=list, init=False, repr=False)  # their steps
     _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _watched: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        steps = (f.step for f in self.spec.faults if f.told_by(self.name, self.spec))
+        self._faults = sorted(step for step in steps if step is not None)
 
     @property
     def run_dir(self) -> Path:
@@ -116,8 +123,12 @@ class Task:
         )
 
     def begin(self, step: int) -> None:
-        """Go on to a step; its delays are drawn anew."""
+        """Go on to a step; its delays are drawn anew. If a fault is due, it happens first."""
         self.step, self._drawn = step, None
+        if self._faults and step >= self._faults[0]:
+            self._faults = [later for later in self._faults if later > step]
+            self.recorder.flush()  # so that a kill takes none of what was done before
+            self.at_fault(step)
 
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:
@@ -156,9 +167,11 @@ class Task:
             Update(self.name, step, variables, device, read, written, clock(), gradients, workers)
         )
 
-    def dropped(self, step: int, samples: int = 0) -> None:
-        """Record that a gradient computed for a step goes into no update."""
-        self.metric("dropped", 1, step, samples)
+    def dropped(self, step: int, why: str, variables: str = "", of: str = "") -> None:
+        """Record that a gradient computed for a step goes into no update, see `Dropped`. `of`: the
+        task that computed it, if not this one.
+        """
+        self.recorder.add(Dropped(of or self.name, step, why, clock(), variables))
 
     def examples(self, step: int, epoch: int, read: list[int]) -> None:
         """Record the training examples of an epoch that were read for a step."""

@@ -66,27 +66,29 @@ class Wiring:
             file.write(b"".join(map(to_line, changed)))
         self.due = None if last else clock() + PERIOD
 
-    def link(self, host: int, link: Link) -> None:
-        """Give a host another link, whether the kernel imposes it or our exchange."""
+    def link(self, host: int, link: Link, **told: str) -> None:
+        """Give a host another link, whether the kernel imposes it or our exchange. `told`: why, for
+        the record.
+        """
         if self.hosts:
             self.hosts.change(host, link)
         if self._wires.exists():
             with contextlib.closing(Wires(self._wires)) as imposed:
                 imposed.change(host, self._imposed(link))
         figures = {"mbit": link.mbit, "delay_ms": link.delay_ms}
-        self._note(host_name(host), "linked", "by link()", **figures)
+        self._note(host_name(host), "linked", **told, **figures)
 
-    def partition(self, host: int) -> None:
+    def partition(self, host: int, **told: str) -> None:
         """Cut a host off from the others."""
         if self.hosts:
             self.hosts.cut(host)
-            self._note(host_name(host), "cut", "by partition()")
+            self._note(host_name(host), "cut", **told)
 
-    def heal(self, host: int) -> None:
+    def heal(self, host: int, **told: str) -> None:
         """Join a host to the others again."""
         if self.hosts:
             self.hosts.heal(host)
-            self._note(host_name(host), "healed", "by heal()")
+            self._note(host_name(host), "healed", **told)
 
     def _imposed(self, link: Link) -> Link:
         """The part of a link that our exchange keeps to: all of it if the kernel does not make its

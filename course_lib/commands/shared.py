@@ -17,8 +17,8 @@ from course_lib.spec import RunSpec, parse_item
 from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
-REPEATED = {"placement": "--place", "links": "--link", "slow": "--slow"}
-"""Fields that are mappings -> the option that is given once for each item."""
+REPEATED = {"placement": "--place", "links": "--link", "slow": "--slow", "faults": "--fault"}
+"""Fields of several items -> the option that is given once for each item."""
 BY_STRATEGY = ("framework", "workers")  # their default depends on the strategy
 
 
@@ -93,7 +93,7 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in options.items() if value is not None}
     imposed = link_of(found.pop("mbit", None), found.pop("delay_ms", None))
     for name in REPEATED:
-        if name in found:
+        if name in found and name != "faults":
             found[name] = dict(parse_item(name, item) for item in found[name])
     return found | ({"link": imposed} if imposed else {})
 

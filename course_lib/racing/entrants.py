@@ -12,11 +12,12 @@ from typing import Any
 from course_lib import workloads
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
+from course_lib.faults import Fault, several
 from course_lib.spec import RunSpec, parse_item
 from course_lib.strategies import catalog
 from course_lib.strategies.optimizers import usual_rate
 
-BY_TASK = ("slow", "jitter")  # fields that may name single tasks
+BY_TASK = ("slow", "jitter", "faults")  # fields that may name single tasks
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
 
 
@@ -46,6 +47,8 @@ def parse_entrant(text: str) -> dict[str, Any]:
             raise SpecError("race", text, f"{form}, such as one_device,framework=torch")
         if key == "slow":
             fields.setdefault("slow", {}).update([parse_item("slow", value)])
+        elif key == "fault":
+            fields.setdefault("faults", []).append(value)
         else:
             fields[key] = _value(value)
     return fields
@@ -131,6 +134,8 @@ def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any
         if isinstance(fields.get(field), Mapping):
             # a copy, since tasks that this entrant does not have are removed from it
             fields[field] = dict(fields[field])
+    if "faults" in fields:
+        fields["faults"] = [str(Fault.of(fault)) for fault in several(fields["faults"])]
     refused: list[SpecError] = []
     while True:
         try:
@@ -147,6 +152,8 @@ def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any
             tasks = fields[error.field] if error.field in BY_TASK else None
             if isinstance(tasks, dict) and error.value in tasks:
                 del tasks[error.value]
+            elif isinstance(tasks, list) and error.value in tasks:
+                tasks.remove(error.value)
             else:
                 del fields[error.field]
             refused.append(error)

@@ -19,7 +19,17 @@ import numpy as np
 from course_lib.jitter import Jitter
 from course_lib.record import memory
 from course_lib.record.curves import EMPTY, WINDOW, Readings
-from course_lib.record.events import STATES, E, Event, Lifecycle, Metric, Phase, Update, task_key
+from course_lib.record.events import (
+    STATES,
+    Dropped,
+    E,
+    Event,
+    Lifecycle,
+    Metric,
+    Phase,
+    Update,
+    task_key,
+)
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
@@ -107,7 +117,7 @@ class Digest:
             elif m.name in USELESS:
                 self._gradients += m.name == "overflow"  # recorded of each
                 self._useless[m.name] += m.value == 1
-            self.dropped += m.name == "dropped"
+        self.dropped += len(self._new(trace, Dropped))
         memory.add(self.memory, metrics)
         self.updates.add(updates)
         self.reductions.add(phases, updates)

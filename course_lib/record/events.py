@@ -1,4 +1,4 @@
-"""Events: what happened in a run, as records of seven kinds. Each task writes its own events as it
+"""Events: what happened in a run, as records of eight kinds. Each task writes its own events as it
 runs; everything that shows or measures a run reads them.
 
 In a run directory each task has its own `tasks/worker-0/events.jsonl`; `lifecycle.jsonl` and
@@ -47,9 +47,9 @@ class Update(NamedTuple):
     """An assignment to model variables. Their versions count updates: `staleness` is how many other
     updates came between the version that was `read` and the one that was `written`.
 
-    `gradients`: how many computed gradients went into it. (A gradient that goes into no update is a
-    `Metric` named "dropped".) `workers`: whose gradients, such as "worker:3" or "worker:0
-    worker:2"; "" where all workers contribute together, or where it is not known.
+    `gradients`: how many computed gradients went into it. (A gradient that goes into no update is
+    `Dropped`.) `workers`: whose gradients, such as "worker:3" or "worker:0 worker:2"; "" where all
+    workers contribute together, or where it is not known.
     """
 
     task: str
@@ -65,6 +65,19 @@ class Update(NamedTuple):
     @property
     def staleness(self) -> int:
         return self.written - self.read - 1
+
+
+class Dropped(NamedTuple):
+    """A gradient that `task` computed for a step and that goes into no update, and `why`: it was
+    `late`; its worker was `lost`; or its `overflow` in float16 had it computed again, in the same
+    phase. `variables`: which piece of it was dropped, as in `Update`; "" for all.
+    """
+
+    task: str
+    step: int
+    why: str
+    at: float
+    variables: str = ""
 
 
 class Metric(NamedTuple):
@@ -98,7 +111,10 @@ class Lifecycle(NamedTuple):
     can be paused and resumed, or slowed: from then on it takes `factor` times as long; or jittered:
     from the next step on it has delays as `jitter` says, "" for none. A host can be linked (given a
     link of `mbit`, None for no limit, and `delay_ms`), cut or healed. `refused` is an order to a
-    task or host that could not be carried out; it changes nothing.
+    task or host that could not be carried out; it changes nothing. `raised`, `left` and `exhausted`
+    say that a task was made to raise an exception, to leave early, or to run out of memory.
+
+    `fault`: the fault that it is part of (see `course_lib/faults.py`), "" if it is of none.
     """
 
     task: str
@@ -110,6 +126,7 @@ class Lifecycle(NamedTuple):
     mbit: float | None = None
     delay_ms: float = 0.0
     jitter: str = ""
+    fault: str = ""
 
     @property
     def words(self) -> str:
@@ -141,10 +158,10 @@ class Traffic(NamedTuple):
     at: float
 
 
-Event = Phase | Message | Update | Metric | Read | Lifecycle | Traffic
+Event = Phase | Message | Update | Dropped | Metric | Read | Lifecycle | Traffic
 KINDS: dict[str, type[Event]] = {
     kind.__name__.lower(): kind
-    for kind in (Phase, Message, Update, Metric, Read, Lifecycle, Traffic)
+    for kind in (Phase, Message, Update, Dropped, Metric, Read, Lifecycle, Traffic)
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _TIMES = {  # kind -> which of its fields are times
@@ -152,7 +169,7 @@ _TIMES = {  # kind -> which of its fields are times
     for kind in KINDS.values()
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
-E = TypeVar("E", Phase, Message, Update, Metric, Read, Lifecycle, Traffic)
+E = TypeVar("E", Phase, Message, Update, Dropped, Metric, Read, Lifecycle, Traffic)
 
 
 def to_line(event: Event) -> bytes:

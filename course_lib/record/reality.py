@@ -8,8 +8,8 @@
 
 The word is that of the whole run, because its curves, averages and totals span the whole run. If
 something is imposed on a run for a while, the run stays emulated after that has been taken back;
-`why` says what it was, and from when to when. `pause` and `kill` impose nothing: the process is
-really stopped or gone.
+`why` says what it was, and from when to when. A task that is paused, is killed, fails, leaves or
+runs out of memory is not imposed on: that really happens.
 """
 
 from collections import defaultdict

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.record.events import (
+    Dropped,
     E,
     Event,
     Lifecycle,
@@ -153,6 +154,8 @@ def _entry(event: Event) -> dict[str, Any]:
             return {"ph": "C", "ts": at, "name": f"bytes of {event.task}", "args": counts}
         case Update():
             name, about["staleness"] = f"update {event.variables}", event.staleness
+        case Dropped():
+            name = f"dropped: {event.why}"
         case Read():
             name = f"{len(event.examples)} examples of epoch {event.epoch}"
         case Lifecycle():

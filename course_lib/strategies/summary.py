@@ -11,6 +11,7 @@ from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Metric, Update, task_key
+from course_lib.record.ledger import ledger
 from course_lib.strategies import catalog
 
 
@@ -26,12 +27,13 @@ def summarize(run: Run) -> dict[str, Any]:
     parameters by the device that the runtime names; `optimizer_state_on`: those of the optimizer's
     state. `memory`: bytes by task and kind, see `record/memory.py`; `memory_formula`: what the
     strategy's formula says. `staleness`: how many updates had how many others between their read
-    and their write. `exchange_ms`: of a step, how many milliseconds of exchange were `hidden`
-    behind computing, and how many were `exposed`. `idle_share`: the part of the time from a task's
-    first phase to its last in which it waited for others. (A race and the boards count it from the
-    start of the clock, which leaves out the first step.) `wire_bytes_per_step`: what each task and
-    each host `sent` and `received` in a step, counted by the kernel; None where there are no hosts
-    whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
+    and their write. `ledger`: what became of every gradient, see `record/ledger.py`. `faults`: what
+    was done to the run, and when. `exchange_ms`: of a step, how many milliseconds of exchange were
+    `hidden` behind computing, and how many were `exposed`. `idle_share`: the part of the time from
+    a task's first phase to its last in which it waited for others. (A race and the boards count it
+    from the start of the clock, which leaves out the first step.) `wire_bytes_per_step`: what each
+    task and each host `sent` and `received` in a step, counted by the kernel; None where there are
+    no hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
     frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
     read, how many of these more than once, and how many never.
 
@@ -85,6 +87,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
+        "ledger": ledger(trace).as_dict(),
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "exchange_ms": measures.exchange_ms(trace),
         "seconds": {
@@ -95,6 +98,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "mfu_why": why,
         "device_ms": spec.device_ms,
         **({"jitter": spec.jitter} if spec.jitter else {}),
+        **({"faults": faults} if (faults := _faults(run)) else {}),
         "reality": run.reality.word,
         "network": run.plan.network,
         "network_why": reasons["network"].why,
@@ -105,6 +109,15 @@ def summarize(run: Run) -> dict[str, Any]:
         **({"examples_read": _examples_read(run)} if spec.record_examples else {}),
         "run_dir": str(run.run_dir),
     }
+
+
+def _faults(run: Run) -> list[str]:
+    """The faults that happened, and those for which the run was over too soon."""
+    done = [event for event in run.trace.all(Lifecycle) if event.fault]
+    happened = {event.fault for event in done}
+    missed = [str(fault) for fault in run.spec.faults if str(fault) not in happened]
+    said = [f"{event.task} {event.words} after {event.at:.2f} s" for event in done]
+    return said + [f"did not happen: {fault}" for fault in missed]
 
 
 def _float16(run: Run) -> dict[str, dict[str, float]]:

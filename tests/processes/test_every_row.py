@@ -79,6 +79,9 @@ def learned(out: str) -> dict[str, Any]:
         and sum(result["variables_on"].values()) >= 4 * result["parameters"]
     )
     as_foretold(result)
+    gradients = result["ledger"]
+    assert gradients["balanced"], gradients["wrong"]
+    assert gradients["computed"] == gradients["applied"] + sum(gradients["dropped"].values()) > 0
     pids = [e.pid for e in trace.all(Lifecycle, state="starting")]
     assert pids and not any(map(psutil.pid_exists, pids))
     assert not (Path(result["run_dir"]) / "meetings").exists()

@@ -14,7 +14,7 @@ import pytest
 
 from course_lib import Trace, start
 from course_lib.errors import SpecError, TaskFailed
-from course_lib.record.events import Metric, Phase, Update
+from course_lib.record.events import Dropped, Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_servers import (
     BACKUP_WORKERS,
@@ -90,9 +90,7 @@ def test_the_ledger_balances_on_every_shard_and_uses_every_batch_once(name: str)
         steps, servers = result["steps"], [task for task in trace.tasks if task.startswith("ps:")]
         applied = {ps: sum(u.gradients for u in updates(trace, ps)) for ps in servers}
         computed = len(trace.all(Phase, what="compute"))
-        assert sum(applied.values()) + len(trace.all(Metric, name="dropped")) == computed * len(
-            servers
-        )
+        assert sum(applied.values()) + len(trace.all(Dropped)) == computed * len(servers)
         assert len(set(applied.values())) == 1
         for ps in servers:
             assert [u.written for u in updates(trace, ps)] == list(
@@ -272,7 +270,7 @@ def test_the_first_gradients_of_a_step_count_and_those_of_the_straggler_are_drop
     _, trace = finished("backup_workers", slow=True)
     made = [(u.step, u.read, u.written, u.staleness, u.gradients) for u in updates(trace)]
     assert made == [(n, n, n + 1, 0, WORKERS - 1) for n in range(STEPS)]
-    dropped = Counter(m.task for m in trace.all(Metric, name="dropped"))
+    dropped = Counter(m.task for m in trace.all(Dropped))
     computed = [p.step for p in trace.all(Phase, "worker:3", what="compute")]
     assert dropped["worker:3"] > len(computed) / 2
     # another's only where the straggler's counts

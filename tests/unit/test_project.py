@@ -17,7 +17,7 @@ LIB = ROOT / "course_lib"
 ORDER = [
     {"errors", "lazy", "text"},
     {"fields", "jitter"},
-    {"spec"},
+    {"spec", "faults"},
     {"record", "signature"},
     {"workloads", "collectives", "network", "hardware"},
     {"exchange"},
@@ -25,6 +25,7 @@ ORDER = [
     {"strategies"},
     {"launch", "widgets"},
     {"reduction", "racing", "course", "cards"},
+    {"chaos"},
     {"commands"},
     {"__init__", "__main__"},
 ]

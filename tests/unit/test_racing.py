@@ -35,7 +35,7 @@ from course_lib.racing.line import StartingLine
 from course_lib.racing.race import divide, race
 from course_lib.record.curves import WINDOW
 from course_lib.record.digest import Digest
-from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
+from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
 from course_lib.record.waits import in_lockstep
@@ -165,7 +165,7 @@ def test_a_run_without_events_has_figures_that_are_not_known() -> None:
 
 
 def test_dropped_gradients_are_counted() -> None:
-    dropped = [Metric("worker:1", "dropped", 1, n, 0, 9.0) for n in range(3)]
+    dropped = [Dropped("worker:1", n, "late", 9.0) for n in range(3)]
     assert of(Trace([*lockstep(), *dropped])).dropped_gradients == 3
 
 

@@ -43,7 +43,9 @@ def test_a_process_that_goes_before_it_is_done_has_failed() -> None:
 
 
 def test_a_kill_that_was_asked_for_is_called_so() -> None:
-    assert roster().gone("worker:0", -signal.SIGKILL, asked=True) == "it was killed by kill()"
+    assert (
+        roster().gone("worker:0", -signal.SIGKILL, asked="by kill()") == "it was killed by kill()"
+    )
 
 
 def test_going_after_the_end_is_no_failure() -> None:

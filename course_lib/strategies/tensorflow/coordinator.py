@@ -24,7 +24,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.jitter import draws
 from course_lib.record import weights
-from course_lib.record.events import Metric, Phase, Read, Update
+from course_lib.record.events import Dropped, Metric, Phase, Read, Update
 from course_lib.spec import RunSpec
 from course_lib.strategies.precision import LossScale
 from course_lib.strategies.steps import due, outcome, pieces_of
@@ -135,7 +135,8 @@ def _adjust(task: Task, scale: LossScale, share: ShareDone, samples: int) -> Non
     at, used, norm, zeros = share.scaled
     while at >= used:
         found = scale.seen(norm if at == used else math.inf, zeros, at)
-        found |= {"dropped": 1} if found["overflow"] else {}
+        if found["overflow"]:
+            task.recorder.add(Dropped(share.worker, share.step, "overflow", share.times[2]))
         for name, value in found.items():
             event = Metric(share.worker, name, float(value), share.step, samples, share.times[2])
             task.recorder.add(event)
@@ -233,7 +234,7 @@ def _finished(
     task: Task, pending: dict[Future[Any], tuple[int, int]], beside: Future[Any] | None
 ) -> list[Future[Any]]:
     """Wait for any of the pending shares; those that are done."""
-    task.step, _ = min(pending.values())
+    task.begin(min(pending.values())[0])
     futures = [*pending, *([beside] if beside and not beside.done() else [])]
     done, _ = wait(futures, PATIENCE, FIRST_COMPLETED)
     if not done:  # nothing wrong if devices are emulated that take so long

@@ -103,7 +103,7 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Te
             return loss, gradient
         if step.finite(float(gradient.norm()), zeros_in([gradient])):
             return loss, gradient / scale
-        step.task.dropped(step.number)
+        step.task.dropped(step.number, "overflow")
         step.scale.check(step.number)
 
 

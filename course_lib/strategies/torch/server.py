@@ -258,9 +258,9 @@ class Servers:
 
     def done(self, replies: Sequence[Reply]) -> None:
         """The step is over, with these replies to its push: record what became of the gradient."""
-        for reply in replies:
+        for k, reply in enumerate(replies):
             if not reply.used:
-                self.task.dropped(self.step.number, reply.examples)
+                self.task.dropped(self.step.number, "late", f"shard {k}")
         if replies[0].used:
             self.task.metric("loss", replies[0].loss, self.step.number, replies[0].examples)
         self.step.census.close(self.step.number, replies[0].examples, self.step.held)

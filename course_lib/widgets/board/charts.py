@@ -4,6 +4,7 @@ A redraw costs the browser far more time than it costs us, and we cannot see how
 answers each redraw, so the next one is sent only when the page has kept up.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from plotly.subplots import make_subplots
 
 from course_lib.widgets.board.plots import Panel
 from course_lib.widgets.kit import page
-from course_lib.widgets.kit.palette import INK, entrant
+from course_lib.widgets.kit.palette import ALARM, INK, entrant
 
 HEIGHT, LEFT = 194, 44
 # seconds after which a page that does not answer is drawn on again: its answer waits for a cell
@@ -101,6 +102,11 @@ class Charts:
                 _set(next(traces), across, [panel.target] * len(across))
                 for mark in panel.marks or [None] * len(panel.lines):
                     _set(next(traces), *(([mark[0]], [mark[1]]) if mark else ([], [])))
+                stems = next(traces)
+                if panel.events:
+                    at = [each for x, _ in panel.events for each in (x, x, math.nan)]
+                    _set(stems, at, [0.0, panel.highest, math.nan] * len(panel.events))
+                    stems.text = [part for _, word in panel.events for part in ("", word, "")]
 
     def _answered(self, change: dict[str, Any]) -> None:
         """The page has drawn, and an answer to the newest redraw lets the next one come.
@@ -115,7 +121,7 @@ class Charts:
 
 def figure(labels: Sequence[str], first: Sequence[Panel]) -> go.FigureWidget:
     """An empty figure for such panels: a subplot for each, in it a line for each entrant, then the
-    target, then a mark for each entrant.
+    target, then a mark for each entrant, then the events.
     """
     empty = make_subplots(
         rows=1, cols=len(first), subplot_titles=[p.title for p in first], horizontal_spacing=0.075
@@ -150,6 +156,9 @@ def _add_traces(empty: go.Figure, column: int, panel: Panel, labels: Sequence[st
         marker = {"color": color, "symbol": symbol, "size": 11, "line": edge}
         hover = f"{label} reached the target{at}<extra></extra>"
         empty.add_scatter(**blank, mode="markers", marker=marker, hovertemplate=hover)
+    stem = {"color": ALARM, "dash": "dot", "width": 1.5}
+    words = {"textposition": "bottom right", "textfont": {"size": 12, "color": ALARM}}
+    empty.add_scatter(**blank, mode="lines+text", line=stem, hoverinfo="skip", **words)
 
 
 def _set(line: go.Scatter, x: Any, y: Any) -> None:

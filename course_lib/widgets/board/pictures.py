@@ -13,7 +13,7 @@ from course_lib.widgets.board.plots import COLUMNS, NAMES, Lane, Panel, TimeWind
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
-from course_lib.widgets.kit.palette import FATE, SHADE, THIN, entrant
+from course_lib.widgets.kit.palette import ALARM, FATE, SHADE, THIN, entrant
 
 WIDTH, GAP, LANE = 1200, 32, 26  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
@@ -96,7 +96,12 @@ def _row(lane: Lane, prefix: str) -> Markup:
     cells = bars(lane, (0, 0, COLUMNS, 18), prefix)
     said = f"{lane.name}: {lane.note}"
     drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=said)
-    parts = [element("span", lane.name, title=tip), drawn, element("span", lane.note)]
+    events = [
+        element("i", word, style=f"left:{at:.1%}", class_="lk-left" if at > 0.85 else None)
+        for at, word in lane.events
+    ]
+    picture = element("div", drawn, events, class_="lk-lane")
+    parts = [element("span", lane.name, title=tip), picture, element("span", lane.note)]
     hit = "lk-row lk-hit" if lane.fate else "lk-row"
     return element("div", parts, class_=hit, data_task=lane.task, data_fate=lane.fate)
 
@@ -212,6 +217,7 @@ def _side(
             svg.rect(left, top, across, LANE - 4, class_="lane"),
             bars(lane, (left, top, across, LANE - 4), prefix),
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
+            [_event(left + at * across, top, LANE - 4, word, 15) for at, word in lane.events],
         ]
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
@@ -240,8 +246,7 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     """A panel as SVG in a box."""
     left, top = x + LEFT, y + TOP
     across, down = width - LEFT - RIGHT, height - TOP - BOTTOM
-    values = [line[np.isfinite(line)].max(initial=0.0) for _, line in panel.lines]
-    high = max([*values, panel.target or 0.0]) * 1.06 or 1.0
+    high = max(panel.highest, panel.target or 0.0) * 1.06 or 1.0
     wide = max((float(xs[-1]) for xs, _ in panel.lines if len(xs)), default=1.0) or 1.0
 
     def at(px: float, py: float) -> tuple[float, float]:
@@ -267,7 +272,17 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
             line = svg.path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
             parts.append(element("g", line, fill="none", stroke_width=2.5))
     parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.marks) if place]
+    for number, (when, word) in enumerate(panel.events):
+        if when <= wide:
+            place, level = at(when, 0)
+            parts.append(_event(place, top, level - top, word, 11 + 13 * (number % 3)))
     return join(parts)
+
+
+def _event(x: float, top: float, height: float, word: str, below: float) -> Markup:
+    """A vertical mark, with its word so far below its top."""
+    line = svg.path("M", x, top, "v", height, stroke=ALARM, stroke_width=2, stroke_dasharray="3 2")
+    return join((line, svg.text(x + 4, top + below, word, class_="ink halo", font_size=12)))
 
 
 def _short(value: float) -> str:

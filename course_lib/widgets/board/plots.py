@@ -7,7 +7,7 @@ equal time, so that they cost the same however fast a cluster steps; `pictures` 
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,7 +28,8 @@ class Panel:
     """A chart: its title, what its axes count, one line (x, y) an entrant, and a `target` across
     it, if there is one.
 
-    `marks`: where each entrant reached the target, None if it did not.
+    `marks`: where each entrant reached the target, None if it did not. `events`: what was done to
+    tasks and hosts, and where on the x axis.
     """
 
     title: str
@@ -37,6 +38,12 @@ class Panel:
     lines: Sequence[tuple[np.ndarray, np.ndarray]]
     target: float | None = None
     marks: Sequence[tuple[float, float] | None] = ()
+    events: Sequence[tuple[float, str]] = ()
+
+    @property
+    def highest(self) -> float:
+        """The largest y of its lines."""
+        return max([float(y[np.isfinite(y)].max(initial=0.0)) for _, y in self.lines], default=0.0)
 
 
 def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
@@ -73,6 +80,37 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
 
 
+WORDS = {  # what is marked on charts and lanes, and how
+    "killed": "kill",
+    "failed": "fail",
+    "paused": "pause",
+    "resumed": "resume",
+    "slowed": "slow",
+    "jittered": "jitter",
+    "linked": "link",
+    "cut": "cut",
+    "healed": "heal",
+    "raised": "raise",
+    "left": "exit",
+    "exhausted": "oom",
+    "restarting": "restart",
+}
+APART = 0.1  # seconds within which the same mark is not made twice
+
+
+def events(digest: Digest, who: Collection[str] = ()) -> list[tuple[float, str]]:
+    """What was done to tasks and hosts, or to those of `who`: when, in seconds of the trace, and a
+    word. What is done to several at once is there once.
+    """
+    found: list[tuple[float, str]] = []
+    every = (e for whom, its in digest.life.items() if not who or whom in who for e in its)
+    for e in sorted((e for e in every if e.state in WORDS), key=lambda e: e.at):
+        word = f"slow \u00d7{e.factor:g}" if e.state == "slowed" else WORDS[e.state]
+        if not any(said == word and e.at - at < APART for at, said in found):
+            found.append((e.at, word))
+    return found
+
+
 COLUMNS = 600
 NAMES = (*measures.SHOWN, "hidden", "checkpoint", *FATE)
 STEPS = 8  # of the slowest worker, that should fit into a lane
@@ -83,7 +121,7 @@ class Lane(NamedTuple):
     """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
     `NOTHING`; `hidden`: the same for exchanges beside computing; `waited`: share of the window;
     `fate`: `paused`, `killed` or `cut` if the task is now, else empty; `factor`: how many times
-    slower it was made.
+    slower it was made; `events`: what was done to it, and at which share of the window.
     """
 
     task: str
@@ -92,6 +130,7 @@ class Lane(NamedTuple):
     waited: float
     fate: str
     factor: float
+    events: Sequence[tuple[float, str]] = ()
 
     @property
     def name(self) -> str:
@@ -148,7 +187,13 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
                 _paint(cells, window, start, end, what)
             fate = what if math.isinf(end) else fate
         share = idle.share.get(task, 0.0)
-        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task)))
+        done = events(digest, (task, f"host:{digest.spec.places[task]}"))
+        shown_events = [
+            ((at - window.begin) / window.span, word)
+            for at, word in done
+            if window.begin <= at <= window.end
+        ]
+        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), shown_events))
     return found
 
 

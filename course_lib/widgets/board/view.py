@@ -6,6 +6,7 @@ written between ** and **.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from course_lib.errors import LockstepError
@@ -20,6 +21,7 @@ from course_lib.widgets.board.plots import (
     Lane,
     Panel,
     TimeWindow,
+    events,
     lanes,
     progress,
     span_for,
@@ -215,7 +217,14 @@ class View:
         if any(side.spec.evaluate_every for side in self.sides):
             accuracies = [side.digest.accuracies for side in self.sides]
             found.append(progress("accuracy", "seconds", accuracies, self.goal))
-        return [*found, throughput(losses)]
+        found.append(throughput(losses))
+        done = [
+            (at - side.digest.zero, word)
+            for side in self.sides
+            for at, word in events(side.digest)
+            if at > side.digest.zero
+        ]
+        return [replace(panel, events=done) if panel.x == "seconds" else panel for panel in found]
 
     def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
         """The lanes of a side, in a window as long as that of the others."""

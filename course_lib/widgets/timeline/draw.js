@@ -4,7 +4,7 @@ const AXIS = 46; // px above the lanes: steps, then seconds
 const THIN = 0.35; // of a lane's height: the bar of what is hidden
 const MANY = 3000; // messages in view; of more only a part is drawn
 const FAULT = "#D55E00"; // Okabe and Ito's vermilion, with a mark beside it
-const MARKS = { slowed: "slowed", jittered: "jittered", paused: "paused", killed: "✕ killed", failed: "✕ failed", cut: "✕ cut off", linked: "link changed" };
+const MARKS = { slowed: "slowed", jittered: "jittered", paused: "paused", killed: "✕ killed", failed: "✕ failed", cut: "✕ cut off", linked: "link changed", raised: "✕ raised", left: "✕ left", exhausted: "✕ out of memory", restarting: "restarted" };
 
 /** Colours and type as the page has them now. */
 function lookOf(el) {

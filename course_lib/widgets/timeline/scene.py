@@ -22,13 +22,18 @@ from course_lib.widgets.kit.palette import PHASE
 
 MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
 STEPS_AT_FIRST = 10  # that are in view
-FAULTS = ("slowed", "jittered", "paused", "resumed", "killed", "failed", "linked", "cut", "healed")
+FAULTS = (
+    *("slowed", "jittered", "paused", "resumed", "killed", "failed", "linked", "cut", "healed"),
+    *("raised", "left", "exhausted", "restarting"),
+)
 ENDED_BY = {
     "paused": ("resumed", "killed", "failed"),
     "slowed": ("slowed", "full speed", "killed", "failed"),
     "jittered": ("jittered", "steady", "killed", "failed"),
     "linked": ("linked", "cut"),
     "cut": ("healed",),
+    "killed": ("restarting",),
+    "failed": ("restarting",),
 }
 LARGEST = 2**32 - 1  # that a column of whole numbers holds
 Clock = Callable[[list[float]], np.ndarray]

@@ -12,12 +12,13 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 from course_lib.widgets.kit import Inside, Markup, svg
 from course_lib.widgets.kit.palette import ALARM, INK, PHASE, THIN
+from course_lib.widgets.timeline.scene import FAULTS
 
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 90, 940, 34, 52
 LETTER = 8  # the width of a bold letter, on average at most
 BLUE = PHASE["compute"].color
 MOST_ARROWS = 2000  # more cannot be told apart
-MARKED_STATES = ("slowed", "jittered", "paused", "resumed", "killed", "failed")
+MARKED_STATES = [state for state in FAULTS if state not in ("linked", "cut", "healed")]
 
 
 def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:

@@ -1,0 +1,211 @@
+"""Chaos: many short runs, each with a fault that is drawn at random, and whether all is well after.
+
+An episode is written as an entrant of a race, `parameter_server,framework=torch,...,fault=...`, so
+that it can be played again. It has failed if
+
+    hung        nothing ended it or was raised in time, or it could not be stopped
+    leaked      a process, a descriptor or a temporary file of it is left
+    wrong       a fault that ends nothing ended it, or the error names somebody else or nobody
+    unbalanced  the ledger of its gradients does not add up
+    other model it finished with other weights than a run without the fault, where these are always
+                the same
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from course_lib.cluster.run import Run
+from course_lib.cluster.task import clock
+from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed, Unavailable
+from course_lib.faults import Fault
+from course_lib.hardware import probe
+from course_lib.launch import start
+from course_lib.racing.entrants import parse_entrant
+from course_lib.record.events import Lifecycle
+from course_lib.record.ledger import ledger
+from course_lib.spec import RunSpec
+from course_lib.strategies import catalog
+
+STEPS, DEVICE_MS = 8, 30
+BOUND = 30.0  # seconds that an episode may take once it runs
+SOON = 2.0  # seconds in which what belonged to it has to be gone
+FATAL = ("kill", "raise", "exit", "oom")
+FAULTS = (  # {} is the task
+    "kill {}",
+    "kill host:1",
+    "pause {}",
+    "pause {} for 300ms",
+    "raise {}",
+    "exit {}",
+    "oom {}",
+    "slow {}=4",
+    "slow {}=6 for 200ms",
+    "jitter {}=exponential:50ms",
+    "link host:1=20",
+    "cut host:1",
+    "cut host:1 for 300ms",
+)
+
+
+class Outcome(NamedTuple):
+    """What came of an episode: how it `ended`, in a line, the `problems`, and how many `seconds`
+    after the fault the error came, if one did.
+    """
+
+    episode: str
+    fault: Fault
+    ended: str
+    problems: tuple[str, ...]
+    seconds: float | None
+
+
+def episodes(
+    count: int, seed: int, strategies: Sequence[str] = (), framework: str = ""
+) -> Iterator[str]:
+    """So many episodes, always the same ones for a seed; of all strategies if none are named."""
+    rows = [
+        (row["strategy"], row["framework"])
+        for row in catalog.rows(probe())
+        if row["strategy"] in [catalog.find(name).name for name in strategies or [row["strategy"]]]
+        and row["framework"] == (framework or row["framework"])
+        and (row["reality"] != "unavailable" or "emulate" in catalog.find(row["strategy"]).takes)
+    ]
+    if not rows:
+        raise SpecError("framework", framework, "none of these strategies runs in it")
+    for number in range(count):
+        rng = random.Random(f"{seed} {number}")
+        while not _possible(text := _drawn(rng, *rng.choice(rows))):
+            pass  # such as a host of a strategy that is one process
+        yield text
+
+
+def _drawn(rng: random.Random, strategy: str, framework: str) -> str:
+    """A random episode, which may be impossible."""
+    fault = rng.choice(FAULTS)
+    fields = [f"framework={framework}", f"workers={rng.choice((2, 3))}"]
+    fields += [f"steps={STEPS}", f"device_ms={DEVICE_MS}"]
+    fields += ["hosts=2"] * ("host" in fault)
+    fields += ["emulate=true"] * ("emulate" in catalog.find(strategy).takes)
+    task = rng.choice(("worker:0", "worker:1", "worker:2", "ps:0", "chief:0"))
+    moment = rng.choice((f"step {rng.randrange(STEPS)}", f"{rng.randrange(500)}ms"))
+    what, _, lasts = fault.format(task).partition(" for ")
+    fault = f"{what} at {moment}" + (f" for {lasts}" if lasts else "")
+    return ",".join([strategy, *fields, f"fault={fault}"])
+
+
+def _possible(text: str) -> bool:
+    try:
+        spec_of(text)
+    except (SpecError, Unavailable):
+        return False
+    return True
+
+
+def spec_of(text: str, **without: Any) -> RunSpec:
+    """The run of an episode, `without` some of its fields."""
+    fields = parse_entrant(text)
+    return catalog.spec_for(fields.pop("strategy"), **(fields | without))
+
+
+def play(text: str) -> Outcome:
+    """Play an episode."""
+    spec = spec_of(text)
+    fault, problems = spec.faults[0], []
+    usual = _weights(text)  # also starts the zygote, which is to stay
+    before = _descriptors()
+    with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:
+        raised: LockstepError | None = None
+        run = start(spec.model_copy(update={"run_dir": Path(folder, "run")}))
+        try:
+            run.wait_running(BOUND).wait(BOUND)
+        except LockstepError as error:
+            raised = error
+        at = clock() - run.files.facts.origin
+        try:
+            run.stop(BOUND)
+        except Stalled as stalled:
+            problems.append(f"hung: {stalled}")
+        trace = run.trace
+        happened = [e for e in trace.all(Lifecycle) if e.fault and e.state != "refused"]
+        problems += _judged(run, fault, bool(happened), raised)
+        problems += [f"leaked: {what}" for what in _left(run, before)]
+        problems += [f"unbalanced: {wrong}" for wrong in ledger(trace).wrong[:3]]
+        if run.state == "finished" and run.result["parameter_digest"] != usual:
+            # not a problem where two runs without a fault differ as well
+            problems += ["other model"] * (usual == _weights(text, again=1))
+        seconds = at - happened[0].at if raised and happened else None
+        ended = str(raised).splitlines()[0] if raised else run.state
+        return Outcome(text, fault, ended, tuple(problems), seconds)
+
+
+@functools.cache
+def _usual(spec: str, again: int) -> Any:
+    with start(RunSpec.model_validate_json(spec)) as run:
+        return run.wait(4 * BOUND).result["parameter_digest"]
+
+
+def _weights(text: str, again: int = 0) -> Any:
+    """The weights of the run of an episode without its fault."""
+    spec = spec_of(text, faults=())
+    return _usual(spec.model_dump_json(exclude={"run_dir"}), again)
+
+
+def _judged(run: Run, fault: Fault, happened: bool, raised: LockstepError | None) -> list[str]:
+    """What is wrong with how a run ended."""
+    if raised is None:
+        return []
+    said = str(raised).splitlines()[0]
+    endless = fault.do in ("pause", "cut") and fault.lasts is None
+    if not (happened and (endless or fault.do in FATAL)):
+        kind = "hung" if isinstance(raised, Stalled) else "wrong"
+        return [f"{kind}: nothing was to end it, but: {said}"]
+    hit = [t for t, host in run.spec.places.items() if host == fault.host] or [fault.who]
+    if isinstance(raised, TaskFailed) and fault.do in FATAL:
+        named = raised.task in hit
+    else:
+        named = any(name in said for name in [*hit, fault.who])
+    if isinstance(raised, Stalled) and not (endless and named):
+        return [f"hung: {said}"]
+    return [] if named else [f"wrong: {fault.who} is not named: {said}"]
+
+
+def _descriptors() -> int:
+    return psutil.Process().num_fds()
+
+
+def _left(run: Run, before: int) -> list[str]:
+    """What is left of a run a moment after it."""
+    deadline = time.monotonic() + SOON
+    while (left := _leaks(run, before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _leaks(run: Run, before: int) -> list[str]:
+    pids = {e.pid for e in run.trace.all(Lifecycle, state="starting")}
+    zygotes = psutil.Process().children()
+    processes = {p.pid for zygote in zygotes for p in zygote.children(recursive=True)}
+    processes |= {pid for pid in pids if psutil.pid_exists(pid)}
+    shm = Path("/dev/shm")
+    files = [p for p in (shm.iterdir() if shm.is_dir() else ()) if _of(p, pids)]
+    files += [*run.run_dir.glob("tasks/*/tmp"), *run.run_dir.glob("meetings")]
+    more = _descriptors() - before
+    return [
+        *(f"process {pid}" for pid in processes),
+        *map(str, files),
+        *([f"{more} open descriptors"] if more > 0 else []),
+    ]
+
+
+def _of(path: Path, pids: set[int]) -> bool:
+    """Whether a file in shared memory is named after one of these processes."""
+    return any(str(pid) in path.name.replace("-", "_").split("_") for pid in pids)

@@ -1,0 +1,73 @@
+"""The faults of a run, as its supervisor keeps them: when each is due, and the orders that carry it
+out and undo it. There is no clock and no process here: times are given.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from course_lib.faults import Fault
+from course_lib.spec import RunSpec
+
+ORDERS = {"cut": "partition"}  # a fault -> the order for it, where that has another name
+UNDOING = {"pause": "resume", "cut": "heal"}  # the others are ordered anew, as the spec has them
+
+
+class Agenda:
+    """What is to come. A fault is taken from it once; what undoes it is then put on it."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+        self._by_step = [fault for fault in spec.faults if fault.step is not None]
+        self._by_time: list[tuple[float, Fault]] = []
+        self._begun = False
+
+    def all_run(self, now: float) -> None:
+        """All tasks run. When this is said for the first time, times begin to count."""
+        if not self._begun:
+            self._begun = True
+            times = ((fault.seconds, fault) for fault in self.spec.faults)
+            self._by_time += [(now + at, fault) for at, fault in times if at is not None]
+
+    def at_step(self, task: str, step: int) -> list[Fault]:
+        """The faults that are due as this task begins a step; of two alike, only one."""
+        found = [
+            fault
+            for fault in dict.fromkeys(self._by_step)
+            if (fault.step or 0) <= step and fault.told_by(task, self.spec)
+        ]
+        for fault in found:
+            self._by_step.remove(fault)
+        return found
+
+    def at_time(self, now: float) -> list[Fault]:
+        """The faults that are due by now, and what undoes others."""
+        due = [fault for at, fault in self._by_time if at <= now]
+        self._by_time = [(at, fault) for at, fault in self._by_time if at > now]
+        return due
+
+    @property
+    def moments(self) -> list[float]:
+        """When to ask for `at_time`."""
+        return [at for at, _ in self._by_time]
+
+    def orders(self, fault: Fault, now: float) -> list[dict[str, Any]]:
+        """The orders for a fault that happens now: one for each task, if it is done to a host's."""
+        spec, host = self.spec, fault.host
+        if fault.lasts is not None:
+            undoing = replace(
+                fault,
+                do=UNDOING.get(fault.do, fault.do),
+                lasts=None,
+                factor=spec.slow.get(fault.who, 1.0),
+                jitter=spec.jitter_of(fault.who),
+                link=spec.link_of(host or 0),
+            )
+            self._by_time.append((now + fault.lasts, undoing))
+        order: dict[str, Any] = {"do": ORDERS.get(fault.do, fault.do), "fault": str(fault)}
+        order |= {"factor": fault.factor, "jitter": fault.jitter}
+        if host is None:
+            return [{**order, "task": fault.who}]
+        if fault.do in ("cut", "heal", "link"):
+            link = fault.link.model_dump() if fault.link else None
+            return [{**order, "host": host, "link": link}]
+        return [{**order, "task": task} for task, its in spec.places.items() if its == host]

@@ -1,0 +1,218 @@
+"""The ledger of a run that is over: every gradient that was computed was applied exactly once, or
+dropped for a reason. It is drawn up from the trace alone.
+
+A gradient is what one task computed for one step, each time that it read examples for it. It has to
+arrive wherever variables are: at each copy of the model, or each shard (see `measures.py`). One
+that did not arrive at one of these places counts as dropped. Reasons:
+
+    late        with backup workers, others made up the batch before it came
+    overflow    in float16 it was infinite or NaN
+    lost        its task was lost before it was applied
+    unfinished  the run ended, or went back to a checkpoint, before it was applied
+
+For the last two a task has one open gradient at most: its last one before its process ended. A
+process that is killed takes the end of its record with it. What it is known to have computed, since
+others have applied it, counts; what it may have applied to a copy that is gone does not.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from course_lib.record.events import Dropped, Lifecycle, Metric, Phase, Update
+from course_lib.record.trace import Trace
+
+ENDED = ("done", "failed", "killed", "restarting")
+CUT = 0.3  # seconds before it is killed for which a process may have no record; usually 0.1
+Key = tuple[str, int]
+"""Task and step."""
+
+
+class Ledger(NamedTuple):
+    """How many gradients were `computed`, `applied` and `dropped`, the last by reason. `again`: how
+    many updates were made once more, after the run went back to a checkpoint: what the first ones
+    had changed is not in the model. `wrong`: what does not add up, in words.
+    """
+
+    computed: int
+    applied: int
+    dropped: dict[str, int]
+    again: int
+    wrong: tuple[str, ...]
+
+    @property
+    def balanced(self) -> bool:
+        return not self.wrong
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as JSON, with `balanced`; and with what is `wrong`, if anything is."""
+        found = {**self._asdict(), "balanced": self.balanced}
+        if self.balanced:
+            del found["wrong"]
+        return found
+
+
+class _Life(NamedTuple):
+    """A process of a task, from its start to its end; `cut` if the end of its record is missing."""
+
+    start: float
+    end: float = math.inf
+    state: str = ""
+    cut: bool = False
+
+
+class _Gradient(NamedTuple):
+    end: float
+    life: _Life
+    last: bool = False  # in its life
+
+    @property
+    def fate(self) -> str:
+        """Why it may not have been applied; "" if it had to be."""
+        if not self.last or self.life.state == "done":
+            return ""
+        return "lost" if self.life.state in ("failed", "killed") else "unfinished"
+
+
+Computed = dict[Key, list[_Gradient]]
+
+
+class _Place:
+    """A copy or a shard of the variables, and which gradients its updates had."""
+
+    def __init__(self, task: str, variables: str, updates: Sequence[Update]) -> None:
+        self.task, self.variables, self.updates = task, variables, updates
+        self.named = Counter((who, u.step) for u in updates for who in u.workers.split())
+        self.together = Counter(u.step for u in updates if not u.workers)  # those of all workers
+
+    def applied(self, task: str, step: int, at_most: int) -> int:
+        """How many gradients of a task for a step were applied here."""
+        return self.named[task, step] + min(self.together[step], at_most)
+
+    @property
+    def again(self) -> int:
+        """How many updates were made once more: their version had been reached before."""
+        newest, again = 0, 0
+        for update in self.updates:
+            again += update.written <= newest
+            newest = max(newest, update.written)
+        return again
+
+
+def ledger(trace: Trace) -> Ledger:
+    """The ledger of a run that is over."""
+    lives = _lives(trace)
+    places = _places(trace)
+    computed = _computed(trace, lives, places)
+    drops: dict[tuple[str, int, str], list[str]] = defaultdict(list)
+    recomputed = trace.all(Dropped, why="overflow")
+    for each in trace.all(Dropped):
+        if each.why != "overflow":
+            drops[each.task, each.step, each.variables].append(each.why)
+    overflowed = {metric.step for metric in trace.all(Metric, name="overflow") if metric.value}
+    unapplied: dict[Key, list[str]] = {}  # the reasons, at the place with most of them
+    wrong = list(_too_often(computed, places, lives))
+    for place in places:
+        for (task, step), gradients in computed.items():
+            missing = len(gradients) - place.applied(task, step, len(gradients))
+            if missing <= 0:
+                continue
+            why = drops[task, step, place.variables] + drops[task, step, ""]
+            why += ["overflow"] * missing * (step in overflowed and not place.named)
+            why += filter(None, (gradient.fate for gradient in gradients))
+            gone = sum(_without_record(lives[place.task], g.end) for g in gradients)
+            if missing > len(why) + gone:
+                wrong.append(f"{task}'s gradient for step {step} is not applied by {place.task}")
+            unapplied[task, step] = max(unapplied.get((task, step), []), why[:missing], key=len)
+    if not places:
+        unapplied = {key: ["unfinished"] * len(found) for key, found in computed.items()}
+    count = sum(map(len, computed.values()))
+    reasons = [why for found in unapplied.values() for why in found]
+    return Ledger(
+        count + len(recomputed),
+        count - len(reasons),
+        dict(Counter(reasons + ["overflow"] * len(recomputed))),
+        max((place.again for place in places), default=0),
+        tuple(wrong),
+    )
+
+
+def _too_often(
+    computed: Computed, places: Sequence[_Place], lives: dict[str, list[_Life]]
+) -> Iterator[str]:
+    """Gradients that are applied more often than they were computed."""
+    most = Counter[int]()
+    for (_, step), gradients in computed.items():
+        most[step] = max(most[step], len(gradients))
+    known = not any(life.cut for its in lives.values() for life in its)
+    for place in places:
+        for (task, step), times in place.named.items():
+            if times > len(computed.get((task, step), ())):
+                yield f"{task}'s gradient for step {step} is applied too often by {place.task}"
+        for step, times in place.together.items():
+            if times > most[step] and known:
+                yield f"the gradients for step {step} are applied too often by {place.task}"
+
+
+def _places(trace: Trace) -> list[_Place]:
+    found: dict[tuple[str, str, str], list[Update]] = defaultdict(list)
+    for u in trace.all(Update):
+        found[u.task, u.variables, u.device].append(u)
+    return [_Place(task, variables, its) for (task, variables, _), its in found.items()]
+
+
+def _lives(trace: Trace) -> dict[str, list[_Life]]:
+    """The processes of each task."""
+    lives: dict[str, list[_Life]] = defaultdict(list)
+    for e in trace.all(Lifecycle):
+        its = lives[e.task]
+        if e.state == "starting":
+            its.append(_Life(e.at))
+        elif e.state in ENDED and its and not its[-1].state:
+            # a task that fails by an exception says so itself, and leaves all of its record
+            cut = e.state != "done" and not (e.state == "failed" and not e.why)
+            its[-1] = its[-1]._replace(end=e.at, state=e.state, cut=cut)
+    return lives
+
+
+def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Place]) -> Computed:
+    """The gradients of each task and step. One that is computed in several phases, between which
+    the task exchanges something, is one gradient; `read` begins another.
+    """
+    found: Computed = defaultdict(list)
+    going_on: dict[str, int] = {}  # task -> the step that it computes
+    last: dict[tuple[str, float], Key] = {}  # task and start of its life
+    for p in sorted(trace.all(Phase), key=lambda p: p.start):
+        if p.what == "read":
+            going_on.pop(p.task, None)
+        elif p.what == "compute":
+            its = lives[p.task] or [_Life(0.0)]
+            life = its[max(0, bisect_right([each.start for each in its], p.start) - 1)]
+            key = p.task, p.step
+            if going_on.get(p.task) == p.step:
+                found[key].pop()
+            found[key].append(_Gradient(p.end, life))
+            going_on[p.task], last[p.task, life.start] = p.step, key
+    for key in last.values():
+        found[key][-1] = found[key][-1]._replace(last=True)
+    for place in places:
+        for (task, step), times in place.named.items():
+            cut = [life for life in lives[task] if life.cut]
+            if cut and times > len(found[task, step]):
+                unseen = _Gradient(cut[-1].end, cut[-1])
+                found[task, step] += [unseen] * (times - len(found[task, step]))
+    return found
+
+
+def _without_record(lives: Sequence[_Life], at: float) -> bool:
+    """Whether a place has no record, or is gone, at this time."""
+    return any(
+        life.cut
+        and life.end - CUT <= at
+        and not any(life.end < after.start <= at for after in lives)
+        for life in lives
+    )

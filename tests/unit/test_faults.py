@@ -1,0 +1,189 @@
+"""Faults as text, and when which of them is due."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.cluster.agenda import Agenda
+from course_lib.errors import SpecError
+from course_lib.faults import Fault
+from course_lib.fields import Link
+from course_lib.racing.entrants import line_up, parse_entrant
+from course_lib.spec import RunSpec
+
+EVERY = [
+    "kill worker:2 at step 40",
+    "kill host:1 at 2.5s",
+    "pause worker:1 at step 5 for 2s",
+    "pause worker:1 at step 5",
+    "raise ps:0 at step 3",
+    "exit worker:1 at step 3",
+    "oom chief:0 at step 3",
+    "slow worker:1=4 at step 3 for 1s",
+    "jitter worker:1=exponential:20ms at step 3",
+    "cut host:1 at step 3 for 500ms",
+    "link host:1=50,2.5 at step 3",
+]
+SPEC = {"workers": 3, "ps": 1, "hosts": 2, "chief": True}
+
+
+def spec(*faults: str, **fields: object) -> RunSpec:
+    return RunSpec(**SPEC | fields, faults=faults)
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_a_fault_gives_its_text_back_also_through_the_json_of_a_spec(text: str) -> None:
+    given = spec(text)
+    assert str(given.faults[0]) == text
+    assert RunSpec.model_validate_json(given.model_dump_json()) == given
+    assert Fault.of(f"  {text.replace(' ', '   ')} ") == given.faults[0]
+
+
+def test_what_a_fault_says() -> None:
+    slow = Fault.of("slow worker:1=4 at step 3 for 1.5s")
+    assert (slow.do, slow.who, slow.factor, slow.step, slow.lasts) == (
+        "slow",
+        "worker:1",
+        4,
+        3,
+        1.5,
+    )
+    link = Fault.of("link host:1=50,2.5 at 250ms")
+    assert (link.host, link.link, link.seconds) == (1, Link(mbit=50, delay_ms=2.5), 0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kil worker:1 at step 3", "did you mean 'kill'"),
+        ("", "kill worker:2 at step 40"),
+        (None, "kill worker:2 at step 40"),
+        (7, "kill worker:2 at step 40"),
+        ("kill worker:1 in step 3", "pause worker:1 at 2.5s for 500ms"),
+        ("kill worker at step 3", "a task or a host, such as kill worker:1 at step 3"),
+        ("kill worker:9 at step 3", "this run has chief:0, worker:0 to worker:2, ps:0"),
+        ("kill host:9 at step 3", "this run has the hosts"),
+        ("cut worker:1 at step 3", "cut happens to another kind: cut host:1 at step 3"),
+        ("raise host:1 at step 3", "raise happens to another kind: raise worker:1"),
+        ("slow worker:1 at step 3", "needs a factor: slow worker:1=4"),
+        ("slow worker:1=fast at step 3", "such as slow worker:1=4"),
+        ("slow worker:1=0.5 at step 3", "from 1 (full speed) to 1000"),
+        ("slow ps:0=4 at step 3", "only workers can be slowed"),
+        ("kill worker:1=4 at step 3", "kill takes no value"),
+        ("jitter worker:1=soon at step 3", "one_in:100:200ms"),
+        ("jitter worker:1=lognormal:1 at step 3", "set device_ms"),
+        ("link host:1=-5 at step 3", "above 0"),
+        ("kill worker:1 at step 200", "the steps of this run are 0 to 199"),
+        ("kill worker:1", "and when? add 'at step 40', or 'at 2.5s'"),
+        ("kill worker:1 at step 3 for 2s", "kill cannot be undone: leave 'for' out"),
+        ("kill worker:1 at step " + "9" * 5000, "pause worker:1 at 2.5s"),
+        ("kill worker:1 at " + "9" * 5000 + "s", "pause worker:1 at 2.5s"),
+    ],
+)
+def test_what_is_wrong_with_a_fault_is_said_with_the_cure(text: object, says: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        RunSpec(**SPEC, faults=[text])
+    assert raised.value.field == "faults"
+    assert says in raised.value.allowed
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_host_is_cut_off_only_where_there_is_another() -> None:
+    with pytest.raises(SpecError, match="set hosts to 2 or more"):
+        RunSpec(faults="cut host:0 at step 3")
+
+
+def test_own_functions_may_have_any_number_of_steps() -> None:
+    assert RunSpec(strategy="custom", faults="kill worker:1 at step 5000").faults
+
+
+# --- when ---
+
+
+def test_the_named_worker_tells_its_step_or_the_first_one_after_it() -> None:
+    agenda = Agenda(spec("kill worker:1 at step 3", chief=False))
+    assert agenda.at_step("worker:0", 3) == []
+    assert agenda.at_step("worker:1", 2) == []
+    assert list(map(str, agenda.at_step("worker:1", 5))) == ["kill worker:1 at step 3"]
+    assert agenda.at_step("worker:1", 5) == [], "once, also if the step is done again"
+
+
+def test_any_worker_tells_the_step_for_those_that_count_none() -> None:
+    agenda = Agenda(spec("kill ps:0 at step 3", "kill host:1 at step 4", chief=False))
+    assert len(agenda.at_step("worker:2", 3)) == 1
+    assert agenda.at_step("worker:0", 3) == []
+    assert len(agenda.at_step("worker:0", 4)) == 1
+
+
+def test_where_a_chief_hands_out_the_steps_it_tells_them() -> None:
+    agenda = Agenda(spec("kill worker:1 at step 3"))
+    assert agenda.at_step("worker:0", 3) == []
+    assert len(agenda.at_step("chief:0", 3)) == 1
+
+
+def test_of_two_faults_alike_one_happens_at_a_time() -> None:
+    agenda = Agenda(spec(*["kill worker:1 at step 3"] * 2, chief=False))
+    assert [len(agenda.at_step("worker:1", 3)) for _ in range(3)] == [1, 1, 0]
+
+
+def test_times_count_from_when_all_tasks_run_for_the_first_time() -> None:
+    agenda = Agenda(spec("kill worker:1 at 2s", "pause worker:0 at 1s"))
+    assert agenda.moments == []
+    agenda.all_run(100.0)
+    agenda.all_run(300.0)
+    assert sorted(agenda.moments) == [101.0, 102.0]
+    assert [f.who for f in agenda.at_time(101.5)] == ["worker:0"]
+    assert [f.who for f in agenda.at_time(102.0)] == ["worker:1"]
+    assert agenda.moments == []
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "undone"),
+    [
+        ("pause worker:1", {"do": "pause"}, {"do": "resume"}),
+        ("slow worker:1=4", {"do": "slow", "factor": 4.0}, {"do": "slow", "factor": 2.0}),
+        (
+            "jitter worker:1=exponential:20ms",
+            {"do": "jitter", "jitter": "exponential:20ms"},
+            {"do": "jitter", "jitter": "one_in:9:9ms"},
+        ),
+    ],
+)
+def test_what_is_done_to_a_task_is_undone_as_the_spec_has_it(
+    text: str, order: dict[str, object], undone: dict[str, object]
+) -> None:
+    agenda = Agenda(spec(slow={"worker:1": 2}, jitter={"worker:1": "one_in:9:9ms"}))
+    (found,) = agenda.orders(Fault.of(f"{text} for 2s"), 10.0)
+    assert found.items() >= ({"task": "worker:1"} | order).items()
+    assert agenda.moments == [12.0]
+    (back,) = agenda.at_time(12.0)
+    (found,) = agenda.orders(back, 12.0)
+    assert found.items() >= ({"task": "worker:1"} | undone).items()
+    assert agenda.moments == []
+
+
+def test_what_is_done_to_a_host() -> None:
+    agenda = Agenda(spec(link=Link(mbit=100)))
+    (cut,) = agenda.orders(Fault.of("cut host:1 for 1s"), 0.0)
+    assert (cut["do"], cut["host"]) == ("partition", 1)
+    (heal,) = agenda.orders(*agenda.at_time(1.0), 1.0)
+    assert (heal["do"], heal["host"]) == ("heal", 1)
+    (link,) = agenda.orders(Fault.of("link host:1=50 for 1s"), 0.0)
+    assert link["link"]["mbit"] == 50
+    (back,) = agenda.orders(*agenda.at_time(1.0), 1.0)
+    assert back["link"]["mbit"] == 100
+    on_it = [task for task, host in agenda.spec.places.items() if host == 1]
+    assert [order["task"] for order in agenda.orders(Fault.of("kill host:1"), 0.0)] == on_it
+
+
+# --- in a race ---
+
+
+def test_an_entrant_has_faults_of_its_own_and_goes_without_those_it_cannot_have() -> None:
+    own = parse_entrant("parameter_server,framework=torch,fault=kill ps:0 at step 3")
+    assert own["faults"] == ["kill ps:0 at step 3"]
+    common = {"faults": ["slow worker:1=4  at step 3", "kill worker:0 at step 3"], "steps": 9}
+    entrants = ["multi_worker_mirrored", {"strategy": "mirrored", "framework": "tensorflow"}]
+    found, notes = line_up(entrants, {**common, "framework": None})
+    assert [len(entrant.spec.faults) for entrant in found] == [2, 1]
+    assert any("goes without faults=slow worker:1=4 at step 3" in note for note in notes)
