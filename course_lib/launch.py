@@ -12,7 +12,7 @@ from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Reason
 from course_lib.signature import lists_fields
 from course_lib.spec import JOBS, RunSpec
-from course_lib.strategies import catalog, trial
+from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.summary import summarize
 
 Program = Callable[..., Any]
@@ -61,10 +61,12 @@ def prepare(
     """
     warm = nursery.is_warm(spec.framework) if warm is None else warm
     if programs is not None:
-        return Prepared(spec, machine, hardware.plan(spec, machine, warm), programs, schedule)
+        plan = saving.resumed(spec, hardware.plan(spec, machine, warm))
+        return Prepared(spec, machine, plan, programs, schedule)
     strategy = catalog.find(spec.strategy)
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
+    plan = saving.resumed(spec, plan)
     notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"

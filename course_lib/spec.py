@@ -209,6 +209,14 @@ class RunSpec(BaseModel):
         "where the record of the run is written",
         "a directory that can be written and is empty or does not exist",
     )
+    checkpoint_every: Count = whole(
+        0, 0, 1_000_000, "steps between two checkpoints, from which a run can go on; 0 for none"
+    )
+    resume: Path | None = field(
+        None,
+        "an earlier run, from whose last checkpoint this one goes on",
+        "the directory of a run that had checkpoint_every",
+    )
     trace: bool = flag(True, "record events")
     keep_model: bool = flag(True, "keep the trained weights, 4 bytes each, for run.model()")
     start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
@@ -244,6 +252,8 @@ class RunSpec(BaseModel):
         self._check_hosts()
         for fault in self.faults:
             fault.planned(self)
+        if self.resume:  # it means the same wherever it is read
+            object.__setattr__(self, "resume", self.resume.expanduser().resolve())
         if self.evaluate_every and not self.trace:
             text = "the accuracy goes into the trace, and this run has none: leave one out"
             raise SpecError("evaluate_every", self.evaluate_every, text)

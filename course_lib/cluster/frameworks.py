@@ -38,8 +38,11 @@ _INTERFACE = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 # one operation cannot be forked.
 _MODULES = {
     "tensorflow": ("numpy", "tensorflow", "keras"),
-    # the last is what DDP imports at its first use
-    "torch": ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),
+    # the last two are what DDP imports at its first use, and what checkpoints need
+    "torch": (
+        *("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),
+        "torch.distributed.checkpoint",
+    ),
     "python": ("numpy",),
 }
 # to make hosts and links with; it takes longer to import than to use

@@ -24,6 +24,7 @@ from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, U
 from course_lib.faults import Fault
 from course_lib.fields import Link, check_factor
 from course_lib.hardware import Machine, Plan
+from course_lib.record import checkpoints
 from course_lib.record.events import ACTIVE, task_key
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
@@ -250,6 +251,10 @@ class Run:
         run's framework.
         """
         return (self._own or workloads.load(self.spec)).trained(self.run_dir)
+
+    def checkpoints(self) -> list[checkpoints.Checkpoint]:
+        """The checkpoints that it has left so far, oldest first, and why any cannot be used."""
+        return checkpoints.found(self.files)
 
     def log(self, task: str, lines: int = 40) -> str:
         """The end of what a task printed: stdout, then stderr."""

@@ -35,7 +35,8 @@ class Task:
     `name` is TensorFlow's (`worker:1`); `addresses` maps each job to its `host:port` list;
     `threads` is how many threads the framework may use here; `device` is where it computes (`cpu`,
     `gpu:0`); `backend` is the native collective backend that the plan chose; `schedule` is the
-    all-reduce of the run, if it is not the framework's own.
+    all-reduce of the run, if it is not the framework's own; `attempt` is how often the task was
+    started again.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Task:
     slow_factor: float = 1.0
     jitter: Jitter = STEADY
     schedule: Schedule | None = None
+    attempt: int = 0
     step: int | None = field(default=None, init=False)
     _drawn: tuple[float, float] | None = field(default=None, init=False, repr=False)
     at_step_end: Callable[[], None] = field(

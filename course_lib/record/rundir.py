@@ -10,11 +10,12 @@ belongs to the exchange and the strategies, what lies inside `line/` to races.
     tasks/worker-0/stdout.log           what it printed; stderr.log likewise
     tasks/worker-0/value.pickle         what its function returned; or, if it failed, error.json
     tasks/worker-0/weights.npz          the trained weights, see `weights.py`
+    checkpoints/step-000040/            what a run can go on from, see `checkpoints.py`
     line/                               in a race: who has come to the starting line
 
 While the run goes on there are also `meetings/`, where its tasks find each other, and a folder for
-temporary files in that of each task. All files but the weights are small, and all but the pickles
-can be read without this library.
+temporary files in that of each task. All files but weights and checkpoints are small, and all but
+the pickles can be read without this library.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class Plan(BaseModel, frozen=True):
     `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `cores`: of the machine, or
     of a race's share of it; `threads`: of each task. `start_method`: fork or spawn. `backend`: the
     framework's own collectives (nccl, ring, gloo or none). `rate`, `delay`: who imposes those of
-    the links between hosts; None where there are none.
+    the links between hosts; None where there are none. `resumed_from`: steps that were done in the
+    run that this one resumes.
     """
 
     start_method: str = "spawn"
@@ -102,6 +104,7 @@ class Plan(BaseModel, frozen=True):
     network: Network = "loopback"
     rate: Imposer | None = None
     delay: Imposer | None = None
+    resumed_from: int = 0
     reasons: tuple[Reason, ...] = ()
 
     def __repr__(self) -> str:
@@ -149,6 +152,7 @@ class RunDir:
         self.wires = self.meetings / "wires"
         self.line = self.path / "line"
         self.workload = self.path / "workload"
+        self.checkpoints = self.path / "checkpoints"
 
     @classmethod
     def create(cls, spec: RunSpec) -> RunDir:

@@ -38,6 +38,7 @@ Sources: Micikevicius et al., "Mixed Precision Training", ICLR 2018; torch.amp.G
 """
 
 import math
+from collections.abc import Mapping
 
 from course_lib.errors import LockstepError
 from course_lib.spec import RunSpec
@@ -57,6 +58,16 @@ class LossScale:
         self.dynamic = self.on and spec.loss_scale == "dynamic"
         self.value = START if self.dynamic else float(spec.loss_scale) if self.on else 1.0
         self._good = 0
+
+    @property
+    def state(self) -> dict[str, float]:
+        """What a checkpoint keeps of it."""
+        return {"loss_scale": self.value, "good": self._good} if self.dynamic else {}
+
+    @state.setter
+    def state(self, kept: Mapping[str, float]) -> None:
+        if self.dynamic:
+            self.value, self._good = kept["loss_scale"], int(kept["good"])
 
     def seen(self, norm: float, zeros: float, at: float | None = None) -> dict[str, float]:
         """Adjust the scale to a gradient with this norm, which is infinite or NaN if any entry is,

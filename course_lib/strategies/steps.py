@@ -23,14 +23,17 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.errors import LockstepError
 from course_lib.record import weights
 from course_lib.spec import RunSpec
+from course_lib.strategies import saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads.workload import Outputs, digest
@@ -53,12 +56,19 @@ class TrainingStep(ABC):
     each step, with the device of each: `[("all", "cpu")]`. A task that holds all variables
     applies the gradients of all replicas; one that holds a shard or a stage shares the evaluation
     with the others, as nobody has the whole model.
+
+    The first `begin` goes back to the last checkpoint, if the run goes on from one, and `done`
+    leaves one when it is due (`saving.py`): each of the `writers` leaves a part of it. After a
+    restart with fewer workers, whose batches are smaller, the run has read more examples than steps
+    of this size would make: it is `ahead` by so many.
     """
+
+    writers: Sequence[str] = ("worker:0",)
 
     def __init__(self, task: Task, holders: Sequence[tuple[str, str]]) -> None:
         self.task, self.spec, self.holders = task, task.spec, holders
         self.workload = workloads.load(task.spec)
-        self.number, self.updates = -1, 0
+        self.number, self.updates, self.ahead = -1, 0, 0
         self.scale, self._skipped = LossScale(task.spec), False
         self.loss = float("nan")
         self.census = Census(task)
@@ -120,6 +130,16 @@ class TrainingStep(ABC):
     def matmul_flops(self) -> float:
         """Floating-point operations that a float32 matrix product does here in a second."""
 
+    def save_state(self, part: Path) -> None:
+        """Write what the next step depends on into this folder, which belongs to one of the
+        `writers`. The numbers that every step counts are kept elsewhere.
+        """
+        raise LockstepError(f"{self.spec.strategy} with {self.spec.framework} keeps no checkpoints")
+
+    def load_state(self, part: Path) -> None:
+        """Go on from what `save_state` has written. The numbers are those of the checkpoint."""
+        raise LockstepError(f"{self.spec.strategy} with {self.spec.framework} keeps no checkpoints")
+
     def held(self) -> dict[str, int]:
         """Bytes of memory that this task holds between two steps, by kind."""
         return {
@@ -135,6 +155,8 @@ class TrainingStep(ABC):
 
         The phase `read` begins now.
         """
+        if number is None and self.number < 0:
+            saving.restore(self)
         self.number = self.number + 1 if number is None else number
         if self.number >= self.spec.steps:
             return False
@@ -147,7 +169,7 @@ class TrainingStep(ABC):
         (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
         """
         size = batch or self.spec.batch
-        pieces = pieces_of(self.spec, self.workload, self.number, share, of, size)
+        pieces = pieces_of(self.spec, self.workload, self.number, share, of, size, self.ahead)
         examples = self.tensors(np.concatenate([indices for _, indices in pieces]))
         if self.spec.record_examples:
             for epoch, indices in pieces:
@@ -274,7 +296,7 @@ class TrainingStep(ABC):
         """
         found = self.scale.seen(norm, zeros)
         for name, value in found.items():
-            self.task.metric(name, value, self.number, (self.number + 1) * self.spec.batch)
+            self.task.metric(name, value, self.number, self.samples)
         self._skipped = bool(found["overflow"])
         return not self._skipped
 
@@ -293,19 +315,27 @@ class TrainingStep(ABC):
         The metric is measured here if the run asks for it now: after the last phase of this
         step and before the first of the next one.
         """
-        samples = (self.number + 1) * self.spec.batch
         if loss is not None:
             self.loss = loss
-            self.task.metric("loss", self.loss, self.number, samples)
+            self.task.metric("loss", self.loss, self.number, self.samples)
         if due(self.spec, self.number + 1) and not (self._whole and self.task.index):
-            self.evaluate(samples)
-        self.census.close(self.number, samples, self.held)
+            self.evaluate(self.samples)
+        self.census.close(self.number, self.samples, self.held)
+        if saving.due(self.spec, self.number + 1):
+            with self._phase("checkpoint"):
+                saving.save(self)
         self.task.at_step_end()
+
+    @property
+    def samples(self) -> int:
+        """Examples that the run has used when this step is over."""
+        return (self.number + 1) * self.spec.batch + self.ahead
 
     def evaluate(self, samples: int) -> None:
         """Record the metric of the model, whose parameters have seen so many examples."""
         value, name = self.workload.measure(self.outputs), self.workload.metric_name
-        self.task.metric(name, value, samples // self.spec.batch - 1, samples)
+        step = (samples - self.ahead) // self.spec.batch - 1
+        self.task.metric(name, value, step, samples)
 
     # --- what it leaves ---
 
@@ -354,16 +384,23 @@ def trying(what: str) -> Iterator[None]:
 
 
 def pieces_of(
-    spec: RunSpec, workload: workloads.Workload, step: int, share: int, of: int, batch: int
+    spec: RunSpec,
+    workload: workloads.Workload,
+    step: int,
+    share: int,
+    of: int,
+    batch: int,
+    ahead: int = 0,
 ) -> list[tuple[int, np.ndarray]]:
     """The examples of the `share`-th of `of` slices of a step's global `batch`, as pairs of an
-    epoch and its examples. If each worker has its own part of the data, so has each replica.
+    epoch and its examples. If each worker has its own part of the data, so has each replica. The
+    run is `ahead` by so many examples.
     """
     replicas = spec.replicas if spec.sampler == "per_worker" else 1
     return [
         piece
         for k in range(share * replicas, (share + 1) * replicas)
-        for piece in workload.pieces(step, spec.seed, batch, k, of * replicas, spec.sampler)
+        for piece in workload.pieces(step, spec.seed, batch, k, of * replicas, spec.sampler, ahead)
     ]
 
 

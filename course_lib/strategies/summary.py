@@ -61,6 +61,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "replicas": spec.shares,
         "workers": spec.workers,
         "steps": spec.steps,
+        **_resumed(run),
         "global_batch": spec.batch,
         "optimizer": spec.optimizer,
         "precision": spec.precision,
@@ -118,6 +119,11 @@ def _faults(run: Run) -> list[str]:
     missed = [str(fault) for fault in run.spec.faults if str(fault) not in happened]
     said = [f"{event.task} {event.words} after {event.at:.2f} s" for event in done]
     return said + [f"did not happen: {fault}" for fault in missed]
+
+
+def _resumed(run: Run) -> dict[str, Any]:
+    step, where = run.plan.resumed_from, str(run.spec.resume)
+    return {"resumed_from": {"step": step, "run_dir": where}} if run.spec.resume else {}
 
 
 def _float16(run: Run) -> dict[str, dict[str, float]]:

@@ -326,13 +326,20 @@ class Workload:
         return np.concatenate([indices for _, indices in pieces])
 
     def pieces(
-        self, step: int, seed: int, global_batch: int, share: int, of: int, sampler: str
+        self,
+        step: int,
+        seed: int,
+        global_batch: int,
+        share: int,
+        of: int,
+        sampler: str,
+        ahead: int = 0,
     ) -> list[tuple[int, np.ndarray]]:
         """A `batch` as pairs of an epoch and its examples: two of them where the next epoch begins
-        in the middle.
+        in the middle. `ahead`: so many examples were read beyond those of the steps before.
         """
         count, examples = global_batch // of, len(self.train)
-        parts, part, first = 1, 0, step * global_batch + share * count
+        parts, part, first = 1, 0, ahead + step * global_batch + share * count
         if sampler == "per_worker":
             parts, part, first = of, share, step * count
         end, found = first + count, list[tuple[int, np.ndarray]]()

@@ -27,9 +27,7 @@ from torch.nn.utils import vector_to_parameters
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
-from course_lib.strategies.precision import LossScale
 from course_lib.strategies.torch.memory import bytes_of
-from course_lib.strategies.torch.optimizer import Optimizer
 from course_lib.strategies.torch.steps import (
     TIMEOUT,
     TorchStep,
@@ -55,14 +53,13 @@ def worker(task: Task) -> dict[str, Any]:
     model = central if device.type == "cpu" else model_of(task)
     step = TorchStep(task, central, device=device)
     step.replica = model
-    step.optimizer = Optimizer(task.spec, [parameters])  # in the memory that all replicas read
+    step.parameters = [parameters] if first else []  # in the memory that all replicas read
     if first:  # what is shared is counted once
         step.census.note(exchange=slots.nbytes)
     else:
         step.census.note(parameters=bytes_of(model.parameters()) if model is not central else 0)
     while step.begin():
         fetch(model, central)
-        step.scale.value = scale.item()  # of the loss, as worker:0 has set it
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
@@ -80,6 +77,7 @@ def worker(task: Task) -> dict[str, Any]:
             with step.waiting():
                 meet("the gradients of all workers")
                 meet("the update by worker:0")
+            step.scale.value = scale.item()  # of the loss, as worker:0 has set it
         step.done(loss.item() if first else None)  # only worker:0 knows the mean loss
     return step.result() if first else {"digest": digest(step.weights())}
 
@@ -96,7 +94,6 @@ def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
     slots = shared(task, "slots", task.spec.workers * (1 + count))
     scale = shared(task, "scale", 1)
     move(central, parameters, fill=task.index == 0)
-    scale.fill_(LossScale(task.spec).value)
     meet("all workers to map the shared memory")
     if task.index == 0:  # all have mapped the files, and need their names no longer
         for name in ("parameters", "slots", "scale"):

@@ -22,13 +22,17 @@ class Optimizer(optimizers.Optimizer):
         self.tensors = list(tensors)
         self.state: list[list[torch.Tensor]] = []  # for each of the tensors, from the first update
 
+    def begin(self) -> None:
+        """Make the state as it is before the first update: zeros."""
+        count = optimizers.STATE[self.spec.optimizer]
+        self.state = [[torch.zeros_like(each) for _ in range(count)] for each in self.tensors]
+
     @torch.no_grad()
     def apply(self, gradients: Iterable[torch.Tensor], step: int, updates: int) -> None:
         """Update the tensors by their gradients in a step, after so many `updates` before."""
         rate, corrections = float(self.rates[step]), self.corrections(updates + 1)
         if not self.state:
-            count = optimizers.STATE[self.spec.optimizer]
-            self.state = [[torch.zeros_like(each) for _ in range(count)] for each in self.tensors]
+            self.begin()
         for tensor, gradient, state in zip(self.tensors, gradients, self.state, strict=True):
             if not state:
                 tensor.sub_(gradient, alpha=rate)  # sgd, without a tensor in between

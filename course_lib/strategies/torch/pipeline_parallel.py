@@ -166,5 +166,4 @@ class Stage(PipelineStage):
 
     def _tell(self) -> None:
         step = self.step
-        samples = (step.number + 1) * step.spec.batch
-        step.task.metric("activations", sum(self.kept.values()), step.number, samples)
+        step.task.metric("activations", sum(self.kept.values()), step.number, step.samples)

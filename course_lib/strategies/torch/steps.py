@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch.nn.utils import get_total_norm
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.steps import TrainingStep, fastest
+from course_lib.strategies.torch import checkpoints
 from course_lib.strategies.torch.device_clock import DeviceClock
 from course_lib.strategies.torch.device_time import Layers
 from course_lib.strategies.torch.memory import bytes_of, counted, local
@@ -380,6 +382,12 @@ class TorchStep(TrainingStep):
     def optimizer(self) -> Optimizer:
         """The optimizer of what this process holds of the model's parameters."""
         return Optimizer(self.spec, [local(each).detach() for each in self.parameters])
+
+    def save_state(self, part: Path) -> None:
+        checkpoints.save(self, part)
+
+    def load_state(self, part: Path) -> None:
+        checkpoints.load(self, part)
 
     def variables_on(self) -> dict[str, int]:
         return bytes_on(map(local, self.model.parameters()))

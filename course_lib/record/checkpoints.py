@@ -1,0 +1,202 @@
+"""Checkpoints: what a run can go on from when its tasks are gone. In its directory, `checkpoints/`:
+
+    step-000040/worker-0/            a part: whatever files the framework writes
+    step-000040/worker-0/manifest.json
+    step-000040.1/worker-0/ ...      of the same step, by tasks that had been started again once
+
+It holds what the next step depends on: the parameters, also those that are not trained; buffers,
+such as the statistics of batch normalisation, of each replica; the optimizer's state; the loss
+scale; how many steps, updates and examples there were. Nothing else is needed, because the order of
+the examples and the random numbers of a step follow from the run's seed and the number of the step.
+So a run that goes on from a checkpoint ends with the same bits as one that was never disturbed.
+
+A crash may come at any byte. Therefore a task first writes all its files, then the manifest: with
+the size and the SHA-256 of each of them, under another name, which it changes once all is on the
+disk. A part without a manifest does not exist. A manifest names all parts of its checkpoint. As
+long as one is missing, or a file is not as its manifest says, the checkpoint cannot be used, and
+the one before it is. The last two that are complete are kept.
+
+Where all tasks hold the same, or write their shards together, the part of one task is all. Where
+each task writes on its own, each leaves a part, and no task waits for another.
+
+Read a checkpoint only if you trust whoever wrote it: PyTorch's has a pickled index.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from course_lib.record.rundir import RunDir, folder_name
+
+KEPT = 2
+MANIFEST = "manifest.json"
+
+
+class Stamp(NamedTuple):
+    """What tells whether a file is still as it was written: its size in bytes, its SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(BaseModel, frozen=True):
+    """What a part of a checkpoint says of itself.
+
+    `numbers`: how many `samples` and `updates` there were, the loss scale, and whatever else the
+    strategy counts. `facts`: of the run, and of its model and data; who goes on from here must have
+    the same. `parts`: the folders of all parts. `at`: Unix time.
+    """
+
+    step: int
+    numbers: dict[str, int | float]
+    facts: dict[str, Any]
+    parts: tuple[str, ...]
+    files: dict[str, Stamp]
+    at: float
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in the directory `path`, after so many `steps`; its `parts` by folder; and the
+    `problem` that it cannot be used for, "" if there is none.
+    """
+
+    path: Path
+    steps: int
+    parts: Mapping[str, Manifest]
+    problem: str
+
+    @property
+    def bytes(self) -> int:
+        stamps = (stamp for part in self.parts.values() for stamp in part.files.values())
+        return sum(stamp.bytes for stamp in stamps)
+
+    @property
+    def at(self) -> float:
+        """When it was complete, in Unix time; 0 if nothing of it is."""
+        return max((part.at for part in self.parts.values()), default=0.0)
+
+    def part(self, task: str) -> tuple[Path, Manifest]:
+        """The part of a task, in its folder; that of the first one if it has none of its own."""
+        name = folder_name(task) if folder_name(task) in self.parts else min(self.parts)
+        return self.path / name, self.parts[name]
+
+    def __str__(self) -> str:
+        when = time.strftime("%H:%M:%S", time.localtime(self.at)) if self.at else "never"
+        state = self.problem or "complete"
+        return f"step {self.steps}: {state}, {self.bytes:,} bytes, written at {when}"
+
+    __repr__ = __str__
+
+
+def part_of(files: RunDir, task: str, steps: int, attempt: int = 0) -> Path:
+    """The folder into which a task writes its part of the checkpoint after so many `steps`."""
+    again = f".{attempt}" if attempt else ""
+    path = files.checkpoints / f"step-{steps:06}{again}" / folder_name(task)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def seal(
+    part: Path,
+    step: int,
+    numbers: Mapping[str, float],
+    facts: Mapping[str, Any],
+    tasks: Sequence[str],
+) -> None:
+    """Leave the manifest of a part whose files are all written: from now on the part exists.
+
+    `tasks`: those whose parts make up the checkpoint. Checkpoints that are not needed any more are
+    removed.
+    """
+    written = sorted(path for path in part.rglob("*") if path.is_file())
+    manifest = Manifest(
+        step=step,
+        numbers=dict(numbers),
+        facts=dict(facts),
+        parts=tuple(map(folder_name, tasks)),
+        files={str(path.relative_to(part)): stamp(path, to_disk=True) for path in written},
+        at=time.time(),
+    )
+    draft = part / "manifest.draft"
+    draft.write_text(manifest.model_dump_json(indent=1))
+    stamp(draft, to_disk=True)
+    draft.rename(part / MANIFEST)
+    for folder in (part, part.parent, part.parent.parent):  # the names in them are on the disk too
+        descriptor = os.open(folder, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    _make_room(part.parent.parent)
+
+
+def stamp(path: Path, to_disk: bool = False) -> Stamp:
+    """Of a file; with `to_disk`, once the disk has it."""
+    with path.open("rb") as file:
+        if to_disk:
+            os.fsync(file.fileno())
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        return Stamp(file.tell(), found)
+
+
+def found(files: RunDir) -> list[Checkpoint]:
+    """All checkpoints of a run, oldest first, also those that cannot be used."""
+    return [_read(path) for path in _paths(files.checkpoints)]
+
+
+def latest(files: RunDir) -> Checkpoint | None:
+    """The last checkpoint of a run that can be used."""
+    newest_first = map(_read, reversed(_paths(files.checkpoints)))
+    return next((each for each in newest_first if not each.problem), None)
+
+
+def _paths(folder: Path) -> list[Path]:
+    def order(path: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", path.name)]
+
+    return sorted((p for p in folder.glob("step-*") if p.is_dir() and order(p)), key=order)
+
+
+def _read(path: Path) -> Checkpoint:
+    """The checkpoint in a directory, all its files compared with their stamps."""
+    parts, problem = _parts(path)
+    for name, part in parts.items():
+        for file, kept in part.files.items():
+            there = path / name / file
+            if not there.is_file():
+                problem = problem or f"{name}/{file} is missing"
+            elif not problem and stamp(there) != kept:
+                problem = f"{name}/{file} is damaged: it is not as it was written"
+    return Checkpoint(path, int(re.findall(r"\d+", path.name)[0]), parts, problem)
+
+
+def _parts(path: Path) -> tuple[dict[str, Manifest], str]:
+    """The parts that are there, by folder, and why they are no checkpoint, "" if they are one."""
+    parts: dict[str, Manifest] = {}
+    for file in sorted(path.glob(f"*/{MANIFEST}")):
+        try:
+            parts[file.parent.name] = Manifest.model_validate_json(file.read_bytes())
+        except (OSError, ValueError):
+            return parts, f"{file.parent.name}/{MANIFEST} is damaged"
+    missing = {name for part in parts.values() for name in part.parts} - parts.keys()
+    if missing or not parts:
+        who = ", ".join(sorted(missing)) or "it"
+        return parts, f"it was not finished: {who} has no {MANIFEST}"
+    return parts, ""
+
+
+def _make_room(folder: Path) -> None:
+    """Remove what is older than the last complete checkpoints of a run."""
+    paths = _paths(folder)
+    kept = [path for path in paths if not _parts(path)[1]][-KEPT:]
+    for path in paths[: paths.index(kept[0])] if len(kept) == KEPT else ():
+        for manifest in path.glob(f"*/{MANIFEST}"):
+            manifest.unlink(missing_ok=True)  # first, so that it never looks damaged
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""Checkpoints of a training step, the same in both frameworks: when one is due, what is counted in
+it, and who may go on from it. What they hold, and how they lie in the directory of a run: see
+`record/checkpoints.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from course_lib import workloads
+from course_lib.errors import LockstepError, SpecError
+from course_lib.record import checkpoints
+from course_lib.record.checkpoints import Checkpoint
+from course_lib.record.rundir import Plan, Reason, RunDir
+from course_lib.spec import RunSpec
+
+if TYPE_CHECKING:
+    from course_lib.strategies.steps import TrainingStep
+
+SAME = (
+    "strategy",
+    "framework",
+    "workload",
+    "optimizer",
+    "precision",
+    "seed",
+    "sampler",
+    "workers",
+    "replicas",
+    "ps",
+    "global_batch",
+)
+"""The fields of `RunSpec` that a run shares with the one it goes on from, beside those of its
+workload. Others, such as the learning rate, may differ."""
+
+
+def save(step: TrainingStep) -> None:
+    """Leave a checkpoint of the state after this step.
+
+    All tasks call it, as they may write together; those among the `writers` leave a part each.
+    """
+    task, steps = step.task, step.number + 1
+    writes = task.name in step.writers
+    whose = task.name if writes else step.writers[0]
+    part = checkpoints.part_of(task.files, whose, steps, task.attempt)
+    step.save_state(part)
+    if writes:
+        numbers = {"samples": step.samples, "updates": step.updates, **step.scale.state}
+        checkpoints.seal(part, steps, numbers, facts_of(step.spec), step.writers)
+
+
+def due(spec: RunSpec, steps: int) -> bool:
+    """Whether a checkpoint is left once so many steps are done: after every `checkpoint_every`, and
+    after the last.
+    """
+    every = spec.checkpoint_every
+    return every > 0 and (steps % every == 0 or steps == spec.steps)
+
+
+def restore(step: TrainingStep) -> None:
+    """Go back to the last checkpoint, if there is one to go on from (`latest`)."""
+    if found := latest(step.task.files, step.spec):
+        part, manifest = found.part(step.task.name)
+        numbers = manifest.numbers
+        step.number, step.updates = found.steps - 1, int(numbers["updates"])
+        step.ahead = int(numbers["samples"]) - found.steps * step.spec.batch
+        step.scale.state = numbers
+        step.load_state(part)
+
+
+def latest(files: RunDir, spec: RunSpec) -> Checkpoint | None:
+    """The checkpoint that a run goes on from: its own last one, once its tasks were started again,
+    else the last one of the run that it resumes. Raises `LockstepError` if that has none any more.
+    """
+    found = checkpoints.latest(files)
+    if found or not spec.resume:
+        return found
+    if not (found := checkpoints.latest(RunDir(spec.resume))):
+        raise LockstepError(f"the run in {spec.resume} has no checkpoint any more to resume from")
+    return found
+
+
+def facts_of(spec: RunSpec) -> dict[str, Any]:
+    """What a run and those that go on from its checkpoints have in common."""
+    workload = workloads.load(spec)
+    sketch = workload.sketch_in(spec.framework, spec.precision)
+    fields = {name: getattr(spec, name) for name in (*SAME, *workloads.fields(spec.workload))}
+    counts = {"trained parameters": sketch and sketch.parameters, "examples": len(workload.train)}
+    return fields | {name: count for name, count in counts.items() if count}
+
+
+def resumed(spec: RunSpec, plan: Plan) -> Plan:
+    """The plan of a run whose model is known, with the checkpoint that it goes on from, if it does.
+
+    Raises `SpecError` if there is none, or if it is that of a run which is not alike.
+    """
+    if not (path := spec.resume):
+        return plan
+    if not RunDir(path).holds_run:
+        raise SpecError("resume", str(path), "there is no run: name the directory of another run")
+    found = checkpoints.found(RunDir(path))
+    usable = [each for each in found if not each.problem]
+    problems = "; ".join(f"step {each.steps}: {each.problem}" for each in found if each.problem)
+    if not usable:
+        why = f"none of its checkpoints can be used ({problems})" if found else "it has none"
+        raise SpecError("resume", str(path), f"{why}: name a run with checkpoint_every=50 or so")
+    manifest = next(iter(usable[-1].parts.values()))
+    ours, theirs = facts_of(spec), manifest.facts
+    for name in (name for name in theirs if name in ours and ours[name] != theirs[name]):
+        text = f"the checkpoint of step {manifest.step} in {path} has {theirs[name]!r}"
+        if name in RunSpec.model_fields:
+            raise SpecError(name, ours[name], f"{text}: set the same, or leave resume out")
+        text = f"{text} {name}, this one has {ours[name]!r}: take the same, or leave resume out"
+        raise SpecError("workload", spec.workload, text)
+    if manifest.step >= spec.steps:
+        raise SpecError("steps", spec.steps, f"{manifest.step} are done in {path}: set more")
+    unused = f" Not used: {problems}." if problems else ""
+    why = f"It goes on from the last checkpoint in {path}.{unused}"
+    reasons = (*plan.reasons, Reason("resume", f"step {manifest.step}", why))
+    return plan.model_copy(update={"resumed_from": manifest.step, "reasons": reasons})

@@ -1,0 +1,62 @@
+"""How a PyTorch run saves what it goes on from: with `torch.distributed.checkpoint` (DCP).
+
+All tasks give DCP what they hold, by name. Of what several hold, one writes it, and what is a shard
+of a DTensor is known as that piece of the whole. So it can be read by other shards as well.
+"""
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from course_lib.strategies.torch.steps import TorchStep
+
+
+def state_of(step: "TorchStep") -> dict[str, Any]:
+    """All tensors of this task that its next step depends on, by name: those of the model, the
+    optimizer's state of each parameter, and the buffers of this replica.
+    """
+    mine = set(map(id, [*step.model.parameters(), *step.model.buffers()]))
+    whole = step.workloads_model
+    names = {id(each): name for name, each in whole.named_parameters() if id(each) in mine}
+    found = {f"model.{names[id(each)]}": each.detach() for each in step.model.parameters()}
+    for name, buffer in whole.named_buffers():
+        if id(buffer) in mine:
+            found[f"{step.task.name}.{name}"] = buffer
+    states = step.optimizer.state  # there is none before the first update
+    for n, (parameter, state) in enumerate(zip(step.parameters, states, strict=bool(states))):
+        name = names.get(id(parameter), n)
+        for k, tensor in enumerate(state):
+            found[f"optimizer.{name}.{k}"] = as_held(parameter, tensor)
+    return found
+
+
+def as_held(parameter: Any, state: Any) -> Any:
+    """The optimizer's state of a parameter: a shard of a DTensor, if that is one."""
+    if not isinstance(parameter, DTensor):
+        return state
+    shape, stride = parameter.shape, parameter.stride()
+    how = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(state, *how, run_check=False, shape=shape, stride=stride)
+
+
+def save(step: "TorchStep", part: Path) -> None:
+    """Write the state of all tasks into one folder; all call it together."""
+    alone = not dist.is_initialized()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # alone, it says
+        writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
+        dcp.save(state_of(step), storage_writer=writer, no_dist=alone)
+
+
+def load(step: "TorchStep", part: Path) -> None:
+    """Read the state into the tensors that hold it; each task by itself."""
+    if step.updates:
+        step.optimizer.begin()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        dcp.load(state_of(step), checkpoint_id=part, no_dist=True)
