@@ -148,9 +148,8 @@ def test_a_hundred_kills_during_a_save_lose_no_checkpoint(tmp_path: Path) -> Non
 
 
 def spec_of(**fields: Any) -> RunSpec:
-    return catalog.spec_for(
-        "multi_worker_mirrored", **{"framework": "torch", "steps": 100, **fields}
-    )
+    usual = {"framework": "torch", "steps": 100}
+    return catalog.spec_for("multi_worker_mirrored", **usual | fields)
 
 
 def run_with(path: Path, spec: RunSpec, *steps: int) -> Path:
