@@ -126,14 +126,10 @@ def seal(
         files={str(path.relative_to(part)): stamp(path, to_disk=True) for path in written},
         at=time.time(),
     )
-    draft = part / "manifest.draft"
+    draft = part.with_suffix(".draft")
     draft.write_text(manifest.model_dump_json(indent=1))
     stamp(draft, to_disk=True)
     draft.rename(part / MANIFEST)
-    for folder in (part, part.parent, part.parent.parent):  # the names in them are on the disk too
-        descriptor = os.open(folder, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
     _make_room(part.parent.parent)
 
 

@@ -1,7 +1,7 @@
 """How a PyTorch run saves what it goes on from: with `torch.distributed.checkpoint` (DCP).
 
-All tasks give DCP what they hold, by name. Of what several hold, one writes it, and what is a shard
-of a DTensor is known as that piece of the whole. So it can be read by other shards as well.
+All tasks give DCP what they hold, by name. What several hold, the first of them writes; a shard of
+a DTensor is known as that piece of the whole. So it can be read by other shards as well.
 """
 
 import warnings
@@ -50,7 +50,8 @@ def save(step: "TorchStep", part: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # alone, it says
         writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
-        dcp.save(state_of(step), storage_writer=writer, no_dist=alone)
+        planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        dcp.save(state_of(step), storage_writer=writer, planner=planner, no_dist=alone)
 
 
 def load(step: "TorchStep", part: Path) -> None:
