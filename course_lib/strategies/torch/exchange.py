@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from course_lib.strategies import saving
 from course_lib.strategies.torch.steps import TorchStep
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
@@ -44,6 +46,20 @@ class LossAmongGradients(torch.nn.Module):
         assert self.zero.grad is not None
         loss, self.zero.grad = self.zero.grad.item(), None
         return loss
+
+
+def lay_out(ddp: Any, step: TorchStep) -> None:
+    """If the run goes on from a checkpoint, let DDP lay out its buckets as it had before.
+
+    It does so in its first backward pass, in which all gradients are one bucket. Which gradients
+    lie in a bucket, and where, decides in which order the workers' values are added up, and so the
+    last bits of the sums. Here that first pass is made in advance, and its gradients are dropped.
+    To be called before the hook is registered.
+    """
+    if saving.latest(step.task.files, step.spec):
+        inputs, targets = step.tensors(np.arange(step.spec.per_worker_batch))
+        step.mixed(ddp)(inputs, targets).backward()
+        ddp.zero_grad(set_to_none=True)
 
 
 def averaging(step: TorchStep) -> Hook:

@@ -40,7 +40,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.exchange import LossAmongGradients, averaging
+from course_lib.strategies.torch.exchange import LossAmongGradients, averaging, lay_out
 from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, trained
 
 
@@ -82,6 +82,7 @@ def worker(task: Task) -> dict[str, Any]:
         gradient_as_bucket_view=True,
         forward_sync_buffers=False,
     )
+    lay_out(ddp, step)  # where a run goes on from a checkpoint, in the same buckets
     ddp.register_comm_hook(None, averaging(step))  # DDP's all-reduce, or ours, with its times
     while step.begin():
         inputs, targets = step.read(task.index, task.spec.workers)
