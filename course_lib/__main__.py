@@ -57,7 +57,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if stalled.stopping:
             _fail(stalled, 1)
         waited = "; ".join(f"{task} {last}" for task, last in stalled.waiting_for.items())
-        _fail(f"not over after {stalled.seconds:g} s (--timeout), so it was stopped: {waited}", 1)
+        why = f"not over after {stalled.seconds:g} s (--timeout)"
+        if stalled.standing:
+            why = f"has stood still for {stalled.seconds:.1f} s"
+        _fail(f"{why}, so it was stopped: {waited}", 1)
     except LockstepError as error:
         _fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):

@@ -86,26 +86,40 @@ class StartTimeout(LockstepError):
 
 
 class Stalled(LockstepError):
-    """A wait ran out. Fields: `waiting_for` (task -> what it does, such as "waits for ps:0 (in step
-    3)"), `seconds`, and `stopping`: whether the run had been told to stop. If not, it goes on.
+    """A wait ran out, or is in vain. Fields: `waiting_for` (task -> what it does, such as "waits
+    for ps:0 (in step 3)"; whoever is the cause comes first) and `seconds`.
+
+    `standing`: the run has stood still for so long and will not go on by itself; `cure`: what to do
+    then, if no task's words say so. `stopping`: the run had been told to stop. If not, it is left
+    as it is.
     """
 
     def __init__(
-        self, waiting_for: Mapping[str, str], seconds: float, stopping: bool = False
+        self,
+        waiting_for: Mapping[str, str],
+        seconds: float,
+        stopping: bool = False,
+        standing: bool = False,
+        cure: str = "",
     ) -> None:
         self.waiting_for, self.seconds, self.stopping = dict(waiting_for), seconds, stopping
+        self.standing = standing
+        who = "; ".join(clauses(self.waiting_for))
+        if standing:
+            still = f"the run has stood still for {seconds:.1f} s: {who}"
+            super().__init__(f"{still}. {cure or 'It goes on when that is over'}; stop() ends it.")
+            return
         what = "a run that was told to stop is not over" if stopping else "the run is not over"
         cure = "Wait longer with wait(timeout=...), or end it with stop()."
         if stopping:
             cure = "Call stop(timeout=...) to wait longer."
-        who = "; ".join(_clauses(self.waiting_for))
         super().__init__(f"after {seconds:.1f} s {what}{f': {who}' if who else ''}. {cure}")
 
 
-_PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were"}
+_PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were", "calls": "call"}
 
 
-def _clauses(waiting_for: Mapping[str, str]) -> list[str]:
+def clauses(waiting_for: Mapping[str, str]) -> list[str]:
     """One clause for all tasks that do the same, in whatever step: "worker:0 and worker:1 wait for
     worker:2 (in steps 14 and 15)".
     """

@@ -5,6 +5,7 @@ importing early, threads, and a cluster's addresses.
 import importlib
 import json
 import os
+import pkgutil
 import sys
 
 from course_lib.cluster.task import Task
@@ -88,3 +89,5 @@ def prepare(task: Task) -> None:
         import torch
 
         torch.set_num_threads(task.threads)
+        if task.spec.strategy == "custom":
+            pkgutil.resolve_name("course_lib.strategies.torch.calls:watch")(task)

@@ -21,6 +21,7 @@ from course_lib.cluster.injected import Faults
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task, clock
 from course_lib.jitter import Jitter
+from course_lib.record.beats import Beats
 from course_lib.record.events import Recorder
 from course_lib.record.rundir import RunDir, TaskError
 from course_lib.workloads import Workload
@@ -83,6 +84,7 @@ def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:
         slow_factor=spec.slow.get(name, 1.0),
         jitter=Jitter.of(spec.jitter_of(name)),
         schedule=files.schedule(),
+        beat=Beats(files.beats, files.spec.tasks).writer(name),
     )
     sys.path[:] = facts.sys_path
     if Path(facts.cwd).is_dir():

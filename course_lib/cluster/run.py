@@ -90,6 +90,7 @@ class Run:
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
         self.state = "starting"
         self._trace = Trace(files=files)
+        self._lookout = waiting.Lookout(files, self._trace, self.tasks)
         self._summarize, self._origin = ready.summarize, origin
         self._error: LockstepError | None = None
         self._result: Any = None
@@ -114,11 +115,13 @@ class Run:
         """Wait until the run is over and return it.
 
         Raises what ended it, if that was a failure: `TaskFailed`, `StartTimeout`. Raises `Stalled`
-        after `timeout` seconds, and names who was waited for; the run goes on then, as it does when
-        the cell is interrupted: `KeyboardInterrupt` says how to end it.
+        after `timeout` seconds, or as soon as the run stands still for good, and names who is
+        waited for; the run is left as it is then, as it is when the cell is interrupted:
+        `KeyboardInterrupt` says how to end it.
         """
-        if not self._await(self._over, timeout):
-            raise Stalled(self.waiting_for(), timeout)
+        if not self._await(self._over, timeout, self._raise_if_standing):
+            still = self.standstill()
+            raise Stalled(still.does if still else self.waiting_for(), timeout)
         self._raise_error()
         return self
 
@@ -153,10 +156,11 @@ class Run:
         `handle`: what cures are to call the run.
         """
         starting = dict.fromkeys(self._tasks("starting"), _STARTING)
-        now = clock() - self._origin
-        return starting | waiting.describe(
-            self.trace, self.spec, self._tasks("running"), now, handle
-        )
+        return starting | self._lookout.look(handle=handle).describe()
+
+    def standstill(self) -> waiting.Standstill | None:
+        """Why nobody in the run has moved for a second or longer; None while somebody may."""
+        return self._lookout.standstill()
 
     def kill(self, task: str) -> None:
         """Kill a task's process with SIGKILL, as a crash or a pulled plug would."""
@@ -279,8 +283,16 @@ class Run:
         """The tasks in one of these states."""
         return [task for task, state in self.tasks.items() if state in states]
 
-    def _await(self, event: threading.Event, timeout: float) -> bool:
-        """Wait for an event, and warn of refused orders meanwhile; return whether it came."""
+    def _raise_if_standing(self) -> None:
+        if (still := self.standstill()) and still.certain:
+            raise Stalled(still.does, still.seconds, standing=True, cure=still.cure)
+
+    def _await(
+        self, event: threading.Event, timeout: float, look: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Wait for an event, and warn of refused orders and `look` meanwhile; return whether it
+        came.
+        """
         deadline = clock() + timeout
         with interrupt_explained("run", "Run.going()[-1].stop()", self._held):
             # short waits, so that an interrupt is noticed
@@ -288,6 +300,7 @@ class Run:
                 self._warn()
                 if clock() >= deadline:
                     break
+                look()
         self._warn()
         return came
 
@@ -350,8 +363,7 @@ class Run:
             for message in self._receive(channel):
                 match message:
                     case {"over": "failed"}:
-                        trace = self.trace
-                        raise first_failure(self.files, trace, waiting.paused(trace, self.spec))
+                        raise self._lookout.named(first_failure(self.files, self.trace))
                     case {"over": str(outcome)}:
                         return outcome
                     case {"unavailable": [what, why, cure]}:

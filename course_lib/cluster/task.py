@@ -60,6 +60,8 @@ class Task:
     at_fault: Callable[[int], None] = field(default=lambda step: None, init=False, repr=False)
     """Called when a step begins at which a fault is due; returns once that has happened."""
     _faults: list[int] = field(default_factory=list, init=False, repr=False)  # their steps
+    beat: Callable[..., None] = field(default=lambda *beat: None, repr=False)
+    doing: str = field(default="", init=False)
     _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _watched: bool = field(default=False, init=False, repr=False)
 
@@ -125,12 +127,20 @@ class Task:
         )
 
     def begin(self, step: int) -> None:
-        """Go on to a step; its delays are drawn anew. If a fault is due, it happens first."""
+        """Go on to a step, which begins with reading; its delays are drawn anew. If a fault is due,
+        it happens first.
+        """
         self.step, self._drawn = step, None
+        self.enter("read")
         if self._faults and step >= self._faults[0]:
             self._faults = [later for later in self._faults if later > step]
             self.recorder.flush()  # so that a kill takes none of what was done before
             self.at_fault(step)
+
+    def enter(self, what: str) -> None:
+        """Say what this task does from now on, for those who wait for it (`record/beats.py`)."""
+        self.doing = what
+        self.beat(-1 if self.step is None else self.step, what, clock())
 
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:
@@ -138,10 +148,12 @@ class Task:
         if step != self.step:
             self.begin(step)
         start = clock()
+        self.enter(what)
         try:
             yield
         finally:
             self.recorder.add(Phase(self.name, step, what, start, clock()))
+        self.enter("")  # but after an error the beat says what it was in
 
     def record(self, what: str, step: int, start: float, end: float) -> None:
         """Record a phase whose times were taken elsewhere, such as inside a TensorFlow graph."""

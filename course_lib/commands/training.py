@@ -76,6 +76,8 @@ def follow(run: Run, timeout: float) -> None:
                 run.wait(0.25)
                 return
             except Stalled as stalled:
+                if stalled.standing:
+                    raise
                 if time.monotonic() >= deadline:
                     raise Stalled(stalled.waiting_for, timeout) from None
                 digest.look(run.trace)

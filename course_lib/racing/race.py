@@ -177,9 +177,9 @@ class Race:
         """Wait until all runs are over and return the race.
 
         An entrant that fails does not stop the others. Once all are over, raises the error of the
-        first entrant, in the order given, that failed. After `timeout` seconds raises `Stalled`,
-        which names the tasks that were waited for; the race then goes on, as it does after an
-        interrupt.
+        first entrant, in the order given, that failed. After `timeout` seconds, or once all runs
+        stand still for good, raises `Stalled`, which names the tasks that were waited for; the race
+        then goes on, as it does after an interrupt.
         """
         deadline = clock() + timeout
         with interrupt_explained("race", "[run.stop() for run in Run.going()]", self._held):
@@ -187,6 +187,11 @@ class Race:
             while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):
                 if clock() >= deadline:
                     raise Stalled(self._busy(), timeout)
+                going = [run for run in self.runs.values() if run.state in ACTIVE]
+                still = [found for run in going if (found := run.standstill()) and found.certain]
+                if going and len(still) == len(going):
+                    seconds = min(found.seconds for found in still)
+                    raise Stalled(self._busy(), seconds, standing=True)
         for label, run in self.runs.items():
             try:
                 run.wait(0)

@@ -13,9 +13,9 @@ belongs to the exchange and the strategies, what lies inside `line/` to races.
     checkpoints/step-000040/            what a run can go on from, see `checkpoints.py`
     line/                               in a race: who has come to the starting line
 
-While the run goes on there are also `meetings/`, where its tasks find each other, and a folder for
-temporary files in that of each task. All files but weights and checkpoints are small, and all but
-the pickles can be read without this library.
+While the run goes on there are also `beats`, which say what each task is in, `meetings/`, where its
+tasks find each other, and a folder for temporary files in that of each task. All files but weights
+and checkpoints are small, and all but the pickles can be read without this library.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class RunDir:
         self.meetings = self.path / "meetings"
         self.wires = self.meetings / "wires"
         self.line = self.path / "line"
+        self.beats = self.path / "beats"
         self.workload = self.path / "workload"
         self.checkpoints = self.path / "checkpoints"
 
@@ -299,6 +300,7 @@ class RunDir:
         """Remove what is needed only while the run goes on."""
         for path in (*self.path.glob("tasks/*/tmp"), self.meetings, self.workload):
             shutil.rmtree(path, ignore_errors=True)
+        self.beats.unlink(missing_ok=True)
 
     def goes_on(self) -> bool:
         """Whether the run still has tasks. The supervisor removes their temporary folders when the

@@ -2,7 +2,6 @@
 process started the run.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +66,9 @@ class SavedRun(RunDir):
         raise LockstepError(f"the run has no result: it is {self.state}")
 
 
-def first_failure(run: RunDir, trace: Trace, paused: Sequence[str] = ()) -> TaskFailed:
+def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
     """The first failure of a run, which caused all others. It is found among the errors that tasks
-    left and the deaths that the supervisor saw. `paused`: tasks that are named as the cause, if the
-    failed task gave up waiting.
+    left and the deaths that the supervisor saw.
     """
     found = [(e.at - run.facts.origin, e.task, e.step, e.reason, e.traceback) for e in run.errors()]
     for death in trace.all(Lifecycle):
@@ -80,8 +78,6 @@ def first_failure(run: RunDir, trace: Trace, paused: Sequence[str] = ()) -> Task
             found.append((death.at - _NOTICE, death.task, step, death.why, ""))
     nobody = (0.0, "a task", None, "it left no word of why", "")
     _, task, step, reason, traceback = min(found, key=lambda f: f[0], default=nobody)
-    if paused and traceback:
-        reason = f"{' and '.join(paused)} was paused, and {task} gave up waiting. It said: {reason}"
     return TaskFailed(task, step, reason, traceback, run.log_tail(task))
 
 

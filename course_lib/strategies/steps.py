@@ -189,6 +189,7 @@ class TrainingStep(ABC):
         went on beside it (`reduced_beside`), it ends when the last of them begins: by then all
         gradients were there.
         """
+        self.task.enter("compute")
         begun = self._end = self.now()
         self._owed, self._slept = self.task.delay(min(self._busy[part]), part), 0.0
         exchanged = self._exchanged = list[Span]()
@@ -242,8 +243,10 @@ class TrainingStep(ABC):
     @contextlib.contextmanager
     def held_up(self) -> Iterator[Moment]:
         """The block waits for an exchange, and divides the `compute` phase in two."""
-        begun = self.now()
+        begun, before = self.now(), self.task.doing
+        self.task.enter("reduce")
         yield begun
+        self.task.enter(before)
         if self._exchanged is not None:
             self._record("compute", self._end, begun)
             self._end = self.now()
@@ -333,6 +336,7 @@ class TrainingStep(ABC):
 
     def evaluate(self, samples: int) -> None:
         """Record the metric of the model, whose parameters have seen so many examples."""
+        self.task.enter("evaluate")
         value, name = self.workload.measure(self.outputs), self.workload.metric_name
         step = (samples - self.ahead) // self.spec.batch - 1
         self.task.metric(name, value, step, samples)
@@ -346,6 +350,7 @@ class TrainingStep(ABC):
 
         Where each task holds a shard, all tasks must call it together.
         """
+        self.task.enter("evaluate")
         held = self.variables_on(), self.state_on()
         found = outcome(self.task, self.outputs, self.weights(), self.loss, *held)
         first = self.task.index == 0
@@ -361,6 +366,7 @@ class TrainingStep(ABC):
 
     @contextlib.contextmanager
     def _phase(self, what: str) -> Iterator[None]:
+        self.task.enter(what)
         begun = self.now()
         yield
         self._record(what, begun, self.now())

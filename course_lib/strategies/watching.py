@@ -32,8 +32,8 @@ class WatchedLoop:
 
     def begin(self) -> None:
         """The forward pass of a step begins, and with it the emulated device time."""
-        self.go_on("compute")
         self.task.begin(self.number)
+        self.go_on("compute")
         self.task.pace(min(self._busy))
         self._computed = self._since - clock()
 
@@ -49,6 +49,7 @@ class WatchedLoop:
         if self._doing and not short:
             self.task.record(self._doing, self.number, self._since, at)
         self._doing, self._since = doing, at
+        self.task.enter(doing)
 
     def leave_out(self) -> None:
         """What was done since the last phase, such as an evaluation, belongs to no step."""

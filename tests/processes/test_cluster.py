@@ -243,7 +243,8 @@ def test_when_a_task_was_paused_the_failure_of_those_that_waited_says_so() -> No
     with pytest.raises(
         TaskFailed,
         match=(
-            r"worker:0 was paused, and worker:1 gave up waiting\. It said: TimeoutError: no answer"
+            r"worker:0 failed: it was paused, and worker:1 gave up waiting\. It said: TimeoutError:"
+            r" no answer"
         ),
     ):
         run.wait(30)
@@ -350,7 +351,7 @@ def test_workers_of_a_synchronous_run_are_said_to_wait_for_the_one_that_is_pause
         run.pause("worker:2")
         until(
             lambda: (
-                [does.split(" (")[0] for does in run.waiting_for().values()][:2]
+                [does.split(" (")[0] for does in run.waiting_for().values()][1:]
                 == ["waits for worker:2"] * 2
             ),
             "the others to wait",
@@ -359,8 +360,9 @@ def test_workers_of_a_synchronous_run_are_said_to_wait_for_the_one_that_is_pause
             run.wait(0.1)
         # one worker may leave an exchange, and come to the next step, before another
         assert re.search(
-            r"worker:0 and worker:1 wait for worker:2 \(in steps? \d+( and \d+)?\); "
-            r"worker:2 is paused \(run\.resume\(",
+            r"worker:2 is paused \(run\.resume\('worker:2'\) lets it go on\), in .* of step \d+ "
+            r"for .*;"
+            r" worker:0 and worker:1 wait for worker:2 \(in steps? \d+( and \d+)?\)",
             str(caught.value),
         )
         steps = max(p.step for p in run.trace.all(Phase))

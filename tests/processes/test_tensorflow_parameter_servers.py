@@ -304,10 +304,12 @@ def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
     ) as run:
         until(lambda: len(run.trace.all(Update)) > 8, "updates")
         run.pause("worker:1")
+        until(lambda: run.state == "failed", "the patience of the chief to end")
         with pytest.raises(
             TaskFailed,
             match=(
-                r"worker:1 was paused.*no worker has finished its share of a step for 4 s; step \d+"
+                r"worker:1 failed.*: it was paused.*"
+                r"no worker has finished its share of a step for 4 s; step \d+"
                 r" is not complete"
             ),
         ):

@@ -152,8 +152,10 @@ def test_who_waits_in_vain_says_for_whom() -> None:
     ) as run:
         until(lambda: len(run.trace.all(Update)) >= 10, "ten updates")
         run.pause("worker:1")
+        until(lambda: run.state == "failed", "the patience of worker:0 to end")
         says = (
-            r"1 was paused.*ps:0 did not answer the push of step (\d+) by worker:0: .*2000 ms.*"
+            r"worker:1 failed.*: it was paused.*"
+            r"ps:0 did not answer the push of step (\d+) by worker:0: .*2000 ms.*"
             r" last: push of step \1 by worker:0, .*worker:1"
         )
         with pytest.raises(TaskFailed, match=says):

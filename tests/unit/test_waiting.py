@@ -1,12 +1,16 @@
-"""Who waits for whom, as a made-up trace tells it, and how an error says it."""
+"""Who waits for whom, as beats and a made-up trace tell it, and how an error says it."""
 
 import pickle
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from course_lib.cluster.waiting import SILENT, describe
+from course_lib.cluster.waiting import LONG, SILENT, Look, Standstill
 from course_lib.errors import Stalled, StartTimeout
 from course_lib.jitter import Jitter
+from course_lib.record.beats import Beat
+from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Phase
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
@@ -14,51 +18,63 @@ from course_lib.spec import RunSpec
 SPEC = RunSpec(workers=3, hosts=3, framework="torch")
 ALL = ("worker:0", "worker:1", "worker:2")
 END = 12 * 0.1
+REDUCE = Beat(12, "reduce", END)
+PAUSED = Lifecycle("worker:2", "paused", "by pause()", END)
+WAITS = "waits for worker:2 (in step 12)"
 
 
-def steps(task: str, count: int, last: str = "apply") -> list[Event]:
-    """Steps of a tenth of a second, and of the one after them the reading, if that is the `last`
-    thing that a task has done.
-    """
-    done: list[Event] = [
+def steps(task: str) -> list[Event]:
+    """Twelve steps of a tenth of a second."""
+    return [
         Phase(task, n, what, n / 10, n / 10 + 0.1)
-        for n in range(count)
+        for n in range(12)
         for what in ("read", "compute", "reduce", "apply")
     ]
-    return done + (
-        [Phase(task, count, last, count / 10, count / 10 + 0.001)] if last != "apply" else []
-    )
 
 
-def told(now: float, *more: Event) -> dict[str, str]:
-    return describe(
-        Trace([*(e for task in ALL for e in steps(task, 12, "read")), *more]), SPEC, ALL, now
-    )
+def look(
+    now: float, *more: Event, spec: RunSpec = SPEC, handle: str = "run", **beats: Beat
+) -> Look:
+    """Twelve steps of all tasks; all are in the reduction of the next step but those that are given
+    by keyword: `worker_2`.
+    """
+    trace = Trace([*(e for task in spec.tasks for e in steps(task)), *more])
+    inside = {task: beats.get(task.replace(":", "_"), REDUCE) for task in spec.tasks}
+    return Look(Digest.of(spec, trace, over=False), inside, spec.tasks, now, handle)
+
+
+def stands(of: Look, kept: Mapping[str, Any] | None = None) -> Standstill | None:
+    services = ("ps", "worker") if of.digest.spec.chief else ("ps",)
+    return of.standstill(services, kept or dict.fromkeys(of.beats, ()))
 
 
 @pytest.mark.parametrize(
-    ("event", "why"),
+    ("event", "inside", "why"),
     [
         (
-            Lifecycle("worker:2", "paused", "by pause()", END),
-            "is paused (run.resume('worker:2') lets it go on)",
+            PAUSED,
+            "reduce",
+            "is paused (run.resume('worker:2') lets it go on), in reduce of step 12 for 2.0 s",
         ),
         (
             Lifecycle("worker:2", "slowed", "by slow()", END, factor=500),
+            "compute",
             "was slowed to 500 times its time (run.slow('worker:2', 1) ends that)",
         ),
         (
             Lifecycle("host:2", "cut", "by partition()", END),
-            "is on host:2, which is cut off (run.heal(2) joins it again)",
+            "reduce",
+            "is on host:2, which is cut off (run.heal(2) joins it again), in reduce of step 12"
+            " for 2.0 s",
         ),
     ],
     ids=["paused", "slowed", "cut off"],
 )
 def test_who_falls_silent_waits_in_its_step_for_whoever_is_held_up(
-    event: Lifecycle, why: str
+    event: Lifecycle, inside: str, why: str
 ) -> None:
-    waits = "waits for worker:2 (in step 12)"
-    assert told(END + 2 * SILENT, event) == {"worker:0": waits, "worker:1": waits, "worker:2": why}
+    found = look(END + 2 * SILENT, event, worker_2=REDUCE._replace(what=inside)).describe()
+    assert [*found.items()] == [("worker:2", why), ("worker:0", WAITS), ("worker:1", WAITS)]
 
 
 def test_whoever_has_a_long_hiccup_is_waited_for_and_nobody_else() -> None:
@@ -66,22 +82,20 @@ def test_whoever_has_a_long_hiccup_is_waited_for_and_nobody_else() -> None:
     jitter = Jitter.of("one_in:4:5s")
     late = [task for task in ALL if jitter.of_step(11, task, 12)[1]]
     assert late == ["worker:2"]
-    trace = Trace([*(e for task in ALL for e in steps(task, 12, "read"))])
     cure = "run.jitter('worker:2', None) ends that from the next step on"
-    waits = "waits for worker:2 (in step 12)"
-    assert describe(trace, spec, ALL, END + 2 * SILENT) == {
-        "worker:0": waits,
-        "worker:1": waits,
+    it = look(END + 2 * SILENT, spec=spec, worker_2=REDUCE._replace(what="compute"))
+    assert it.describe() == {
+        "worker:0": WAITS,
+        "worker:1": WAITS,
         "worker:2": f"is delayed by 5.0 s of jitter ({cure})",
     }
+    assert stands(it) is None
 
 
 def test_who_goes_on_is_not_said_to_wait_for_a_paused_one() -> None:
-    paused = Lifecycle("worker:2", "paused", "by pause()", END)
-    assert (
-        told(END + SILENT / 2, paused)["worker:0"]
-        == "has finished 'read' of step 12 and nothing since"
-    )
+    it = look(END + SILENT / 2, PAUSED)
+    assert it.describe()["worker:0"] == "is in reduce (in step 12)"
+    assert stands(it) is None
 
 
 def test_what_is_over_holds_nobody_up() -> None:
@@ -89,50 +103,109 @@ def test_what_is_over_holds_nobody_up() -> None:
         Lifecycle("worker:2", "paused", "", 1.0),
         Lifecycle("worker:2", "resumed", "", 1.1),
         Lifecycle("host:2", "cut", "", 1.0),
-    ]
-    undone += [
         Lifecycle("host:2", "healed", "", 1.1),
         Lifecycle("worker:2", "slowed", "by slow()", 1.1, factor=1),
     ]
-    assert set(told(END + 2 * SILENT, *undone).values()) == {
-        "has finished 'read' of step 12 and nothing since"
+    it = look(END + 2 * SILENT, *undone, worker_2=Beat(12, "compute", END))
+    assert it.describe() == {
+        "worker:0": "is in reduce (in step 12)",
+        "worker:1": "is in reduce (in step 12)",
+        "worker:2": "is in compute (in step 12)",
     }
+    assert stands(it) is None
 
 
 def test_a_task_with_long_steps_is_at_work_for_longer() -> None:
-    slow = Trace(
-        [
-            *[Phase("worker:0", n, "compute", 5.0 * n, 5.0 * n + 4) for n in range(4)],
-            Lifecycle("worker:1", "paused", "", 19.0),
-        ]
-    )
-    assert "for worker:1" not in describe(slow, SPEC, ALL, 30.0)["worker:0"]
-    assert describe(slow, SPEC, ALL, 60.0)["worker:0"] == "waits for worker:1 (in step 3)"
+    phases = [Phase("worker:0", n, "compute", 5.0 * n, 5.0 * n + 4) for n in range(4)]
+    trace = Trace([*phases, Lifecycle("worker:1", "paused", "", 19.0)])
+    digest = Digest.of(SPEC, trace, over=False)
+    beats = dict.fromkeys(SPEC.tasks, Beat(4, "compute", 20.0))
+    early, late = (Look(digest, beats, ALL[:2], now) for now in (30.0, 60.0))
+    assert early.describe()["worker:0"] == "is in compute (in step 4)"
+    assert late.describe()["worker:0"] == "waits for worker:1 (in step 4)"
+    assert stands(early) is None
+    assert stands(late) is not None
 
 
 def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_silent() -> None:
     spec = RunSpec(workers=1, ps=1, chief=True)
-    tasks = ("chief:0", "ps:0", "worker:0")
-    trace = Trace([*steps("worker:0", 12, "reduce"), *steps("ps:0", 12)])
-    assert sorted(describe(trace, spec, tasks, 9.0)) == ["chief:0", "worker:0"]
-    trace._add([Lifecycle("ps:0", "paused", "", 1.3)])
-    found = describe(trace, spec, tasks, 9.0, "race.runs['it']")
-    assert found["worker:0"] == "waits for ps:0 (in step 13)"
-    assert found["chief:0"].startswith("waits for ps:0")
-    assert found["ps:0"] == "is paused (race.runs['it'].resume('ps:0') lets it go on)"
+    assert sorted(look(9.0, spec=spec).describe()) == ["chief:0", "worker:0"]
+    paused = Lifecycle("ps:0", "paused", "", 1.3)
+    it = look(9.0, paused, spec=spec, handle="race.runs['it']", ps_0=Beat())
+    assert it.describe() == {
+        "ps:0": "is paused (race.runs['it'].resume('ps:0') lets it go on)",
+        "chief:0": "waits for ps:0 (in step 12)",
+        "worker:0": "waits for ps:0 (in step 12)",
+    }
+    found = stands(it)
+    assert found and (found.culprit, found.certain, found.since) == ("ps:0", True, 1.3)
 
 
-def test_of_tasks_that_record_nothing_nothing_is_made_up() -> None:
-    trace = Trace([Lifecycle("worker:2", "paused", "", 1.0)])
-    assert describe(trace, SPEC, ALL, 99.0)["worker:0"] == "has recorded nothing so far"
+def test_of_tasks_that_say_nothing_nothing_is_made_up() -> None:
+    digest = Digest.of(SPEC, Trace(), over=False)
+    nothing = Look(digest, dict.fromkeys(ALL, Beat()), ALL[:1], 99.0)
+    assert nothing.describe() == {"worker:0": "has recorded nothing so far"}
+
+
+def test_a_run_stands_still_when_all_have_been_silent_for_a_second_and_one_is_held_up() -> None:
+    assert stands(look(END + 2 * SILENT)) is None  # they may be slow
+    assert stands(look(END + 0.9 * SILENT, PAUSED)) is None
+    found = stands(look(END + 1.4, PAUSED))
+    assert found and (found.since, found.culprit, found.certain) == (END, "worker:2", True)
+    assert found.words == (
+        "worker:2 is paused (run.resume('worker:2') lets it go on), in reduce of step 12 for 1.4 s;"
+        " worker:0 and worker:1 wait for worker:2 (in step 12)"
+    )
+
+
+def test_a_pause_that_will_end_as_planned_is_no_standstill_for_certain() -> None:
+    planned = PAUSED._replace(fault="pause worker:2 at step 12 for 4s")
+    found = stands(look(9.0, planned))
+    assert found and found.culprit == "worker:2" and not found.certain
+    found = stands(look(9.0, PAUSED._replace(fault="pause worker:2 at step 12")))
+    assert found and found.certain
+
+
+def test_a_run_in_which_one_goes_on_does_not_stand_still() -> None:
+    assert stands(look(9.0, PAUSED, worker_0=Beat(90, "compute", 8.9))) is None
+    slowed = Lifecycle("worker:0", "slowed", "by slow()", END, factor=500)
+    assert stands(look(9.0, PAUSED, slowed, worker_0=Beat(12, "compute", END))) is None
+
+
+def test_a_run_whose_last_task_is_paused_stands_still() -> None:
+    every = look(9.0, PAUSED)
+    found = stands(Look(every.digest, every.beats, ["worker:2"], 9.0))
+    assert found and [*found.does] == ["worker:2"]
+
+
+def test_ranks_that_call_different_collectives_stand_still_a_second_later() -> None:
+    call = Beat(-1, "all_reduce", 4.0, 7, 0, 0b111, 160, "0", "(10, 4) float32", "train.py:17")
+    other = call._replace(rank=1, what="barrier", since=4.2)
+    kept = {"worker:0": [call], "worker:1": [other], "worker:2": []}
+    inside = {"worker_0": call, "worker_1": other, "worker_2": Beat(-1, "", 4.0)}
+    assert stands(look(5.1, **inside), kept) is None
+    found = stands(look(5.5, **inside), kept)
+    assert found and (found.culprit, found.since, found.certain) == ("worker:1", 4.2, True)
+    assert found.cure.startswith("All ranks of a group must make the same calls")
+
+
+def test_who_computes_for_very_long_is_told_as_what_it_is_and_not_for_certain() -> None:
+    late = REDUCE._replace(what="compute")
+    assert stands(look(END + 0.8 * LONG, worker_1=late)) is None
+    found = stands(look(END + 1.2 * LONG, worker_1=late))
+    assert found and not found.certain
+    assert found.words == (
+        "worker:1 has been in compute of step 12 for 12 s, and its steps usually take 0.1 s;"
+        " worker:0 and worker:2 wait for worker:1 (in step 12)"
+    )
+    lively = Beat(9, "compute", 12.9)
+    assert stands(look(END + 1.2 * LONG, worker_1=late, worker_0=lively)) is None
 
 
 def test_the_error_says_once_what_several_do() -> None:
-    error = Stalled(told(9.0, Lifecycle("worker:2", "paused", "", END)), 5)
-    assert str(error).startswith(
-        "after 5.0 s the run is not over: worker:0 and worker:1 wait for worker:2 (in step 12);"
-        " worker:2 is paused (run.resume('worker:2') "
-    )
+    error = Stalled(look(9.0, PAUSED).describe(), 5)
+    assert str(error).startswith("after 5.0 s the run is not over: worker:2 is paused (run.resume(")
+    assert "; worker:0 and worker:1 wait for worker:2 (in step 12). Wait longer" in str(error)
     some = {
         "worker:0": "waits for worker:3 (in step 9)",
         "worker:1": "waits for worker:3 (in step 10)",
@@ -143,6 +216,18 @@ def test_the_error_says_once_what_several_do() -> None:
         in str(Stalled(some, 5))
     )
     assert str(Stalled({}, 5)).startswith("after 5.0 s the run is not over. ")
+
+
+def test_a_run_that_stands_still_is_told_so_with_the_cure() -> None:
+    paused = {"worker:2": "is paused (run.resume('worker:2') lets it go on)"}
+    error = Stalled(paused, 1.43, standing=True)
+    assert str(error) == (
+        "the run has stood still for 1.4 s: worker:2 is paused (run.resume('worker:2') lets it go"
+        " on). It goes on when that is over; stop() ends it."
+    )
+    assert pickle.loads(pickle.dumps(error)).standing
+    cured = str(Stalled({"worker:0": "calls barrier"}, 2, standing=True, cure="Call it"))
+    assert cured.endswith("worker:0 calls barrier. Call it; stop() ends it.")
 
 
 def test_a_stop_that_stalls_names_who_has_not_ended_and_another_cure() -> None:

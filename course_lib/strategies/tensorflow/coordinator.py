@@ -235,6 +235,7 @@ def _finished(
 ) -> list[Future[Any]]:
     """Wait for any of the pending shares; those that are done."""
     task.begin(min(pending.values())[0])
+    task.enter("wait")
     futures = [*pending, *([beside] if beside and not beside.done() else [])]
     done, _ = wait(futures, PATIENCE, FIRST_COMPLETED)
     if not done:  # nothing wrong if devices are emulated that take so long

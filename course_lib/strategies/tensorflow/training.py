@@ -272,6 +272,7 @@ class ReplicasStep(TrainingStep):
         with self.computing():
             # a call of the tf.function itself would look for what it compiled, in every step
             self._compiled = self._compiled or program.get_concrete_function(inputs, targets)
+            self.task.enter("the graph")
             try:
                 loss, *found = self._compiled(inputs, targets).numpy().tolist()
             except tf.errors.OpError as error:

@@ -75,6 +75,8 @@ def averaging(step: TorchStep) -> Hook:
         share = bucket.buffer().div_(workers)
         mean: Future[torch.Tensor] = Future(devices=[step.device] if share.is_cuda else [])
         full.append((share, mean))
+        if bucket.is_last():  # from here on the backward pass only waits
+            step.task.enter("reduce")
         if step.spec.overlap or bucket.is_last():
             begun = step.now()
             for each in full:

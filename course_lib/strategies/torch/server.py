@@ -233,6 +233,8 @@ class Servers:
         ps and `what` was asked for, if one does not answer.
         """
         text, sent, calls = f"{what} of step {self.step.number}", [], []
+        before = self.task.doing
+        self.task.enter("wait")
         for k, ps in enumerate(self.names):
             its = [value[k] if isinstance(value, list) else value for value in arguments]
             sent += its
@@ -242,6 +244,7 @@ class Servers:
         moved = [each for each in (*sent, *answers) if isinstance(each, (Snapshot, Gradient))]
         self.moved[what] = sum(each.values.nbytes for each in moved)
         self.step.census.note(exchange=sum(self.moved.values()))
+        self.task.enter(before)
         return answers
 
     def _answer(self, ps: str, what: str, future: Future[Any]) -> Any:

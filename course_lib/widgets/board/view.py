@@ -5,7 +5,7 @@ written between ** and **.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -105,6 +105,13 @@ class Side:
             return str(self.run.result)
         except LockstepError as error:
             return str(error).splitlines()[0]
+
+    @property
+    def standing(self) -> str:
+        """Who holds up a run that stands still, in a sentence; empty for one that moves."""
+        look = getattr(self.run, "standstill", None)  # that only a live run has
+        still = look() if look and self.active else None
+        return f"Standing still for {still.seconds:.1f} s: {still.words}." if still else ""
 
     @property
     def idle(self) -> float | None:
@@ -242,18 +249,22 @@ class View:
         return self._outcome(self.goal) if self.over else self._ahead(self.goal)
 
     def detail(self) -> str:
-        """What to know beside the headline: who learns nothing; of a race also its goal, and at
-        the end if it was fair.
+        """What to know beside the headline: who stands still or learns nothing; of a race also its
+        goal, and at the end if it was fair.
         """
-        return " ".join(filter(None, [self.diverged, self.fairness or self._aim()]))
+        standing = self._each(lambda side: side.standing)
+        return " ".join(filter(None, [standing, self.diverged, self.fairness or self._aim()]))
 
     @property
     def diverged(self) -> str:
         """Who learns nothing, as a loss became NaN or a loss scale does not suit, and the cure."""
+        return self._each(lambda side: side.digest.diverged)
+
+    def _each(self, says: Callable[[Side], str]) -> str:
+        """What is to be said of each side, after its label if there are several."""
         alone = len(self.sides) == 1
-        lost = [side for side in self.sides if side.digest.diverged]
-        said = (f"{'' if alone else f'{side.label}: '}{side.digest.diverged}" for side in lost)
-        return " ".join(said)
+        said = [(side.label, text) for side in self.sides if (text := says(side))]
+        return " ".join(text if alone else f"{label}: {text}" for label, text in said)
 
     def _aim(self) -> str:
         """What they race for."""

@@ -1,0 +1,77 @@
+"""Calls of collectives that can never end, as the beats of the ranks show: different calls where
+all must make the same, calls that wait for each other, and calls that wait for a rank that has
+returned.
+
+Ranks match their calls by order: the seventh call in a group is one collective, whatever each rank
+calls there. A message from rank 0 to rank 1 matches by order as well, in the group "0>1".
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from course_lib.record.beats import Beat
+
+CURE = "All ranks of a group must make the same calls in the same order, with the same sizes"
+
+
+def words(call: Beat) -> str:
+    """ "all_reduce of (10, 4) float32 at train.py:17"."""
+    about = f" of {call.about}" if call.about else ""
+    return f"{call.what}{about}{f' at {call.where}' if call.where else ''}"
+
+
+def endless(
+    now: Mapping[str, Beat], calls: Mapping[str, Sequence[Beat]], over: Collection[str] = ()
+) -> dict[str, str]:
+    """Tasks whose call never ends -> what each does, in words; whoever is the cause comes first.
+
+    `now`: what each task is in, in order of the ranks; `calls`: the latest calls of each; `over`:
+    tasks whose function has returned. Empty if each call may end.
+    """
+    inside = {task: beat for task, beat in now.items() if beat.number}
+    for call in inside.values():
+        if found := _different(call, calls):
+            return found
+    tasks = dict(enumerate(now))
+    tasks |= {call.rank: task for task, kept in calls.items() for call in kept}
+    waits = {task: _missing(task, call, tasks, calls) for task, call in inside.items()}
+    stuck = set(waits)
+    while free := {t for t in stuck if not any(m in stuck or m in over for m in waits[t])}:
+        stuck -= free
+    gone = {m: "has returned from its function" for t in stuck for m in waits[t] if m in over}
+    return gone | {
+        task: f"waits for {', '.join(waits[task])} in {words(call)}"
+        for task, call in inside.items()
+        if task in stuck
+    }
+
+
+def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, str]:
+    """The tasks that called something else where one made this call, and all others."""
+    alike: dict[tuple[str, int], dict[str, Beat]] = defaultdict(dict)
+    for task, kept in calls.items():
+        for each in kept:
+            if (each.group, each.number) == (call.group, call.number):
+                alike["" if ">" in each.group else each.what, each.size][task] = each
+    if len(alike) < 2:
+        return {}
+    # the fewest are the cause, and of as many, not those of the lowest rank
+    few, *others = sorted(alike.values(), key=lambda made: (len(made), -_lowest(made)))
+    found = {task: f"calls {words(c)} as number {c.number} of its group" for task, c in few.items()}
+    return found | {t: f"calls {words(c)} instead" for made in others for t, c in made.items()}
+
+
+def _lowest(made: Mapping[str, Beat]) -> int:
+    return min(call.rank for call in made.values())
+
+
+def _missing(
+    task: str, call: Beat, tasks: Mapping[int, str], calls: Mapping[str, Sequence[Beat]]
+) -> list[str]:
+    """The tasks that a call waits for and that have not come to it."""
+    needed = [other for rank, other in tasks.items() if call.members >> rank & 1 and other != task]
+    return [
+        other
+        for other in needed
+        if not any(c.group == call.group and c.number >= call.number for c in calls[other])
+    ]

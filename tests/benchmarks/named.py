@@ -1,0 +1,88 @@
+"""From a signal to the error: one worker of four is killed or stopped from outside. Our error has
+to name it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from course_lib import start
+from course_lib.errors import Stalled, TaskFailed
+from course_lib.network.layout import LOOPBACK, reserve_ports
+from course_lib.record.events import Lifecycle, Phase
+from tests.benchmarks import clusters, timed
+from tests.benchmarks.harness import Aim, Options, Rows, compare
+from tests.helpers import until
+
+WORKERS, VICTIM = 4, 1
+LONGEST = 15.0  # seconds after which a peer is given up: it took more than that
+POLL = 0.005
+
+
+def rows(options: Options) -> Rows:
+    for framework in ("torch", "tensorflow"):
+        clusters.warm(framework)
+        for sent, aim in ((signal.SIGKILL, Aim("shown")), (signal.SIGSTOP, Aim("faster", 3))):
+            yield compare(
+                f"{sent.name} of a worker of {WORKERS} until an error names it, {framework}",
+                "s",
+                partial(ours, framework, sent),
+                (
+                    f"plain {framework} until any error, {LONGEST:g} s if there is none by then",
+                    partial(plain, framework, sent, options),
+                ),
+                aim,
+                options,
+            )
+
+
+def ours(framework: str, sent: signal.Signals) -> float:
+    fields = {"framework": framework, "workers": WORKERS, "steps": 1_000_000}
+    with start("multi_worker_mirrored", **fields) as run:
+        until(lambda: run.trace.all(Phase, "worker:0", step=20), "twenty steps")
+        [victim] = run.trace.all(Lifecycle, f"worker:{VICTIM}", state="starting")
+        began = time.monotonic()
+        os.kill(victim.pid, sent)
+        try:
+            run.wait(clusters.LONGEST)
+        except TaskFailed as error:
+            named = error.task
+        except Stalled as error:
+            named = next(iter(error.waiting_for))
+        seconds = time.monotonic() - began
+    if named != victim.task:
+        raise clusters.Unfinished(f"{named} was named, and {victim.task} got {sent.name}")
+    return seconds
+
+
+def plain(framework: str, sent: signal.Signals, options: Options) -> float:
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        ports = reserve_ports([f"worker:{k}" for k in range(WORKERS)])
+        held = {task: stack.enter_context(sock) for task, sock in ports.items()}
+        addresses = {task: f"{LOOPBACK}:{sock.getsockname()[1]}" for task, sock in held.items()}
+        command = [sys.executable, str(clusters.PEERS / "endless.py"), framework, folder]
+        places = timed.places(framework, addresses)
+        started = [stack.enter_context(clusters.process(command, place)) for place in places]
+        clusters.arrived(
+            Path(folder), WORKERS, check=lambda: [clusters.still_there(each) for each in started]
+        )
+        time.sleep(1.0)  # they are in the midst of it
+        began = time.monotonic()
+        os.kill(started[VICTIM].pid, sent)
+        while not (errors := [*Path(folder).glob("*.error")]):
+            if time.monotonic() - began > LONGEST:
+                return LONGEST
+            time.sleep(POLL)
+        seconds = time.monotonic() - began
+        options.say(f"plain {framework}: {' '.join(errors[0].read_text().split())[:300]}")
+        return seconds

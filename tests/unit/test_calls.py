@@ -1,0 +1,117 @@
+"""Collectives that can never end, told from the beats of the ranks."""
+
+from collections.abc import Sequence
+
+from course_lib.cluster.calls import endless
+from course_lib.record.beats import Beat
+
+ALL = 0b1111
+OUTSIDE = Beat(2, "", 1.0)
+
+
+def call(
+    rank: int,
+    what: str = "all_reduce",
+    number: int = 7,
+    shape: tuple[int, ...] = (10, 5),
+    line: int = 17,
+    group: str = "0",
+    members: int = ALL,
+) -> Beat:
+    size = 4
+    for length in shape:
+        size *= length
+    about = f"{shape} float32" if shape else ""
+    size = size if shape else 0
+    return Beat(2, what, 1.0, number, rank, members, size, group, about, f"train.py:{line}")
+
+
+def found(*ranks: Sequence[Beat], over: Sequence[str] = ()) -> dict[str, str]:
+    """Of what each rank has called, the last thing is what it is in."""
+    tasks = [f"worker:{n}" for n in range(len(ranks))]
+    now = dict(zip(tasks, (made[-1] for made in ranks), strict=True))
+    kept = {t: [c for c in made if c.number] for t, made in zip(tasks, ranks, strict=True)}
+    return endless(now, kept, over)
+
+
+def test_ranks_in_the_same_call_may_only_be_slow() -> None:
+    assert found(*([call(rank)] for rank in range(4))) == {}
+    # one still computes, one has gone on already
+    assert found([call(0)], [call(1)], [OUTSIDE], [call(3), call(3, number=8)]) == {}
+
+
+def test_another_shape_is_named_with_rank_and_line() -> None:
+    mine = [[call(rank)] for rank in range(4)]
+    mine[2] = [call(2, shape=(10, 4), line=19)]
+    says = found(*mine)
+    other = "calls all_reduce of (10, 5) float32 at train.py:17 instead"
+    assert [*says.items()] == [
+        ("worker:2", "calls all_reduce of (10, 4) float32 at train.py:19 as number 7 of its group"),
+        *((f"worker:{n}", other) for n in (0, 1, 3)),
+    ]
+
+
+def test_the_same_number_of_bytes_in_another_shape_is_no_mistake() -> None:
+    assert found([call(0, shape=(10, 4))], [call(1, shape=(40,))]) == {}
+
+
+def test_another_collective_is_named_also_if_its_rank_has_left_it() -> None:
+    barrier = call(1, "barrier", shape=(), line=20)
+    says = found([call(0)], [barrier], [call(2)])
+    assert next(iter(says)) == "worker:1" and says["worker:1"].startswith(
+        "calls barrier at train.py:20 as"
+    )
+    assert found([call(0)], [barrier, OUTSIDE], [call(2)]) == says
+    left = call(1, "broadcast from rank 1", line=9), call(1, number=8)
+    assert "broadcast from rank 1 of (10, 5)" in found([call(0)], [*left], [call(2)])["worker:1"]
+
+
+def test_of_two_that_disagree_the_lower_rank_is_not_the_cause() -> None:
+    assert [*found([call(0)], [call(1, "barrier", shape=())])] == ["worker:1", "worker:0"]
+
+
+def test_calls_in_other_groups_are_compared_with_their_own_kind_only() -> None:
+    left, right = ({"group": "1", "members": 0b0011}, {"group": "2", "members": 0b1100})
+    ranks = [[call(n, **left)] for n in (0, 1)]  # type: ignore[arg-type]
+    ranks += [[call(n, "barrier", shape=(), **right)] for n in (2, 3)]  # type: ignore[arg-type]
+    assert found(*ranks) == {}
+
+
+def test_a_rank_that_has_returned_is_named() -> None:
+    says = found([call(0)], [call(1)], [call(2, number=6), OUTSIDE], over=["worker:2"])
+    assert [*says.items()] == [
+        ("worker:2", "has returned from its function"),
+        ("worker:0", "waits for worker:2 in all_reduce of (10, 5) float32 at train.py:17"),
+        ("worker:1", "waits for worker:2 in all_reduce of (10, 5) float32 at train.py:17"),
+    ]
+    # what it sent before is on its way
+    sent = [call(2, "broadcast from rank 2"), OUTSIDE]
+    inside = call(0, "broadcast from rank 2", members=0b0100)
+    assert found([inside], [OUTSIDE], sent, over=["worker:2"]) == {}
+
+
+def test_two_that_receive_from_each_other_wait_for_ever() -> None:
+    one = call(0, "recv from rank 1", 1, (), 3, "0:1>0", 0b10)
+    other = call(1, "recv from rank 0", 1, (), 5, "0:0>1", 0b01)
+    says = found([one], [other])
+    assert says == {
+        "worker:0": "waits for worker:1 in recv from rank 1 at train.py:3",
+        "worker:1": "waits for worker:0 in recv from rank 0 at train.py:5",
+    }
+    sent = call(0, "send to rank 1", 1, (), 2, "0:0>1", 0b10)
+    assert found([sent, one], [other]) == {}  # it is on its way
+    assert found([one], [OUTSIDE]) == {}  # it may still send
+
+
+def test_groups_entered_in_another_order_wait_for_ever_and_so_does_who_waits_for_them() -> None:
+    ranks = [
+        [call(0, group="1", members=0b011, number=1)],
+        [call(1, group="2", members=0b011, number=1)],
+        [call(2, members=0b111, number=1)],
+    ]
+    assert [*found(*ranks)] == ["worker:0", "worker:1", "worker:2"]
+
+
+def test_ranks_may_be_given_out_in_another_order_than_the_tasks() -> None:
+    says = found([call(1, members=0b11)], [OUTSIDE, call(0, number=6), OUTSIDE], over=["worker:1"])
+    assert [*says] == ["worker:1", "worker:0"]
