@@ -5,6 +5,7 @@ where there is one.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 
 OTHER_NAMES = {
@@ -51,8 +52,25 @@ class Unavailable(LockstepError):
     """This machine cannot do what was asked. Fields: `what`, `why`, `cure`."""
 
     def __init__(self, what: str, why: str, cure: str) -> None:
-        self.what, self.why, self.cure = what, why, cure
+        self.what, self.why, self.cure = self.parts = what, why, cure
         super().__init__(f"{what} is unavailable here: {why}. {cure}")
+
+
+_FILES = ("another open file", "-n")
+LIMITS = {
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+    errno.ETOOMANYREFS: _FILES,
+    errno.EAGAIN: ("another process", "-u"),
+}
+"""What the system refuses when a limit is reached, and the option of `ulimit` that shows that."""
+
+
+def shortage(error: OSError) -> Unavailable:
+    """The error for something that the system refuses, such as another process or open file."""
+    what, option = LIMITS.get(error.errno or 0, ("what a run needs", "-a"))
+    cure = f"Run fewer tasks or clusters at a time, or raise a limit: `ulimit {option}` shows it."
+    return Unavailable(what, str(error), cure)
 
 
 class StartTimeout(LockstepError):
@@ -170,6 +188,18 @@ class TaskFailed(LockstepError):
 
 class Injected(LockstepError):
     """The exception that a fault raises in a task, see `course_lib/faults.py`."""
+
+
+class SupervisorLost(LockstepError):
+    """The process that looks after a run has died, and all processes of the run with it.
+
+    Field: `why`.
+    """
+
+    def __init__(self, why: str, log: str) -> None:
+        self.why = why
+        text = f"the run's supervisor was lost, and its tasks with it: {why}. Start the run again"
+        super().__init__(f"{text}.\n{log}")
 
 
 class RankLost(LockstepError):

@@ -62,7 +62,8 @@ def prepare(
     warm = nursery.is_warm(spec.framework) if warm is None else warm
     if programs is not None:
         plan = saving.resumed(spec, hardware.plan(spec, machine, warm))
-        return Prepared(spec, machine, plan, programs, schedule)
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, *_restarts(spec, "together"))})
+        return Prepared(spec, machine, plan, programs, schedule, recovers="together")
     strategy = catalog.find(spec.strategy)
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
@@ -72,8 +73,23 @@ def prepare(
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
         made = f"{spec.steps * spec.workers:,}"
         notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
+    notes += _restarts(spec, strategy.recovers)
     plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
-    return Prepared(spec, machine, plan, strategy.programs[spec.framework], schedule, summarize)
+    roles = strategy.programs[spec.framework]
+    return Prepared(spec, machine, plan, roles, schedule, summarize, strategy.recovers)
+
+
+def _restarts(spec: RunSpec, recovers: str) -> list[Reason]:
+    """What happens when a task fails or is killed, where something is to be done about it."""
+    if not spec.max_restarts:
+        return []
+    why = "When a task is lost, all are started again, as each step needs them all"
+    if recovers == "alone":
+        why = "A lost worker is started again while the others go on"
+    if spec.elastic:
+        why += ", with one worker fewer. Each keeps its share of the batch, so global batch and "
+        why += "learning rate shrink in proportion"
+    return [Reason("restarts", f"at most {spec.max_restarts}", f"{why}.")]
 
 
 def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:

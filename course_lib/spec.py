@@ -220,6 +220,12 @@ class RunSpec(BaseModel):
     trace: bool = flag(True, "record events")
     keep_model: bool = flag(True, "keep the trained weights, 4 bytes each, for run.model()")
     start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
+    max_restarts: Count = whole(
+        0, 0, 100, "how often tasks are started again when one has failed or was killed"
+    )
+    elastic: bool = flag(
+        False, "a restart takes one worker fewer; batch and learning rate shrink with it"
+    )
 
     def __init__(self, **fields: Any) -> None:
         with complaints(RunSpec):
@@ -254,6 +260,12 @@ class RunSpec(BaseModel):
             fault.planned(self)
         if self.resume:  # it means the same wherever it is read
             object.__setattr__(self, "resume", self.resume.expanduser().resolve())
+        if self.elastic and not self.max_restarts:
+            text = "it says how to restart, and this run does not: set max_restarts"
+            raise SpecError("elastic", True, text)
+        if self.elastic and self.all_reduce != NATIVE:
+            text = f"{self.all_reduce} is made for {self.workers} workers: leave all_reduce out"
+            raise SpecError("elastic", True, text)
         if self.evaluate_every and not self.trace:
             text = "the accuracy goes into the trace, and this run has none: leave one out"
             raise SpecError("evaluate_every", self.evaluate_every, text)
@@ -329,6 +341,24 @@ class RunSpec(BaseModel):
     def per_worker_batch(self) -> int:
         """Examples that one worker computes in a step."""
         return self.batch // self.workers
+
+    def with_fewer(self, fewer: int) -> RunSpec:
+        """The same run with so many workers less, the last ones. Each worker's share of the batch
+        stays as it was, so the global batch shrinks in proportion, and the learning rate with it.
+        """
+        if not fewer:
+            return self
+        left = self.workers - fewer
+        gone = {f"worker:{i}" for i in range(left, self.workers)}
+        return self.model_copy(
+            update={
+                "workers": left,
+                "global_batch": self.batch * left // self.workers,
+                "learning_rate": self.learning_rate and self.learning_rate * left / self.workers,
+                # the others stay where they are
+                "placement": {t: host for t, host in self.places.items() if t not in gone},
+            }
+        )
 
     def check_host(self, host: int, field: str = "host") -> int:
         """Return `host` if this run has it, else raise `SpecError` naming those that it has."""

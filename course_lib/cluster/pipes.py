@@ -19,18 +19,32 @@ holds the pipe FD and calls MODULE.begin(what `hold` returned, *ARGUMENTS).
 import fcntl
 import importlib
 import json
+import math
 import os
 import select
 import signal
 import socket
 import sys
 import threading
+import time
 from typing import Any
 
+PATIENCE = 60.0  # seconds that the other side has to read what is sent to it
 
-def hold(fd: int) -> int | None:
+
+def ready(fd: Any, seconds: float | None, event: int = select.POLLIN) -> bool:
+    """Wait until a descriptor can be read, or written; False after `seconds` (None: no bound).
+
+    `select.select` would do the same, but only for descriptors below 1024.
+    """
+    poll = select.poll()
+    poll.register(fd, event)
+    return bool(poll.poll(None if seconds is None else max(0, math.ceil(1000 * seconds))))
+
+
+def hold(fd: int, sent: signal.Signals = signal.SIGKILL) -> int | None:
     """Tie this process to the pipe whose reading end is `fd`: it dies within milliseconds when the
-    last writing end is closed.
+    last writing end is closed. On Linux another signal than SIGKILL can be `sent`.
 
     Returns what `release` takes.
     """
@@ -39,9 +53,9 @@ def hold(fd: int) -> int | None:
         # anew makes one of our own.
         mine = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
         fcntl.fcntl(mine, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(mine, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(mine, fcntl.F_SETSIG, sent)
         fcntl.fcntl(mine, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-        if select.select([mine], [], [], 0)[0]:  # closed before we asked
+        if ready(mine, 0):  # closed before we asked
             os._exit(1)
         return mine
     threading.Thread(target=_watch, args=(fd,), name="lockstep-lifeline", daemon=True).start()
@@ -62,22 +76,56 @@ def _watch(fd: int) -> None:
 class Channel:
     """One end of a socket pair, which has no address. Messages are JSON objects, one per line: what
     comes through is never code, as a pickle would be.
+
+    `post` and `tell` never wait: what the socket has no room for is `unsent` until `flush`.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._rest = b""
+        self._rest = self._out = b""
+        self._state: dict[str, Any] = {}
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, **message: Any) -> bool:
-        """Send one message; False when the other side is gone."""
+    def send(self, **message: Any) -> None:
+        """Send one message, and wait until it is sent."""
+        self.post(**message)
+        self.settle()
+
+    def post(self, **message: Any) -> None:
+        """Send one message as soon as there is room for it."""
+        self._out += _line(message)
+        self.flush()
+
+    def tell(self, **state: Any) -> None:
+        """Tell the other side how something is now, as soon as there is room. News of the same name
+        replace those that are still unsent, so they never pile up.
+        """
+        self._state |= state
+        self.flush()
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._out or self._state)
+
+    def flush(self) -> None:
+        """Send what there is room for. If the other side is gone, nothing is kept for it."""
         try:
-            self.sock.sendall(json.dumps(message).encode() + b"\n")
-            return True
+            while self.unsent:
+                if not self._out:
+                    self._out, self._state = _line(self._state), {}
+                self._out = self._out[self.sock.send(self._out, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            pass
         except OSError:
-            return False
+            self._out, self._state = b"", {}
+
+    def settle(self) -> None:
+        """Wait until all is sent, for `PATIENCE` seconds at most."""
+        deadline = time.monotonic() + PATIENCE
+        while self.unsent and ready(self.sock, deadline - time.monotonic(), select.POLLOUT):
+            self.flush()
 
     def receive(self) -> list[dict[str, Any]] | None:
         """Wait for data and return the whole messages in it (maybe none yet), or None when the
@@ -94,6 +142,10 @@ class Channel:
 
     def close(self) -> None:
         self.sock.close()
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 def pair() -> tuple[Channel, socket.socket]:

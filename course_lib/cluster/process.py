@@ -6,6 +6,7 @@ import faulthandler
 import inspect
 import os
 import pkgutil
+import re
 import signal
 import socket
 import sys
@@ -19,7 +20,9 @@ from typing import Any, NoReturn
 from course_lib.cluster import frameworks
 from course_lib.cluster.injected import Faults
 from course_lib.cluster.pipes import Channel
+from course_lib.cluster.roster import Attempt
 from course_lib.cluster.task import Task, clock
+from course_lib.errors import LIMITS, RankLost, shortage
 from course_lib.jitter import Jitter
 from course_lib.record.beats import Beats
 from course_lib.record.events import Recorder
@@ -27,14 +30,25 @@ from course_lib.record.rundir import RunDir, TaskError
 from course_lib.workloads import Workload
 
 _TRACEBACK_CHARS = 6000
+# how frameworks say that a peer is gone: kinds of errors of TensorFlow and of torch's store, and
+# words of gloo, of TensorPipe and of gRPC
+_ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DistNetworkError")
+_WORDS = re.compile(
+    "closed by peer|reset by peer|connection was (likely )?closed|broken pipe|socket closed|"
+    "eof \\(this error|connection refused|pair closure",
+    re.IGNORECASE,
+)
 
 
-def begin(_held: int | None, run_dir: str, name: str, control: str) -> NoReturn:
+def begin(
+    _held: int | None, run_dir: str, name: str, number: str, fewer: str, control: str
+) -> NoReturn:
     """Start as a fresh interpreter."""
-    main(RunDir(run_dir), name, socket.socket(fileno=int(control)))
+    attempt = Attempt(int(number), int(fewer))
+    main(RunDir(run_dir), name, attempt, socket.socket(fileno=int(control)))
 
 
-def main(files: RunDir, name: str, control: socket.socket) -> NoReturn:
+def main(files: RunDir, name: str, attempt: Attempt, control: socket.socket) -> NoReturn:
     """Be the task `name` of a run.
 
     `control` leads to the supervisor, which also holds our lifeline. Never returns.
@@ -47,7 +61,7 @@ def main(files: RunDir, name: str, control: socket.socket) -> NoReturn:
     channel = Channel(control)
     task = None
     try:
-        task, program = _set_up(files, name)
+        task, program = _set_up(files, name, attempt)
         faults = Faults(task, channel)
         threading.Thread(target=_obey, args=(channel, task, faults), daemon=True).start()
         channel.send(state="running")
@@ -69,9 +83,9 @@ def main(files: RunDir, name: str, control: socket.socket) -> NoReturn:
         signal.pause()
 
 
-def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:
+def _set_up(files: RunDir, name: str, attempt: Attempt) -> tuple[Task, Callable[..., Any]]:
     """The task and its role function, from what the run directory says."""
-    spec, facts = files.spec, files.facts
+    spec, facts = files.spec.with_fewer(attempt.fewer), files.facts
     task = Task(
         name,
         spec,
@@ -85,6 +99,7 @@ def _set_up(files: RunDir, name: str) -> tuple[Task, Callable[..., Any]]:
         jitter=Jitter.of(spec.jitter_of(name)),
         schedule=files.schedule(),
         beat=Beats(files.beats, files.spec.tasks).writer(name),
+        attempt=attempt.number,
     )
     sys.path[:] = facts.sys_path
     if Path(facts.cwd).is_dir():
@@ -116,6 +131,8 @@ def _leave_error(files: RunDir, name: str, step: int | None, error: BaseExceptio
         reason = f"it called sys.exit({code}); return from the function instead"
     else:
         reason = f"{type(error).__name__}: {error}".strip(": ")
+        if isinstance(error, OSError) and error.errno in LIMITS:
+            reason += f". {shortage(error).cure}"
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if Path(frame.filename) != Path(__file__)]
     text = ""
@@ -124,7 +141,19 @@ def _leave_error(files: RunDir, name: str, step: int | None, error: BaseExceptio
     if len(text) > _TRACEBACK_CHARS:
         head, tail = text[: _TRACEBACK_CHARS // 3], text[-_TRACEBACK_CHARS * 2 // 3 :]
         text = f"{head}\n  [... cut ...]\n{tail}"
-    files.leave_error(TaskError(task=name, step=step, reason=reason[:2000], traceback=text, at=at))
+    files.leave_error(
+        TaskError(
+            task=name, step=step, reason=reason[:2000], traceback=text, at=at, echo=_echoes(error)
+        )
+    )
+
+
+def _echoes(error: BaseException) -> bool:
+    """Whether an error only tells that another task was lost, as far as its kind or its framework's
+    words tell.
+    """
+    known = isinstance(error, (RankLost, ConnectionError, EOFError))
+    return known or type(error).__name__ in _ECHOES or bool(_WORDS.search(str(error)))
 
 
 def _obey(channel: Channel, task: Task, faults: Faults) -> None:

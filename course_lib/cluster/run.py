@@ -5,6 +5,7 @@ to the supervisor.
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 import threading
 import time
@@ -17,10 +18,19 @@ from typing import Any
 
 from course_lib import workloads
 from course_lib.cluster import nursery, waiting
-from course_lib.cluster.pipes import Channel
+from course_lib.cluster.pipes import Channel, ready
+from course_lib.cluster.roster import death
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
-from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, Unavailable
+from course_lib.errors import (
+    LockstepError,
+    SpecError,
+    Stalled,
+    StartTimeout,
+    SupervisorLost,
+    Unavailable,
+    shortage,
+)
 from course_lib.faults import Fault
 from course_lib.fields import Link, check_factor
 from course_lib.hardware import Machine, Plan
@@ -67,31 +77,32 @@ class Run:
     directory, if that is there already.
     """
 
-    def __init__(self, ready: Prepared, origin: float, files: RunDir | None = None) -> None:
-        self.spec, self.plan = ready.spec, ready.plan
+    def __init__(self, prepared: Prepared, origin: float, files: RunDir | None = None) -> None:
+        self.spec, self.plan = prepared.spec, prepared.plan
         for fault in self.spec.faults:
             self._check_fault(fault)
-        self.files = files = files or RunDir.create(ready.spec)
+        self.files = files = files or RunDir.create(prepared.spec)
         self.run_dir = files.path
         facts = RunFacts(
-            **dict(ready.plan),
+            **dict(prepared.plan),
             origin=origin,
             started=time.time(),
             # under a chief, which hands out the work, workers serve as well
-            services=("ps", "worker") if ready.spec.chief else ("ps",),
+            services=("ps", "worker") if prepared.spec.chief else ("ps",),
+            recovers=prepared.recovers,
             sys_path=sys.path,
             cwd=str(Path.cwd()),
         )
-        self._own = workloads.OWN.get(ready.spec.workload)
+        self._own = workloads.OWN.get(prepared.spec.workload)
         if self._own:
             self._own.leave(files.workload)
-        machine = ready.machine.as_dict()
-        files.describe(ready.spec, facts, machine, ready.programs, ready.schedule)
+        machine = prepared.machine.as_dict()
+        files.describe(prepared.spec, facts, machine, prepared.programs, prepared.schedule)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
         self.state = "starting"
         self._trace = Trace(files=files)
         self._lookout = waiting.Lookout(files, self._trace, self.tasks)
-        self._summarize, self._origin = ready.summarize, origin
+        self._summarize, self._origin = prepared.summarize, origin
         self._error: LockstepError | None = None
         self._result: Any = None
         self._channel: Channel | None = None
@@ -107,7 +118,11 @@ class Run:
         self._thread = threading.Thread(
             target=self._listen, name=f"lockstep-{files.path.name}", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads
+            self._end("failed")
+            raise shortage(BlockingIOError(errno.EAGAIN, str(error))) from None
 
     # --- what a learner does with it ---
 
@@ -316,6 +331,8 @@ class Run:
                 self.files.leave_result(self._result)
         except LockstepError as problem:
             outcome, error = "failed", problem
+        except OSError as problem:
+            outcome, error = "failed", shortage(problem)
         except Exception as problem:
             what = f"{type(problem).__name__}: {problem}"
             broke = LockstepError(f"the run broke in the notebook's own process: {what}")
@@ -335,6 +352,8 @@ class Run:
             _going.remove(self)
             late = [o for o in self._unanswered if o != "stop()"]
             self.refused += [f"{o} came too late: the run is {outcome}" for o in late]
+            if isinstance(error, SupervisorLost):
+                self.tasks |= dict.fromkeys(self._tasks(*ACTIVE), "killed")
             self._error, self.state = error, outcome
             self._arrived.set()
             self._over.set()
@@ -352,15 +371,13 @@ class Run:
                 channel.close()  # the supervisor goes, as it has no order to start
                 return self.state
             self._channel = channel
-            channel.send(start=str(self.run_dir))
+            channel.post(start=str(self.run_dir))
             for order in self._early:
-                channel.send(**order)
+                channel.post(**order)
         deadline = self._origin + self.spec.start_timeout
         while True:
-            channel.sock.settimeout(
-                None if self._arrived.is_set() else max(0.01, deadline - clock())
-            )
-            for message in self._receive(channel):
+            arriving = self._tasks("starting", "restarting")
+            for message in self._receive(channel, deadline - clock() if arriving else None):
                 match message:
                     case {"over": "failed"}:
                         raise self._lookout.named(first_failure(self.files, self.trace))
@@ -368,26 +385,30 @@ class Run:
                         return outcome
                     case {"unavailable": [what, why, cure]}:
                         raise Unavailable(what, why, cure)
+                    case {"lost": int(status)}:
+                        raise SupervisorLost(death(status), nursery.last_words(self.spec.framework))
                     case {"answer": problem}:
                         asked = self._unanswered.popleft()
                         if problem:
                             self.refused.append(f"{asked} was not carried out: {problem}")
                     case {"task": task, "state": state}:
                         self.tasks[task] = state
+                        if state == "restarting":
+                            deadline = clock() + self.spec.start_timeout
+            with self._sending:
+                channel.flush()  # orders for which there was no room
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
                 self.state = "running"
                 self._arrived.set()
 
-    def _receive(self, channel: Channel) -> list[dict[str, Any]]:
-        try:
-            messages = channel.receive()
-        except TimeoutError:
-            missing = self._tasks("starting")
+    def _receive(self, channel: Channel, patience: float | None) -> list[dict[str, Any]]:
+        if not ready(channel.sock, patience):
+            missing = self._tasks("starting", "restarting")
             arrived = [task for task in self.tasks if task not in missing]
             raise StartTimeout(arrived, missing, self.spec.start_timeout) from None
+        messages = channel.receive()
         if messages is None:
-            words = nursery.last_words(self.spec.framework)
-            raise LockstepError(f"the supervisor process of the run is gone. {words}")
+            raise SupervisorLost("it left no word of why", nursery.last_words(self.spec.framework))
         return messages
 
     def _real_host(self, do: str, host: int) -> int:
@@ -427,7 +448,7 @@ class Run:
                 return
             self._unanswered.append(f"{do}({about})")
             if self._channel:
-                self._channel.send(**order)
+                self._channel.post(**order)
             elif do == "stop":
                 self._end("stopped")
             else:
@@ -439,6 +460,7 @@ class Prepared:
     """All that is decided before a run starts. `programs`: by job, `module:function` or a function
     of the learner's own; `schedule`: its all-reduce, if that is not the framework's own;
     `summarize` makes the result of a finished run; without it, that is what each task returned.
+    `recovers`: see `Strategy`.
     """
 
     spec: RunSpec
@@ -447,3 +469,4 @@ class Prepared:
     programs: Mapping[str, Any]
     schedule: Schedule | None = None
     summarize: Callable[[Run], Any] | None = None
+    recovers: str = ""

@@ -6,134 +6,69 @@ tasks, the end of children. When the kernel process is gone, the socket to it is
 supervisor kills all processes of this run before it exits.
 """
 
-import contextlib
-import ctypes
 import os
-import select
 import selectors
 import signal
 import socket
 import sys
+import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NoReturn
 
-import psutil
-
-from course_lib.cluster import pipes, process
+from course_lib.cluster import keeper, pipes, process
 from course_lib.cluster.agenda import Agenda
 from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.roster import Attempt, Roster
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
-from course_lib.errors import LockstepError, Unavailable
+from course_lib.errors import LockstepError, Unavailable, shortage
 from course_lib.faults import Fault
 from course_lib.fields import Link
 from course_lib.network.layout import host_name
 from course_lib.record.events import STATES, Lifecycle, to_line
 from course_lib.record.rundir import RunDir
 
-StartTask = Callable[[RunDir, str, socket.socket, int, list[int]], int]
-"""Start the process of a task and return its pid: (run directory, task, its socket, reading end of
-its lifeline, descriptors it must not keep).
+StartTask = Callable[[RunDir, str, Attempt, socket.socket, int, list[int]], int]
+"""Start the process of a task and return its pid: (run directory, task, its attempt, its socket,
+reading end of its lifeline, descriptors it must not keep).
 """
 
-# Outcome of a run -> after how many seconds the tasks that are left are told to leave, and how many
-# more they have until they are killed. After a failure the others get a second to notice it, so
-# that their logs say what they saw.
-ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4)}
+# Outcome of a run, or None before a restart -> after how many seconds tasks that are to end are
+# told to leave, and how many more they have until they are killed. After a failure the others get a
+# second to notice it, so that their logs say what they saw.
+ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), None: (0.1, 0.2)}
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def begin(held: int | None, kernel: str) -> NoReturn:
     """Start as a fresh interpreter, where no zygote forks us."""
-    # from here on the end of the socket tells us, and we clean up before we go
-    pipes.release(held)
-    main(socket.socket(fileno=int(kernel)), spawn)
+    main(socket.socket(fileno=int(kernel)), spawn, held)
 
 
-def main(kernel: socket.socket, start_task: StartTask) -> NoReturn:
+def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoReturn:
     """Wait for the one order to start, then look after the run until its last process is gone.
 
-    Never returns.
+    `held` ties us to the kernel process until then; later the end of the socket tells us, and we
+    clean up before we go. Never returns.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # orphans of our tasks become our children, and are killed with the rest
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     channel = Channel(kernel)
-    orders = channel.receive()
-    if orders:
+    if orders := channel.receive():
         first, *more = orders
-        Supervisor(channel, RunDir(first["start"]), start_task).supervise(more)
+        files = RunDir(first["start"])
+        try:
+            keeper.keep(channel, files, held)
+            Supervisor(channel, files, start_task).supervise(more)
+        except (OSError, Unavailable) as error:
+            refused = shortage(error) if isinstance(error, OSError) else error
+            channel.post(unavailable=refused.parts)
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+    channel.settle()
     os._exit(0)
-
-
-class Roster:
-    """Keeps the state of each task, and decides from these when the run is over and how it ended.
-
-    A task goes `starting -> running -> done | failed`, and then its process is gone. A process that
-    goes before its task is done has failed. `services` are the jobs that serve the others and never
-    finish by themselves. `outcome` is None while the run goes on, then `finished`, `failed` or
-    `stopped`.
-    """
-
-    def __init__(self, tasks: Iterable[str], services: Iterable[str] = ("ps",)) -> None:
-        self.states = dict.fromkeys(tasks, "starting")
-        self.alive = set(self.states)
-        self.services = tuple(services)
-        self.outcome: str | None = None
-
-    def said(self, task: str, state: str) -> None:
-        """A task reports `running`, `done` or `failed`."""
-        self.states[task] = state
-        self._conclude()
-
-    def stop(self) -> None:
-        """The run is to end now, whatever its tasks are doing."""
-        self.outcome = self.outcome or "stopped"
-
-    def gone(self, task: str, status: int, asked: str = "") -> str | None:
-        """The process of a task ended with `status` (negative: the signal that killed it). Returns
-        the failure in words, or None.
-
-        `asked`: how a learner had it killed, such as "by kill()"; "" if nobody had.
-        """
-        self.alive.discard(task)
-        if (
-            self.outcome == "stopped"
-            or self.states[task] in ("done", "failed")
-            or (self.outcome and status == -signal.SIGKILL and not asked)
-        ):
-            return None
-        if self.outcome == "finished" and task.startswith(self.services):
-            return None
-        why = f"it was killed {asked}" if asked else death(status)
-        self.said(task, "failed")
-        return why
-
-    @property
-    def over(self) -> bool:
-        """No process is left."""
-        return not self.alive
-
-    def _conclude(self) -> None:
-        working = {
-            task: state for task, state in self.states.items() if not task.startswith(self.services)
-        } or self.states
-        if "failed" in self.states.values():
-            self.outcome = self.outcome or "failed"
-        elif all(state == "done" for state in working.values()):
-            self.outcome = self.outcome or "finished"
-
-
-def death(status: int) -> str:
-    """An exit status in words."""
-    if status < 0:
-        name = signal.Signals(-status).name
-        cure = " (the system may have run out of memory)" if name == "SIGKILL" else ""
-        return f"its process was killed by {name}{cure}"
-    return f"its process ended with exit code {status} before its function returned"
 
 
 class Supervisor:
@@ -141,16 +76,21 @@ class Supervisor:
 
     def __init__(self, kernel: Channel, files: RunDir, start_task: StartTask) -> None:
         self.kernel, self.files, self.start_task = kernel, files, start_task
-        self.roster = Roster(files.spec.tasks, files.facts.services)
+        spec, facts = files.spec, files.facts
+        self.roster = Roster(
+            spec.tasks, facts.services, facts.recovers, spec.max_restarts, spec.elastic
+        )
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
+        # task -> how it was made slow or late, so that it is so again after a restart
+        self.pace: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self.killed: dict[str, dict[str, str]] = {}  # those that somebody had killed, and how
-        self.agenda = Agenda(files.spec)
+        self.agenda = Agenda(spec)
         self.paused: set[str] = set()
         self.selector = selectors.DefaultSelector()
         self.lifecycle = files.lifecycle.open("ab", buffering=0)
-        # once the run has an outcome: when the tasks that are left are told to leave, and killed
-        self.ending: list[tuple[float, str]] | None = None
+        # task that is to end -> when it is told to leave, and when it is killed
+        self.ending: dict[str, list[tuple[float, str]]] = {}
 
     def supervise(self, orders: list[dict[str, Any]]) -> None:
         """Start all tasks, obey the `orders` that have come already, and stay until the last task
@@ -162,48 +102,64 @@ class Supervisor:
         signal.set_wakeup_fd(waker)
         self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
         self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
-        last: dict[str, Any] = {}
+        self._holder, self._lifeline = os.pipe()
         try:
             self.wiring = Wiring(self.files, self._note)
-            self._start_tasks()
+            self._start(self.roster.states)
             for order in orders:
                 self._obey(**order)
-            self._decide()
+            self._act()
             while not self.roster.over:
-                moments = [at for at, _ in self.ending or ()]
-                moments += [self.wiring.due] if self.wiring.due else []
-                moments += self.agenda.moments
-                patience = max(0.0, min(moments) - clock()) if moments else None
-                for key, _ in self.selector.select(patience):
-                    key.data()
+                for key, events in self.selector.select(self._patience()):
+                    if events & selectors.EVENT_WRITE:
+                        key.fileobj.flush()  # type: ignore[union-attr]  # only channels are written
+                    if events & selectors.EVENT_READ:
+                        key.data()
                 self.wiring.look()
                 self._bury()
                 due = self.agenda.at_time(clock())
                 self._happen([] if self.roster.outcome else due)
-                self._decide()
-            last = {"over": self.roster.outcome}
-        except Unavailable as refused:
-            last = {"unavailable": [refused.what, refused.why, refused.cure]}
+                self._act()
         except EOFError:
-            pass  # the kernel process is gone: nobody is left to tell
+            return  # the kernel process is gone: nobody is left to tell
         finally:
-            self._kill_everything()
+            keeper.end_descendants()
             self.files.clear()
-        self.kernel.send(**last)
+        self.kernel.post(over=self.roster.outcome)
 
-    def _start_tasks(self) -> None:
-        holder, self._lifeline = os.pipe()
-        for name in self.roster.states:
+    def _patience(self) -> float | None:
+        """Seconds until there is something to do without being woken. Sets by what we are woken:
+        also by room in the channels that have something unsent.
+        """
+        for channel in (self.kernel, *self.channels.values()):
+            key = self.selector.get_key(channel)
+            wanted = selectors.EVENT_READ | selectors.EVENT_WRITE * channel.unsent
+            if key.events != wanted:
+                self.selector.modify(channel, wanted, key.data)
+        moments = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
+        moments += [self.wiring.due] if self.wiring.due else []
+        moments += self.agenda.moments
+        return max(0.0, min(moments) - clock()) if moments else None
+
+    def _start(self, names: Iterable[str]) -> None:
+        """Start tasks, for the first time or again."""
+        for name in names:
+            self._close(name)
             ours, theirs = pair()
             channels = (self.kernel, ours, *self.channels.values())
             private = [self._lifeline, *(c.fileno() for c in channels), *self.wiring.descriptors]
-            with self.wiring.inside(name):
-                self.pids[name] = self.start_task(self.files, name, theirs, holder, private)
-            theirs.close()
+            with self.wiring.inside(name), theirs:
+                self.pids[name] = self.start_task(
+                    self.files, name, self.roster.attempt, theirs, self._holder, private
+                )
+            self.roster.started(name)
             self.channels[name] = ours
             self.selector.register(ours, selectors.EVENT_READ, partial(self._hear_task, name))
+            self._note_paused(name, False, "as it is started again")
             self._note(name, "starting", pid=self.pids[name])
-        os.close(holder)
+            self.ending.pop(name, None)
+            self.killed.pop(name, None)
+            ours.tell(**self.pace[name])
 
     def _hear_kernel(self) -> None:
         orders = self.kernel.receive()
@@ -218,7 +174,7 @@ class Supervisor:
             problems = self._happen([Fault.of(order["fault"])], "by inject({!r})")
         else:
             problems = [self._attempt(**order)]
-        self.kernel.send(answer=next(filter(None, problems), None))
+        self.kernel.post(answer=next(filter(None, problems), None))
 
     def _happen(self, faults: Iterable[Fault], by: str = "as planned ({})") -> list[str | None]:
         """Carry out faults, each of which may be several orders."""
@@ -271,9 +227,11 @@ class Supervisor:
                 os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
                 self._note_paused(task, do == "pause", **told)
             case "slow":
+                self.pace[task]["slow"] = factor
                 self._tell(task, slow=factor)
                 self._note(task, "slowed", factor=factor, **told)
             case "jitter":
+                self.pace[task]["jitter"] = jitter
                 self._tell(task, jitter=jitter)
                 self._note(task, "jittered", jitter=jitter, **told)
             case "raise" | "exit" | "oom":
@@ -284,21 +242,25 @@ class Supervisor:
         """Read a task's messages; at their end, close its channel."""
         messages = self.channels[name].receive()
         if messages is None:
-            self.selector.unregister(self.channels[name])
-            self.channels.pop(name).close()
+            self._close(name)
         for message in messages or ():
             if "step" in message:
                 self._happen(self.agenda.at_step(name, message["step"]))
                 self._tell(name, go=True)
-                continue
-            self.roster.said(name, message["state"])
-            self._note(name, message["state"])
+            elif self.roster.said(name, message["state"]):
+                self._note(name, message["state"])
         if "starting" not in self.roster.states.values():
             self.agenda.all_run(clock())
 
-    def _tell(self, task: str, **message: object) -> None:
+    def _close(self, name: str) -> None:
+        """Close a task's channel, if it has one."""
+        if channel := self.channels.pop(name, None):
+            self.selector.unregister(channel)
+            channel.close()
+
+    def _tell(self, task: str, **state: object) -> None:
         if task in self.channels:
-            self.channels[task].send(**message)
+            self.channels[task].tell(**state)
 
     def _note_paused(self, task: str, paused: bool, why: str, fault: str = "") -> None:
         """Record that a task is paused, or is no longer, if that is news."""
@@ -320,7 +282,7 @@ class Supervisor:
                 self._note_paused(name, os.WIFSTOPPED(status), "by a signal from outside")
                 continue
             # not until the end: something that it started may still hold the channel
-            while name in self.channels and select.select([self.channels[name]], [], [], 0)[0]:
+            while name in self.channels and pipes.ready(self.channels[name], 0):
                 self._hear_task(name)
             code = os.waitstatus_to_exitcode(status)
             told = self.killed.get(name, {"why": "", "fault": ""})
@@ -328,45 +290,39 @@ class Supervisor:
                 state = "killed" if told["why"] else "failed"
                 self._note(name, state, why, fault=told["fault"])
 
-    def _decide(self) -> None:
-        """Once the run has an outcome: tell the tasks that are left to leave, and after a while
-        make them.
+    def _act(self) -> None:
+        """Do what follows from the state of all tasks: tell those that are to end to leave, and
+        after a while make them; start again those that are ready for it.
         """
-        if self.roster.outcome and self.ending is None:
-            grace, patience = ENDING[self.roster.outcome]
-            leave = clock() + grace
-            self.ending = [(leave, "leave"), (leave + patience, "kill")]
+        for task, state in self.roster.news:
+            self._note(task, state)
+        self.roster.news.clear()
+        if self.roster.outcome:
             self.wiring.look(last=True)  # what is sent from here on only ends the run
-        if self.ending and clock() >= self.ending[0][0]:
-            _, word = self.ending.pop(0)
-            for task in self.roster.alive:
-                if word == "leave":
+        grace, patience = ENDING[self.roster.outcome]
+        now, leave = clock(), clock() + grace
+        for task in self.roster.ending:
+            due = self.ending.setdefault(task, [(leave, "leave"), (leave + patience, "kill")])
+            if due and now >= due[0][0]:
+                self.roster.dismiss(task)
+                if due.pop(0)[1] == "leave":
                     self._tell(task, leave=True)
                 else:
                     os.kill(self.pids[task], signal.SIGKILL)
+        if ready := self.roster.ready:
+            if not self.roster.alive:  # nor may anything else be left of the last attempt
+                keeper.end_descendants()
+                self.files.forget_meetings()
+            self._start(ready)
 
     def _note(self, who: str, state: str, why: str = "", **facts: Any) -> None:
         """Record what became of a task, or was done to a task or host. The kernel process is told
         of a task's new state only: a task that is paused or slowed keeps its state.
         """
+        facts["attempt"] = self.roster.attempts.get(who, 0)
         self.lifecycle.write(to_line(Lifecycle(who, state, why, clock(), **facts)))
         if state in STATES:
-            self.kernel.send(task=who, state=state)
-
-    def _kill_everything(self) -> None:
-        """Kill all descendants; look again, since one may have been born meanwhile."""
-        for _ in range(20):
-            children = [
-                p
-                for p in psutil.Process().children(recursive=True)
-                if p.status() != psutil.STATUS_ZOMBIE
-            ]
-            if not children:
-                return
-            for child in children:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            psutil.wait_procs(children, timeout=0.1)
+            self.kernel.post(task=who, state=state)
 
 
 def _next_change() -> tuple[int, int] | None:
@@ -378,7 +334,14 @@ def _next_change() -> tuple[int, int] | None:
     return (pid, status) if pid else None
 
 
-def fork(files: RunDir, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
+def fork(
+    files: RunDir,
+    name: str,
+    attempt: Attempt,
+    sock: socket.socket,
+    holder: int,
+    private: list[int],
+) -> int:
     """Start a task as a copy of this process, which has the framework loaded already."""
     pid = os.fork()
     if pid:
@@ -389,18 +352,25 @@ def fork(files: RunDir, name: str, sock: socket.socket, holder: int, private: li
         for fd in private:
             os.close(fd)
         pipes.hold(holder)
-        process.main(files, name, sock)
+        process.main(files, name, attempt, sock)
     finally:
         os._exit(70)
 
 
-def spawn(files: RunDir, name: str, sock: socket.socket, holder: int, private: list[int]) -> int:
+def spawn(
+    files: RunDir,
+    name: str,
+    attempt: Attempt,
+    sock: socket.socket,
+    holder: int,
+    private: list[int],
+) -> int:
     """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same
     everywhere.
     """
     for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
-    arguments = [holder, files.path, name, sock.fileno()]
+    arguments = [holder, files.path, name, *attempt, sock.fileno()]
     module = ["-m", "course_lib.cluster.pipes", "process"]
     command = [sys.executable, *module, *map(str, arguments)]
     return os.posix_spawn(sys.executable, command, os.environ)

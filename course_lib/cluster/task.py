@@ -35,8 +35,8 @@ class Task:
     `name` is TensorFlow's (`worker:1`); `addresses` maps each job to its `host:port` list;
     `threads` is how many threads the framework may use here; `device` is where it computes (`cpu`,
     `gpu:0`); `backend` is the native collective backend that the plan chose; `schedule` is the
-    all-reduce of the run, if it is not the framework's own; `attempt` is how often the task was
-    started again.
+    all-reduce of the run, if it is not the framework's own; `attempt` is how many restarts the run
+    had seen when this process was started.
     """
 
     name: str

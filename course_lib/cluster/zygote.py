@@ -17,9 +17,10 @@ from typing import NoReturn
 
 from course_lib.cluster import frameworks, supervisor
 from course_lib.cluster.pipes import Channel
+from course_lib.errors import shortage
 
 
-def begin(_held: int | None, framework: str, fd: str) -> NoReturn:
+def begin(held: int | None, framework: str, fd: str) -> NoReturn:
     """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel
     process. Import `framework`, say so, then fork a supervisor onto each socket that comes from the
     kernel process through the socket `fd`. Never returns.
@@ -37,14 +38,26 @@ def begin(_held: int | None, framework: str, fd: str) -> NoReturn:
         data, fds, _, _ = socket.recv_fds(kernel, 1, 1)
         if not data:
             os._exit(0)
-        if (count := threads()) != 1:
-            why = f"{count} threads here, and only a process with one can be forked safely"
-            print(f"not forked: {why}", file=sys.stderr, flush=True)
-        elif os.fork() == 0:
-            kernel.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            supervisor.main(socket.socket(fileno=fds[0]), supervisor.fork)
-        os.close(fds[0])
+        if not fds:
+            print("not forked: this process has too many open files", file=sys.stderr, flush=True)
+            continue
+        with socket.socket(fileno=fds[0]) as sock:
+            if (count := threads()) != 1:
+                why = f"{count} threads here, and only a process with one can be forked safely"
+                print(f"not forked: {why}", file=sys.stderr, flush=True)
+            elif _fork(sock) == 0:
+                kernel.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                supervisor.main(sock, supervisor.fork, held)
+
+
+def _fork(sock: socket.socket) -> int:
+    """Fork. If the system allows no more processes, say so at the other end of `sock`."""
+    try:
+        return os.fork()
+    except OSError as error:
+        Channel(sock).post(unavailable=shortage(error).parts)
+        return -1
 
 
 def threads() -> int:

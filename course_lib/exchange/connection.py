@@ -7,6 +7,7 @@ peer on this host ("near") has no payload.
 
 import array
 import contextlib
+import errno
 import math
 import os
 import select
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from course_lib.errors import LIMITS
 from course_lib.exchange.memory import Counters, Segment
 
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
@@ -163,8 +165,16 @@ class Connection:
                 self._drop(sent)
         except BlockingIOError:
             pass
-        except OSError:
-            self.gone = True
+        except OSError as error:
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        """The connection cannot be used any more: the peer is gone, unless this process is short of
+        something itself.
+        """
+        if error.errno in LIMITS:
+            raise error
+        self.gone = True
 
     def _drop(self, sent: int) -> None:
         """Drop the first `sent` waiting bytes, which have been sent."""
@@ -217,7 +227,9 @@ class Connection:
             while self._payload is None:
                 wanted = _ROOM
                 if self.near:
-                    data, ancillary, _, _ = self.sock.recvmsg(wanted, _ONE_DESCRIPTOR)
+                    data, ancillary, flags, _ = self.sock.recvmsg(wanted, _ONE_DESCRIPTOR)
+                    if flags & socket.MSG_CTRUNC:  # no room for a descriptor
+                        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                     for _, _, content in ancillary:
                         self._descriptors.extend(array.array("i", content))
                 else:
@@ -233,8 +245,8 @@ class Connection:
                     return
         except BlockingIOError:
             pass
-        except OSError:
-            self.gone = True
+        except OSError as error:
+            self._end(error)
 
     def take(self, views: list[memoryview]) -> bool:
         """Read what has come of the payload of a far piece into `views`; return whether it is

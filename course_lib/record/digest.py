@@ -18,6 +18,7 @@ import numpy as np
 
 from course_lib.jitter import Jitter
 from course_lib.record import memory
+from course_lib.record.again import Again
 from course_lib.record.curves import EMPTY, WINDOW, Readings
 from course_lib.record.events import (
     STATES,
@@ -35,7 +36,7 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
 from course_lib.spec import RunSpec
 
-ENDED = ("done", "failed", "killed")
+ENDED = ("done", "failed", "killed", "lost")
 USELESS = {  # gradients in float16 that train nothing, by the metric that is 1, and the cure
     "overflow": "overflowed: leave loss_scale out, or set a smaller one",
     "zeros": "were zero: leave loss_scale out, or set a larger one",
@@ -54,7 +55,7 @@ class Digest:
     events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
     `memory`: bytes by task and kind. `losses` and `accuracies` (if they are measured during the
     run): the curves. `not_finite`: the first loss that is NaN or infinite. `reductions`: who waits
-    for whom.
+    for whom. `again`: restarts, and the steps done again, which count once.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -64,7 +65,7 @@ class Digest:
         self.life: dict[str, list[Lifecycle]] = defaultdict(list)
         self.updates, self.dropped = Updates(), 0
         self.memory: memory.Held = {}
-        self.reductions = Reductions()
+        self.reductions, self.again = Reductions(), Again()
         self.losses = self.accuracies = EMPTY
         self.not_finite: Metric | None = None
         self._gradients, self._useless = 0, Counter[str]()  # in float16, by the names of `USELESS`
@@ -96,9 +97,12 @@ class Digest:
         """Take in the new events of a trace; return whether there were any. `over`: no more will
         come.
         """
-        phases, life = self._new(trace, Phase), self._new(trace, Lifecycle)
-        metrics, updates = self._new(trace, Metric), self._new(trace, Update)
-        for p in phases:
+        every, life = self._new(trace, Phase), self._new(trace, Lifecycle)
+        self.again.restarted(life, trace)
+        phases = [p for p in every if not self.again(p)]
+        metrics = [m for m in self._new(trace, Metric) if not self.again(m)]
+        updates = [u for u in self._new(trace, Update) if not self.again(u)]
+        for p in every:
             self._recent[p.task].append(p)
             self._heard[p.task] = max(p.end, self._heard.get(p.task, 0.0))
         for e in life:
@@ -126,7 +130,7 @@ class Digest:
         self.accuracies = self._accuracy.curve(self.zero)
         self.over = over
         moments = [e.at for events in (life, metrics, updates) for e in events]
-        if news := [*(p.end for p in phases), *moments]:
+        if news := [*(p.end for p in every), *moments]:
             self.seconds = max(self.seconds, *news)
             self._ahead = min(self._ahead, time.monotonic() - self.seconds)
         return bool(news)
@@ -154,7 +158,7 @@ class Digest:
         """Add up the waits and device times of the steps that are complete by now."""
         if math.isinf(self.zero):  # the clock has not started, and some worker may not have begun
             return
-        paused = [task for task, e in self.states.items() if e.state == "paused"]
+        paused = [task for task, e in self.states.items() if e.state in ("paused", "lost")]
         phases = self.reductions.complete(paused, over)
         self._idle.add(phases, self.zero)
         spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -244,6 +248,11 @@ class Digest:
                 return f"All {count} gradients so far {said}."
         return ""
 
+    @property
+    def lost(self) -> list[str]:
+        """The tasks that the run has gone on without."""
+        return [task for task, e in self.states.items() if e.state == "lost"]
+
     def last(self, who: str, *states: str) -> Lifecycle | None:
         """The last event with which a task or host entered one of these states."""
         return next((e for e in reversed(self.life.get(who, ())) if e.state in states), None)
@@ -279,7 +288,8 @@ class Digest:
         """
         found = []
         for who in (f"host:{self.spec.places[task]}", task):
-            turns = [e for e in self.life.get(who, ()) if e.state in (*FATES, "resumed", "healed")]
+            back = ("resumed", "healed", "starting")
+            turns = [e for e in self.life.get(who, ()) if e.state in (*FATES, *back)]
             ends = [*(e.at for e in turns[1:]), math.inf]
             pairs = zip(turns, ends, strict=False)  # no turns, no pairs
             found += [(e.state, e.at, end) for e, end in pairs if e.state in FATES]

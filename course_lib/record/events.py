@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint", "hidden")
-STATES = ("starting", "running", "done", "failed", "killed")
-ACTIVE = ("starting", "running")  # the states of a run or a task that is not over
+STATES = ("starting", "running", "done", "failed", "killed", "restarting", "lost")
+ACTIVE = ("starting", "running", "restarting")  # the states of a run or task that is not over
 
 
 class Phase(NamedTuple):
@@ -107,8 +107,10 @@ class Lifecycle(NamedTuple):
     """A change of a task's state, or something done to a task or a host (`host:1`); `why` may be
     empty.
 
-    A task is starting (with its `pid`), running, done, failed or killed (`STATES`). In any state it
-    can be paused and resumed, or slowed: from then on it takes `factor` times as long; or jittered:
+    A task is starting (with its `pid`), running, done, failed or killed (`STATES`). It may then be
+    restarting, and is starting again, with as its `attempt` the number of restarts of the run so
+    far; or it is lost, and the run goes on without it. In any state a task can be paused and
+    resumed, or slowed: from then on it takes `factor` times as long; or jittered:
     from the next step on it has delays as `jitter` says, "" for none. A host can be linked (given a
     link of `mbit`, None for no limit, and `delay_ms`), cut or healed. `refused` is an order to a
     task or host that could not be carried out; it changes nothing. `raised`, `left` and `exhausted`
@@ -127,6 +129,7 @@ class Lifecycle(NamedTuple):
     delay_ms: float = 0.0
     jitter: str = ""
     fault: str = ""
+    attempt: int = 0
 
     @property
     def words(self) -> str:

@@ -203,7 +203,7 @@ def seconds_to(trace: Trace) -> dict[str, float]:
     """Seconds since the run was called: until all tasks were running (`start`), until the first
     step was applied everywhere (`first_step`), and until the last event (`total`).
     """
-    running = [e.at for e in trace.all(Lifecycle, state="running")]
+    running = [e.at for e in trace.all(Lifecycle, state="running", attempt=0)]
     first = [p.end for p in trace.all(Phase, what="apply", step=0)]
     return {
         "start": max(running, default=math.nan),

@@ -121,18 +121,22 @@ class RunFacts(Plan, frozen=True):
     origin: float
     started: float = 0.0
     services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
+    recovers: str = ""  # which tasks are started again after a failure, see `cluster.roster`
     sys_path: list[str] = []
     cwd: str = ""
 
 
 class TaskError(BaseModel):
-    """`error.json`: why a task failed, in which step, and when (on the machine's clock)."""
+    """`error.json`: why a task failed, in which step, and when (on the machine's clock). `echo`: it
+    only tells that another task was lost.
+    """
 
     task: str
     step: int | None
     reason: str
     traceback: str
     at: float
+    echo: bool = False
 
 
 class RunDir:
@@ -301,6 +305,14 @@ class RunDir:
         for path in (*self.path.glob("tasks/*/tmp"), self.meetings, self.workload):
             shutil.rmtree(path, ignore_errors=True)
         self.beats.unlink(missing_ok=True)
+
+    def forget_meetings(self) -> None:
+        """Remove what an earlier attempt left for its tasks to find each other; the links stay."""
+        for path in self.meetings.glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != self.wires:
+                path.unlink(missing_ok=True)
 
     def goes_on(self) -> bool:
         """Whether the run still has tasks. The supervisor removes their temporary folders when the

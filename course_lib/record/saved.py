@@ -11,8 +11,8 @@ from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace
 
-# A killed process cannot stamp its own death. The supervisor notes it a moment later, and peers may
-# have noticed before.
+# A process that is killed cannot stamp its own death. The supervisor notes it a moment later, and
+# peers may have noticed before.
 _NOTICE = 0.5  # seconds
 
 
@@ -45,7 +45,8 @@ class SavedRun(RunDir):
             return "failed"
         # services never finish: they are told to leave when the others are done
         awaited = [task for task in self.spec.tasks if not task.startswith(self.facts.services)]
-        return "finished" if all(states.get(task) == "done" for task in awaited) else "stopped"
+        over = all(states.get(task) in ("done", "lost") for task in awaited)
+        return "finished" if over else "stopped"
 
     @property
     def reality(self) -> Reality:
@@ -68,16 +69,24 @@ class SavedRun(RunDir):
 
 def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
     """The first failure of a run, which caused all others. It is found among the errors that tasks
-    left and the deaths that the supervisor saw.
+    left and the deaths that the supervisor saw; an error that only tells of the loss of another
+    task counts if there is nothing else.
     """
-    found = [(e.at - run.facts.origin, e.task, e.step, e.reason, e.traceback) for e in run.errors()]
-    for death in trace.all(Lifecycle):
-        if death.state in ("failed", "killed") and death.why:
+    life = trace.all(Lifecycle)
+    # what came before a restart, or was done without, did not end the run
+    settled = {e.task: e.at for e in life if e.state in ("starting", "lost")}
+    found = []
+    for e in run.errors():
+        if (at := e.at - run.facts.origin) > settled.get(e.task, 0.0):
+            found.append((e.echo, at, e.task, e.step, e.reason, e.traceback))
+    for death in life:
+        ended = death.state in ("failed", "killed") and death.why
+        if ended and death.at > settled.get(death.task, 0.0):
             steps = [phase.step for phase in trace.all(Phase, death.task)]
             step = steps[-1] if steps else None
-            found.append((death.at - _NOTICE, death.task, step, death.why, ""))
-    nobody = (0.0, "a task", None, "it left no word of why", "")
-    _, task, step, reason, traceback = min(found, key=lambda f: f[0], default=nobody)
+            found.append((False, death.at - _NOTICE, death.task, step, death.why, ""))
+    nobody = (True, 0.0, "a task", None, "it left no word of why", "")
+    _, _, task, step, reason, traceback = min(found, key=lambda f: f[:2], default=nobody)
     return TaskFailed(task, step, reason, traceback, run.log_tail(task))
 
 

@@ -17,6 +17,7 @@ from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine
 from course_lib.spec import NATIVE, RunSpec
 from course_lib.strategies import trial
+from course_lib.strategies.optimizers import usual_rate
 from course_lib.strategies.strategy import Standing, Strategy
 
 
@@ -187,6 +188,8 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
                 text = f"{mine} has no use for it: leave it out (it is for {', '.join(takers)})"
                 raise SpecError(field, getattr(spec, field), text)
             unused.add(field)
+    if spec.elastic:  # from what it shrinks
+        spec = spec.model_copy(update={"learning_rate": usual_rate(spec)})
     return spec.complete(unused)
 
 

@@ -119,6 +119,8 @@ class Strategy:
     - `model_parallel`: workers divide the work on each example, not the examples.
     - `memory`: the formula for what each task holds.
     - `takes`: the fields of `RunSpec` that only some strategies have a use for, and this one has.
+    - `recovers`: which tasks are started again after a failure, if restarts are left: all
+      "together", or a lost worker "alone", see `cluster.roster`.
     """
 
     name: str
@@ -140,6 +142,7 @@ class Strategy:
     model_parallel: bool = False
     memory: Formula = data_parallel
     takes: tuple[str, ...] = ()
+    recovers: str = "together"
 
     @property
     def programs(self) -> dict[str, dict[str, str]]:

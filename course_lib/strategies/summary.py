@@ -9,6 +9,7 @@ from typing import Any
 from course_lib import workloads
 from course_lib.cluster.run import Run
 from course_lib.record import measures
+from course_lib.record.again import once
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Metric, Update, task_key
 from course_lib.record.ledger import ledger
@@ -37,11 +38,15 @@ def summarize(run: Run) -> dict[str, Any]:
     frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
     read, how many of these more than once, and how many never.
 
+    `restarts`: how often tasks were started again after a failure; `steps_again`: how many steps
+    were done again for that reason, which count once in all figures; `tasks_lost`: those that the
+    run went on without.
+
     In float16, by task: the `loss_scale` at the end, how many gradients were not used because of
     `overflows`, and the mean share of `zeros` in the others (see `precision.py`).
     """
-    spec, trace, values = run.spec, run.trace, run.values
-    digest = Digest.of(spec, trace)
+    spec, trace, values = run.spec, once(run.trace), run.values
+    digest = Digest.of(spec, run.trace)
     model = workloads.load(spec).sketch_in(spec.framework, spec.precision)
     reasons = {reason.what: reason for reason in run.plan.reasons}
     reported = next(
@@ -88,7 +93,10 @@ def summarize(run: Run) -> dict[str, Any]:
         "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
-        "ledger": ledger(trace).as_dict(),
+        "ledger": ledger(run.trace).as_dict(),
+        "restarts": digest.again.restarts,
+        "steps_again": digest.again.steps,
+        "tasks_lost": digest.lost,
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "exchange_ms": measures.exchange_ms(trace),
         "seconds": {

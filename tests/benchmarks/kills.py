@@ -19,7 +19,7 @@ from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.conftest import gone_within
 from tests.processes.kernel_kill import survivors
 
-KILLS, QUICK = 100, 10
+KILLS, QUICK = 200, 10
 AT_ONCE = 2  # kills in a repeat: one with each framework
 
 

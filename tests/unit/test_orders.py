@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 from course_lib import start
-from course_lib.cluster import nursery
+from course_lib.cluster import keeper, nursery, pipes
 from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.roster import Roster
 from course_lib.cluster.run import Run
-from course_lib.cluster.supervisor import Roster, Supervisor
+from course_lib.cluster.supervisor import Supervisor, main, spawn
+from course_lib.errors import Unavailable
 
 
 @pytest.fixture
@@ -70,3 +75,68 @@ def test_a_channel_tells_a_time_out_from_the_end() -> None:
         channel.receive()
     other.shutdown(socket.SHUT_RDWR)
     assert channel.receive() is None
+
+
+def test_news_for_a_process_that_does_not_read_replace_each_other_and_never_block() -> None:
+    channel, other = pair()
+    for factor in range(5000):
+        channel.tell(slow=factor, jitter="")
+    channel.tell(leave=True)
+    reader, heard = Channel(other), []
+    while channel.unsent or not heard:
+        channel.flush()
+        heard += reader.receive() or []
+    while "leave" not in heard[-1]:
+        heard += reader.receive() or []
+    assert heard[-1] == {"slow": 4999, "jitter": "", "leave": True}
+    assert len(heard) < 2500  # the system keeps a few hundred
+
+
+def test_a_notebook_may_give_any_number_of_orders_to_a_supervisor_that_does_not_read(
+    acted: tuple[Run, Channel],
+) -> None:
+    run, supervisor = acted
+    for _ in range(2000):
+        run.slow("worker:0", 2)
+    heard = []
+    while len(heard) < 2001:  # with the order to start
+        orders = supervisor.receive() or []
+        heard += orders
+        for _ in [order for order in orders if "do" in order]:
+            supervisor.send(answer=None)
+    assert heard[-1] == {"do": "slow", "task": "worker:0", "factor": 2.0}
+    supervisor.send(over="stopped")
+    run.wait(30)
+
+
+def test_a_message_that_nobody_reads_is_waited_with_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pipes, "PATIENCE", 0.01)
+    channel, _other = pair()
+    while not channel.unsent:
+        channel.post(answer=None)
+    channel.send(answer=None)
+    assert channel.unsent
+
+
+def test_a_supervisor_that_may_start_no_process_says_so_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    def left(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(keeper, "keep", refused)
+    monkeypatch.setattr(os, "_exit", left)
+    ours, theirs = pair()
+    ours.send(start=str(tmp_path))
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit, match="0"):
+        main(theirs, spawn, None)
+    signal.signal(signal.SIGINT, handler)
+    [said] = ours.receive() or []
+    problem = Unavailable(*said["unavailable"])
+    assert (problem.what, "ulimit -u" in problem.cure) == ("another process", True)

@@ -2,7 +2,9 @@
 
 import signal
 
-from course_lib.cluster.supervisor import Roster, death
+import pytest
+
+from course_lib.cluster.roster import Attempt, Roster, death
 
 
 def roster(*said: tuple[str, str], tasks: tuple[str, ...] = ("worker:0", "worker:1")) -> Roster:
@@ -72,8 +74,138 @@ def test_a_stop_after_the_end_changes_nothing() -> None:
 
 def test_those_killed_because_of_the_first_failure_are_not_failures() -> None:
     it = roster(("worker:0", "failed"), ("worker:1", "running"))
+    it.dismiss("worker:1")
     assert it.gone("worker:1", -signal.SIGKILL) is None
+
+
+def test_a_death_that_nobody_here_has_caused_is_told_after_a_complaint_about_it() -> None:
+    it = roster(("worker:0", "failed"), ("worker:1", "running"))
+    assert "killed by SIGKILL" in str(it.gone("worker:1", -signal.SIGKILL))
+    assert it.outcome == "failed"
 
 
 def test_an_exit_code_is_told_in_words() -> None:
     assert death(3) == "its process ended with exit code 3 before its function returned"
+
+
+@pytest.mark.parametrize(("status", "name"), [(-9, "SIGKILL"), (-37, "signal 37")])
+def test_a_signal_is_told_by_its_name_or_its_number(status: int, name: str) -> None:
+    assert death(status).startswith(f"its process was killed by {name}")
+
+
+# --- restarts ---
+
+WORKERS = ("worker:0", "worker:1", "worker:2")
+
+
+def recovering(how: str, restarts: int = 1, elastic: bool = False, ps: int = 0) -> Roster:
+    """A roster of three workers that run, and parameter servers."""
+    tasks = [*WORKERS, *(f"ps:{i}" for i in range(ps))]
+    it = Roster(tasks, ("ps",), how, restarts, elastic)
+    for task in tasks:
+        it.said(task, "running")
+    return it
+
+
+def test_together_all_end_before_any_starts_again() -> None:
+    it = recovering("together")
+    assert "SIGKILL" in str(it.gone("worker:1", -signal.SIGKILL))
+    assert (it.outcome, it.ready, it.over) == (None, [], False)
+    assert it.news == [(task, "restarting") for task in WORKERS]
+    assert it.ending == {"worker:0", "worker:2"}
+    assert not it.said("worker:0", "failed")  # a complaint
+    assert it.gone("worker:0", 1) is None
+    it.dismiss("worker:2")
+    assert (it.gone("worker:2", 0), it.ready) == (None, list(WORKERS))
+    for task in it.ready:
+        it.started(task)
+    assert it.states == dict.fromkeys(WORKERS, "starting")
+    assert it.attempts == dict.fromkeys(WORKERS, 1)
+    for task in WORKERS:
+        it.said(task, "done")
+    assert it.outcome == "finished"
+
+
+def test_a_cause_that_is_noticed_after_the_complaints_is_told_before_a_restart() -> None:
+    it = recovering("together")
+    assert it.said("worker:0", "failed")
+    assert "SIGKILL" in str(it.gone("worker:1", -signal.SIGKILL))
+    assert it.outcome is None
+
+
+def test_without_restarts_left_a_failure_is_that_of_the_run() -> None:
+    it = recovering("together", restarts=1)
+    for task in WORKERS:
+        it.gone(task, -signal.SIGKILL)
+    for task in it.ready:
+        it.started(task)
+    it.gone("worker:2", 3)
+    assert (it.outcome, it.ready, it.ending) == ("failed", [], {"worker:0", "worker:1"})
+
+
+def test_done_tasks_start_again_with_the_others() -> None:
+    it = recovering("together")
+    it.said("worker:0", "done")
+    it.gone("worker:1", 1)
+    assert ("worker:0", "restarting") in it.news
+    assert it.outcome is None
+
+
+def test_alone_the_others_go_on_while_a_worker_starts_again() -> None:
+    it = recovering("alone")
+    it.gone("worker:1", -signal.SIGKILL)
+    assert (it.ready, it.ending, it.states["worker:0"]) == (["worker:1"], set(), "running")
+    it.started("worker:1")
+    it.said("worker:0", "done")
+    it.said("worker:2", "done")
+    assert it.outcome is None
+    it.said("worker:1", "done")
+    assert it.outcome == "finished"
+
+
+def test_alone_the_others_go_on_without_a_worker_once_no_restarts_are_left() -> None:
+    it = recovering("alone", restarts=0)
+    it.said("worker:1", "failed")
+    assert (it.news, it.ending) == ([("worker:1", "lost")], {"worker:1"})
+    assert it.gone("worker:1", 1) is None
+    it.gone("worker:0", -signal.SIGKILL)
+    assert it.outcome is None
+    it.said("worker:2", "done")
+    assert it.outcome == "finished"
+
+
+def test_the_last_worker_that_is_lost_ends_the_run() -> None:
+    it = recovering("alone", restarts=0)
+    for task in WORKERS:
+        it.gone(task, -signal.SIGKILL)
+    assert it.outcome == "failed"
+
+
+def test_a_lost_server_starts_all_again_also_where_workers_do_so_alone() -> None:
+    it = recovering("alone", ps=1)
+    it.gone("ps:0", -signal.SIGKILL)
+    assert it.ending == set(WORKERS)
+    assert {task for task, _ in it.news} == {*WORKERS, "ps:0"}
+
+
+def test_elastic_a_restart_has_one_worker_fewer() -> None:
+    it = recovering("together", restarts=3, elastic=True)
+    for left in (2, 1, 1):
+        for task in it.alive.copy():
+            it.gone(task, -signal.SIGKILL)
+        assert it.ready == list(WORKERS[:left])
+        for task in it.ready:
+            it.started(task)
+    assert it.attempt == Attempt(3, 2)
+    it.said("worker:0", "done")
+    assert it.outcome == "finished"
+
+
+def test_a_stop_ends_a_run_that_restarts() -> None:
+    it = recovering("together")
+    it.gone("worker:1", -signal.SIGKILL)
+    it.stop()
+    assert it.ending == {"worker:0", "worker:2"}
+    for task in ("worker:0", "worker:2"):
+        it.gone(task, -signal.SIGKILL)
+    assert (it.outcome, it.over) == ("stopped", True)

@@ -55,7 +55,7 @@ MULTI_WORKER_MIRRORED = Strategy(
     order=40,
     check=_check_native,
     takes_schedule=True,
-    takes=("overlap", "bucket_mb"),
+    takes=("overlap", "bucket_mb", "elastic"),
 )
 
 

@@ -1,0 +1,168 @@
+"""The roster: the state of each task of a run, and what follows from it: whether the run goes on,
+which tasks are to end, and which are to be started again. It decides; the supervisor acts.
+
+A task goes `starting -> running -> done | failed`, and then its process ends. A process that ends
+before its task is done has failed. What a failure means is for the strategy to say (`recovers`):
+
+    together   all tasks are ended and started again: a synchronous step needs them all
+    alone      a worker is started again while the others go on. Once no restarts are left, they go
+               on without it, and it is `lost`. If a task fails that is no worker, all are started
+               again together, as all depend on it
+    ""         the run fails
+"""
+
+import signal
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Attempt(NamedTuple):
+    """How many restarts there had been when a task was started, and by how many workers the run had
+    shrunk.
+    """
+
+    number: int = 0
+    fewer: int = 0
+
+
+class Roster:
+    """The tasks of one run.
+
+    `services` are the jobs that serve the others and never finish by themselves. `max_restarts`:
+    how often tasks may be started again. `elastic`: a restart together takes one worker fewer.
+
+    `outcome` is None while the run goes on, then `finished`, `failed` or `stopped`. `alive`: tasks
+    that have a process; `attempts`: the number of each task's attempt. `news`: states that the
+    roster has decided on, with the tasks, for the supervisor to record.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[str],
+        services: Iterable[str] = ("ps",),
+        recovers: str = "",
+        max_restarts: int = 0,
+        elastic: bool = False,
+    ) -> None:
+        self.states = dict.fromkeys(tasks, "starting")
+        self.alive = set(self.states)
+        self.attempts = dict.fromkeys(self.states, 0)
+        self.services, self.recovers, self.elastic = tuple(services), recovers, elastic
+        self.outcome: str | None = None
+        self.attempt = Attempt()
+        self.news: list[tuple[str, str]] = []
+        self._left = max_restarts
+        self._first: set[str] = set()  # tasks that have to end before any is started again
+        self._dismissed: set[str] = set()  # told to leave, or killed, by the supervisor
+
+    # --- what happens ---
+
+    def said(self, task: str, state: str) -> bool:
+        """A task reports `running`, `done` or `failed`. Returns whether that is news: of a task
+        that is to be started again, or is done without, it is not.
+        """
+        if self.states[task] in ("restarting", "lost"):
+            return False
+        self.states[task] = state
+        if state == "failed" and not self.outcome:
+            self._recover(task)
+        self._conclude()
+        return True
+
+    def stop(self) -> None:
+        """The run is to end now, whatever its tasks are doing."""
+        self.outcome = self.outcome or "stopped"
+
+    def dismiss(self, task: str) -> None:
+        """The supervisor tells a task to leave, or kills it, so its end is no failure."""
+        self._dismissed.add(task)
+
+    def gone(self, task: str, status: int, asked: str = "") -> str | None:
+        """The process of a task ended with `status` (negative: the signal that killed it). Returns
+        the failure in words, or None.
+
+        `asked`: how a learner had it killed, such as "by kill()"; "" if nobody had. A death that
+        the supervisor has not caused is told even if the run has failed already: peers may complain
+        of it before it is noticed.
+        """
+        self.alive.discard(task)
+        self._first.discard(task)
+        state, dismissed = self.states[task], task in self._dismissed and not asked
+        if (
+            self.outcome == "stopped"
+            or state in ("done", "failed", "lost")
+            or (dismissed and status in (0, -signal.SIGKILL))
+            or (state == "restarting" and status >= 0)  # it gave up, as its peers did
+            or (self.outcome == "finished" and task.startswith(self.services))
+        ):
+            return None
+        self.said(task, "failed")
+        return f"it was killed {asked}" if asked else death(status)
+
+    def started(self, task: str) -> None:
+        """A task that was `ready` has a process again."""
+        self.states[task], self.attempts[task] = "starting", self.attempt.number
+        self.alive.add(task)
+        self._dismissed.discard(task)
+
+    # --- what is to be done ---
+
+    @property
+    def ending(self) -> set[str]:
+        """The tasks whose processes are to end now."""
+        return self.alive if self.outcome else self._first
+
+    @property
+    def ready(self) -> list[str]:
+        """The tasks to start again now: once all have ended that have to end before."""
+        waiting = self.outcome or self._first
+        return [] if waiting else [t for t, state in self.states.items() if state == "restarting"]
+
+    @property
+    def over(self) -> bool:
+        """No process is left, and none will be started."""
+        return not self.alive and not self.ready
+
+    def _recover(self, task: str) -> None:
+        """A task has failed: it, or all, are to be started again, or the run goes on without it, or
+        fails.
+        """
+        workers = [t for t in self.states if t.startswith("worker:")]
+        others = any(self.states[t] not in ("failed", "lost") for t in workers)
+        alone = self.recovers == "alone" and task in workers
+        if alone and others and not self._left:
+            self._decide("lost", [task])
+        elif not (self.recovers and self._left):
+            self.outcome = "failed"
+        else:
+            self._left -= 1
+            number, fewer = self.attempt
+            if self.elastic and not alone and len(workers) > fewer + 1:
+                fewer += 1
+                self._decide("lost", [workers[-fewer]])
+            self.attempt = Attempt(number + 1, fewer)
+            going = [t for t, state in self.states.items() if state != "lost"]
+            self._decide("restarting", [task] if alone else going)
+
+    def _decide(self, state: str, tasks: Iterable[str]) -> None:
+        for task in tasks:
+            self.states[task] = state
+            self.news.append((task, state))
+            self._first |= {task} & self.alive
+
+    def _conclude(self) -> None:
+        working = {
+            task: state for task, state in self.states.items() if not task.startswith(self.services)
+        } or self.states
+        if {*working.values()} <= {"done", "lost"}:
+            self.outcome = self.outcome or "finished"
+
+
+def death(status: int) -> str:
+    """An exit status in words."""
+    if status < 0:
+        known = {s.value: s.name for s in signal.Signals}
+        name = known.get(-status, f"signal {-status}")
+        cure = " (the system may have run out of memory)" if name == "SIGKILL" else ""
+        return f"its process was killed by {name}{cure}"
+    return f"its process ended with exit code {status} before its function returned"
