@@ -263,6 +263,9 @@ class RunSpec(BaseModel):
         if self.elastic and not self.max_restarts:
             text = "it says how to restart, and this run does not: set max_restarts"
             raise SpecError("elastic", True, text)
+        if self.elastic and self.sampler == "per_worker":
+            text = "nobody would read the part of the data that a lost worker had: leave one out"
+            raise SpecError("elastic", True, text)
         if self.elastic and self.all_reduce != NATIVE:
             text = f"{self.all_reduce} is made for {self.workers} workers: leave all_reduce out"
             raise SpecError("elastic", True, text)

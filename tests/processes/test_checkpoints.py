@@ -1,4 +1,6 @@
-"""Runs that were killed and resumed, in real processes: they end as if nothing had happened."""
+"""Runs that were killed, in real processes: started again or resumed, they end as if nothing had
+happened.
+"""
 
 import functools
 from pathlib import Path
@@ -8,8 +10,8 @@ import pytest
 
 from course_lib import Run, Workload, start
 from course_lib.errors import SpecError, TaskFailed
-from course_lib.record.events import Phase
-from tests.helpers import losses, until
+from course_lib.record.events import Lifecycle, Metric, Phase, Read
+from tests.helpers import losses
 from tests.own_models import LARGEST
 
 STEPS, EVERY = 16, 6
@@ -48,6 +50,11 @@ ROWS = [
     ("torch", "pipeline_parallel", "tiny_gpt", 2),
     ("torch", "pipeline_parallel", "float16", 2),
 ]
+RESUMED = [
+    ("torch", "multi_worker_mirrored", "own", 3),
+    ("torch", "fully_sharded", "adamw", 3),
+    ("torch", "pipeline_parallel", "adamw", 2),
+]
 
 
 def torch_own() -> Any:
@@ -73,36 +80,61 @@ def whole(framework: str, strategy: str, kind: str, workers: int) -> Run:
         return run.wait(150)
 
 
-def killed(strategy: str, after: int, **fields: Any) -> Run:
-    """A run that saves, whose first task is killed once it has saved so many steps."""
-    run = start(strategy, checkpoint_every=EVERY, device_ms=25, **fields)
-
-    def saved() -> bool:
-        return any(each.steps >= after and not each.problem for each in run.checkpoints())
-
-    until(lambda: saved() or run.state not in ("starting", "running"), "a checkpoint", 100)
-    run.kill("worker:0")
-    with pytest.raises(TaskFailed, match="SIGKILL"):
-        run.wait(60)
-    return run
+def same(run: Run, undisturbed: Run, begun: int = 0) -> None:
+    """Hold that a run, begun after so many steps, is as one that was not disturbed."""
+    result, task = run.result, next(t for t in reversed(run.spec.tasks) if losses(run.trace, t))
+    assert result["parameter_digest"] == undisturbed.result["parameter_digest"]
+    ours = {m.step: m.value for m in run.trace.all(Metric, task, name="loss")}
+    assert [ours[step] for step in range(begun, STEPS)] == losses(undisturbed.trace, task)[begun:]
+    accuracy = next(name for name in result if name.startswith("test_"))
+    assert result[accuracy] == undisturbed.result[accuracy]
 
 
 @pytest.mark.parametrize(("framework", "strategy", "kind", "workers"), ROWS)
+def test_a_run_that_was_killed_and_started_again_ends_with_the_same_bits(
+    framework: str, strategy: str, kind: str, workers: int
+) -> None:
+    fields = fields_of(framework, kind, workers) | {"checkpoint_every": EVERY, "max_restarts": 1}
+    with start(strategy, **fields, faults=["kill worker:0 at step 9"]) as run:
+        result = run.wait(150).result
+    same(run, whole(framework, strategy, kind, workers))
+    assert result["restarts"] == 1
+    assert result["steps_again"] in (3, 4)  # another worker may have computed step 9 already
+
+
+@pytest.mark.parametrize(("framework", "strategy", "kind", "workers"), RESUMED)
 def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(
     framework: str, strategy: str, kind: str, workers: int
 ) -> None:
     fields = fields_of(framework, kind, workers)
-    undisturbed = whole(framework, strategy, kind, workers)
-    earlier = killed(strategy, EVERY, **fields)
-    begun = next(c.steps for c in reversed(earlier.checkpoints()) if not c.problem)
+    faults = ["kill worker:0 at step 9"]
+    earlier = start(strategy, checkpoint_every=EVERY, faults=faults, **fields)
+    with pytest.raises(TaskFailed):
+        earlier.wait(150)
     with start(strategy, resume=earlier.run_dir, **fields) as run:
         result = run.wait(150).result
-    assert result["parameter_digest"] == undisturbed.result["parameter_digest"]
-    assert result["resumed_from"] == {"step": begun, "run_dir": str(earlier.run_dir)}
-    last = f"worker:{workers - 1 if strategy == 'pipeline_parallel' else 0}"
-    assert losses(run.trace, last) == losses(undisturbed.trace, last)[begun:]
-    accuracy = next(name for name in result if name.startswith("test_"))
-    assert result[accuracy] == undisturbed.result[accuracy]
+    same(run, whole(framework, strategy, kind, workers), EVERY)
+    assert result["resumed_from"] == {"step": EVERY, "run_dir": str(earlier.run_dir)}
+
+
+def test_with_one_worker_fewer_no_example_is_skipped_and_none_is_used_twice() -> None:
+    fields: dict[str, Any] = {"framework": "torch", "workers": 4, "global_batch": 128}
+    with start(
+        "multi_worker_mirrored",
+        **fields,
+        **{"steps": 16, "checkpoint_every": EVERY, "max_restarts": 1, "elastic": True},
+        record_examples=True,
+        faults=["kill worker:2 at step 9"],
+    ) as run:
+        result = run.wait(100).result
+    assert result["tasks_lost"] == ["worker:3"] and result["restarts"] == 1
+    again = min(e.at for e in run.trace.all(Lifecycle, state="starting", attempt=1))
+    used = [e for e in run.trace.all(Read) if e.at > again or e.step < EVERY]
+    epochs = [[x for e in used if e.epoch == n for x in e.examples] for n in (0, 1)]
+    assert sorted(epochs[0]) == list(range(1437))
+    assert len(epochs[1]) == len(set(epochs[1])) == 6 * 128 + 10 * 96 - 1437
+    samples = {m.step: m.samples for m in run.trace.all(Metric, "worker:0", name="loss")}
+    assert samples[EVERY - 1] == 6 * 128 and samples[15] == 6 * 128 + 10 * 96
 
 
 def test_a_finished_run_goes_on_with_more_steps() -> None:

@@ -259,3 +259,8 @@ def test_smaller_batches_after_larger_ones_skip_no_example_and_repeat_none() -> 
     whole = np.concatenate([workload.batch(step, 0, 128) for step in range(20)])
     read = np.concatenate([*before, *(indices for _, indices in pieces)])
     assert np.array_equal(read, whole[: 640 + 960])  # the order that larger batches would have had
+
+
+def test_a_run_whose_workers_have_their_own_part_of_the_data_cannot_shrink() -> None:
+    with pytest.raises(SpecError, match="nobody would read the part of the data"):
+        RunSpec(sampler="per_worker", elastic=True, max_restarts=1)
