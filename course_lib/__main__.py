@@ -16,7 +16,7 @@ from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.training import race, run
 from course_lib.commands.watch import picture, watch
-from course_lib.errors import LockstepError, SpecError, Stalled, Unavailable
+from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
 
 INTERRUPTED = 130
 
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if code == INTERRUPTED:  # typer has caught it already
             raise KeyboardInterrupt
         sys.exit(code)
-    except (SpecError, Unavailable) as error:
+    except (SpecError, Unavailable, Damaged) as error:
         _fail(error, 2)
     except Stalled as stalled:
         if stalled.stopping:

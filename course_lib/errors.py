@@ -34,7 +34,9 @@ class SpecError(LockstepError, ValueError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         self.field, self.value, self.allowed = field, value, allowed
-        super().__init__(f"{field}={value!r}: {allowed}")
+        shown = repr(value).replace("\n", " ")
+        shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
+        super().__init__(f"{field}={shown}: {allowed}")
 
     @classmethod
     def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
@@ -71,6 +73,14 @@ def shortage(error: OSError) -> Unavailable:
     what, option = LIMITS.get(error.errno or 0, ("what a run needs", "-a"))
     cure = f"Run fewer tasks or clusters at a time, or raise a limit: `ulimit {option}` shows it."
     return Unavailable(what, str(error), cure)
+
+
+class Damaged(LockstepError, ValueError):
+    """A file of a saved run is not what it should be. Fields: `path`, `why`."""
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path, self.why = str(path), why
+        super().__init__(f"{path} cannot be read: {why}".replace("\n", " "))
 
 
 class StartTimeout(LockstepError):

@@ -6,9 +6,10 @@ import contextlib
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from course_lib.errors import SpecError
 
@@ -91,7 +92,7 @@ class Link(BaseModel):
     )
     delay_ms: float = number(0.0, 10_000, "the delay of each host's link", "milliseconds", True)
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         with complaints(Link):
             super().__init__(**fields)
 
@@ -108,3 +109,24 @@ class Link(BaseModel):
     def __str__(self) -> str:
         rate = "any number of" if self.mbit is None else f"{self.mbit:g}"
         return f"{rate} Mbit/s, {self.delay_ms:g} ms"
+
+
+def _by_name(link: object) -> object:
+    """A link that is given as a dict; Python's error for names that are no strings has no field."""
+    if isinstance(link, dict) and not all(isinstance(name, str) for name in link):
+        raise ValueError("mbit and delay_ms are names")
+    return link
+
+
+AnyLink = Annotated[Link, BeforeValidator(_by_name)]
+
+
+def _anywhere(path: Path) -> Path:
+    """The path in a form that means the same wherever it is read."""
+    try:
+        return path.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links, ~nobody
+        raise ValueError(str(error)) from None
+
+
+AnyPath = Annotated[Path, AfterValidator(_anywhere)]

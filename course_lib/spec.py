@@ -21,11 +21,23 @@ from pydantic import (
 
 from course_lib.errors import SpecError
 from course_lib.faults import FORM, Fault, several
-from course_lib.fields import STRICT, Link, check_factor, complaints, field, flag, number, whole
+from course_lib.fields import (
+    STRICT,
+    AnyLink,
+    AnyPath,
+    Link,
+    check_factor,
+    complaints,
+    field,
+    flag,
+    number,
+    whole,
+)
 from course_lib.jitter import FORMS, Jitter
 
 MAX_WORKERS = 256
 MAX_REPLICAS = 64
+MAX_BATCH = 4096
 JOBS = ("chief", "worker", "ps")
 NATIVE = "native"
 CrossDeviceOps = Literal["hierarchical_copy", "reduction_to_one_device", "nccl"]
@@ -126,8 +138,8 @@ class RunSpec(BaseModel):
         f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1; "
         'in Python {"worker:1": 1}',
     )
-    link: Link | None = field(None, "the link of each host", "a Link(mbit=200, delay_ms=0.5)")
-    links: dict[Annotated[int, Field(ge=0)], Link] = field(
+    link: AnyLink | None = field(None, "the link of each host", "a Link(mbit=200, delay_ms=0.5)")
+    links: dict[Annotated[int, Field(ge=0)], AnyLink] = field(
         {},
         "another link for one host",
         "host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
@@ -143,7 +155,7 @@ class RunSpec(BaseModel):
     width: Count = whole(64, 16, 384, "numbers that stand for a character in 'tiny_gpt'")
     context: Count = whole(32, 8, 256, "characters that 'tiny_gpt' sees at a time")
     global_batch: Count | None = whole(
-        None, 1, 4096, "examples in a step over all workers, about 128 if not given"
+        None, 1, MAX_BATCH, "examples in a step over all workers, about 128 if not given"
     )
     steps: Count = whole(200, 1, 1_000_000, "steps to train")
     seed: Count = whole(0, 0, 2**31 - 1, "decides the first weights and the order of the examples")
@@ -212,7 +224,7 @@ class RunSpec(BaseModel):
     checkpoint_every: Count = whole(
         0, 0, 1_000_000, "steps between two checkpoints, from which a run can go on; 0 for none"
     )
-    resume: Path | None = field(
+    resume: AnyPath | None = field(
         None,
         "an earlier run, from whose last checkpoint this one goes on",
         "the directory of a run that had checkpoint_every",
@@ -227,7 +239,7 @@ class RunSpec(BaseModel):
         False, "a restart takes one worker fewer; batch and learning rate shrink with it"
     )
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         with complaints(RunSpec):
             super().__init__(**fields)
 
@@ -236,6 +248,9 @@ class RunSpec(BaseModel):
         shares = self.shares
         if self.global_batch is None:
             unit = shares * self.accumulate
+            if unit > MAX_BATCH:
+                text = f"times replicas and accumulate, {unit} examples: at most {MAX_BATCH} a step"
+                raise SpecError("workers", self.workers, text)
             object.__setattr__(self, "global_batch", max(unit, 128 // unit * unit))
         elif self.global_batch % shares:
             lower = self.global_batch // shares * shares
@@ -258,8 +273,6 @@ class RunSpec(BaseModel):
         self._check_hosts()
         for fault in self.faults:
             fault.planned(self)
-        if self.resume:  # it means the same wherever it is read
-            object.__setattr__(self, "resume", self.resume.expanduser().resolve())
         if self.elastic and not self.max_restarts:
             text = "it says how to restart, and this run does not: set max_restarts"
             raise SpecError("elastic", True, text)

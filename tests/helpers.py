@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
@@ -21,6 +23,35 @@ SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 """The tolerance for float32 sums in another order. One device adds the same numbers as several
 workers, but in another order; weights and losses are of size 0.1 to 2.
 """
+
+
+def fuzzed(examples: int) -> Callable[[Any], Any]:
+    """Settings for a test over random inputs: so many examples, or as many as LOCKSTEP_FUZZ says.
+    Inputs are the same each time, unless LOCKSTEP_FUZZ asks for more of them.
+    """
+    asked = os.environ.get("LOCKSTEP_FUZZ")
+    return settings(
+        max_examples=int(asked or examples),
+        derandomize=not asked,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.integers(-3, 70)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["worker:0", "worker:9", "ps:0", "compute", "", "\0", "a" * 300]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+"""Anything that JSON can hold."""
 
 
 def until(

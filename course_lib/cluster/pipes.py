@@ -30,6 +30,7 @@ import time
 from typing import Any
 
 PATIENCE = 60.0  # seconds that the other side has to read what is sent to it
+LONGEST = 16 << 20  # bytes of a message
 
 
 def ready(fd: Any, seconds: float | None, event: int = select.POLLIN) -> bool:
@@ -129,7 +130,8 @@ class Channel:
 
     def receive(self) -> list[dict[str, Any]] | None:
         """Wait for data and return the whole messages in it (maybe none yet), or None when the
-        other side is gone. Raises `TimeoutError` if the socket has a time-out and nothing came.
+        other side is gone. What is no message, or longer than `LONGEST`, is left out. Raises
+        `TimeoutError` if the socket has a time-out and nothing came.
         """
         try:
             data = self.sock.recv(65536)
@@ -138,7 +140,9 @@ class Channel:
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        if len(self._rest) > LONGEST:
+            self._rest = b""
+        return [found for line in lines if (found := _message(line)) is not None]
 
     def close(self) -> None:
         self.sock.close()
@@ -146,6 +150,15 @@ class Channel:
 
 def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    """The message of a line; None for anything else, which a learner's code may have written."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def pair() -> tuple[Channel, socket.socket]:

@@ -39,6 +39,7 @@ reading end of its lifeline, descriptors it must not keep).
 # told to leave, and how many more they have until they are killed. After a failure the others get a
 # second to notice it, so that their logs say what they saw.
 ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), None: (0.1, 0.2)}
+SAID = ("running", "done", "failed")  # by a task, whose code may say anything
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
 
 
@@ -244,11 +245,11 @@ class Supervisor:
         if messages is None:
             self._close(name)
         for message in messages or ():
-            if "step" in message:
+            if isinstance(message.get("step"), int):
                 self._happen(self.agenda.at_step(name, message["step"]))
                 self._tell(name, go=True)
-            elif self.roster.said(name, message["state"]):
-                self._note(name, message["state"])
+            elif (state := message.get("state")) in SAID and self.roster.said(name, state):
+                self._note(name, state)
         if "starting" not in self.roster.states.values():
             self.agenda.all_run(clock())
 

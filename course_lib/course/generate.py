@@ -3,6 +3,8 @@ are nbgrader's.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -24,7 +26,12 @@ def generate(solutions: Path, exercises: Path) -> list[Path]:
     if not found:
         raise SpecError("solutions", str(solutions), "a directory with notebooks")
     for path in found:
-        (exercises / path.name).write_text(exercise_text(path), encoding="utf-8")
+        made = exercise_text(path)
+        try:
+            (exercises / path.name).write_text(made, encoding="utf-8")
+        except OSError as error:
+            why = f"cannot be written ({error.strerror}): name a directory"
+            raise SpecError("out", str(exercises), why) from None
     return [exercises / path.name for path in found]
 
 
@@ -32,17 +39,34 @@ def exercise_text(solution: Path) -> str:
     """The exercise made from a solution, as the text of its notebook file. Cells keep their ids; a
     cell with nothing but hidden tests is left out.
     """
-    notebook = nbformat.read(solution, as_version=4)
     cells = []
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            source = without_answers(cell.source, f"{solution.name}, cell {cell.id}")
-            if cell.source and not source:
-                continue
-            cell.update(source=source, outputs=[], execution_count=None)
-        cells.append(cell)
-    notebook.cells = cells
-    return nbformat.writes(notebook) + "\n"
+    with opened(solution) as notebook:
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                source = without_answers(cell.source, f"{solution.name}, cell {cell.id}")
+                if cell.source and not source:
+                    continue
+                cell.update(source=source, outputs=[], execution_count=None)
+            cells.append(cell)
+        notebook.cells = cells
+        return nbformat.writes(notebook) + "\n"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[nbformat.NotebookNode]:
+    """A notebook, for the block that looks into it. Raises SpecError for a file that is none, or
+    that has other things in it than notebooks have.
+    """
+    try:
+        if not path.is_file():
+            problem = "is a directory: name a notebook in it" if path.is_dir() else "no such file"
+            raise SpecError("notebook", str(path), problem)
+        yield nbformat.read(path, as_version=4)
+    except SpecError:
+        raise
+    except Exception as error:  # nbformat has no error of its own for what is no notebook
+        problem = f"cannot be read as a notebook: {type(error).__name__}: {error}"
+        raise SpecError("notebook", str(path), problem) from None
 
 
 def without_answers(source: str, where: str) -> str:

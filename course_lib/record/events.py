@@ -7,9 +7,11 @@ seconds on the machine's one monotonic clock; a `Trace` counts them from the sta
 """
 
 import json
+import math
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint", "hidden")
 STATES = ("starting", "running", "done", "failed", "killed", "restarting", "lost")
@@ -171,6 +173,15 @@ _TIMES = {  # kind -> which of its fields are times
     kind: [i for i, name in enumerate(kind._fields) if name in ("start", "end", "at")]
     for kind in KINDS.values()
 }
+_WHOLE = range(-(2**53), 2**53)  # that a float holds, too
+_FITS: dict[Any, Callable[[Any], bool]] = {  # type of a field -> whether a value is of that type
+    str: lambda value: isinstance(value, str),
+    int: lambda value: isinstance(value, int) and value in _WHOLE,
+    float: lambda value: isinstance(value, float) or _FITS[int](value),
+    float | None: lambda value: value is None or _FITS[float](value),
+    list[int]: lambda value: isinstance(value, list) and all(map(_FITS[int], value)),
+}
+_CHECKS = {kind: [_FITS[what] for what in get_type_hints(kind).values()] for kind in KINDS.values()}
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
 E = TypeVar("E", Phase, Message, Update, Dropped, Metric, Read, Lifecycle, Traffic)
 
@@ -185,12 +196,29 @@ def from_line(line: str | bytes, origin: float = 0.0) -> Event:
 
     Raises ValueError for a line that holds no event.
     """
-    name, *fields = json.loads(line)
-    if name not in KINDS:
-        raise ValueError(f"no kind of event is called {name!r}")
-    for i in _TIMES[KINDS[name]]:
-        fields[i] -= origin
-    return KINDS[name](*fields)
+    try:
+        name, *fields = json.loads(line)
+        kind = KINDS[name]
+        for i in _TIMES[kind]:
+            fields[i] -= origin
+        finite = all(math.isfinite(fields[i]) for i in _TIMES[kind])
+        event = kind(*fields)
+    except (TypeError, LookupError, RecursionError, OverflowError) as error:
+        raise ValueError(f"no event: {error}") from None
+    if not (finite and all(fits(value) for fits, value in zip(_CHECKS[kind], event, strict=True))):
+        raise ValueError(f"a {name} of other values")
+    return event
+
+
+def from_lines(lines: bytes, origin: float = 0.0) -> tuple[list[Event], int]:
+    """The events of complete lines, and how many lines hold none."""
+    events, wrong = [], 0
+    for line in lines.splitlines():
+        try:
+            events.append(from_line(line, origin))
+        except ValueError:
+            wrong += 1
+    return events, wrong
 
 
 class Recorder:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import json
+import math
 import os
 import pickle
 import shutil
@@ -38,8 +39,9 @@ import cloudpickle.cloudpickle
 import psutil
 from pydantic import BaseModel
 
-from course_lib.errors import SpecError
-from course_lib.record.events import Lifecycle, from_line
+from course_lib.errors import Damaged, SpecError
+from course_lib.record import reading
+from course_lib.record.events import Lifecycle, from_lines
 from course_lib.spec import RunSpec
 
 # A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
@@ -132,9 +134,9 @@ class TaskError(BaseModel):
     """
 
     task: str
-    step: int | None
+    step: int | None = None
     reason: str
-    traceback: str
+    traceback: str = ""
     at: float
     echo: bool = False
 
@@ -180,8 +182,11 @@ class RunDir:
             if not os.access(path, os.W_OK):
                 raise PermissionError(0, "Permission denied")
             return cls(path)
-        except OSError as error:
-            why = f"cannot be written ({error.strerror}); name a directory that can"
+        except SpecError:
+            raise
+        except (OSError, ValueError, RuntimeError) as error:  # a name with a null, ~nobody
+            problem = getattr(error, "strerror", error)
+            why = f"cannot be written ({problem}); name a directory that can"
             raise SpecError("run_dir", str(spec.run_dir), why) from None
 
     # --- before the tasks start ---
@@ -207,11 +212,11 @@ class RunDir:
 
     @cached_property
     def spec(self) -> RunSpec:
-        return RunSpec.model_validate_json((self.path / "spec.json").read_text())
+        return reading.model(self.path / "spec.json", RunSpec)
 
     @cached_property
     def facts(self) -> RunFacts:
-        return RunFacts.model_validate_json((self.path / "run.json").read_text())
+        return reading.model(self.path / "run.json", RunFacts)
 
     @property
     def holds_run(self) -> bool:
@@ -261,16 +266,23 @@ class RunDir:
 
     def log_tail(self, task: str, lines: int = 15) -> str:
         """The last lines of what a task printed, those of stderr last."""
-        texts = [p.read_text(errors="replace") for p in self.logs(task) if p.exists()]
-        return "\n".join(line[:300] for line in "".join(texts).splitlines()[-lines:])
+        ends = [reading.tail(path, 1 << 16) for path in self.logs(task) if path.is_file()]
+        text = b"".join(ends).decode(errors="replace")
+        return "\n".join(line[:300] for line in text.splitlines()[-lines:])
 
     def leave_error(self, error: TaskError) -> None:
         (self._task(error.task) / "error.json").write_text(error.model_dump_json())
 
     def errors(self) -> list[TaskError]:
-        """The errors that failed tasks have left."""
-        found = self.path.glob("tasks/*/error.json")
-        return [TaskError.model_validate_json(path.read_text()) for path in found]
+        """The errors that failed tasks have left; where one cannot be read, that is the reason."""
+        found = []
+        for path in self.path.glob("tasks/*/error.json"):
+            try:
+                found.append(reading.model(path, TaskError))
+            except Damaged as damaged:
+                task = path.parent.name.replace("-", ":")
+                found.append(TaskError(task=task, reason=str(damaged), at=math.inf))
+        return found
 
     def leave_value(self, task: str, value: Any) -> None:
         """Keep what a task's function returned. Raises what pickling raises.
@@ -291,7 +303,7 @@ class RunDir:
     def stored_result(self) -> Any:
         """What `leave_result` kept, or None."""
         path = self.path / "result.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return reading.parsed(path) if path.exists() else None
 
     def leave_result(self, result: Any) -> None:
         """Keep the result if it can be written as JSON; that of a learner's own functions may not
@@ -321,8 +333,8 @@ class RunDir:
         """
         if not any(self.path.glob("tasks/*/tmp")):
             return False
-        lines = self.lifecycle.read_bytes().splitlines(True) if self.lifecycle.exists() else []
-        events = [from_line(line) for line in lines if line.endswith(b"\n")]
+        lines = reading.lines(self.lifecycle) if self.lifecycle.exists() else b""
+        events, _ = from_lines(lines)
         pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
         return any(map(psutil.pid_exists, pids)) if pids else time.time() - _made(self.path) < YOUNG
 

@@ -2,6 +2,7 @@
 process started the run.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,12 @@ def saved_runs(path: Path | str) -> dict[str, SavedRun]:
     """The run in a directory, or the runs in a race's directory, by label. Raises `SpecError` if
     there is none.
     """
-    path = Path(path)
-    if RunDir(path).holds_run:
-        run = SavedRun(path)
-        return {run.spec.strategy: run}
-    inside = sorted(p for p in path.glob("*/") if RunDir(p).holds_run)
+    path, inside = Path(path), list[Path]()
+    with contextlib.suppress(OSError):  # of a name that is too long, or a folder that is closed
+        if RunDir(path).holds_run:
+            run = SavedRun(path)
+            return {run.spec.strategy: run}
+        inside = sorted(p for p in path.glob("*/") if RunDir(p).holds_run)
     if not inside:
         allowed = "the directory of a run, or of a race with its runs in it"
         raise SpecError("run_dir", str(path), allowed)

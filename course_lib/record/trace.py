@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from course_lib.errors import Damaged
+from course_lib.record import reading
 from course_lib.record.events import (
     Dropped,
     E,
@@ -21,7 +24,7 @@ from course_lib.record.events import (
     Traffic,
     Update,
     end_of,
-    from_line,
+    from_lines,
     task_key,
     to_line,
 )
@@ -52,9 +55,12 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path | str) -> Trace:
-        """A trace written by `save`."""
-        with Path(path).open("rb") as lines:
-            return cls(map(from_line, lines))
+        """A trace written by `save`. Raises `Damaged` if there is no event in the file."""
+        trace = cls()
+        trace._read(Path(path))
+        if not len(trace):
+            raise Damaged(path, "it holds no events")
+        return trace
 
     def save(self, path: Path | str) -> None:
         """Write all events as one file of JSON lines, in order of time; `load` reads it back."""
@@ -71,7 +77,7 @@ class Trace:
         if self.files:
             with self._lock:
                 for path in self.files.event_files():
-                    self._add(self._read_on(path))
+                    self._read(path)
         return self
 
     def __iter__(self) -> Iterator[Event]:
@@ -110,14 +116,18 @@ class Trace:
             self._events[type(event)].append(event)
             self.seconds = max(self.seconds, end_of(event))
 
-    def _read_on(self, path: Path) -> list[Event]:
-        """The events in the complete lines that were added to a file since it was last read."""
-        with path.open("rb") as file:
-            file.seek(self._offsets[path])
-            data = file.read()
-        whole = data.rfind(b"\n") + 1
-        self._offsets[path] += whole
-        return [from_line(line, self._origin) for line in data[:whole].splitlines()]
+    def _read(self, path: Path) -> None:
+        """Take in the complete lines that were added to a file since it was last read. Lines that
+        hold no event are left out, with a warning.
+        """
+        wrong = 0
+        while lines := reading.lines(path, self._offsets[path]):
+            self._offsets[path] += len(lines)
+            events, others = from_lines(lines, self._origin)
+            self._add(events)
+            wrong += others
+        if wrong:
+            warnings.warn(f"{path}: {wrong} lines hold no event and are left out", stacklevel=3)
 
 
 def save_chrome(trace: Trace, path: Path | str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.errors import LockstepError
+from course_lib.record import reading
 from course_lib.record.rundir import RunDir
 
 
@@ -24,8 +25,8 @@ def found(files: RunDir) -> dict[str, np.ndarray]:
     """All weights that the tasks of a run have left. Raises `LockstepError` if there are none."""
     arrays: dict[str, np.ndarray] = {}
     for path in sorted(files.path.glob("tasks/*/weights.npz")):
-        with np.load(path) as file:
-            arrays |= file
+        with reading.opened(path) as file, np.load(file) as held:
+            arrays |= held
     if not arrays:
         why = "it has keep_model=False, has not finished, or is a function of your own"
         raise LockstepError(f"the run in {files.path} left no trained weights: {why}")

@@ -268,11 +268,12 @@ def _length(what: object, dtype: str) -> int:
     """The number of elements of a dtype in `what` bytes. Raises `SpecError`."""
     nbytes = parse_bytes(str(what))
     try:
-        itemsize = np.dtype(dtype).itemsize
-        check_dtype(np.dtype(dtype))
-    except TypeError:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):  # numpy evaluates what stands before a comma
         allowed = "the name of a numpy dtype, such as float32 or int64"
         raise SpecError("dtype", dtype, allowed) from None
+    check_dtype(kind)
+    itemsize = kind.itemsize
     if nbytes % itemsize:
         near = nbytes // itemsize * itemsize
         allowed = f"a whole number of {dtype} elements of {itemsize} bytes"

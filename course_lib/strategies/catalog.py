@@ -39,7 +39,7 @@ def find(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
-def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
+def spec_for(what: str | RunSpec, /, **fields: Any) -> RunSpec:
     """The spec of a run of a strategy, complete and checked.
 
     `what` is the strategy's name, and `fields` are those of `RunSpec`, None for those not given; or
@@ -93,6 +93,8 @@ def spec_for(what: str | RunSpec, **fields: Any) -> RunSpec:
 
 def named(fields: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[..., Schedule] | None]:
     """The fields with a learner's own `all_reduce` replaced by its name; and that function."""
+    if "strategy" in fields:
+        raise SpecError("strategy", fields["strategy"], 'is given first: start("one_device", ...)')
     algorithm = fields.get("all_reduce")
     if not callable(algorithm):
         return dict(fields), None
@@ -228,9 +230,10 @@ def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _check_framework(strategy: Strategy, framework: str) -> None:
-    if framework in strategy.programs:
+    name = framework if isinstance(framework, str) else None
+    if name in strategy.programs:
         return
-    if any(framework in other.programs for other in STRATEGIES.values()):
+    if any(name in other.programs for other in STRATEGIES.values()):
         built = " and ".join(strategy.programs)
         text = f"{strategy.name} is built in {built} only: leave it out"
         raise SpecError("framework", framework, text)
@@ -246,7 +249,7 @@ def _check_one_host(strategy: Strategy, framework: str, given: Mapping[str, Any]
     text = f"{why}, so on one host: leave it out ({can} can be on several)"
     for field in ("hosts", "placement", "link", "links"):
         value = given.get(field)
-        if value and not (field == "hosts" and value == 1):
+        if value is not None and not (isinstance(value, int | dict) and value in (0, 1, {})):
             raise SpecError(field, str(value) if field == "link" else value, text)
 
 

@@ -15,6 +15,7 @@ from course_lib.course.answers import Verdict, bounded
 from course_lib.errors import SpecError
 from course_lib.launch import start
 from course_lib.record.events import ACTIVE, Message, Metric
+from course_lib.record.saved import SavedRun
 from course_lib.spec import NATIVE, RunSpec
 
 WORKERS, STEPS = 4, 60
@@ -66,7 +67,7 @@ def _complaint(run: Any) -> Complaint | None:
     """
     if run is None:
         return "It returns nothing.", "Is `return` missing?"
-    if not isinstance(run, Run):
+    if not isinstance(run, Run | SavedRun):
         return (
             f"It returns a {type(run).__name__}, not the run.",
             "Return what start(...).wait(60) returns: the run, which has result and trace.",
@@ -97,7 +98,7 @@ def _other_run(spec: RunSpec) -> Complaint | None:
     return None
 
 
-def _unfinished(run: Run) -> Complaint | None:
+def _unfinished(run: Run | SavedRun) -> Complaint | None:
     if run.state in ACTIVE:
         return (
             f"The run that came back is still {run.state}.",
@@ -111,7 +112,7 @@ def _unfinished(run: Run) -> Complaint | None:
     return None
 
 
-def _other_messages(run: Run) -> Complaint | None:
+def _other_messages(run: Run | SavedRun) -> Complaint | None:
     """Compare the messages of the run with the schedule that it should have followed."""
     schedule = probe(run.spec.workers)
     asked = {
@@ -133,7 +134,7 @@ def _other_messages(run: Run) -> Complaint | None:
     )
 
 
-def _other_losses(run: Run) -> Complaint | None:
+def _other_losses(run: Run | SavedRun) -> Complaint | None:
     if _difference(run) > CLOSE:
         return (
             (
@@ -145,11 +146,14 @@ def _other_losses(run: Run) -> Complaint | None:
     return None
 
 
-def _difference(run: Run) -> float:
+def _difference(run: Run | SavedRun) -> float:
     """The largest difference to the losses of the same run with the framework's own all-reduce."""
-    native = _native(
-        run.spec.model_copy(update={"all_reduce": NATIVE, "run_dir": None}).model_dump_json()
-    )
+    alone = {
+        "all_reduce": NATIVE,
+        "run_dir": None,
+        "resume": None,
+    }  # reads no file of the learner's
+    native = _native(run.spec.model_copy(update=alone).model_dump_json())
     return float(np.abs(np.subtract(_curve(run), native)).max())
 
 
@@ -159,7 +163,7 @@ def _native(spec: str) -> tuple[float, ...]:
         return _curve(run.wait(LONGEST_RUN))
 
 
-def _curve(run: Run) -> tuple[float, ...]:
+def _curve(run: Run | SavedRun) -> tuple[float, ...]:
     return tuple(metric.value for metric in run.trace.all(Metric, "worker:0", name="loss"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import re
 import threading
 import time
@@ -13,16 +13,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import numpy as np
+import psutil
 import pytest
 
+from course_lib.cluster.pipes import pair
 from course_lib.collectives import ring
 from course_lib.course import check, hint
 from course_lib.course.answers import TookTooLong, bounded, sets
+from course_lib.course.examination import Bounds, Ended, Examinee, Said
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
-from course_lib.course.grading import Bounds, Ended, next_report, read
+from course_lib.course.grading import read
+from course_lib.course.plain import plain, rebuilt
 from course_lib.errors import SpecError, Unavailable
-from course_lib.record.events import Lifecycle
-from course_lib.record.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = sets()
@@ -158,20 +161,70 @@ def test_a_bound_that_is_swallowed_is_raised_again() -> None:
         (Bounds(patience=0.1), "Checking ring was not done after 0.1 seconds, and was stopped."),
         (Bounds(computing=0.1), "Checking ring computed for more than 0.1 seconds"),
         (Bounds(memory=1), "Checking ring took more than 0.0 GB of memory, and was stopped."),
+        (Bounds(processes=0), "Checking ring started more than 0 processes, and was stopped."),
     ],
-    ids=["patience", "computing", "memory"],
+    ids=["patience", "computing", "memory", "processes"],
 )
-def test_an_examiner_that_goes_beyond_a_bound_is_given_up_in_words(
-    tmp_path: Path, bounds: Bounds, says: str
+def test_an_examinee_that_goes_beyond_a_bound_is_given_up_in_words(
+    bounds: Bounds, says: str
 ) -> None:
-    """The examiner here is this very process, which computes meanwhile and reports nothing."""
-    process = Lifecycle("worker:0", "starting", "", 0.0, pid=os.getpid())
-    examiner: Any = SimpleNamespace(state="running", trace=Trace([process]))
+    """The examinee here is this very process, which computes meanwhile and says nothing."""
     busy = threading.Thread(target=compute, args=(0.5,), daemon=True)
-    busy.start()
-    with pytest.raises(Ended, match=re.escape(says)):
-        next_report(examiner, tmp_path / "said", 1, "Checking ring", bounds)
+    channel, theirs = pair()
+    with theirs, contextlib.closing(channel):
+        by = Examinee(RUNNING, psutil.Process(), channel, bounds)
+        by.begin("Checking ring")
+        busy.start()
+        with pytest.raises(Ended, match=re.escape(says)):
+            by.ask(Said, call="my_ring")
     busy.join()
+
+
+RUNNING: Any = SimpleNamespace(state="running", wait=lambda timeout: None)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"number": 1}',
+        b'{"number": 1, "seconds": -1}',
+        b'{"number": 1, "seconds": NaN}',
+        b'{"number": 1, "seconds": 0, "late": "perhaps"}',
+        b'{"number": 0, "seconds": 0, "returned": 3}',
+        b'[1, 0, "passed"]',
+        b"passed",
+    ],
+)
+def test_what_an_examinee_says_in_another_form_is_no_answer(said: bytes) -> None:
+    channel, theirs = pair()
+    with theirs, contextlib.closing(channel):
+        by = Examinee(RUNNING, psutil.Process(), channel, Bounds(patience=0.3))
+        theirs.sendall(said + b"\n")
+        with pytest.raises(Ended, match=r"gave back what cannot be read|was not done after"):
+            by.ask(Said, call="my_ring")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, True, 3, 2.5, "text", [1, [2, "x"]], ring(5), SpecError("steps", 3, "fewer")],
+    ids=str,
+)
+def test_plain_data_is_the_same_value_again(given: Any) -> None:
+    again = rebuilt(json.loads(json.dumps(plain(given))))
+    assert type(again) is type(given) and str(again) == str(given)
+    array = rebuilt(json.loads(json.dumps(plain(np.arange(6.0).reshape(2, 3)))))
+    assert array.shape == (2, 3) and array.dtype == float and array[1, 2] == 5
+
+
+def test_of_other_objects_only_the_name_of_their_type_is_left() -> None:
+    class Mine:
+        def __reduce__(self) -> Any:
+            return print, ("unpickled",)
+
+    assert plain(Mine()) == ["other", "Mine"]
+    assert type(rebuilt(plain(Mine()))).__name__ == "Mine"
+    error = rebuilt(["error", "SystemExit", "3"])
+    assert isinstance(error, Exception) and type(error).__name__ == "SystemExit"
 
 
 # --- exercises from solutions ---

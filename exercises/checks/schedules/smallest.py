@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from course_lib.collectives import Proof, build, find, verify
 from course_lib.collectives.algorithms import Algorithm
 from course_lib.collectives.schedule import CollectiveKind
+from course_lib.course.answers import line_of
 from course_lib.errors import SpecError
 
 Placement = int | tuple[int, ...]
@@ -87,17 +87,8 @@ def _try(
     except SpecError as error:
         return str(error), None
     except Exception as error:  # whatever a learner's function raises is the answer
-        frames = [
-            f
-            for f in traceback.extract_tb(error.__traceback__)
-            if f.name == getattr(function, "__name__", "")
-        ]
-        line = (
-            f" (line {frames[-1].lineno}: {frames[-1].line or 'source not at hand'})"
-            if frames
-            else ""
-        )
-        return f"it raises {type(error).__name__}: {error}{line}", None
+        words = f"it raises {type(error).__name__}: {error}{line_of(error, function)}"
+        return words, None
     if schedule.kind != kind:
         return f"it returns a schedule of kind {schedule.kind!r}, but {kind!r} is asked for.", None
     proof = verify(schedule)
