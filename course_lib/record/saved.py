@@ -78,11 +78,11 @@ def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
     settled = {e.task: e.at for e in life if e.state in ("starting", "lost")}
     found = []
     for e in run.errors():
-        if (at := e.at - run.facts.origin) > settled.get(e.task, 0.0):
+        if (at := e.at - run.facts.origin) >= settled.get(e.task, 0.0):
             found.append((e.echo, at, e.task, e.step, e.reason, e.traceback))
     for death in life:
         ended = death.state in ("failed", "killed") and death.why
-        if ended and death.at > settled.get(death.task, 0.0):
+        if ended and death.at >= settled.get(death.task, 0.0):
             steps = [phase.step for phase in trace.all(Phase, death.task)]
             step = steps[-1] if steps else None
             found.append((False, death.at - _NOTICE, death.task, step, death.why, ""))
