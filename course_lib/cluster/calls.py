@@ -55,14 +55,10 @@ def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, str
                 alike["" if ">" in each.group else each.what, each.size][task] = each
     if len(alike) < 2:
         return {}
-    # the fewest are the cause, and of as many, not those of the lowest rank
-    few, *others = sorted(alike.values(), key=lambda made: (len(made), -_lowest(made)))
+    # the fewest are the cause; of as many, not those of the first task
+    few, *others = sorted(reversed(alike.values()), key=len)
     found = {task: f"calls {words(c)} as number {c.number} of its group" for task, c in few.items()}
     return found | {t: f"calls {words(c)} instead" for made in others for t, c in made.items()}
-
-
-def _lowest(made: Mapping[str, Beat]) -> int:
-    return min(call.rank for call in made.values())
 
 
 def _missing(

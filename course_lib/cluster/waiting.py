@@ -122,7 +122,7 @@ class Look:
         found = {}
         for task in late:
             usual, age = self._usual(task), self.now - self.since[task]
-            if age < max(LONG, LONG_STEPS * usual) + self._late(task):
+            if age < max(LONG, LONG_STEPS * usual):
                 return None
             steps = f", and its steps usually take {usual:.1f} s" if usual else ""
             found[task] = f"has been {self._in(task) or 'computing'} for {age:.0f} s{steps}"

@@ -84,7 +84,7 @@ def test_a_supervisor_that_is_stopped_is_named() -> None:
 
 
 def test_stragglers_and_long_hiccups_are_no_standstill() -> None:
-    fields: dict[str, Any] = {"jitter": "one_in:2:1300ms", "slow": {"worker:1": 3}, "steps": 6}
+    fields: dict[str, Any] = {"jitter": "one_in:2:1300ms", "slow": {"worker:1": 3}, "steps": 4}
     run = start("multi_worker_mirrored", framework="torch", workers=2, device_ms=5, **fields)
     run.wait(60)
     assert run.state == "finished"
@@ -100,14 +100,7 @@ def test_a_straggler_beside_a_paused_task_that_others_do_not_need_is_no_standsti
         assert not caught.value.standing
 
 
-def endless(function: Callable[[Task], Any]) -> Stalled | TaskFailed:
-    """What a run of three ranks that can never end is ended with."""
-    with start(function, framework="torch", workers=3) as run:
-        began = time.monotonic()
-        with pytest.raises((Stalled, TaskFailed)) as caught:
-            run.wait(60)
-        assert time.monotonic() - began < SOON
-    return caught.value
+AT = r"at own_collectives\.py:\d+"
 
 
 @pytest.mark.parametrize(
@@ -115,13 +108,107 @@ def endless(function: Callable[[Task], Any]) -> Stalled | TaskFailed:
     [
         (
             own_collectives.other_shape,
-            "worker:2 calls all_reduce of (10, 4) float32 at own_collectives.py:{} as number 2 of"
-            " its group; worker:0 and worker:1 call all_reduce of (10, 5) float32 at"
-            " own_collectives.py:{} instead",
+            rf"worker:2 calls all_reduce of \(10, 4\) float32 {AT} as number 2 of its group;"
+            rf" worker:0 and worker:1 call all_reduce of \(10, 5\) float32 {AT} instead\. All",
+        ),
+        (
+            own_collectives.waits_for_async,
+            rf"worker:2 calls all_reduce of \(10, 4\) float32 {AT} as number 1",
+        ),
+        (
+            own_collectives.other_collective,
+            rf"worker:1 calls barrier {AT} as number 1 of its group; worker:0 and worker:2 call"
+            rf" all_reduce of \(10,\) float32 {AT} instead",
+        ),
+        (
+            own_collectives.another_root,
+            rf"worker:2 calls broadcast from rank 0 of \(10,\) float32 {AT} as number 1 of its"
+            r" group; worker:1 calls broadcast from rank 2",
+        ),
+        (
+            own_collectives.gathers_more,
+            rf"worker:2 calls all_gather of \(5,\) float32 {AT} as number 1",
+        ),
+        (
+            own_collectives.receives_less,
+            rf"worker:1 calls recv from rank 0 of \(4,\) float32 {AT} as number 1 of its group;"
+            rf" worker:0 calls send to rank 1 of \(8,\) float32 {AT} instead",
+        ),
+        (
+            own_collectives.one_returns,
+            rf"worker:2 has returned from its function; worker:0 and worker:1 wait for worker:2 in"
+            rf" all_reduce of \(10,\) float32 {AT}",
+        ),
+        (
+            own_collectives.receive_from_each_other,
+            rf"worker:0 waits for worker:1 in recv from rank 1 of \(4,\) float32 {AT};"
+            rf" worker:1 waits for worker:0 in recv from rank 0 of \(4,\) float32 {AT};"
+            r" worker:2 waits for worker:0, worker:1 in barrier",
+        ),
+        (
+            own_collectives.groups_in_another_order,
+            rf"worker:0 waits for worker:1 in all_reduce of \(10,\) float32 {AT};"
+            r" worker:1 waits for worker:0 in all_reduce",
         ),
     ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_calls_that_do_not_fit_are_named_with_rank_shape_and_line(
+def test_calls_that_can_never_end_are_named_with_rank_shape_and_line(
     function: Callable[[Task], Any], says: str
 ) -> None:
-    assert says in str(endless(function))
+    with start(function, framework="torch", workers=3) as run:
+        began = time.monotonic()
+        # gloo ends a process to which more is sent than it expects, and says nothing otherwise
+        with pytest.raises((Stalled, TaskFailed), match=says):
+            run.wait(60)
+        assert time.monotonic() - began < SOON
+
+
+def test_a_rank_that_does_not_come_is_told_when_the_wait_is_over_and_not_before() -> None:
+    says = (
+        rf"worker:0 and worker:1 are in all_reduce of \(10,\) float32 {AT};"
+        r" worker:2 has left its last call [\d.]+ s ago"
+    )
+    with (
+        start(own_collectives.never_comes, framework="torch", workers=3) as run,
+        pytest.raises(Stalled, match=says) as caught,
+    ):
+        run.wait(4)
+    assert not caught.value.standing
+
+
+def test_watched_functions_return_and_raise_what_they_do_without() -> None:
+    def ring(task: Task) -> Any:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        after, before = (task.index + 1) % 3, (task.index - 1) % 3
+        got = torch.zeros(2)
+        operations = [
+            dist.P2POp(dist.isend, torch.full((2,), float(task.index)), after),
+            dist.P2POp(dist.irecv, got, before),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        with pytest.raises(ValueError, match="Invalid"):
+            dist.send(got, dst=task.index)
+        sum_ = torch.ones(3)
+        work = dist.all_reduce(sum_, async_op=True)
+        assert work.wait() and dist.all_reduce.__name__ == "all_reduce"
+        names = [None] * 3
+        dist.all_gather_object(names, task.name)
+        group = dist.new_group([0, 1])
+        dist.all_reduce(sum_, group=group)  # not on rank 2, which is not in it
+        source = (
+            dist.recv(got) if task.index == 0 else dist.send(got, dst=0) if task.index == 1 else 0
+        )
+        return got.tolist(), sum_.tolist(), names, source
+
+    values = start(ring, framework="torch", workers=3).wait(60).values
+    tasks = ["worker:0", "worker:1", "worker:2"]
+    assert values == {
+        "worker:0": ([0.0, 0.0], [6.0] * 3, tasks, 1),
+        "worker:1": ([0.0, 0.0], [6.0] * 3, tasks, None),
+        "worker:2": ([1.0, 1.0], [3.0] * 3, tasks, 0),
+    }

@@ -2,9 +2,10 @@
 collective, its number in its group, shape and dtype, file and line. So whoever looks at a run that
 hangs can say which rank is in which call.
 
-The functions of torch.distributed are wrapped in a learner's task, before its code is loaded. They
-do, return and raise what they did before; a call takes a few microseconds longer. What
-DistributedDataParallel exchanges is not seen, as it calls no such function.
+In a learner's task, before its code is loaded, each function of torch.distributed that the ranks of
+a group call together is wrapped, and so are those that send and receive. They do, return and raise
+what they did before; a call takes some microseconds longer. What DistributedDataParallel exchanges
+is not seen, as it calls no such function.
 """
 
 import functools
@@ -13,7 +14,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from types import FrameType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,40 +26,25 @@ import torch.distributed as dist
 from course_lib.cluster.task import Task, clock
 from course_lib.record.beats import Beat
 
-# The name of the tensor that has the same size on all ranks, by function; so has a message's.
-SAME_SIZE = {
-    "all_reduce": "tensor",
-    "broadcast": "tensor",
-    "reduce": "tensor",
-    "all_gather": "tensor",
-    "all_gather_into_tensor": "input_tensor",
-    "reduce_scatter_tensor": "output",
-    "gather": "tensor",
-    "scatter": "tensor",
-}
-MESSAGES = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
-OTHERS = (
-    "barrier",
-    "reduce_scatter",
-    "all_to_all",
-    "all_to_all_single",
-    "all_gather_object",
-    "broadcast_object_list",
-    "gather_object",
-    "scatter_object_list",
-)
+# parameters, one of which each wrapped function has beside `group`
+TOGETHER = {"async_op", "src", "dst", "object_list"}
 ENDS = {"src": "from", "dst": "to"}
+TENSORS = ("tensor", "input_tensor", "output")  # what the tensor is called that a call is about
+UNEVEN = ("all_to_all_single", "reduce_scatter")  # ranks may come with different sizes
 _NO_LEARNER = (str(Path(torch.__file__).parent), __file__)  # where no code of a learner lies
 
 
 def watch(task: Task) -> None:
     """Let the calls that this task makes from now on leave beats."""
-    calls = Calls(task)
-    for name in (*SAME_SIZE, *MESSAGES, *OTHERS):
-        watched = calls.watched(getattr(dist, name))
-        for module in (dist, dist.distributed_c10d):
-            setattr(module, name, watched)
-    calls.watch_waits(dist.distributed_c10d.Work)
+    calls, module = Calls(task), dist.distributed_c10d
+    for name, function in [*vars(dist).items()]:
+        if type(function) is FunctionType:
+            parameters = list(inspect.signature(function).parameters)
+            if "group" in parameters and TOGETHER & {*parameters}:
+                watched = calls.watched(function, parameters)
+                setattr(dist, name, watched)
+                setattr(module, name, watched)
+    calls.watch_waits(module.Work)
 
 
 class Calls:
@@ -70,23 +58,25 @@ class Calls:
         self._begun = WeakKeyDictionary[Any, Beat]()
         self._inside = threading.local()  # some of these functions call others
 
-    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self, function: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
         """The function; what it is called with leaves a beat."""
-        name, parameters = function.__name__, list(inspect.signature(function).parameters)
+        end = next((end for end in ENDS if end in parameters), "")
+        tensor = next((name for name in TENSORS if name in parameters), "")
+        beat_of = partial(self._beat, function.__name__, end, tensor)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             given = dict(zip(parameters, args, strict=False)) | kwargs
-            group = given.get("group") or dist.group.WORLD
+            group = given.get("group") or dist.GroupMember.WORLD
             if hasattr(self._inside, "call") or not isinstance(group, dist.ProcessGroup):
                 return function(*args, **kwargs)
-            self._inside.call = beat = self._beat(name, parameters, given, group)
+            self._inside.call = beat = beat_of(given, group)
             self.task.beat(*beat)
             try:
                 found = function(*args, **kwargs)
             finally:
                 del self._inside.call
-            if isinstance(found, dist.Work):
+            if found is not None and isinstance(found, dist.Work):
                 self._begun[found] = beat
             self.task.enter(self.task.doing)  # but after an error the beat says what it was in
             return found
@@ -98,7 +88,8 @@ class Calls:
         wait = work.wait
 
         def watched(begun: Any, *args: Any, **kwargs: Any) -> Any:
-            beat = self._begun.get(begun)
+            # a call that is not asynchronous waits inside
+            beat = None if hasattr(self._inside, "call") else self._begun.get(begun)
             if beat is None:
                 return wait(begun, *args, **kwargs)
             self.task.beat(*beat._replace(since=clock()))
@@ -108,33 +99,37 @@ class Calls:
 
         work.wait = watched
 
-    def _beat(self, name: str, parameters: list[str], given: Mapping[str, Any], group: Any) -> Beat:
-        if group not in self._groups:
-            ranks = dist.get_process_group_ranks(group)
-            self._groups[group] = group.group_name, ranks, _bits(ranks), dist.get_rank()
+    def _beat(self, name: str, end: str, of: str, given: Mapping[str, Any], group: Any) -> Beat:
+        """The beat of a call. `end`: the parameter that names another rank; `of`: the tensor."""
         # `members`: whom the call surely waits for
-        key, ranks, members, mine = self._groups[group]
-        what, message = name, name in MESSAGES
-        if end := next((end for end in ENDS if end in parameters), ""):
-            root, within = given.get(end), given.get(f"group_{end}")
+        key, ranks, members, mine = self._groups.get(group) or self._joined(group)
+        what = name
+        if end:
+            message, root = "send" in name or "recv" in name, given.get(end)
+            within = given.get(f"group_{end}")
             if root is None and (within is not None or not message):
                 root = ranks[within or 0]
             what = f"{name} {ENDS[end]} {'any rank' if root is None else f'rank {root}'}"
             if message:
-                tag = given.get("tag") or ""
-                key += f":{root}>{mine}:{tag}" if end == "src" else f":{mine}>{root}:{tag}"
+                way = f"{root}>{mine}" if end == "src" else f"{mine}>{root}"
+                key = f"{key}:{way}:{given.get('tag') or ''}"
             if message or end == "src":
                 members = _bits([] if root is None else [root])
             elif root != mine:
                 members = 0
         self._numbers[key] += 1
-        tensor, size, about = given.get(SAME_SIZE.get(name, "tensor")), 0, ""
+        size, about, tensor = 0, "", given.get(of)
         if isinstance(tensor, torch.Tensor):
+            size = 0 if name in UNEVEN else tensor.nbytes
             about = _about(tensor.shape, tensor.dtype)
-            size = tensor.nbytes if message or name in SAME_SIZE else 0
         step = -1 if self.task.step is None else self.task.step
-        number = self._numbers[key]
-        return Beat(step, what, clock(), number, mine, members, size, key, about, _where())
+        called = clock(), self._numbers[key], mine, members, size
+        return Beat(step, what, *called, key, about, _where())
+
+    def _joined(self, group: Any) -> tuple[str, list[int], int, int]:
+        ranks = dist.get_process_group_ranks(group)
+        self._groups[group] = group.group_name, ranks, _bits(ranks), dist.get_rank()
+        return self._groups[group]
 
 
 def _bits(ranks: Iterable[int]) -> int:
@@ -148,12 +143,16 @@ def _about(shape: torch.Size, dtype: torch.dtype) -> str:
 
 def _where() -> str:
     """The line of the learner's code that makes a call; "" if there is none."""
-    frame = sys._getframe(1)
-    while frame and frame.f_code.co_filename.startswith(_NO_LEARNER):
-        frame = frame.f_back  # type: ignore[assignment]
-    return _line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+    frame: FrameType | None = sys._getframe(3)
+    while frame:
+        if line := _line(frame.f_code.co_filename, frame.f_lineno):
+            return line
+        frame = frame.f_back
+    return ""
 
 
 @functools.lru_cache
 def _line(file: str, line: int) -> str:
+    if file.startswith(_NO_LEARNER):
+        return ""
     return f"line {line} of a cell" if "ipykernel_" in file else f"{Path(file).name}:{line}"
