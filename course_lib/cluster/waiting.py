@@ -2,14 +2,11 @@
 (`record/beats.py`), events what was done to tasks and hosts and how long steps usually take.
 """
 
-import contextlib
 import itertools
 import statistics
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import psutil
 
 from course_lib.cluster import calls
 from course_lib.cluster.task import clock
@@ -241,9 +238,7 @@ class Lookout:
         lively = active and all(now - self._beats.now(task).since < SILENT for task in active)
         if lively or not {*states.values()} <= {"running", "done", "lost"}:
             return None
-        look = self.look(busy)
-        found = look.standstill(self._services, self._calls())
-        return found or self._without_supervisor(look)
+        return self.look(busy).standstill(self._services, self._calls())
 
     def named(self, failure: TaskFailed) -> TaskFailed:
         """A failure in the name of whoever is its cause, if the task that failed had waited in vain
@@ -264,15 +259,3 @@ class Lookout:
 
     def _calls(self) -> dict[str, list[Beat]]:
         return {task: self._beats.calls(task) for task in self._states}
-
-    def _without_supervisor(self, look: Look) -> Standstill | None:
-        """The standstill of a run whose supervisor was stopped, and hears of nothing."""
-        started = [self._digest.last(task, "starting") for task in self._states]
-        with contextlib.suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(started[0].pid).parent() if started[0] else None
-            quiet = all(map(look.silent, look.busy))
-            if quiet and parent and parent.status() == psutil.STATUS_STOPPED:
-                why = f"is paused (kill -CONT {parent.pid} lets it go on)"
-                since = max(look.since.values(), default=look.now)
-                return Standstill(since, look.now - since, {"the supervisor": why})
-        return None

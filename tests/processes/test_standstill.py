@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 
 from course_lib import Run, start
@@ -67,20 +66,6 @@ def test_a_task_that_is_stopped_from_outside_is_named_and_the_run_goes_on_when_i
         before = steps_done(run)
         until(lambda: steps_done(run) > before + 5, "steps after the pause")
         assert run.standstill() is None
-
-
-def test_a_supervisor_that_is_stopped_is_named() -> None:
-    with start(lambda task: time.sleep(600), workers=2) as run:
-        run.wait_running(60)
-        supervisor = psutil.Process(pid_of(run, "worker:0")).parent()
-        assert supervisor
-        supervisor.suspend()
-        try:
-            error = stalled(run)
-        finally:
-            supervisor.resume()
-        says = rf"the supervisor is paused (kill -CONT {supervisor.pid} lets it go on)"
-        assert says in str(error)
 
 
 def test_stragglers_and_long_hiccups_are_no_standstill() -> None:
