@@ -58,8 +58,8 @@ def due(spec: RunSpec, steps: int) -> bool:
 
 
 def restore(step: TrainingStep) -> None:
-    """Go back to the last checkpoint, if there is one to go on from (`latest`)."""
-    if found := latest(step.task.files, step.spec):
+    """Go back to the checkpoint that the step goes on from, if there is one."""
+    if found := step.origin:
         part, manifest = found.part(step.task.name)
         numbers = manifest.numbers
         step.number, step.updates = found.steps - 1, int(numbers["updates"])

@@ -19,6 +19,7 @@ for a GPU, stamps inside of a graph) is in `torch/steps.py` and `tensorflow/step
 """
 
 import contextlib
+import functools
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
@@ -32,6 +33,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.errors import LockstepError
 from course_lib.record import weights
+from course_lib.record.checkpoints import Checkpoint
 from course_lib.spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.memory import Census
@@ -147,6 +149,11 @@ class TrainingStep(ABC):
             "optimizer_state": sum(self.state_on().values()),
             "buffers": 0,
         }
+
+    @functools.cached_property
+    def origin(self) -> Checkpoint | None:
+        """The checkpoint that this task goes on from."""
+        return saving.latest(self.task.files, self.spec)
 
     # --- a step, from its beginning to its end ---
 

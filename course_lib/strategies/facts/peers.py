@@ -95,7 +95,7 @@ FULLY_SHARDED = Strategy(
         "All-gathers of parameters and a reduce-scatter of gradients take its place."
     ),
     memory=_sharded_memory,
-    takes=("overlap",),
+    takes=("overlap", "elastic"),
 )
 
 
