@@ -34,6 +34,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from course_lib.errors import Damaged
+from course_lib.record import reading
 from course_lib.record.rundir import RunDir, folder_name
 
 KEPT = 2
@@ -123,23 +125,25 @@ def seal(
         numbers=dict(numbers),
         facts=dict(facts),
         parts=tuple(map(folder_name, tasks)),
-        files={str(path.relative_to(part)): stamp(path, to_disk=True) for path in written},
+        files={str(path.relative_to(part)): _to_disk(path) for path in written},
         at=time.time(),
     )
     draft = part.with_suffix(".draft")
     draft.write_text(manifest.model_dump_json(indent=1))
-    stamp(draft, to_disk=True)
+    _to_disk(draft)
     draft.rename(part / MANIFEST)
     _make_room(part.parent.parent)
 
 
-def stamp(path: Path, to_disk: bool = False) -> Stamp:
-    """Of a file; with `to_disk`, once the disk has it."""
+def _to_disk(path: Path) -> Stamp:
+    """The stamp of a file, once the disk has it."""
     with path.open("rb") as file:
-        if to_disk:
-            os.fsync(file.fileno())
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        return Stamp(file.tell(), found)
+        os.fsync(file.fileno())
+        return _stamp(file)
+
+
+def _stamp(file: Any) -> Stamp:
+    return Stamp(sha256=hashlib.file_digest(file, "sha256").hexdigest(), bytes=file.tell())
 
 
 def found(files: RunDir) -> list[Checkpoint]:
@@ -163,14 +167,19 @@ def _paths(folder: Path) -> list[Path]:
 def _read(path: Path) -> Checkpoint:
     """The checkpoint in a directory, all its files compared with their stamps."""
     parts, problem = _parts(path)
-    for name, part in parts.items():
-        for file, kept in part.files.items():
-            there = path / name / file
-            if not there.is_file():
-                problem = problem or f"{name}/{file} is missing"
-            elif not problem and stamp(there) != kept:
-                problem = f"{name}/{file} is damaged: it is not as it was written"
+    stamps = [(f"{n}/{file}", s) for n, part in parts.items() for file, s in part.files.items()]
+    harm = (f"{name} {why}" for name, kept in stamps if (why := _harm(path / name, kept)))
+    problem = problem or next(harm, "")
     return Checkpoint(path, int(re.findall(r"\d+", path.name)[0]), parts, problem)
+
+
+def _harm(path: Path, kept: Stamp) -> str:
+    """What is wrong with a file, "" if nothing is."""
+    try:
+        with reading.opened(path) as file:
+            return "" if _stamp(file) == kept else "is damaged: it is not as it was written"
+    except Damaged as error:
+        return f"cannot be read: {error.why}"
 
 
 def _parts(path: Path) -> tuple[dict[str, Manifest], str]:
@@ -178,14 +187,13 @@ def _parts(path: Path) -> tuple[dict[str, Manifest], str]:
     parts: dict[str, Manifest] = {}
     for file in sorted(path.glob(f"*/{MANIFEST}")):
         try:
-            parts[file.parent.name] = Manifest.model_validate_json(file.read_bytes())
-        except (OSError, ValueError):
-            return parts, f"{file.parent.name}/{MANIFEST} is damaged"
+            parts[file.parent.name] = reading.model(file, Manifest)
+        except Damaged as error:
+            return parts, f"{file.parent.name}/{MANIFEST} is damaged: {error.why}"
     missing = {name for part in parts.values() for name in part.parts} - parts.keys()
-    if missing or not parts:
-        who = ", ".join(sorted(missing)) or "it"
-        return parts, f"it was not finished: {who} has no {MANIFEST}"
-    return parts, ""
+    who = ", ".join(sorted(missing)) or "it"
+    problem = f"it was not finished: {who} has no {MANIFEST}" if missing or not parts else ""
+    return parts, problem
 
 
 def _make_room(folder: Path) -> None:

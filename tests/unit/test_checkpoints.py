@@ -59,7 +59,7 @@ def test_a_part_without_its_manifest_does_not_exist(tmp_path: Path) -> None:
     assert "it was not finished: it has no manifest.json" in str(checkpoints.found(files)[-1])
 
 
-@pytest.mark.parametrize("harm", ["change", "cut", "remove", "manifest"])
+@pytest.mark.parametrize("harm", ["change", "cut", "remove", "pipe", "manifest"])
 def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(
     tmp_path: Path, harm: str
 ) -> None:
@@ -74,6 +74,9 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(
             state.write_bytes(state.read_bytes()[:500])
         case "remove":
             state.unlink()
+        case "pipe":  # which nobody writes to
+            state.unlink()
+            os.mkfifo(state)
         case "manifest":
             state = part / checkpoints.MANIFEST
             state.write_text(state.read_text()[:100])
@@ -210,11 +213,14 @@ def test_another_size_of_the_model_is_refused(tmp_path: Path) -> None:
 def test_a_directory_without_a_usable_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="there is no run"):
         saving.resumed(spec_of(resume=tmp_path / "nowhere"), Plan())
+    for odd in ("~nobody-of-this-name/run", "x" * 300):
+        with pytest.raises(SpecError, match=r"there is no run|the directory of a run"):
+            saving.resumed(spec_of(resume=odd), Plan())
     earlier = run_with(tmp_path / "run", spec_of())
     with pytest.raises(SpecError, match="it has none: name a run with checkpoint_every"):
         saving.resumed(spec_of(resume=earlier), Plan())
     (leave(RunDir(earlier), 40) / "inside/state").unlink()
-    with pytest.raises(SpecError, match="step 40: worker-0/inside/state is missing"):
+    with pytest.raises(SpecError, match="step 40: worker-0/inside/state cannot be read"):
         saving.resumed(spec_of(resume=earlier), Plan())
 
 
