@@ -220,7 +220,9 @@ class RunDir:
 
     @property
     def holds_run(self) -> bool:
-        return os.path.exists(self.path / "spec.json")  # a Path raises if the name is too long
+        with contextlib.suppress(OSError):  # such as a name that is too long
+            return (self.path / "spec.json").exists()
+        return False
 
     def programs(self) -> dict[str, str | Callable[..., Any]]:
         """What `describe` was given."""
