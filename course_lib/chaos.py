@@ -90,11 +90,12 @@ def episodes(
 
 def _drawn(rng: random.Random, strategy: str, framework: str) -> str:
     """A random episode, which may be impossible."""
-    fault = rng.choice(FAULTS)
-    fields = [f"framework={framework}", f"workers={rng.choice((2, 3))}"]
+    fault, found = rng.choice(FAULTS), catalog.find(strategy)
+    workers = min(rng.choice((2, 3)), found.max_workers)
+    fields = [f"framework={framework}", f"workers={workers}"]
     fields += [f"steps={STEPS}", f"device_ms={DEVICE_MS}"]
     fields += ["hosts=2"] * ("host" in fault)
-    fields += ["emulate=true"] * ("emulate" in catalog.find(strategy).takes)
+    fields += ["emulate=true"] * ("emulate" in found.takes)
     task = rng.choice(("worker:0", "worker:1", "worker:2", "ps:0", "chief:0"))
     moment = rng.choice((f"step {rng.randrange(STEPS)}", f"{rng.randrange(500)}ms"))
     what, _, lasts = fault.format(task).partition(" for ")
