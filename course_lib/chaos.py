@@ -39,20 +39,16 @@ STEPS, DEVICE_MS = 8, 30
 BOUND = 30.0  # seconds that an episode may take once it runs
 SOON = 2.0  # seconds in which what belonged to it has to be gone
 FATAL = ("kill", "raise", "exit", "oom")
-FAULTS = (  # {} is the task
-    "kill {}",
-    "kill host:1",
-    "pause {}",
-    "pause {} for 300ms",
-    "raise {}",
-    "exit {}",
-    "oom {}",
-    "slow {}=4",
-    "slow {}=6 for 200ms",
-    "jitter {}=exponential:50ms",
-    "link host:1=20",
-    "cut host:1",
-    "cut host:1 for 300ms",
+FAULTS = (  # of each kind; {} is the task
+    ("kill {}", "kill host:1"),
+    ("pause {}", "pause {} for 300ms"),
+    ("raise {}",),
+    ("exit {}",),
+    ("oom {}",),
+    ("slow {}=4", "slow {}=6 for 200ms"),
+    ("jitter {}=exponential:50ms",),
+    ("link host:1=20",),
+    ("cut host:1", "cut host:1 for 300ms"),
 )
 
 
@@ -90,7 +86,7 @@ def episodes(
 
 def _drawn(rng: random.Random, strategy: str, framework: str) -> str:
     """A random episode, which may be impossible."""
-    fault, found = rng.choice(FAULTS), catalog.find(strategy)
+    fault, found = rng.choice(rng.choice(FAULTS)), catalog.find(strategy)
     workers = min(rng.choice((2, 3)), found.max_workers)
     fields = [f"framework={framework}", f"workers={workers}"]
     fields += [f"steps={STEPS}", f"device_ms={DEVICE_MS}"]

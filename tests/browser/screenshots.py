@@ -30,6 +30,20 @@ from course_lib.widgets.board.board import TrainingBoard
 {RUN.format(steps=120)}
 shown = TrainingBoard(run.wait())
 shown""",
+    "training_board_faults": """
+from course_lib import start
+from course_lib.errors import TaskFailed
+from course_lib.widgets.board.board import TrainingBoard
+run = start("multi_worker_mirrored", framework="torch", workers=4, steps=120, device_ms=20,
+            faults=["slow worker:3=4 at step 20 for 500ms", "pause worker:1 at step 60 for 400ms",
+                    "jitter worker:0=exponential:20ms at step 103",
+                    "pause worker:1 at step 106 for 60ms", "raise worker:2 at step 109"])
+try:
+    run.wait()
+except TaskFailed as failure:
+    pass
+shown = TrainingBoard(run)
+shown""",
     "race_board": """
 from course_lib import race
 from course_lib.widgets.board.board import RaceBoard
