@@ -92,6 +92,8 @@ def _drawn(rng: random.Random, strategy: str, framework: str) -> str:
     fields += [f"steps={STEPS}", f"device_ms={DEVICE_MS}"]
     fields += ["hosts=2"] * ("host" in fault)
     fields += ["emulate=true"] * ("emulate" in found.takes)
+    if fault.split()[0] in FATAL and rng.random() < 0.5:
+        fields += ["max_restarts=1", *["checkpoint_every=3"] * rng.choice((0, 1))]
     task = rng.choice(("worker:0", "worker:1", "worker:2", "ps:0", "chief:0"))
     moment = rng.choice((f"step {rng.randrange(STEPS)}", f"{rng.randrange(500)}ms"))
     what, _, lasts = fault.format(task).partition(" for ")
@@ -152,7 +154,7 @@ def _usual(spec: str, again: int) -> Any:
 
 def _weights(text: str, again: int = 0) -> Any:
     """The weights of the run of an episode without its fault."""
-    spec = spec_of(text, faults=())
+    spec = spec_of(text, faults=(), max_restarts=0, checkpoint_every=0)
     return _usual(spec.model_dump_json(exclude={"run_dir"}), again)
 
 
@@ -162,11 +164,12 @@ def _judged(run: Run, fault: Fault, happened: bool, raised: LockstepError | None
         return []
     said = str(raised).splitlines()[0]
     endless = fault.do in ("pause", "cut") and fault.lasts is None
-    if not (happened and (endless or fault.do in FATAL)):
+    fatal = fault.do in FATAL and not run.spec.max_restarts
+    if not (happened and (endless or fatal)):
         kind = "hung" if isinstance(raised, Stalled) else "wrong"
         return [f"{kind}: nothing was to end it, but: {said}"]
     hit = [t for t, host in run.spec.places.items() if host == fault.host] or [fault.who]
-    if isinstance(raised, TaskFailed) and fault.do in FATAL:
+    if isinstance(raised, TaskFailed) and fatal:
         named = raised.task in hit
     else:
         named = any(name in said for name in [*hit, fault.who])

@@ -350,6 +350,7 @@ class Run:
             else:
                 self.files.clear()  # no supervisor does
             _going.remove(self)
+            self._lookout.close()
             late = [o for o in self._unanswered if o != "stop()"]
             self.refused += [f"{o} came too late: the run is {outcome}" for o in late]
             if isinstance(error, SupervisorLost):

@@ -257,5 +257,9 @@ class Lookout:
             return TaskFailed(failure.task, failure.step, reason, *told)
         return failure
 
+    def close(self) -> None:
+        """The run is over; it can still be looked at."""
+        self._beats.close()
+
     def _calls(self) -> dict[str, list[Beat]]:
         return {task: self._beats.calls(task) for task in self._states}

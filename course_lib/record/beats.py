@@ -87,6 +87,10 @@ class Beats:
         kept = (self._get(self._slots[task] + place) for place in _CALLS)
         return [call for call in kept if call.number]
 
+    def close(self) -> None:
+        """The run is over. What was said last can be read on, and no descriptor is kept open."""
+        self._memory = memoryview(bytes(self._memory))
+
     def _get(self, at: int) -> Beat:
         for _ in range(100):
             first, *fields, last = _RECORD.unpack_from(self._memory, at)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from course_lib.record.events import Dropped, Lifecycle, Metric, Phase, Update
 from course_lib.record.trace import Trace
 
-ENDED = ("done", "failed", "killed", "restarting")
+ENDED = ("done", "failed", "killed", "restarting", "lost")
 CUT = 0.3  # seconds before it is killed for which a process may have no record; usually 0.1
 Key = tuple[str, int]
 """Task and step."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
+from course_lib.faults import Fault
 from course_lib.record.events import STATES, Lifecycle, Phase
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir
@@ -84,7 +85,8 @@ def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
         ended = death.state in ("failed", "killed") and death.why
         if ended and death.at >= settled.get(death.task, 0.0):
             steps = [phase.step for phase in trace.all(Phase, death.task)]
-            step = steps[-1] if steps else None
+            planned = Fault.of(death.fault).step if death.fault else None
+            step = steps[-1] if steps and planned is None else planned
             found.append((False, death.at - _NOTICE, death.task, step, death.why, ""))
     nobody = (True, 0.0, "a task", None, "it left no word of why", "")
     _, _, task, step, reason, traceback = min(found, key=lambda f: f[:2], default=nobody)

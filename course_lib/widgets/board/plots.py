@@ -94,6 +94,7 @@ WORDS = {  # what is marked on charts and lanes, and how
     "left": "exit",
     "exhausted": "oom",
     "restarting": "restart",
+    "lost": "lost",
 }
 APART = 0.1  # seconds within which the same mark is not made twice
 
