@@ -90,7 +90,7 @@ def measure(names: Sequence[str], options: Options, quick: bool, out: Path) -> d
 
 
 def say(text: str) -> None:
-    CONSOLE.print(text, style="dim", highlight=False)
+    CONSOLE.print(text, style="dim", markup=False, highlight=False)
 
 
 def clean() -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from course_lib import RunSpec
@@ -23,6 +24,15 @@ def test_each_task_has_a_place_of_its_own(tmp_path: Path) -> None:
         mine.writer(task)(n, "compute", 1.5 + n)
     (tmp_path / "beats").unlink()
     assert [others.now(task) for task in TASKS] == [Beat(n, "compute", 1.5 + n) for n in range(3)]
+
+
+def test_beats_that_are_closed_hold_no_descriptor_and_can_still_be_read(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    beats = Beats(tmp_path / "beats", TASKS)
+    Beats(tmp_path / "beats", TASKS).writer("ps:0")(2, "apply", 1.0)
+    beats.close()
+    assert psutil.Process().num_fds() == before
+    assert beats.now("ps:0") == Beat(2, "apply", 1.0)
 
 
 def test_the_latest_calls_of_a_task_are_kept_and_nothing_of_an_attempt_before(
