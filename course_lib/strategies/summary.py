@@ -125,7 +125,7 @@ def _faults(run: Run) -> list[str]:
     done = [event for event in run.trace.all(Lifecycle) if event.fault]
     happened = {event.fault for event in done}
     missed = [str(fault) for fault in run.spec.faults if str(fault) not in happened]
-    said = [f"{event.task} {event.words} after {event.at:.2f} s" for event in done]
+    said = [f"{e.task} {e.state} after {e.at:.2f} s ({e.fault})" for e in done]
     return said + [f"did not happen: {fault}" for fault in missed]
 
 

@@ -136,7 +136,7 @@ def test_hosts_are_cut_off_and_their_links_change_for_a_while() -> None:
     states = [state for _, state, _ in noted(run)]
     assert sorted(states) == ["cut", "healed", "linked", "linked"][: len(states)]
     assert states[:2] == ["cut", "healed"]
-    assert any("host:1 cut as planned (cut host:1 at step 3" in said for said in result["faults"])
+    assert any(said.startswith("host:1 healed after ") for said in result["faults"])
     run = start(waiting, workers=4, hosts=2, faults="kill host:1 at 50ms")
     with run, pytest.raises(TaskFailed) as raised:
         run.wait(20)
@@ -171,6 +171,38 @@ def test_strategies_end_with_the_name_of_whom_it_happened_to(
     found = ledger(run.trace)
     assert found.balanced, found
     assert found.computed == found.applied + sum(found.dropped.values()) > 0
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_fault_happens_once_also_where_the_step_is_done_again(times: int) -> None:
+    run, error = ended(*["kill worker:1 at step 5"] * times, max_restarts=2)
+    assert error is None and run.state == "finished"
+    assert [state for _, state, _ in noted(run)] == ["killed"] * times
+    done = [p.step for p in run.trace.all(Phase, "worker:1")]
+    assert done == [*range(5)] * times + [*range(STEPS)]
+
+
+def test_a_restarted_run_has_the_model_and_the_ledger_of_one_without_faults() -> None:
+    fields = {"framework": "torch", "workers": 2, "steps": 10, "checkpoint_every": 3}
+    name, fault = "multi_worker_mirrored", "kill worker:1 at step 5"
+    with start(name, **fields) as run:
+        usual = run.wait(60).result
+    with start(name, faults=fault, max_restarts=1, **fields) as run:
+        result = run.wait(60).result
+    assert result["parameter_digest"] == usual["parameter_digest"]
+    assert usual["ledger"] == {
+        "computed": 20,
+        "applied": 20,
+        "dropped": {},
+        "again": 0,
+        "balanced": True,
+    }
+    found = result["ledger"]
+    assert found["balanced"], found["wrong"]
+    assert found["again"] == 2, "steps 3 and 4, after the checkpoint"
+    assert found["computed"] == found["applied"] + sum(found["dropped"].values())
+    (said,) = result["faults"]
+    assert said.startswith("worker:1 killed after ") and said.endswith(f" s ({fault})")
 
 
 def test_runs_that_are_over_hold_no_descriptors() -> None:

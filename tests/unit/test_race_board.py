@@ -784,3 +784,30 @@ def test_the_delay_of_a_page_is_a_mean_over_the_moments_of_events() -> None:
     # 0.1 s for the newest, 1.1 s for the oldest
     assert mean_delay([(1.0, 0.9), (2.0, 1.9), (3.0, 2.9)]) == pytest.approx(0.6)
     assert math.isclose(mean_delay([(1.0, 1.0), (1.5, 1.5)]), 0.25)
+
+
+def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -> None:
+    done = [
+        Lifecycle("worker:1", "paused", "by pause()", 9.0),
+        Lifecycle("worker:1", "resumed", "by resume()", 9.5),
+        Lifecycle("worker:0", "slowed", "by slow()", 9.6, factor=3.0),
+        Lifecycle("worker:0", "restarting", "", 9.8),
+        Lifecycle("worker:1", "restarting", "", 9.81),
+    ]
+    side = SomeRun(Trace([*lockstep(), *done]))
+    view = View({"it": side})
+    view.look()
+    zero = view.sides[0].digest.zero
+    losses, examples, _ = view.panels()
+    assert [word for _, word in losses.events] == ["pause", "resume", "slow \u00d73", "restart"]
+    assert losses.events[0][0] == pytest.approx(9.0 - zero)
+    assert examples.events == ()
+    first, second = lanes(view.sides[0].digest, TimeWindow(8.0, 10.0))
+    assert second.events == [(0.5, "pause"), (0.75, "resume"), (pytest.approx(0.905), "restart")]
+    assert [word for _, word in first.events] == ["slow \u00d73", "restart"]
+    assert 'style="left:50.0%"' in pictures.document(view) or ">pause<" in pictures.still(view)
+    live = charts.Charts(["it"], view.panels())
+    live.update(view.panels())
+    stems = live.figure.data[3]
+    assert [word for word in stems.text if word] == ["pause", "resume", "slow \u00d73", "restart"]
+    assert np.nanmax(stems.x) == pytest.approx(9.8 - zero)

@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from course_lib.widgets.board.plots import Panel
+from course_lib.widgets.board.plots import AT_THE_END, ROWS, Panel
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import ALARM, INK, entrant
 
@@ -104,9 +104,7 @@ class Charts:
                     _set(next(traces), *(([mark[0]], [mark[1]]) if mark else ([], [])))
                 stems = next(traces)
                 if panel.events:
-                    at = [each for x, _ in panel.events for each in (x, x, math.nan)]
-                    _set(stems, at, [0.0, panel.highest, math.nan] * len(panel.events))
-                    stems.text = [part for _, word in panel.events for part in ("", word, "")]
+                    _mark(stems, panel, longest)
 
     def _answered(self, change: dict[str, Any]) -> None:
         """The page has drawn, and an answer to the newest redraw lets the next one come.
@@ -157,8 +155,22 @@ def _add_traces(empty: go.Figure, column: int, panel: Panel, labels: Sequence[st
         hover = f"{label} reached the target{at}<extra></extra>"
         empty.add_scatter(**blank, mode="markers", marker=marker, hovertemplate=hover)
     stem = {"color": ALARM, "dash": "dot", "width": 1.5}
-    words = {"textposition": "bottom right", "textfont": {"size": 12, "color": ALARM}}
-    empty.add_scatter(**blank, mode="lines+text", line=stem, hoverinfo="skip", **words)
+    words = {"size": 12, "color": INK}
+    empty.add_scatter(**blank, mode="lines+text", line=stem, hoverinfo="skip", textfont=words)
+
+
+def _mark(stems: go.Scatter, panel: Panel, longest: float) -> None:
+    """A line for each event, from the bottom to the top, with its word near the top."""
+    top, count = panel.highest, len(panel.events)
+    heights = [top * (1 - 0.12 * (n % ROWS)) for n in range(count)]
+    _set(
+        stems,
+        [each for x, _ in panel.events for each in (x, x, x, math.nan)],
+        [each for height in heights for each in (0.0, height, top, math.nan)],
+    )
+    stems.text = [part for _, word in panel.events for part in ("", word, "", "")]
+    sides = ("left" if x > AT_THE_END * longest else "right" for x, _ in panel.events)
+    stems.textposition = [f"middle {side}" for side in sides for _ in range(4)]
 
 
 def _set(line: go.Scatter, x: Any, y: Any) -> None:

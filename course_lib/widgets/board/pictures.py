@@ -9,7 +9,16 @@ import numpy as np
 
 from course_lib.record import measures
 from course_lib.record.digest import Digest
-from course_lib.widgets.board.plots import COLUMNS, NAMES, Lane, Panel, TimeWindow, runs
+from course_lib.widgets.board.plots import (
+    AT_THE_END,
+    COLUMNS,
+    NAMES,
+    ROWS,
+    Lane,
+    Panel,
+    TimeWindow,
+    runs,
+)
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
@@ -97,7 +106,7 @@ def _row(lane: Lane, prefix: str) -> Markup:
     said = f"{lane.name}: {lane.note}"
     drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=said)
     events = [
-        element("i", word, style=f"left:{at:.1%}", class_="lk-left" if at > 0.85 else None)
+        element("i", word, style=f"left:{at:.1%}", class_="lk-left" if at > AT_THE_END else None)
         for at, word in lane.events
     ]
     picture = element("div", drawn, events, class_="lk-lane")
@@ -217,7 +226,10 @@ def _side(
             svg.rect(left, top, across, LANE - 4, class_="lane"),
             bars(lane, (left, top, across, LANE - 4), prefix),
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
-            [_event(left + at * across, top, LANE - 4, word, 15) for at, word in lane.events],
+            [
+                _event((left + at * across, top), LANE - 4, word, 15, at > AT_THE_END)
+                for at, word in lane.events
+            ],
         ]
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
@@ -247,7 +259,8 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     left, top = x + LEFT, y + TOP
     across, down = width - LEFT - RIGHT, height - TOP - BOTTOM
     high = max(panel.highest, panel.target or 0.0) * 1.06 or 1.0
-    wide = max((float(xs[-1]) for xs, _ in panel.lines if len(xs)), default=1.0) or 1.0
+    ends = [float(xs[-1]) for xs, _ in panel.lines if len(xs)]
+    wide = max([*ends, *(when for when, _ in panel.events)], default=1.0) or 1.0
 
     def at(px: float, py: float) -> tuple[float, float]:
         return left + px / wide * across, top + down - py / high * down
@@ -273,16 +286,22 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
             parts.append(element("g", line, fill="none", stroke_width=2.5))
     parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.marks) if place]
     for number, (when, word) in enumerate(panel.events):
-        if when <= wide:
-            place, level = at(when, 0)
-            parts.append(_event(place, top, level - top, word, 11 + 13 * (number % 3)))
+        place, _ = at(when, 0)
+        below = 11 + 13 * (number % ROWS)
+        parts.append(_event((place, top), down, word, below, when > AT_THE_END * wide))
     return join(parts)
 
 
-def _event(x: float, top: float, height: float, word: str, below: float) -> Markup:
-    """A vertical mark, with its word so far below its top."""
-    line = svg.path("M", x, top, "v", height, stroke=ALARM, stroke_width=2, stroke_dasharray="3 2")
-    return join((line, svg.text(x + 4, top + below, word, class_="ink halo", font_size=12)))
+def _event(
+    place: tuple[float, float], height: float, word: str, below: float, at_the_end: bool
+) -> Markup:
+    """A vertical mark that begins at a `place`, with its word so far `below` that."""
+    x, y = place
+    line = svg.path("M", x, y, "v", height, stroke=ALARM, stroke_width=2, stroke_dasharray="3 2")
+    side = {"text_anchor": "end"} if at_the_end else {}
+    beside = x - 4 if at_the_end else x + 4
+    look = {"class_": "ink halo", "font_size": 12, **side}
+    return join((line, svg.text(beside, y + below, word, **look)))
 
 
 def _short(value: float) -> str:

@@ -97,6 +97,8 @@ WORDS = {  # what is marked on charts and lanes, and how
     "lost": "lost",
 }
 APART = 0.1  # seconds within which the same mark is not made twice
+ROWS = 3  # in which the words of neighbours stand below each other
+AT_THE_END = 0.85  # the share of the width from which on a word stands left of its mark
 
 
 def events(digest: Digest, who: Collection[str] = ()) -> list[tuple[float, str]]:
@@ -106,7 +108,9 @@ def events(digest: Digest, who: Collection[str] = ()) -> list[tuple[float, str]]
     found: list[tuple[float, str]] = []
     every = (e for whom, its in digest.life.items() if not who or whom in who for e in its)
     for e in sorted((e for e in every if e.state in WORDS), key=lambda e: e.at):
-        word = f"slow \u00d7{e.factor:g}" if e.state == "slowed" else WORDS[e.state]
+        word = WORDS[e.state]
+        if e.state == "slowed":
+            word = f"slow \u00d7{e.factor:g}" if e.factor > 1 else "full speed"
         if not any(said == word and e.at - at < APART for at, said in found):
             found.append((e.at, word))
     return found
