@@ -10,17 +10,17 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
 
-from course_lib.cluster import keeper, pipes, process
+from course_lib.cluster import keeper, pipes
 from course_lib.cluster.agenda import Agenda
+from course_lib.cluster.births import StartTask, spawn
 from course_lib.cluster.pipes import Channel, pair
-from course_lib.cluster.roster import Attempt, Roster
+from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
 from course_lib.errors import LockstepError, Unavailable, shortage
@@ -29,11 +29,6 @@ from course_lib.fields import Link
 from course_lib.network.layout import host_name
 from course_lib.record.events import STATES, Lifecycle, to_line
 from course_lib.record.rundir import RunDir
-
-StartTask = Callable[[RunDir, str, Attempt, socket.socket, int, list[int]], int]
-"""Start the process of a task and return its pid: (run directory, task, its attempt, its socket,
-reading end of its lifeline, descriptors it must not keep).
-"""
 
 # Outcome of a run, or None before a restart -> after how many seconds tasks that are to end are
 # told to leave, and how many more they have until they are killed. After a failure the others get a
@@ -333,45 +328,3 @@ def _next_change() -> tuple[int, int] | None:
     except ChildProcessError:
         return None
     return (pid, status) if pid else None
-
-
-def fork(
-    files: RunDir,
-    name: str,
-    attempt: Attempt,
-    sock: socket.socket,
-    holder: int,
-    private: list[int],
-) -> int:
-    """Start a task as a copy of this process, which has the framework loaded already."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for fd in private:
-            os.close(fd)
-        pipes.hold(holder)
-        process.main(files, name, attempt, sock)
-    finally:
-        os._exit(70)
-
-
-def spawn(
-    files: RunDir,
-    name: str,
-    attempt: Attempt,
-    sock: socket.socket,
-    holder: int,
-    private: list[int],
-) -> int:
-    """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same
-    everywhere.
-    """
-    for fd in (sock.fileno(), holder):
-        os.set_inheritable(fd, True)
-    arguments = [holder, files.path, name, *attempt, sock.fileno()]
-    module = ["-m", "course_lib.cluster.pipes", "process"]
-    command = [sys.executable, *module, *map(str, arguments)]
-    return os.posix_spawn(sys.executable, command, os.environ)

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from course_lib.cluster import frameworks, supervisor
+from course_lib.cluster import births, frameworks, supervisor
 from course_lib.cluster.pipes import Channel
 from course_lib.errors import shortage
 
@@ -48,7 +48,7 @@ def begin(held: int | None, framework: str, fd: str) -> NoReturn:
             elif _fork(sock) == 0:
                 kernel.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                supervisor.main(sock, supervisor.fork, held)
+                supervisor.main(sock, births.fork, held)
 
 
 def _fork(sock: socket.socket) -> int:

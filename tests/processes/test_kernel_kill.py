@@ -12,9 +12,9 @@ import pytest
 from tests.conftest import gone_within
 from tests.processes.kernel_kill import kill, survivors
 
-# kernel, zygotes of the framework and of plain Python; three supervisors and their keepers, five
+# kernel, zygotes of the framework and of plain Python; three supervisors and their keepers, four
 # tasks at least, four children
-ALL = 18
+ALL = 17
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.4, 0.8, 1.5])

@@ -14,10 +14,11 @@ import pytest
 
 from course_lib import start
 from course_lib.cluster import keeper, nursery, pipes
+from course_lib.cluster.births import spawn
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.run import Run
-from course_lib.cluster.supervisor import Supervisor, main, spawn
+from course_lib.cluster.supervisor import Supervisor, main
 from course_lib.errors import Unavailable
 
 
