@@ -77,7 +77,7 @@ def test_what_came_before_a_restart_did_not_end_the_run(tmp_path: Path) -> None:
 
 
 def test_a_task_that_the_run_went_on_without_did_not_end_it(tmp_path: Path) -> None:
-    lost = Lifecycle("worker:1", "failed", KILLED, 2.0), Lifecycle("worker:1", "lost", "", 2.0)
+    lost = Lifecycle("worker:1", "failed", KILLED, 2.0), Lifecycle("worker:1", "lost", "", 2.1)
     done = [Lifecycle(f"worker:{i}", "done", "", 3.0) for i in (0, 2)]
     assert run_of(tmp_path / "finished", *lost, *done).state == "finished"
     failed = run_of(tmp_path / "failed", *lost, Lifecycle("worker:2", "failed", KILLED, 4.0))
