@@ -5,6 +5,8 @@ Exit codes: 0 fine, 1 a run that failed, 2 bad input or something this machine c
 interrupted.
 """
 
+import codecs
+import io
 import sys
 from typing import NoReturn
 
@@ -17,6 +19,7 @@ from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.training import race, run
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
+from course_lib.text import ascii_for
 
 INTERRUPTED = 130
 
@@ -46,6 +49,10 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; every error is one readable text on stderr."""
+    codecs.register_error("similar", ascii_for)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="similar")
     try:
         code = app(arguments, standalone_mode=False) or 0
         if code == INTERRUPTED:  # typer has caught it already

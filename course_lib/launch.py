@@ -1,5 +1,7 @@
 """`start`: begin a run. A race begins its runs in the same way, `Run(prepare(...), ...)`."""
 
+import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +11,7 @@ from course_lib.cluster.run import Prepared, Run
 from course_lib.cluster.task import clock
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
-from course_lib.hardware import Machine, Reason
+from course_lib.hardware import Machine, Plan, Reason
 from course_lib.signature import lists_fields
 from course_lib.spec import JOBS, RunSpec
 from course_lib.strategies import catalog, saving, trial
@@ -62,12 +64,14 @@ def prepare(
     warm = nursery.is_warm(spec.framework) if warm is None else warm
     if programs is not None:
         plan = saving.resumed(spec, hardware.plan(spec, machine, warm))
+        _warn_of_open_doors(plan)
         plan = plan.model_copy(update={"reasons": (*plan.reasons, *_restarts(spec, "together"))})
         return Prepared(spec, machine, plan, programs, schedule, recovers="together")
     strategy = catalog.find(spec.strategy)
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
     plan = saving.resumed(spec, plan)
+    _warn_of_open_doors(plan)
     notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
@@ -90,6 +94,19 @@ def _restarts(spec: RunSpec, recovers: str) -> list[Reason]:
         why += ", with one worker fewer. Each keeps its share of the batch, so global batch and "
         why += "learning rate shrink in proportion"
     return [Reason("restarts", f"at most {spec.max_restarts}", f"{why}.")]
+
+
+_warned = False
+
+
+def _warn_of_open_doors(plan: Plan) -> None:
+    """Warn once of servers that other users could reach, unless they were asked for."""
+    global _warned
+    opens = plan.network == "loopback" and plan.backend != "none" and len(plan.devices) > 1
+    if opens and not _warned and os.environ.get("LOCKSTEP_NETWORK") != "loopback":
+        _warned = True
+        why = next(reason.why for reason in plan.reasons if reason.what == "network")
+        warnings.warn(f"This run, and others after it, use loopback. {why}", stacklevel=4)
 
 
 def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:

@@ -23,6 +23,15 @@ def table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
     return "\n".join(lines)
 
 
+_ASCII = dict(zip("█▒▌▓·\u00d7αβγµ—→…", "#=+%.xabgu->.", strict=True))
+
+
+def ascii_for(error: UnicodeError) -> tuple[str, int]:
+    """The error handler of a stream that cannot write all our characters: similar ones in ASCII."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
 def amount(nbytes: int) -> str:
     """A number of bytes for people: 3670016 is "3.5 MiB"."""
     power = next((i for i in (3, 2, 1) if nbytes >= 1024**i), 0)

@@ -2,14 +2,17 @@
 importing early, threads, and a cluster's addresses.
 """
 
+import contextlib
 import importlib
 import json
 import os
 import pkgutil
+import socket
 import sys
+from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.network.layout import LOOPBACK_INTERFACE
+from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE
 from course_lib.workloads.digits import images
 
 # Set when our first process is started, and inherited by all others. One thread in every numerical
@@ -72,6 +75,8 @@ def prepare(task: Task) -> None:
         os.environ["TF_CONFIG"] = json.dumps(
             {"cluster": task.addresses, "task": {"type": task.job, "index": task.index}}
         )
+        if task.files.facts.network == "loopback":
+            os.environ["TF_GRPC_REUSE_PORT"] = "1"  # beside the sockets of `shut_out`
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(task.threads)
@@ -89,5 +94,23 @@ def prepare(task: Task) -> None:
         import torch
 
         torch.set_num_threads(task.threads)
+        if host == LOOPBACK:
+            _meet_on_loopback()
         if task.spec.strategy == "custom":
             pkgutil.resolve_name("course_lib.strategies.torch.calls:watch")(task)
+
+
+def _meet_on_loopback() -> None:
+    """Make the store at which torch's processes meet listen on the loopback interface only: by
+    itself it listens on all, and lets in anybody.
+    """
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    plain = rendezvous.TCPStore
+
+    def store(host_name: str, port: int, *args: Any, **options: Any) -> Any:
+        if options.get("is_master") and host_name == LOOPBACK:
+            with contextlib.suppress(OSError):  # this process has a store at this port already
+                options["master_listen_fd"] = socket.create_server((host_name, port)).detach()
+        return plain(host_name, port, *args, **options)
+
+    rendezvous.TCPStore = store

@@ -26,6 +26,7 @@ from course_lib.errors import LIMITS, RankLost, shortage
 from course_lib.jitter import Jitter
 from course_lib.record.beats import Beats
 from course_lib.record.events import Recorder
+from course_lib.record.files import private
 from course_lib.record.rundir import RunDir, TaskError
 from course_lib.workloads import Workload
 
@@ -60,8 +61,12 @@ def main(files: RunDir, name: str, attempt: Attempt, control: socket.socket) -> 
     tempfile.tempdir = os.environ["TMPDIR"] = str(files.temporary(name))
     channel = Channel(control)
     task = None
+
+    def refused(error: OSError) -> None:
+        channel.send(no_room=error.args)
+
     try:
-        task, program = _set_up(files, name, attempt)
+        task, program = _set_up(files, name, attempt, refused)
         faults = Faults(task, channel)
         threading.Thread(target=_obey, args=(channel, task, faults), daemon=True).start()
         channel.send(state="running")
@@ -71,9 +76,12 @@ def main(files: RunDir, name: str, attempt: Attempt, control: socket.socket) -> 
         task.recorder.flush()
     # SystemExit too: a task that leaves early is a failure its learner should see
     except BaseException as error:
-        _leave_error(files, name, task.step if task else None, error)
-        if task:
-            task.recorder.flush()
+        try:
+            _leave_error(files, name, task.step if task else None, error)
+            if task:
+                task.recorder.flush()
+        except OSError as full:
+            refused(full)
         channel.send(state="failed")
         _exit(1)
     channel.send(state="done")
@@ -83,15 +91,19 @@ def main(files: RunDir, name: str, attempt: Attempt, control: socket.socket) -> 
         signal.pause()
 
 
-def _set_up(files: RunDir, name: str, attempt: Attempt) -> tuple[Task, Callable[..., Any]]:
-    """The task and its role function, from what the run directory says."""
+def _set_up(
+    files: RunDir, name: str, attempt: Attempt, refused: Callable[[OSError], None]
+) -> tuple[Task, Callable[..., Any]]:
+    """The task and its role function, from what the run directory says. `refused` is told if the
+    disk takes no more events.
+    """
     spec, facts = files.spec.with_fewer(attempt.fewer), files.facts
     task = Task(
         name,
         spec,
         files.addresses,
         files,
-        Recorder(files.events(name) if spec.trace else None),
+        Recorder(files.events(name) if spec.trace else None, refused),
         threads=facts.threads,
         device=facts.devices[name],
         backend=facts.backend,
@@ -114,6 +126,8 @@ def _set_up(files: RunDir, name: str, attempt: Attempt) -> tuple[Task, Callable[
 def _leave_value(task: Task, value: object) -> None:
     try:
         task.files.leave_value(task.name, value)
+    except OSError:
+        raise
     except Exception as error:
         raise TypeError(
             f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); "
@@ -179,7 +193,7 @@ def _obey(channel: Channel, task: Task, faults: Faults) -> None:
 def _redirect_output(logs: Sequence[Path]) -> None:
     """Give the process its own log files (stdout, stderr), also for what C++ code writes."""
     for fd, path in enumerate(logs, 1):
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, fd)
         os.close(log)
     nothing = os.open(os.devnull, os.O_RDONLY)

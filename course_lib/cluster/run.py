@@ -34,8 +34,10 @@ from course_lib.errors import (
 from course_lib.faults import Fault
 from course_lib.fields import Link, check_factor
 from course_lib.hardware import Machine, Plan
-from course_lib.record import checkpoints
+from course_lib.hardware.limits import version
+from course_lib.record import checkpoints, home
 from course_lib.record.events import ACTIVE, task_key
+from course_lib.record.files import filling, no_room
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
@@ -81,7 +83,7 @@ class Run:
         self.spec, self.plan = prepared.spec, prepared.plan
         for fault in self.spec.faults:
             self._check_fault(fault)
-        self.files = files = files or RunDir.create(prepared.spec)
+        self.files = files = files or home.create(prepared.spec)
         self.run_dir = files.path
         facts = RunFacts(
             **dict(prepared.plan),
@@ -92,12 +94,14 @@ class Run:
             recovers=prepared.recovers,
             sys_path=sys.path,
             cwd=str(Path.cwd()),
+            version=version("lockstep-course"),
         )
         self._own = workloads.OWN.get(prepared.spec.workload)
-        if self._own:
-            self._own.leave(files.workload)
         machine = prepared.machine.as_dict()
-        files.describe(prepared.spec, facts, machine, prepared.programs, prepared.schedule)
+        with filling(self.run_dir):
+            if self._own:
+                self._own.leave(files.workload)
+            files.describe(prepared.spec, facts, machine, prepared.programs, prepared.schedule)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
         self.state = "starting"
         self._trace = Trace(files=files)
@@ -332,7 +336,7 @@ class Run:
         except LockstepError as problem:
             outcome, error = "failed", problem
         except OSError as problem:
-            outcome, error = "failed", shortage(problem)
+            outcome, error = "failed", no_room(self.run_dir, problem)
         except Exception as problem:
             what = f"{type(problem).__name__}: {problem}"
             broke = LockstepError(f"the run broke in the notebook's own process: {what}")

@@ -23,11 +23,13 @@ from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
-from course_lib.errors import LockstepError, Unavailable, shortage
+from course_lib.errors import LockstepError, Unavailable
 from course_lib.faults import Fault
 from course_lib.fields import Link
 from course_lib.network.layout import host_name
 from course_lib.record.events import STATES, Lifecycle, to_line
+from course_lib.record.files import no_room
+from course_lib.record.logs import Logs
 from course_lib.record.rundir import RunDir
 
 # Outcome of a run, or None before a restart -> after how many seconds tasks that are to end are
@@ -58,7 +60,7 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
             keeper.keep(channel, files, held)
             Supervisor(channel, files, start_task).supervise(more)
         except (OSError, Unavailable) as error:
-            refused = shortage(error) if isinstance(error, OSError) else error
+            refused = no_room(files.path, error) if isinstance(error, OSError) else error
             channel.post(unavailable=refused.parts)
         except Exception:
             traceback.print_exc()
@@ -85,6 +87,7 @@ class Supervisor:
         self.paused: set[str] = set()
         self.selector = selectors.DefaultSelector()
         self.lifecycle = files.lifecycle.open("ab", buffering=0)
+        self.logs = Logs(files)
         # task that is to end -> when it is told to leave, and when it is killed
         self.ending: dict[str, list[tuple[float, str]]] = {}
 
@@ -112,6 +115,7 @@ class Supervisor:
                     if events & selectors.EVENT_READ:
                         key.data()
                 self.wiring.look()
+                self.logs.look()
                 self._bury()
                 due = self.agenda.at_time(clock())
                 self._happen([] if self.roster.outcome else due)
@@ -123,7 +127,7 @@ class Supervisor:
             self.files.clear()
         self.kernel.post(over=self.roster.outcome)
 
-    def _patience(self) -> float | None:
+    def _patience(self) -> float:
         """Seconds until there is something to do without being woken. Sets by what we are woken:
         also by room in the channels that have something unsent.
         """
@@ -132,10 +136,11 @@ class Supervisor:
             wanted = selectors.EVENT_READ | selectors.EVENT_WRITE * channel.unsent
             if key.events != wanted:
                 self.selector.modify(channel, wanted, key.data)
-        moments = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
+        moments = [self.logs.due]
+        moments += [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
         moments += [self.wiring.due] if self.wiring.due else []
         moments += self.agenda.moments
-        return max(0.0, min(moments) - clock()) if moments else None
+        return max(0.0, min(moments) - clock())
 
     def _start(self, names: Iterable[str]) -> None:
         """Start tasks, for the first time or again."""
@@ -240,6 +245,8 @@ class Supervisor:
         if messages is None:
             self._close(name)
         for message in messages or ():
+            if isinstance(full := message.get("no_room"), list):
+                raise OSError(*full)
             if isinstance(message.get("step"), int):
                 self._happen(self.agenda.at_step(name, message["step"]))
                 self._tell(name, go=True)

@@ -130,6 +130,7 @@ class Task:
         """Go on to a step, which begins with reading; its delays are drawn anew. If a fault is due,
         it happens first.
         """
+        step = int(step)
         self.step, self._drawn = step, None
         self.enter("read")
         if self._faults and step >= self._faults[0]:
@@ -145,6 +146,7 @@ class Task:
     @contextlib.contextmanager
     def phase(self, what: str, step: int) -> Iterator[None]:
         """Record what the block does as one `Phase`, also when it raises."""
+        step = int(step)  # now: a learner's may be an array or a tensor that counts on
         if step != self.step:
             self.begin(step)
         start = clock()
@@ -157,12 +159,12 @@ class Task:
 
     def record(self, what: str, step: int, start: float, end: float) -> None:
         """Record a phase whose times were taken elsewhere, such as inside a TensorFlow graph."""
-        self.step = step
+        self.step = int(step)
         self.recorder.add(Phase(self.name, step, what, start, end))
 
     def metric(self, name: str, value: float, step: int, samples: int) -> None:
         """Record a number; `samples` counts the examples that the whole run has used so far."""
-        self.recorder.add(Metric(self.name, name, float(value), step, samples, clock()))
+        self.recorder.add(Metric(self.name, name, float(value), int(step), int(samples), clock()))
 
     def update(
         self,

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from course_lib.cluster.task import clock
 from course_lib.fields import Link
 from course_lib.network.hosts import build
-from course_lib.network.layout import LOOPBACK, PORT, by_job, host_name, reserve_ports
+from course_lib.network.layout import LOOPBACK, PORT, by_job, host_name, reserve_ports, shut_out
 from course_lib.network.wires import Wires, lay
 from course_lib.record.events import to_line
 from course_lib.record.rundir import RunDir
@@ -39,6 +39,8 @@ class Wiring:
             self._reserved = reserve_ports(spec.tasks)  # for as long as the run
             ports = {task: sock.getsockname()[1] for task, sock in self._reserved.items()}
             found = {task: f"{LOOPBACK}:{port}" for task, port in ports.items()}
+            if self.facts.network == "loopback" and spec.framework == "tensorflow":
+                self._shut = shut_out(ports.values())
         files.addresses = by_job(found)
         self.due = clock() if self.hosts and spec.trace else None
         self._traffic = files.traffic

@@ -28,8 +28,8 @@ def doctor(as_json: Json = False) -> None:
     machine = hardware.probe()
     try:
         planned = [(r.what, r.choice, r.why) for r in hardware.plan(RunSpec(), machine).reasons]
-    except SpecError as too_small:
-        planned = [("memory", "too little", str(too_small))]
+    except (SpecError, Unavailable) as refused:
+        planned = [("start", "refused", str(refused))]
     if as_json:
         reasons = [{"what": what, "choice": choice, "why": why} for what, choice, why in planned]
         found = {"machine": machine.as_dict(), "versions": hardware.versions(), "plan": reasons}

@@ -6,6 +6,7 @@ import ctypes.util
 import importlib.metadata
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 GB = 2**30
+PEOPLE = (500 if sys.platform == "darwin" else 1000, 60_000)  # the numbers that users get
 
 
 def gigabytes(size: float) -> str:
@@ -170,6 +172,21 @@ def cuda_frameworks() -> tuple[str, ...]:
         version("nvidia-cudnn-cu12") or safely(lambda: ctypes.util.find_library("cudnn"), None)
     )
     return tuple(name for name, can in (("tensorflow", tensorflow), ("torch", torch)) if can)
+
+
+def other_people() -> tuple[str, ...]:
+    """Names of other users who are logged in here or run a program, as far as we may see them.
+
+    System services do not count: their numbers are below or above those of people.
+    """
+    import psutil
+
+    found = {user.name for user in psutil.users()}
+    for process in psutil.process_iter(["uids", "username"]):
+        uids = process.info["uids"]
+        if uids and PEOPLE[0] <= uids.real < PEOPLE[1]:
+            found.add(process.info["username"])
+    return tuple(sorted(found - {psutil.Process().username()}))
 
 
 def has_tpu(root: Path = Path("/")) -> bool:

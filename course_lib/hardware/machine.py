@@ -39,7 +39,8 @@ class Machine:
 
     `cores` are usable at the same time, of `cores_total`. In bytes: `memory` is free for us now,
     `memory_total` the most there can be (0: cannot be read). `cuda_frameworks` are those whose
-    installed build can drive the `gpus`.
+    installed build can drive the `gpus`. `others`: people who use this machine too, and could reach
+    what runs open, as there is no private network; not looked for if loopback was asked for.
     """
 
     system: str
@@ -55,6 +56,7 @@ class Machine:
     tpu: bool
     fork: Capability
     private_network: Capability
+    others: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values, for JSON."""
@@ -70,6 +72,9 @@ def probe() -> Machine:
     if os.environ.get("LOCKSTEP_NETWORK") == "loopback":
         asked = "LOCKSTEP_NETWORK=loopback asks for plain loopback"
         facts = facts | {"private_network": Capability(False, asked, "Unset LOCKSTEP_NETWORK.")}
+    elif not facts["private_network"].ok:
+        nobody: tuple[str, ...] = ()
+        facts = facts | {"others": safely(limits.other_people, nobody)}
     fork = warm_fork(facts["system"])
     return Machine(**facts, memory=memory, memory_total=total, memory_why=why, fork=fork)
 

@@ -3,12 +3,12 @@ each with its reason.
 """
 
 from course_lib import workloads
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Capability, Machine, network_parts, sentence
 from course_lib.record.reality import planned_links, reality
 from course_lib.record.rundir import Imposer, Network, Plan, Reason
-from course_lib.spec import NATIVE, RunSpec
+from course_lib.spec import FRAMEWORKS, NATIVE, RunSpec
 
 MB = 2**20
 
@@ -44,7 +44,8 @@ def plan(
 
     `warm` says that the zygote of this framework runs already, so that its memory is not counted
     twice. `all_reduce`: what the strategy has in place of the framework's own. `parameters`: how
-    many the model has. Raises `SpecError` if the tasks need more memory than is free.
+    many the model has. Raises `SpecError` if the tasks need more memory than is free, `Unavailable`
+    if other people could reach what the frameworks open.
     """
     start = _start(spec, machine)
     memory = _memory(spec, machine, start.choice, warm, parameters)
@@ -52,6 +53,7 @@ def plan(
     native = _native(spec, gpus)
     reduction = all_reduce or (native if spec.all_reduce == NATIVE else _scheduled(spec))
     threads = max(1, machine.cores // spec.workers)
+    _refuse_open_doors(spec, machine)
     kind, rate, delay, network = _network(spec, machine.private_network)
     real = reality(spec)
     cores = Reason("cores", f"{_n(threads, 'thread')} a worker", _cores(spec, machine, gpus))
@@ -163,6 +165,20 @@ def _scheduled(spec: RunSpec) -> Reason:
     return Reason("all-reduce", spec.all_reduce, f"Ours: {why}.")
 
 
+def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
+    """Raise `Unavailable` if other people could reach the servers of TensorFlow or PyTorch, which
+    ask nobody who he is: a client of TensorFlow's may read and write files.
+    """
+    can, who = machine.private_network, machine.others
+    if can.ok or not who or spec.framework == "python" or len(spec.tasks) == 1:
+        return
+    what = f"{FRAMEWORKS[spec.framework]} in several processes"
+    names = f"{', '.join(who[:3])}{' and others' if len(who) > 3 else ''}"
+    why = f"{can.why}, so its servers, which let in anybody, would be open to {names}"
+    cure = "`lockstep doctor` says what a private network needs"
+    raise Unavailable(what, why, f"{cure}; LOCKSTEP_NETWORK=loopback runs it all the same.")
+
+
 def _network(
     spec: RunSpec, can: Capability
 ) -> tuple[Network, Imposer | None, Imposer | None, Reason]:
@@ -171,8 +187,8 @@ def _network(
     seen = "Nobody outside can reach or see the ports of its tasks."
     if not can.ok:
         kind = "loopback"
-        others = "other users of this machine, and maybe other machines"
-        seen = sentence(f"{can.why}: {others}, can reach the ports of its tasks. {can.cure}")
+        others = "other users of this machine can reach the ports of its tasks"
+        seen = sentence(f"{can.why}: {others}. {can.cure}")
     hosts, links = len(spec.all_hosts), [spec.link_of(host) for host in spec.all_hosts]
     if hosts == 1:
         why = f"{seen} All tasks are on one host, so nothing goes over a wire."

@@ -2,11 +2,15 @@
 loopback interface.
 """
 
+import contextlib
+import itertools
 import socket
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+
+import psutil
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"
@@ -53,6 +57,28 @@ def reserve_ports(tasks: Iterable[str]) -> dict[str, socket.socket]:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.bind((LOOPBACK, 0))
         undo.pop_all()
+    return held
+
+
+def shut_out(ports: Iterable[int]) -> list[socket.socket]:
+    """Sockets that listen at these ports of all addresses of this machine but loopback's, and
+    answer nobody: as long as they are open, nobody from outside reaches a server that listens on
+    all interfaces. The server must set SO_REUSEPORT, as TensorFlow's does if TF_GRPC_REUSE_PORT
+    is set.
+
+    An address that the machine gets later is not among them.
+    """
+    held = []
+    families = (socket.AF_INET, socket.AF_INET6)
+    found = [a for each in psutil.net_if_addrs().values() for a in each if a.family in families]
+    for port, address in itertools.product(ports, {a.address for a in found} - {LOOPBACK, "::1"}):
+        family, _, _, _, where = socket.getaddrinfo(address, port)[0]
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with contextlib.suppress(OSError):
+            sock.bind(where)
+            sock.listen(0)
+        held.append(sock)
     return held
 
 

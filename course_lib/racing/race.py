@@ -27,8 +27,8 @@ from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import Entrant, line_up
 from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
+from course_lib.record import home
 from course_lib.record.events import ACTIVE, Lifecycle
-from course_lib.record.rundir import RunDir
 from course_lib.signature import lists_fields
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
@@ -78,7 +78,7 @@ def race(
     notes.append(_cores_note(cores, share, machine))
     if any(each.plan.device == "gpu" for each in ready):
         notes.append("All entrants share the GPUs, and how busy those are is not measured.")
-    directories = [RunDir.create(each.spec) for each in ready]
+    directories = [home.create(each.spec) for each in ready]
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
         for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):

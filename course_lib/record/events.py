@@ -9,17 +9,22 @@ seconds on the machine's one monotonic clock; a `Trace` counts them from the sta
 import json
 import math
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
+from course_lib.record.files import private
+
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint", "hidden")
+OWN = "own"  # what pictures and tables call phases that have another name
 STATES = ("starting", "running", "done", "failed", "killed", "restarting", "lost")
 ACTIVE = ("starting", "running", "restarting")  # the states of a run or task that is not over
 
 
 class Phase(NamedTuple):
-    """What a task did from `start` to `end` in a step; `what` is one of `PHASES`.
+    """What a task did from `start` to `end` in a step; `what` is one of `PHASES`, or a name that a
+    learner gave.
 
     A `reduce` may go on beside the `compute` of its task. No task records `hidden`: `waits.py`
     gives this name to the part of a `reduce` that went on beside computing.
@@ -30,6 +35,11 @@ class Phase(NamedTuple):
     what: str
     start: float
     end: float
+
+    @property
+    def kind(self) -> str:
+        """`what` if it is one of `PHASES`, else `OWN`."""
+        return self.what if self.what in PHASES else OWN
 
 
 class Message(NamedTuple):
@@ -115,8 +125,9 @@ class Lifecycle(NamedTuple):
     resumed, or slowed: from then on it takes `factor` times as long; or jittered:
     from the next step on it has delays as `jitter` says, "" for none. A host can be linked (given a
     link of `mbit`, None for no limit, and `delay_ms`), cut or healed. `refused` is an order to a
-    task or host that could not be carried out; it changes nothing. `raised`, `left` and `exhausted`
-    say that a task was made to raise an exception, to leave early, or to run out of memory.
+    task or host that could not be carried out, or an event that could not be written; it changes
+    nothing. `raised`, `left` and `exhausted` say that a task was made to raise an exception, to
+    leave early, or to run out of memory.
 
     `fault`: the fault that it is part of (see `course_lib/faults.py`), "" if it is of none.
     """
@@ -182,13 +193,22 @@ _FITS: dict[Any, Callable[[Any], bool]] = {  # type of a field -> whether a valu
     list[int]: lambda value: isinstance(value, list) and all(map(_FITS[int], value)),
 }
 _CHECKS = {kind: [_FITS[what] for what in get_type_hints(kind).values()] for kind in KINDS.values()}
+_MAKE: dict[Any, Callable[[Any], Any]] = {  # type of a field -> what makes a value plain
+    str: str,
+    int: int,  # a step may be a number of NumPy or PyTorch
+    float: float,
+    float | None: lambda value: None if value is None else float(value),
+    list[int]: lambda values: list(map(int, values)),
+}
+_PLAIN = {kind: [_MAKE[what] for what in get_type_hints(kind).values()] for kind in KINDS.values()}
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
 E = TypeVar("E", Phase, Message, Update, Dropped, Metric, Read, Lifecycle, Traffic)
 
 
 def to_line(event: Event) -> bytes:
-    """An event as one line of JSON."""
-    return _encode([_NAMES[type(event)], *event]).encode() + b"\n"
+    """An event as one line of JSON. Raises what a field raises that is not what it should be."""
+    plain = [make(value) for make, value in zip(_PLAIN[type(event)], event, strict=True)]
+    return _encode([_NAMES[type(event)], *plain]).encode() + b"\n"
 
 
 def from_line(line: str | bytes, origin: float = 0.0) -> Event:
@@ -226,26 +246,32 @@ class Recorder:
 
     `add` costs a tuple and a list append, so that tracing does not disturb what it measures. The
     thread writes every `period` seconds, so a reader of the file sees an event about 0.1 s after it
-    happened. With no path, nothing is kept.
+    happened. With no path, nothing is kept. `refused` is called once if the disk takes no more.
     """
 
-    def __init__(self, path: Path | None, period: float = 0.1) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        refused: Callable[[OSError], None] = lambda error: None,
+        period: float = 0.1,
+    ) -> None:
         self._pending: list[Event] = []
         self.add = self._pending.append if path else lambda event: None
-        self._file = path.open("ab", buffering=0) if path else None
+        self._file = open(path, "ab", opener=private) if path else None  # noqa: SIM115
         self._writing, self._stop = threading.Lock(), threading.Event()
-        self._period = period
+        self._period, self._refused, self._told = period, refused, False
         self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
         if path:
             self._thread.start()
 
     def flush(self) -> None:
-        """Write what is pending."""
+        """Write what is pending. Raises OSError if the disk refuses."""
         with self._writing:
             count = len(self._pending)
             if count and self._file:
                 batch = self._pending[:count]
-                self._file.write(b"".join(map(to_line, batch)))
+                self._file.write(b"".join(map(self._line, batch)))
+                self._file.flush()
                 del self._pending[:count]  # the list itself is kept, since `add` is bound to it
 
     def close(self) -> None:
@@ -258,7 +284,19 @@ class Recorder:
 
     def _write_on(self) -> None:
         while not self._stop.wait(self._period):
-            self.flush()
+            try:
+                self.flush()
+            except OSError as error:
+                return self._refused(error)
+
+    def _line(self, event: Event) -> bytes:
+        """The line of an event. For the first that cannot be written, one that says so."""
+        try:
+            return to_line(event)
+        except Exception as error:  # whatever a learner's own object raises
+            told, self._told = self._told, True
+            why = f"an event ({type(event).__name__}), which cannot be written: {error}"
+            return b"" if told else to_line(Lifecycle(event.task, "refused", why, time.monotonic()))
 
 
 def end_of(event: Event) -> float:

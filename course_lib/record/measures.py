@@ -31,20 +31,22 @@ EXCHANGE = ("reduce", "hidden")  # the part of an exchange that a task waited fo
 def table(trace: Trace) -> str:
     """Where each task's time went, as text: seconds in each phase, and their share of the time from
     the task's first phase to its last. Shares add up to less than 100 % if the task was in no phase
-    for a while, such as a parameter server with nothing to do. If any exchange was hidden, a last
-    column says for how long.
+    for a while, such as a parameter server with nothing to do. Checkpoints, and phases with a name
+    of a learner's own, have a column if there are any. If any exchange was hidden, a last column
+    says for how long.
     """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     spans: dict[str, tuple[float, float]] = {}
     for p in with_waits(trace):
-        spent[p.task][p.what] += p.end - p.start
+        spent[p.task][p.kind] += p.end - p.start
         first, last = spans.get(p.task, (p.start, p.end))
         spans[p.task] = min(first, p.start), max(last, p.end)
-    hidden = any("hidden" in times for times in spent.values())
-    rows = [["", *SHOWN, *["hidden"] * hidden]]
+    others = {what for times in spent.values() for what in times} - {*SHOWN}
+    hidden, shown = "hidden" in others, [*SHOWN, *sorted(others - {"hidden"})]
+    rows = [["", *shown, *["hidden"] * hidden]]
     for task in sorted(spent, key=task_key):
         whole = spans[task][1] - spans[task][0] or 1.0
-        times = [spent[task][what] for what in SHOWN]
+        times = [spent[task][what] for what in shown]
         shares = [f"{seconds:.2f} s {seconds / whole:4.0%}" for seconds in times]
         rows.append([task, *shares, *[f"{spent[task]['hidden']:.2f} s"] * hidden])
     return text.table(rows, right=True)

@@ -24,10 +24,8 @@ import contextlib
 import dis
 import json
 import math
-import os
 import pickle
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -39,29 +37,17 @@ import cloudpickle.cloudpickle
 import psutil
 from pydantic import BaseModel
 
-from course_lib.errors import Damaged, SpecError
+from course_lib.errors import Damaged
 from course_lib.record import reading
 from course_lib.record.events import Lifecycle, from_lines
+from course_lib.record.files import leave
 from course_lib.spec import RunSpec
 
 # A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
 # cloudpickle 3.1 does not look for that instruction, they would be missing in the tasks.
 cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
 
-KEEP = 50  # runs kept in the default place; older ones make room
-YOUNG = 3600.0  # seconds for which a run is kept in any case: it may be about to start
-
-
-def home() -> Path:
-    """Where runs are kept: LOCKSTEP_HOME, else `lockstep` in the user's cache directory.
-
-    If it is not there, it is made so that only this user can read it. What is there is left as it
-    is, but each run's own folder in it is only for this user.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    path = Path(os.environ.get("LOCKSTEP_HOME") or Path(base, "lockstep")).expanduser()
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+YOUNG = 3600.0  # seconds: a run of this age without a process may be about to start
 
 
 Network = Literal["hosts", "private", "loopback"]
@@ -122,6 +108,7 @@ class RunFacts(Plan, frozen=True):
 
     origin: float
     started: float = 0.0
+    version: str = ""  # of this library; runs of early ones do not say it
     services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
     recovers: str = ""  # which tasks are started again after a failure, see `cluster.roster`
     sys_path: list[str] = []
@@ -142,8 +129,8 @@ class TaskError(BaseModel):
 
 
 class RunDir:
-    """The directory of a run, for its writers and readers. `create` makes it, empty; `describe`
-    fills it.
+    """The directory of a run, for its writers and readers. `home.create` makes it, empty;
+    `describe` fills it.
 
     `meetings`: where the tasks find each other. `wires`: the links that our own exchange imposes
     where the kernel cannot, see `network.wires`. `line`: where the tasks of an entrant of a race
@@ -151,7 +138,7 @@ class RunDir:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the process may go to another directory
         self.lifecycle = self.path / "lifecycle.jsonl"
         self.traffic = self.path / "traffic.jsonl"
         self.meetings = self.path / "meetings"
@@ -160,34 +147,6 @@ class RunDir:
         self.beats = self.path / "beats"
         self.workload = self.path / "workload"
         self.checkpoints = self.path / "checkpoints"
-
-    @classmethod
-    def create(cls, spec: RunSpec) -> RunDir:
-        """Make an empty directory for a run: the one that the spec names, or a new one in `home()`.
-
-        Raises `SpecError` if that cannot be written, or is not empty.
-        """
-        try:
-            if spec.run_dir is None:
-                runs = home() / "runs"
-                runs.mkdir(exist_ok=True, mode=0o700)
-                _make_room(runs)
-                stamp = time.strftime("%Y%m%d-%H%M%S")
-                return cls(tempfile.mkdtemp(prefix=f"{stamp}-{spec.strategy}-", dir=runs))
-            path = spec.run_dir.expanduser().resolve()
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if any(path.iterdir()):
-                allowed = "is not empty; name a directory that is empty or does not exist"
-                raise SpecError("run_dir", str(spec.run_dir), allowed)
-            if not os.access(path, os.W_OK):
-                raise PermissionError(0, "Permission denied")
-            return cls(path)
-        except SpecError:
-            raise
-        except (OSError, ValueError, RuntimeError) as error:  # a name with a null, ~nobody
-            problem = getattr(error, "strerror", error)
-            why = f"cannot be written ({problem}); name a directory that can"
-            raise SpecError("run_dir", str(spec.run_dir), why) from None
 
     # --- before the tasks start ---
 
@@ -202,11 +161,14 @@ class RunDir:
         """Write all that the tasks need to know. `programs`: job -> `module:function`, or a
         function of the learner's own; `schedule`: the all-reduce, or None for the framework's own.
         """
-        (self.path / "spec.json").write_text(spec.model_dump_json(indent=1))
-        (self.path / "run.json").write_text(facts.model_dump_json(indent=1))
-        (self.path / "machine.json").write_text(json.dumps(dict(machine), indent=1))
-        (self.path / "programs.pickle").write_bytes(cloudpickle.dumps(dict(programs)))
-        (self.path / "schedule.pickle").write_bytes(pickle.dumps(schedule))
+        for name, content in (
+            ("spec.json", spec.model_dump_json(indent=1).encode()),
+            ("run.json", facts.model_dump_json(indent=1).encode()),
+            ("machine.json", json.dumps(dict(machine), indent=1).encode()),
+            ("programs.pickle", cloudpickle.dumps(dict(programs))),
+            ("schedule.pickle", pickle.dumps(schedule)),
+        ):
+            leave(self.path / name, content)
         for task in spec.tasks:
             self.temporary(task).mkdir(parents=True)
 
@@ -224,6 +186,11 @@ class RunDir:
             return (self.path / "spec.json").exists()
         return False
 
+    @property
+    def age(self) -> float:
+        """Seconds since the last file appeared in the directory or went."""
+        return time.time() - self.path.stat().st_mtime
+
     def programs(self) -> dict[str, str | Callable[..., Any]]:
         """What `describe` was given."""
         return dict(pickle.loads((self.path / "programs.pickle").read_bytes()))
@@ -239,7 +206,7 @@ class RunDir:
 
     @addresses.setter
     def addresses(self, addresses: dict[str, list[str]]) -> None:
-        (self.path / "addresses.json").write_text(json.dumps(addresses))
+        leave(self.path / "addresses.json", json.dumps(addresses).encode())
 
     # --- where things are ---
 
@@ -273,7 +240,7 @@ class RunDir:
         return "\n".join(line[:300] for line in text.splitlines()[-lines:])
 
     def leave_error(self, error: TaskError) -> None:
-        (self._task(error.task) / "error.json").write_text(error.model_dump_json())
+        leave(self._task(error.task) / "error.json", error.model_dump_json().encode())
 
     def errors(self) -> list[TaskError]:
         """The errors that failed tasks have left; where one cannot be read, that is the reason."""
@@ -287,15 +254,8 @@ class RunDir:
         return found
 
     def leave_value(self, task: str, value: Any) -> None:
-        """Keep what a task's function returned. Raises what pickling raises.
-
-        The file appears whole or not at all, because a parameter server may be told to leave
-        meanwhile.
-        """
-        path = self._task(task) / "value.pickle"
-        draft = path.with_suffix(".draft")
-        draft.write_bytes(cloudpickle.dumps(value))
-        draft.rename(path)
+        """Keep what a task's function returned. Raises what pickling raises."""
+        leave(self._task(task) / "value.pickle", cloudpickle.dumps(value))
 
     def values(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Task -> what its function returned, for those of the tasks that are done."""
@@ -312,7 +272,7 @@ class RunDir:
         be.
         """
         with contextlib.suppress(TypeError):
-            (self.path / "result.json").write_text(json.dumps(result))
+            leave(self.path / "result.json", json.dumps(result).encode())
 
     def clear(self) -> None:
         """Remove what is needed only while the run goes on."""
@@ -338,22 +298,9 @@ class RunDir:
         lines = reading.lines(self.lifecycle) if self.lifecycle.exists() else b""
         events, _ = from_lines(lines)
         pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
-        return any(map(psutil.pid_exists, pids)) if pids else time.time() - _made(self.path) < YOUNG
+        return any(map(psutil.pid_exists, pids)) if pids else self.age < YOUNG
 
 
 def folder_name(task: str) -> str:
     """A task's name as the name of a file or folder: `worker-0` for `worker:0`."""
     return task.replace(":", "-")
-
-
-def _made(path: Path) -> float:
-    return path.stat().st_mtime
-
-
-def _make_room(runs: Path) -> None:
-    """Remove the oldest runs of a folder, but none that is young or goes on."""
-    # the names begin with the time, so the oldest come first
-    for path in sorted(path for path in runs.iterdir() if path.is_dir())[:-KEEP]:
-        with contextlib.suppress(FileNotFoundError):  # another process may remove it as well
-            if time.time() - _made(path) > YOUNG and not RunDir(path).goes_on():
-                shutil.rmtree(path, ignore_errors=True)

@@ -9,16 +9,14 @@ import numpy as np
 
 from course_lib.errors import LockstepError
 from course_lib.record import reading
+from course_lib.record.files import whole
 from course_lib.record.rundir import RunDir
 
 
 def leave(files: RunDir, task: str, arrays: dict[str, Any]) -> None:
     """Keep these weights. The file appears whole or not at all."""
-    path = files.weights(task)
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
+    with whole(files.weights(task)) as file:
         np.savez(file, **arrays)
-    draft.rename(path)
 
 
 def found(files: RunDir) -> dict[str, np.ndarray]:

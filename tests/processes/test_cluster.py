@@ -570,6 +570,16 @@ def test_the_run_directory_is_the_record(tmp_path: Path) -> None:
         start(lambda: 1, run_dir=tmp_path / "mine")
 
 
+def test_orders_go_through_sockets_without_an_address() -> None:
+    run = start(lambda: time.sleep(60), workers=2).wait_running(30)
+    tasks = [psutil.Process(e.pid) for e in run.trace.all(Lifecycle, state="starting")]
+    everyone = {process for task in tasks for process in (task, *task.parents()[:2])}
+    ours = [c for process in everyone for c in process.net_connections("unix")]
+    run.stop()
+    assert len(ours) >= 4  # each task's, and the other ends of these
+    assert {c.laddr for c in ours} == {""}
+
+
 def test_a_run_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match="run_dir="):

@@ -497,10 +497,8 @@ def listening() -> set[tuple[str, int]]:
 GREETING = b"from inside"
 
 
-def listening_inside(task: Any) -> tuple[list[tuple[str, int]], bytes]:
-    """The same from inside a cluster whose framework has met, and what is heard at a door that
-    worker:0 opens for everybody.
-    """
+def meet(task: Any) -> None:
+    """Have the framework of a task meet the other tasks."""
     if task.spec.framework == "torch":
         import torch.distributed as dist
 
@@ -509,6 +507,13 @@ def listening_inside(task: Any) -> tuple[list[tuple[str, int]], bytes]:
         import tensorflow as tf
 
         tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def listening_inside(task: Any) -> tuple[list[tuple[str, int]], bytes]:
+    """The same from inside a cluster whose framework has met, and what is heard at a door that
+    worker:0 opens for everybody.
+    """
+    meet(task)
     if task.index == 0:
         threading.Thread(target=greet, daemon=True).start()
     until(lambda: heard(task.addresses["worker"][0]), "the greeting")
@@ -554,6 +559,53 @@ def test_no_door_of_a_cluster_can_be_seen_or_reached_from_outside(
     inside = {port for doors, _ in found for _, port in doors}
     assert inside >= {int(address.split(":")[1]), 5999}  # from inside they are seen
     assert not inside & {port for _, port in outside}
+
+
+def doors(task: Any) -> set[str]:
+    """The addresses at which this process listens, once the frameworks have met."""
+    meet(task)
+    (task.run_dir / f"met-{task.index}").touch()
+    until(lambda: (task.run_dir / "enough").exists(), "those who look from outside")
+    found = psutil.Process().net_connections("tcp")
+    return {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
+
+
+def greeting(address: str, port: int) -> bytes:
+    """What a server of gRPC says first to whoever connects; nothing if nobody is there."""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((address, port), timeout=1) as line,
+    ):
+        line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5))
+        return line.recv(100)
+    return b""
+
+
+def test_without_a_private_network_torch_listens_on_loopback_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "loopback")
+    run = start(doors, framework="torch", workers=2)
+    (run.run_dir / "enough").touch()
+    assert set().union(*run.wait(60).result.values()) == {"127.0.0.1"}
+
+
+def test_without_a_private_network_nobody_outside_reaches_tensorflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "loopback")
+    run = start(doors, framework="tensorflow", workers=2)
+    until(lambda: len(list(run.run_dir.glob("met-*"))) == 2, "the workers to meet", 120)
+    addresses = json.loads((run.run_dir / "addresses.json").read_text())["worker"]
+    ports = [int(address.split(":")[1]) for address in addresses]
+    each = [a for found in psutil.net_if_addrs().values() for a in found]
+    outer = {a.address for a in each if a.family == socket.AF_INET} - {"127.0.0.1"}
+    outer |= {a.address for a in each if a.family == socket.AF_INET6} - {"::1"}
+    said = {where: [greeting(where, port) for port in ports] for where in ("127.0.0.1", *outer)}
+    (run.run_dir / "enough").touch()
+    run.wait(60)
+    assert all(said.pop("127.0.0.1"))
+    assert not any(answer for answers in said.values() for answer in answers)
 
 
 @contextlib.contextmanager

@@ -5,17 +5,20 @@ it.
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib import hardware
-from course_lib.errors import SpecError
+from course_lib import hardware, launch
+from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Capability, Gpu, Machine, Reason, limits
 from course_lib.spec import RunSpec
 from tests.made_up import GB, LAPTOP
@@ -221,6 +224,7 @@ def test_probe_survives_a_machine_that_hides_everything(monkeypatch: pytest.Monk
 
     for name in (
         "psutil.virtual_memory",
+        "psutil.users",
         "joblib.cpu_count",
         "subprocess.Popen",
         "pathlib.Path.read_text",
@@ -240,6 +244,65 @@ def test_probe_survives_a_machine_that_hides_everything(monkeypatch: pytest.Monk
     assert machine.system == "macOS" or "no process could be started" in machine.private_network.why
     assert set(hardware.versions().values()) == {"not installed"}
     assert why(RunSpec(), machine, "memory").choice == "not known"  # which refuses nothing
+
+
+def test_other_people_are_looked_for_where_runs_are_open_to_them_unless_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "other_people", lambda: ("alice",))
+    facts = hardware.machine._facts()
+    for ok, asked, found in ((True, "", ()), (False, "", ("alice",)), (False, "loopback", ())):
+        monkeypatch.setenv("LOCKSTEP_NETWORK", asked)
+        now = facts | {"private_network": hardware.Capability(ok, "it is as it is")}
+        monkeypatch.setattr(hardware.machine, "_facts", lambda now=now: now)
+        assert hardware.probe().others == found
+
+
+def test_people_are_those_who_are_logged_in_or_run_something_and_services_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def process(uid: int, name: str) -> Any:
+        return SimpleNamespace(info={"uids": SimpleNamespace(real=uid), "username": name})
+
+    me = psutil.Process().username()
+    running = [(1000, "bob"), (1001, me), (0, "root"), (33, "www-data"), (65534, "nobody")]
+    monkeypatch.setattr(psutil, "users", lambda: [SimpleNamespace(name="alice")])
+    monkeypatch.setattr(psutil, "process_iter", lambda _: [process(*each) for each in running])
+    assert limits.other_people() == ("alice", "bob")
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+def test_servers_of_the_frameworks_are_refused_where_others_could_reach_them(
+    framework: str,
+) -> None:
+    shared = replace(LAPTOP, others=("alice", "bob", "carol", "dave"))
+    several = RunSpec(framework=framework, workers=2)
+    with pytest.raises(Unavailable) as refused:
+        hardware.plan(several, shared)
+    assert "open to alice, bob, carol and others" in str(refused.value)
+    assert "LOCKSTEP_NETWORK=loopback runs it all the same." in str(refused.value)
+    alone = RunSpec(strategy="one_device", framework=framework, workers=1)
+    for spec in (alone, RunSpec(framework="python")):
+        assert hardware.plan(spec, shared).network == "loopback"
+    private = replace(shared, private_network=hardware.Capability(True, "a network of its own"))
+    for machine in (LAPTOP, private):
+        assert hardware.plan(several, machine).network
+
+
+def test_open_servers_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_warned", False)
+    monkeypatch.delenv("LOCKSTEP_NETWORK", raising=False)
+    torch = RunSpec(strategy="custom", framework="torch", workers=2)
+    alone = RunSpec(strategy="custom", framework="torch", workers=1)
+    plain = RunSpec(strategy="custom", framework="python", workers=2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for spec in (alone, plain, torch, torch):
+            launch.prepare(spec, LAPTOP, programs={"worker": print})
+    (warning,) = said
+    assert "use loopback. There are none on macOS: other users of this machine" in str(
+        warning.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from course_lib.widgets.board.view import View
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.helpers import until
-from tests.made_up import BATCH, SPEC, asynchronous, lockstep
+from tests.made_up import BATCH, EVENTS, SPEC, asynchronous, lockstep
 
 
 class SomeRun:
@@ -296,6 +296,13 @@ def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> 
         "killed",
     ]
     assert (first.fate, second.fate, second.note) == ("", "killed", "killed")
+
+
+def test_a_phase_with_a_name_of_ones_own_has_its_place_in_a_lane() -> None:
+    trace = Trace([*EVENTS, Phase("worker:0", 1, "tokenize", 6.0, 8.0)])
+    digest = Digest.of(SPEC, trace)
+    first, _ = lanes(digest, TimeWindow(0.0, 8.0))
+    assert "own" in {NAMES[what] for *_, what in runs(first.cells)}
 
 
 def test_whoever_is_stuck_in_a_phase_is_silent() -> None:

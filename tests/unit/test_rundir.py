@@ -1,13 +1,8 @@
-"""The run directory: what is cleared away, and what is not."""
+"""The run directory: what it holds and how that is written."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,70 +12,11 @@ import pytest
 
 from course_lib import workloads
 from course_lib.errors import LockstepError
-from course_lib.record import rundir, weights
-from course_lib.record.events import Lifecycle, to_line
-from course_lib.record.rundir import KEEP, RunDir, RunFacts
+from course_lib.record import weights
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec import RunSpec
 
 SPEC = RunSpec(strategy="custom", framework="python", workers=1)
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A home of its own, with one run more than are kept, all of them two hours old."""
-    monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path))
-    for number in range(KEEP + 1):
-        path = tmp_path / "runs" / f"20200101-{number:06}-custom-x"
-        path.mkdir(parents=True)
-        two_hours_old(path)
-    yield tmp_path / "runs"
-
-
-def two_hours_old(path: Path) -> None:
-    os.utime(path, (time.time() - 7200,) * 2)
-
-
-def began(path: Path, pid: int) -> None:
-    """Make an old directory that of a run whose worker is the process `pid`."""
-    files = RunDir(path)
-    files.describe(SPEC, RunFacts(origin=0.0), {}, {"worker": "builtins:print"})
-    files.lifecycle.write_bytes(to_line(Lifecycle("worker:0", "starting", "", 1.0, pid=pid)))
-    two_hours_old(path)
-
-
-def test_the_oldest_run_makes_room_for_a_new_one(runs: Path) -> None:
-    oldest = min(runs.iterdir())
-    new = RunDir.create(SPEC).path
-    assert not oldest.exists() and new.exists() and len(list(runs.iterdir())) == KEEP + 1
-
-
-def test_a_run_that_goes_on_is_not_cleared_away_however_old_it_is(runs: Path) -> None:
-    oldest = min(runs.iterdir())
-    began(oldest, os.getpid())
-    RunDir.create(SPEC)
-    assert oldest.exists()
-
-
-def test_one_whose_processes_are_gone_is(runs: Path) -> None:
-    oldest = min(runs.iterdir())
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    began(oldest, process.pid)
-    RunDir.create(SPEC)
-    assert not oldest.exists()
-
-
-def test_what_another_process_clears_at_the_same_time_is_no_trouble(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = rundir._made
-
-    def clear_first(path: Path) -> float:
-        path.rmdir()
-        return real(path)
-
-    monkeypatch.setattr(rundir, "_made", clear_first)
-    assert RunDir.create(SPEC).path.exists()
 
 
 def test_what_is_described_is_read_back(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ text.
 import json
 import xml.etree.ElementTree as ET
 import zlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from course_lib.record.waits import waits, with_waits
 from course_lib.reduction.allreduce import allreduce
 from course_lib.spec import RunSpec
 from course_lib.widgets import Timeline
+from course_lib.widgets.kit.palette import PHASE
 from course_lib.widgets.timeline import source
 from course_lib.widgets.timeline.scene import packed
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
@@ -387,3 +389,34 @@ def test_a_picture_of_nothing_is_refused() -> None:
         messages_svg(Trace(), "")
     with pytest.raises(ValueError, match="no phases in steps 5 to 6"):
         lanes_svg(Trace(EVENTS), "", first=5, steps=2)
+
+
+# --- phases that a learner named ---
+
+OWN_PHASES: list[Event] = [
+    Phase("worker:0", -1, "warm up", 0.0, 1.0),
+    Phase("worker:0", 0, "compute", 1.0, 2.0),
+    Phase("worker:0", 0, "tokenize", 2.0, 4.0),
+]
+
+
+def test_phases_with_names_of_ones_own_are_drawn_and_named(tmp_path: Path) -> None:
+    described, data = packed(Trace(OWN_PHASES))
+    columns = unpacked(described, data)
+    names = [described["phases"][what][0] for what in columns["what"]]
+    assert names == ["warm up", "compute", "tokenize"]
+    own = {row[1] for row in described["phases"] if row[0] in ("warm up", "tokenize")}
+    assert own == {PHASE["own"].color}
+    picture = Timeline(Trace(OWN_PHASES)).still(tmp_path / "own.svg", first=-1).read_text()
+    assert "step 0: tokenize 2000.0 ms" in picture and "url(#ls-own)" in picture
+    assert "own: " in picture  # in the legend
+    table = Timeline(Trace(OWN_PHASES)).table()
+    assert "own" in table.splitlines()[0] and "3.00 s" in table
+
+
+def test_a_thousand_names_of_phases_are_drawn_as_well() -> None:
+    phases = [Phase("worker:0", n, f"step {n}", float(n), n + 1.0) for n in range(1000)]
+    described, data = packed(Trace(phases))
+    what = unpacked(described, data)["what"]
+    named = Counter(described["phases"][kind][0] for kind in what)
+    assert len(what) == 1000 and named["own"] == 800

@@ -6,8 +6,10 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from course_lib.cluster.task import Task
 from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import (
@@ -20,6 +22,7 @@ from course_lib.record.events import (
     from_line,
     to_line,
 )
+from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace, save_chrome
 from course_lib.record.waits import with_waits
 from course_lib.spec import RunSpec
@@ -220,3 +223,32 @@ def test_without_computing_or_updates_there_is_no_synchronous_step(missing: str)
     trace = Trace(Phase("worker:0", step, w, step, step + 0.1) for step in range(9) for w in kept)
     assert math.isnan(measures.synchronous_step(trace))
     assert math.isnan(measures.synchronous_step(Trace()))
+
+
+def test_numbers_of_numpy_and_tensors_are_plain_in_the_trace(tmp_path: Path) -> None:
+    import torch
+
+    recorder = Recorder(tmp_path / "events.jsonl")
+    for step in (np.int64(3), np.uint8(4), torch.tensor(5), np.float32(6)):
+        recorder.add(Phase("worker:0", step, "compute", np.float32(1), torch.tensor(2.0)))  # type: ignore[arg-type]
+        recorder.add(Read("worker:0", step, step, list(np.arange(3)), 1.0))  # type: ignore[arg-type]
+    recorder.close()
+    trace = Trace.load(tmp_path / "events.jsonl")
+    steps = [p.step for p in trace.all(Phase)]
+    assert steps == [3, 4, 5, 6] and {type(step) for step in steps} == {int}
+    assert [read.examples for read in trace.all(Read)] == [[0, 1, 2]] * 4
+
+
+def test_a_step_is_recorded_as_it_was_although_its_tensor_counts_on(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "events.jsonl", period=60)
+    task = Task("worker:0", RunSpec(workers=2), {}, RunDir(tmp_path), recorder)
+    step = np.array(0)
+    for _ in range(3):
+        with task.phase("compute", step):  # type: ignore[arg-type]
+            pass
+        task.metric("loss", np.float32(1.0), step, step)  # type: ignore[arg-type]
+        step += 1
+    recorder.close()
+    trace = Trace.load(tmp_path / "events.jsonl")
+    assert [p.step for p in trace.all(Phase)] == [m.step for m in trace.all(Metric)] == [0, 1, 2]
+    assert type(task.step) is int

@@ -7,7 +7,6 @@ import textwrap
 
 import numpy as np
 
-from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.widgets.board.plots import (
     AT_THE_END,
@@ -22,12 +21,11 @@ from course_lib.widgets.board.plots import (
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
-from course_lib.widgets.kit.palette import ALARM, FATE, SHADE, THIN, entrant
+from course_lib.widgets.kit.palette import ALARM, SHADE, THIN, entrant
 
 WIDTH, GAP, LANE = 1200, 32, 26  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
 LEFT, RIGHT, TOP, BOTTOM = 36, 14, 30, 24  # room around the lines of a chart
-LEGEND = (*measures.SHOWN, "hidden", *FATE)
 BINS = 12  # of the histogram of staleness; the last takes what is beyond
 
 
@@ -55,7 +53,7 @@ def frame(prefix: str) -> Markup:
     tiles = svg.patterns(prefix)
     hidden = element("svg", tiles, width=0, height=0, style="position:absolute", aria_hidden="true")
     legend = []
-    for name in LEGEND:
+    for name in NAMES:
         box = svg.swatch(0, 0, name, prefix)
         sample = element("svg", box, width=22, height=14, aria_hidden="true")
         legend.append(element("span", sample, term(name, SHADE[name].meaning)))
@@ -184,7 +182,7 @@ def still(view: View) -> str:
         side, end = _side(view, number, number % in_a_row * (width + GAP), y, width, prefix)
         parts.append(side)
         bottom = max(bottom, end)
-    parts.append(svg.legend(LEGEND, (112, bottom + 16), prefix, columns=9))
+    parts.append(svg.legend(NAMES, (112, bottom + 16), prefix, columns=9))
     width, height = WIDTH + 48, bottom + 58
     return svg.picture(
         width,

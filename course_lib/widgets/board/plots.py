@@ -16,6 +16,7 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.curves import WINDOW, Curve, Goal
 from course_lib.record.digest import Digest
+from course_lib.record.events import OWN
 from course_lib.widgets.kit import svg
 from course_lib.widgets.kit.palette import FATE
 
@@ -117,7 +118,7 @@ def events(digest: Digest, who: Collection[str] = ()) -> list[tuple[float, str]]
 
 
 COLUMNS = 600
-NAMES = (*measures.SHOWN, "hidden", "checkpoint", *FATE)
+NAMES = (*measures.SHOWN, "hidden", "checkpoint", OWN, *FATE)
 STEPS = 8  # of the slowest worker, that should fit into a lane
 NOTHING = -1  # a column in which no phase was recorded
 
@@ -185,7 +186,7 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
         mine = [p for p in seen if p.task == task]
         cells, hidden = np.full((2, columns), NOTHING, np.int8)
         for p in sorted(mine, key=lambda p: p.start - p.end):
-            _paint(hidden if p.what == "hidden" else cells, window, p.start, p.end, p.what)
+            _paint(hidden if p.what == "hidden" else cells, window, p.start, p.end, p.kind)
         fate = ""
         for what, start, end in digest.fates(task):
             if start < window.end and end > window.begin:

@@ -6,6 +6,8 @@ Source: M. Okabe and K. Ito, "Color Universal Design" (2008).
 
 from typing import NamedTuple
 
+from course_lib.record.events import OWN
+
 WORKER = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 INK = "#7A7A7A"  # readable on white and on dark pages
 
@@ -27,6 +29,7 @@ PHASE = {
     "apply": Shade("#009E73", "x", "▌", "update the parameters"),
     "hidden": Shade("#E69F00", "/", "▓", "exchange beside computing"),
     "checkpoint": Shade("#CC79A7", "|", "c", "save the parameters"),
+    OWN: Shade("#F0E442", ".", "o", "what the program itself calls by another name"),
 }
 # What can happen to a task; drawn over its lane.
 FATE = {

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from course_lib.record import measures
-from course_lib.record.events import PHASES, Lifecycle, Message, Phase, Update, end_of
+from course_lib.record.events import OWN, PHASES, Lifecycle, Message, Phase, Update, end_of
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.widgets.kit.palette import PHASE
 
 MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
+MOST_NAMES = 200  # of phases of a learner's own
 STEPS_AT_FIRST = 10  # that are in view
 FAULTS = (
     *("slowed", "jittered", "paused", "resumed", "killed", "failed", "linked", "cut", "healed"),
@@ -59,8 +60,9 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
     unit = max((end - origin) / LARGEST, min(1e-6, (end - origin) / 1e6)) or 1e-9
     clock = partial(_ticks, origin, unit)
     steps = _step_ends(trace)
+    names = _names(phases)
     columns = {
-        **_phases(phases, clock),
+        **_phases(phases, names, clock),
         **_messages(messages, place, clock),
         **_waits(phases),
         **_updates(trace, phases),
@@ -68,7 +70,7 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
         "stepEnds": clock([end for _, end in steps]),
     }
     counts = np.bincount([place[p.task] for p in phases], minlength=len(lanes))
-    shades = [(what, PHASE[what]) for what in PHASES]
+    shades = [(what, PHASE.get(what, PHASE[OWN])) for what in names]
     described = {
         "lanes": lanes,
         "first": [0, *np.cumsum(counts).tolist()],
@@ -105,10 +107,17 @@ def _span(events: list[Phase] | list[Message], clock: Clock) -> tuple[np.ndarray
     return np.diff(start, prepend=np.uint32(0)), end - start
 
 
-def _phases(phases: list[Phase], clock: Clock) -> dict[str, np.ndarray]:
+def _names(phases: list[Phase]) -> list[str]:
+    """What phases are called: `PHASES`, then a learner's own names, or `OWN` for too many."""
+    own = sorted({p.what for p in phases if p.kind == OWN} - {OWN})
+    return [*PHASES, OWN, *own[:MOST_NAMES]]
+
+
+def _phases(phases: list[Phase], names: list[str], clock: Clock) -> dict[str, np.ndarray]:
     start, length = _span(phases, clock)
-    step = np.array([p.step for p in phases], np.uint32)
-    what = np.array([PHASES.index(p.what) for p in phases], np.uint8)
+    step = np.array([p.step for p in phases], np.int64).clip(0, LARGEST).astype(np.uint32)
+    number = {name: i for i, name in enumerate(names)}
+    what = np.array([number.get(p.what, number[OWN]) for p in phases], np.uint8)
     return {"start": start, "length": length, "step": step, "what": what}
 
 

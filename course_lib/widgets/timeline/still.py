@@ -39,7 +39,7 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
     for p in phases:
         words = f"{p.task}, step {p.step}: {p.what} {1000 * (p.end - p.start):.1f} ms"
         x, width = LEFT + (p.start - start) * scale, max((p.end - p.start) * scale, 0.8)
-        fill, height = f"url(#ls-{p.what})", (LANE - 6) * (THIN if p.what == "hidden" else 1)
+        fill, height = f"url(#ls-{p.kind})", (LANE - 6) * (THIN if p.what == "hidden" else 1)
         y = top[p.task] + LANE - 3 - height
         parts.append(svg.rect(x, y, width, height, svg.title(words), fill=fill))
     for e in trace.all(Lifecycle):
@@ -50,7 +50,7 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
             place = (x + 6, "start") if fits else (x - 6, "end")
             look = {"fill": ALARM, "font_weight": 600, "text_anchor": place[1]}
             parts.append(svg.text(place[0], y + 22, e.words, **look))
-    present = [what for what in PHASE if any(p.what == what for p in phases)]
+    present = [what for what in PHASE if any(p.kind == what for p in phases)]
     parts += [
         _axis(bottom, end - start, scale),
         svg.legend(present, (LEFT, bottom + 46), "ls-", columns=2, full=True),

@@ -1,0 +1,93 @@
+"""Where runs are kept, and how old ones make room for new ones."""
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from course_lib.errors import LockstepError, SpecError
+from course_lib.record.rundir import YOUNG, RunDir
+from course_lib.spec import RunSpec
+
+USUAL = "~/.cache/lockstep"
+KEEP = 50  # runs kept in the default place; older ones make room
+_OURS = re.compile(r"\d{8}-\d{6}-\w+-\w+")  # the names that we give: time, strategy, and at random
+_GOING = ".going"  # what is added to the name of one that is being removed
+
+
+def create(spec: RunSpec) -> RunDir:
+    """Make an empty directory for a run, for this user only: the one that the spec names, or a new
+    one among the `runs()`.
+
+    Raises `SpecError` if that cannot be written, is not empty, or belongs to somebody else.
+    """
+    if spec.run_dir is None:
+        with _usable("LOCKSTEP_HOME", os.environ.get("LOCKSTEP_HOME") or USUAL):
+            _make_room(runs())
+            prefix = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.strategy}-"
+            return RunDir(tempfile.mkdtemp(prefix=prefix, dir=runs()))
+    with _usable("run_dir", spec.run_dir):
+        path = spec.run_dir.expanduser().resolve()
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if any(path.iterdir()):
+            allowed = "is not empty; name a directory that is empty or does not exist"
+            raise SpecError("run_dir", str(spec.run_dir), allowed)
+        path.chmod(0o700)  # it may have been there
+        return RunDir(path)
+
+
+def home() -> Path:
+    """LOCKSTEP_HOME, else `lockstep` in the user's cache directory."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    usual = Path(cache, "lockstep") if cache else USUAL
+    return Path(os.environ.get("LOCKSTEP_HOME") or usual).expanduser().absolute()
+
+
+def runs() -> Path:
+    """Where runs are kept. What is not there is made so that only this user can read it.
+
+    Raises PermissionError if another user could lay something in the way of what runs write.
+    """
+    for folder in (home(), home() / "runs"):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if (owner := folder.stat().st_uid) not in (0, os.getuid()):
+            raise PermissionError(0, f"{folder} belongs to another user, with the number {owner}")
+    return folder
+
+
+@contextlib.contextmanager
+def _usable(field: str, path: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except SpecError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # a name with a null, ~nobody
+        problem = getattr(error, "strerror", error)
+        why = f"cannot be written ({problem}); name a directory that can"
+        raise SpecError(field, str(path), why) from None
+
+
+def _make_room(folder: Path) -> None:
+    """Remove the oldest runs of a folder: those of ours that are over and not young. Whatever else
+    is there stays.
+    """
+    # the names begin with the time, so the oldest come first
+    named = sorted(p for p in folder.iterdir() if _OURS.fullmatch(p.name.removesuffix(_GOING)))
+    for path in named[:-KEEP]:
+        with contextlib.suppress(OSError, ValueError, LockstepError):  # what cannot be read stays
+            if path.suffix != _GOING:
+                if not _can_go(path):
+                    continue
+                # of several processes one can do this; for the others the run is no longer there
+                path = path.rename(path.with_name(path.name + _GOING))
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _can_go(path: Path) -> bool:
+    files, needed = RunDir(path), (path / "spec.json", path / "run.json")
+    ours = not path.is_symlink() and all(part.is_file() for part in needed)
+    return ours and files.age > YOUNG and not files.goes_on()
