@@ -1,0 +1,96 @@
+"""What a learner can do to a run that goes on, beyond waiting for it and stopping it."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from course_lib.errors import SpecError, Unavailable
+from course_lib.faults import Fault
+from course_lib.fields import Link, check_factor
+from course_lib.hardware import Plan
+from course_lib.spec import RunSpec
+
+
+class Orders(ABC):
+    """The orders of a `Run` to its supervisor. Each is checked here, and returns at once."""
+
+    spec: RunSpec
+    plan: Plan
+
+    @abstractmethod
+    def _order(self, do: str, **fields: Any) -> None:
+        """Give an order, if it does not come too late."""
+
+    def kill(self, task: str) -> None:
+        """Kill a task's process with SIGKILL, as a crash or a pulled plug would."""
+        self._order("kill", task=self.spec.check_task(task))
+
+    def pause(self, task: str) -> None:
+        """Freeze a task (SIGSTOP) until `resume`: a machine that hangs."""
+        self._order("pause", task=self.spec.check_task(task))
+
+    def resume(self, task: str) -> None:
+        """Let a paused task go on (SIGCONT)."""
+        self._order("resume", task=self.spec.check_task(task))
+
+    def slow(self, task: str, factor: float) -> None:
+        """Make a task take `factor` times as long over its steps from now on; 1 is full speed."""
+        self._order("slow", task=self.spec.check_slow(task), factor=check_factor(factor))
+
+    def jitter(self, task: str, jitter: str | None) -> None:
+        """Delay the steps of a task from the next one on: `run.jitter("worker:1",
+        "exponential:20ms")`; see `course_lib/jitter.py`. None ends it.
+        """
+        self._order("jitter", task=task, jitter=self.spec.check_jitter(task, jitter))
+
+    def link(self, host: int, link: Link) -> None:
+        """Give a host another link from now on: `run.link(1, Link(mbit=50))`.
+
+        Raises `SpecError` where nothing goes over a link.
+        """
+        self.spec.check_host(host)
+        if not self.plan.rate:
+            raise SpecError(
+                "link",
+                str(link),
+                "this run is on one host, and a link is between hosts: "
+                "start it with hosts=2 or more",
+            )
+        self._order("link", host=host, link=link.model_dump())
+
+    def partition(self, host: int) -> None:
+        """Cut a host off from all others, until `heal`.
+
+        Raises `Unavailable` where hosts are not real.
+        """
+        self._order("partition", host=self._real_host("partition", host))
+
+    def heal(self, host: int) -> None:
+        """Join a host to the others again.
+
+        What waits for it may need some time to notice, as TCP tries again ever less often.
+        """
+        self._order("heal", host=self._real_host("heal", host))
+
+    def inject(self, fault: str) -> None:
+        """Have a fault happen now: `run.inject("raise worker:1")`. It is written as in
+        `RunSpec.faults`, without a moment; see `course_lib/faults.py`.
+        """
+        now = self._check_fault(Fault.of(fault).check(self.spec))
+        if now.step is not None or now.seconds is not None:
+            raise SpecError("inject", fault, "it happens now: leave out when")
+        self._order("inject", fault=str(now))
+
+    def _real_host(self, do: str, host: int) -> int:
+        self.spec.check_host(host)
+        if self.plan.network != "hosts":
+            why = next(reason.why for reason in self.plan.reasons if reason.what == "network")
+            raise Unavailable(
+                f"{do}({host})", f"the network of this run is {self.plan.network}", why
+            )
+        return host
+
+    def _check_fault(self, fault: Fault) -> Fault:
+        """Return a fault that can happen on the network of this run; raises `Unavailable`."""
+        if fault.do == "cut":
+            self._real_host("cut", fault.host or 0)
+        return fault
