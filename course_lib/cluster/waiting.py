@@ -105,7 +105,7 @@ class Look:
             certain = not all(stop.fault and Fault.of(stop.fault).lasts for stop in stops)
         elif endless := calls.endless(self.beats, kept, set(self.beats).difference(self.busy)):
             found, cure = endless, calls.CURE
-            since = max(self.since[task] for task in found if task in self.since)
+            since = max((self.since[t] for t in found if t in self.since), default=self.now)
         else:
             return self._computing(free)
         still = Standstill(since, self.now - since, found, certain, cure)
