@@ -42,10 +42,8 @@ def steps_done(run: Run) -> int:
         ("multi_worker_mirrored", "torch", "worker:1"),
         ("multi_worker_mirrored", "tensorflow", "worker:0"),
         ("parameter_server", "torch", "ps:0"),
-        ("sync_parameter_server", "torch", "worker:1"),
         ("parameter_server", "tensorflow", "chief:0"),
         ("sync_parameter_server", "tensorflow", "ps:0"),
-        ("sync_parameter_server", "tensorflow", "worker:1"),
     ],
 )
 def test_a_task_that_is_stopped_from_outside_is_named_and_the_run_goes_on_when_it_does(
