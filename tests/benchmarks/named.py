@@ -35,7 +35,7 @@ def rows(options: Options) -> Rows:
                 "s",
                 partial(ours, framework, sent),
                 (
-                    f"plain {framework} until any error, {LONGEST:g} s if there is none by then",
+                    f"plain {framework}, any error; {LONGEST:g} s: none by then",
                     partial(plain, framework, sent, options),
                 ),
                 aim,
