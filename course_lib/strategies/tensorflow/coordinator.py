@@ -26,8 +26,10 @@ from course_lib.jitter import draws
 from course_lib.record import weights
 from course_lib.record.events import Dropped, Metric, Phase, Read, Update
 from course_lib.spec import RunSpec
+from course_lib.strategies import saving
 from course_lib.strategies.precision import LossScale
 from course_lib.strategies.steps import due, outcome, pieces_of
+from course_lib.strategies.tensorflow.checkpoints import save_shards
 from course_lib.strategies.tensorflow.memory import count_cluster
 from course_lib.strategies.tensorflow.server import PATIENCE, Model, Speed, over
 from course_lib.strategies.tensorflow.steps import (
@@ -73,18 +75,26 @@ def train(
     `beside` the steps ends with the last of them.
 
     The metric, where it is due, is that of the parameters as the chief finds them on the ps when a
-    step is complete; meanwhile the workers go on.
+    step is complete; meanwhile the workers go on. Where a checkpoint is due, no further step is
+    handed out before all are done and it is written: so it holds all gradients of the steps before
+    it, and none of a later one.
     """
     spec, workload = task.spec, workloads.load(task.spec)
     steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
-    losses: dict[int, float] = {}
-    scale = LossScale(spec)
+    losses = {model.steps_done - 1: model.loss}
+    scale = model.scale
     count_cluster(task, model)
 
     def outputs() -> Outputs:
         return partial(outputs_of, model.fetched())
 
-    for count, share in enumerate(hand_out(task, coordinator, model, program, beside), 1):
+    def shares_done() -> Iterator[ShareDone]:
+        for stretch in between_checkpoints(spec, model.steps_done):
+            yield from hand_out(task, coordinator, model, program, stretch, beside)
+            if stretch and saving.due(spec, stretch.stop):
+                save_shards(task, model, stretch.stop, losses[stretch.stop - 1])
+
+    for count, share in enumerate(shares_done(), model.steps_done * spec.workers + 1):
         step, shares = share.step, steps[share.step]
         shares.append(share)
         _record_examples(task, workload, share)
@@ -194,17 +204,28 @@ def _parsed(step: int, share: int, values: Any, shards: int, offset: float) -> S
     return ShareDone(step, share, who, float(loss), times, *lists)
 
 
+def between_checkpoints(spec: RunSpec, first: int) -> list[range]:
+    """The steps from `first` on, divided where a checkpoint is due."""
+    ends = [step for step in range(first + 1, spec.steps) if saving.due(spec, step)]
+    return [range(*pair) for pair in itertools.pairwise([first, *ends, spec.steps])]
+
+
 def hand_out(
-    task: Task, coordinator: Any, model: Model, program: Any, beside: Future[Any] | None = None
+    task: Task,
+    coordinator: Any,
+    model: Model,
+    program: Any,
+    steps: range,
+    beside: Future[Any] | None = None,
 ) -> Iterator[ShareDone]:
-    """Have the program of a step run once for every share of its batch, by whichever worker is
-    free.
+    """Have the program of each of these steps run once for every share of its batch, by whichever
+    worker is free.
 
     Yields what came of them, as it comes. Raises TimeoutError if nothing comes for `PATIENCE`, and
     any error of a step or of what goes on `beside` the steps.
     """
     spec, workload, wall = task.spec, workloads.load(task.spec), WallClock()
-    shares = ((n, share) for n in range(spec.steps) for share in range(spec.workers))
+    shares = itertools.product(steps, range(spec.workers))
     ahead = 2 * spec.workers  # for each worker one under way, and one to go on with
     pool = ThreadPoolExecutor(ahead, "lockstep-fetch")
     # one thread, so that steps are put in line in their order
@@ -256,8 +277,9 @@ def _record_updates(task: Task, model: Model, shares: Sequence[ShareDone]) -> No
     """Record what the ps did with the gradients of these shares: one update of each shard."""
     step, whose = shares[0].step, " ".join(share.worker for share in shares)
     for k, shard in enumerate(model.shards):
-        read = int(min(share.read[k] for share in shares))
         written, gradients, begun, ended = shares[0].applied[k]
+        # not after the update: another worker may have pushed the same gradients, and been lost
+        read = int(min(written - 1, *(share.read[k] for share in shares)))
         task.recorder.add(Phase(shard.task, step, "apply", begun, ended))
         made = (shard.device, read, int(written), ended, int(gradients), whose)
         task.recorder.add(Update(shard.task, step, f"shard {k}", *made))

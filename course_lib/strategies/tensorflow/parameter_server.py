@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.spec import RunSpec
 from course_lib.strategies.tensorflow.coordinator import report, taken, train, work_of
 from course_lib.strategies.tensorflow.examples import in_files
 from course_lib.strategies.tensorflow.memory import gradient
@@ -52,10 +53,10 @@ from course_lib.strategies.tensorflow.steps import (
 DRAWS = 1000
 """So many random numbers of a layer are told apart in a step."""
 
-Push = Callable[[Shard, Any, Any], Any]
-"""In the graph, `push(shard, number, gradients)` sends a ps its piece of the gradients of step
-`number`, one vector. Returns float64 [version, count, begun, ended]: the version that the update
-made, how many workers' gradients went into it, and when it began and ended."""
+Push = Callable[[Shard, Any, Any, Any], Any]
+"""In the graph, `push(shard, number, share, gradients)` sends a ps its piece of the gradients of a
+share of step `number`, one vector. Returns float64 [version, count, begun, ended]: the version that
+the update made, how many workers' gradients went into it, and when it began and ended."""
 
 
 def worker(task: Task) -> None:
@@ -72,9 +73,12 @@ def chief(task: Task) -> dict[str, Any]:
     """Hand out all steps, and record what became of them."""
     coordinator, model = connect(task)
 
-    def push(shard: Shard, number: Any, gradients: Any) -> Any:
+    applied = {shard.task: made_by(task.spec, shard) for shard in model.shards}
+
+    def push(shard: Shard, number: Any, share: Any, gradients: Any) -> Any:
         # whatever step they are of: that decides the learning rate, and nothing else
-        return apply_at_once(shard, number, gradients, model.optimizer)
+        made = applied[shard.task], number * task.spec.workers + share
+        return apply_once(shard, *made, number, gradients, model.optimizer)
 
     return train(task, coordinator, model, make_step(task, model, push, model.optimizer.clipped))
 
@@ -111,7 +115,7 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
         with tf.control_dependencies(push_others(model, share, others, changed)):
             gradients = hold(gradients, computed)
         updates = [
-            push(shard, number, piece)
+            push(shard, number, share, piece)
             for shard, piece in zip(model.shards, model.cut(gradients), strict=True)
         ]
         pushed = after(updates)
@@ -215,20 +219,42 @@ def push_others(model: Model, share: Any, before: list[Any], changed: list[Any])
     return [tf.cond(share == 0, store, lambda: tf.constant(False))] if stores else []
 
 
-def apply_at_once(shard: Shard, number: Any, gradients: Any, optimizer: Optimizer) -> Any:
+def made_by(spec: RunSpec, shard: Shard) -> Any:
+    """On the ps, for each share of each step the version that its gradients made; 0: none yet."""
+    with tf.device(shard.device):
+        return tf.Variable(tf.zeros([spec.steps * spec.workers], tf.int64))
+
+
+def apply_once(
+    shard: Shard, applied: Any, which: Any, number: Any, gradients: Any, optimizer: Optimizer
+) -> Any:
     """On the ps, as soon as the gradients are there: update the values, with the learning rate of
-    step `number`. Then the version is counted up.
+    step `number`. Then the version is counted up, and noted in `applied`, where `which` is the
+    place of this share. If one is noted there already, a worker pushed these gradients and was lost
+    before it could say so, and another computed them again: nothing is left to do.
 
     TensorFlow locks a variable while it changes, so no gradient is lost. The counting is one
     operation that also reads, so every update has its own version.
     """
-    with tf.device(shard.device):
-        begun = after(gradients)
-        with tf.control_dependencies([begun]):
-            now = optimizer.at(number, shard.version)
-            updates = optimizer.apply(shard.values, gradients, shard.state, *now)
+
+    def apply() -> Any:
+        now = optimizer.at(number, shard.version)
+        updates = optimizer.apply(shard.values, gradients, shard.state, *now)
         with tf.control_dependencies(updates):
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=shard.version.handle, limit=2**62, T=tf.int64
             )
-        return tf.stack([tf.cast(before + 1, tf.float64), 1.0, begun, after(before)])
+        noted = tf.raw_ops.ResourceScatterUpdate(
+            resource=applied.handle, indices=which, updates=before + 1
+        )
+        with tf.control_dependencies([noted]):
+            return tf.identity(before + 1)
+
+    with tf.device(shard.device):
+        begun = after(gradients)
+        with tf.control_dependencies([begun]):
+            found = tf.raw_ops.ResourceGather(
+                resource=applied.handle, indices=which, dtype=tf.int64
+            )
+        version = tf.cond(found > 0, lambda: tf.identity(found), apply)
+        return tf.stack([tf.cast(version, tf.float64), 1.0, begun, after(version)])

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from course_lib.cluster.task import Task, clock
 from course_lib.record.rundir import folder_name
 from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
+from course_lib.strategies.tensorflow import checkpoints
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.steps import (
     after,
@@ -162,7 +163,10 @@ class Model:
     optimizer: Optimizer
     others: list[Any]
     census: Census
-    scaling: Any = None  # in float16, the loss scale: a variable on the first ps
+    scale: LossScale
+    scaling: Any = None  # in float16, its value: a variable on the first ps
+    steps_done: int = 0  # before it went on from a checkpoint
+    loss: float = math.nan  # of the last of these
 
     def cut(self, tensors: Sequence[Any]) -> Any:
         """The piece of each shard, of tensors that are shaped like the model's variables."""
@@ -210,12 +214,13 @@ def connect(task: Task) -> tuple[Any, Model]:
             values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
             state = optimizer.state_of(values)
         shards.append(Shard(f"ps:{k}", values.device, values, version, state))
-    with tf.device(shards[0].device):
-        scale = LossScale(spec)
-        scaling = tf.Variable(scale.value) if scale.on else None
-    model = Model(keras, shards, optimizer, [], Census(task), scaling)
+    model = Model(keras, shards, optimizer, [], Census(task), LossScale(spec))
     with tf.device(shards[0].device):
         model.others.extend(tf.Variable(each.numpy()) for each in model.kept)
+    model = checkpoints.restored(task, model)
+    if model.scale.on:
+        with tf.device(shards[0].device):
+            model = replace(model, scaling=tf.Variable(model.scale.value))
     return coordinator, model
 
 

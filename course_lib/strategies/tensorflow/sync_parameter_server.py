@@ -44,12 +44,13 @@ def chief(task: Task) -> dict[str, Any]:
     spec, (coordinator, model) = task.spec, connect(task)
     barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
 
-    def push(shard: Shard, number: Any, gradients: Any) -> Any:
+    def push(shard: Shard, number: Any, share: Any, gradients: Any) -> Any:
         return barriers[shard.task].push(number, gradients)
 
     @tf.function(autograph=False)
     def loops() -> list[Any]:
-        return [barrier.loop(spec.steps, model.optimizer) for barrier in barriers.values()]
+        steps = model.steps_done, spec.steps
+        return [barrier.loop(*steps, model.optimizer) for barrier in barriers.values()]
 
     program = make_step(task, model, push)
     running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
@@ -82,8 +83,10 @@ class Barrier:
                     [partial(_take, token, 1, tf.float64) for token in self.tokens],
                 )
 
-    def loop(self, steps: int, optimizer: Optimizer) -> Any:
-        """The part of the ps: each step, wait for all gradients, apply the mean, give tokens."""
+    def loop(self, first: int, steps: int, optimizer: Optimizer) -> Any:
+        """The part of the ps: in each step, from the `first` on, wait for all gradients, apply the
+        mean, give tokens.
+        """
 
         def one(step: Any) -> Any:
             sums = _take(self.sums, self.workers, tf.float32)
@@ -103,9 +106,8 @@ class Barrier:
                 return step + 1
 
         with tf.device(self.shard.device):
-            return tf.while_loop(
-                lambda step: step < steps, one, [tf.constant(0, tf.int64)], parallel_iterations=1
-            )
+            begin = [tf.constant(first, tf.int64)]
+            return tf.while_loop(lambda step: step < steps, one, begin, parallel_iterations=1)
 
 
 def _accumulator(name: str, kind: Any, size: int) -> Any:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow import checkpoints
 from course_lib.strategies.tensorflow.memory import bytes_of
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
@@ -183,6 +185,16 @@ class MeshStep(TrainingStep):
 
     def named_weights(self) -> dict[str, np.ndarray]:
         return {str(number): value for number, value in enumerate(self.weights())}
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint holds. Each device's pieces are written as slices of the whole."""
+        return {"variables": self.variables, "optimizer": self.state}
+
+    def save_state(self, part: Path) -> None:
+        checkpoints.write(part, "mesh", self.kept())
+
+    def load_state(self, part: Path) -> None:
+        checkpoints.read(part, "mesh", self.kept())
 
     def factors(self) -> tuple[Any, list[Any]]:
         """The learning rate of this step and the corrections of its update: a number, which is part

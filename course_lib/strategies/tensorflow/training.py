@@ -28,6 +28,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep
+from course_lib.strategies.tensorflow import checkpoints
 from course_lib.strategies.tensorflow.exchange import (
     BACKWARD,
     Average,
@@ -196,6 +197,8 @@ class ReplicasStep(TrainingStep):
             self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.scaling = tf.Variable(self.scale.value, trainable=False) if self.scale.on else None
         self.seen: list[Any] = []  # in the graph: what was seen of the mean gradients
+        if self.model.non_trainable_variables:
+            self.writers = [f"worker:{k}" for k in range(self.spec.workers)]
         self._draw_apart()
 
     def _draw_apart(self) -> None:
@@ -228,6 +231,8 @@ class ReplicasStep(TrainingStep):
         held["parameters"] -= (untrained := bytes_of(itertools.chain.from_iterable(others)))
         held["buffers"] += untrained
         return held
+
+    save_state, load_state = checkpoints.save, checkpoints.load
 
     def weights(self) -> list[np.ndarray]:
         return weights_of(self.model)
