@@ -5,6 +5,7 @@ it, and who may go on from it. What they hold, and how they lie in the directory
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from course_lib import workloads
@@ -46,6 +47,8 @@ def save(step: TrainingStep) -> None:
     step.save_state(part)
     if writes:
         numbers = {"samples": step.samples, "updates": step.updates, **step.scale.state}
+        if math.isfinite(step.loss):
+            numbers["loss"] = step.loss
         checkpoints.seal(part, steps, numbers, facts_of(step.spec), step.writers)
 
 
@@ -64,7 +67,7 @@ def restore(step: TrainingStep) -> None:
         numbers = manifest.numbers
         step.number, step.updates = found.steps - 1, int(numbers["updates"])
         step.ahead = int(numbers["samples"]) - found.steps * step.spec.batch
-        step.scale.state = numbers
+        step.scale.state, step.loss = numbers, numbers.get("loss", math.nan)
         step.load_state(part)
 
 

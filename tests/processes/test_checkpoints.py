@@ -29,6 +29,7 @@ MORE: dict[str, dict[str, Any]] = {
     "adamw": {**ADAMW, "clip_norm": 0.5},
     "tiny_gpt": GPT,
     "float16": {"precision": "float16", "optimizer": "momentum"},
+    "emulated": {"optimizer": "momentum", "emulate": True},
     "own": {"workload": "own_of_checkpoints", **ADAMW},
 }
 ROWS = [
@@ -49,6 +50,16 @@ ROWS = [
     ("torch", "pipeline_parallel", "adamw", 2),
     ("torch", "pipeline_parallel", "tiny_gpt", 2),
     ("torch", "pipeline_parallel", "float16", 2),
+    ("tensorflow", "one_device", "adamw", 1),
+    ("tensorflow", "mirrored", "own", 2),
+    ("tensorflow", "central_storage", "own", 2),
+    ("tensorflow", "tpu", "emulated", 2),
+    ("tensorflow", "multi_worker_mirrored", "sgd", 3),
+    ("tensorflow", "multi_worker_mirrored", "tiny_gpt", 2),
+    ("tensorflow", "multi_worker_mirrored", "float16", 2),
+    ("tensorflow", "multi_worker_mirrored", "own", 2),
+    ("tensorflow", "tensor_parallel", "adamw", 2),
+    ("tensorflow", "sync_parameter_server", "own", 2),
 ]
 RESUMED = [
     ("torch", "multi_worker_mirrored", "own", 3),
@@ -66,7 +77,16 @@ def torch_own() -> Any:
     return nn.Sequential(frozen, *layers, nn.Linear(16, 4))
 
 
-Workload("own_of_checkpoints", **LARGEST, torch=torch_own)
+def keras_own() -> Any:
+    """The same."""
+    import keras
+    from keras import layers
+
+    parts = [layers.Dense(32, trainable=False), layers.BatchNormalization(), layers.ReLU()]
+    return keras.Sequential([*parts, layers.Dropout(0.3), layers.Dense(4)])
+
+
+Workload("own_of_checkpoints", **LARGEST, torch=torch_own, tensorflow=keras_own)
 
 
 def fields_of(framework: str, kind: str, workers: int) -> dict[str, Any]:

@@ -268,6 +268,38 @@ def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_throughput() ->
 # --- faults ---
 
 
+def test_gradients_that_a_lost_worker_had_pushed_already_are_not_applied_again() -> None:
+    def work(task):
+        import tensorflow as tf
+
+        from course_lib.strategies.tensorflow import parameter_server as page
+        from course_lib.strategies.tensorflow.optimizer import Optimizer
+        from course_lib.strategies.tensorflow.server import Shard
+
+        values, version = tf.Variable([1.0, 2.0]), tf.Variable(0, dtype=tf.int64)
+        optimizer = Optimizer(task.spec)
+        state = optimizer.state_of(values)
+        shard = Shard("ps:0", values.device, values, version, state)
+        applied = page.made_by(task.spec, shard)
+
+        @tf.function(autograph=False)
+        def push(which):
+            step, ones = tf.constant(0, tf.int64), tf.constant([1.0, 1.0])
+            return page.apply_once(shard, applied, which, step, ones, optimizer)
+
+        told = [push(tf.constant(which, tf.int64)).numpy() for which in (0, 2, 0, 2, 1)]
+        return [row[:2].tolist() for row in told], values.numpy().tolist(), int(version)
+
+    fields: dict[str, Any] = {"steps": 3, "optimizer": "momentum", "learning_rate": 0.5}
+    told, values, version = (
+        start(work, framework="tensorflow", workers=1, **fields).wait(60).result["worker:0"]
+    )
+    assert told == [[1, 1], [2, 1], [1, 1], [2, 1], [3, 1]]  # version and number of gradients
+    assert version == 3
+    velocity = (1, 1.9, 2.71)
+    assert values == pytest.approx([1 - 0.5 * sum(velocity), 2 - 0.5 * sum(velocity)])
+
+
 def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_is_named() -> None:
     with start(ASYNC, framework="tensorflow", workers=2, steps=100_000, device_ms=20) as run:
         until(

@@ -12,6 +12,7 @@ the chief must see the same folder; production systems have a shared file system
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +89,9 @@ def save_shards(task: Task, model: Model, steps: int, loss: float) -> None:
     begun, spec = clock(), task.spec
     part = checkpoints.part_of(task.files, task.name, steps, task.attempt)
     write(part, SHARDS, _shards(model))
-    numbers = {"samples": steps * spec.batch, "loss": loss, **model.scale.state}
+    numbers = {"samples": steps * spec.batch, **model.scale.state}
+    if math.isfinite(loss):
+        numbers["loss"] = loss
     checkpoints.seal(part, steps, numbers, saving.facts_of(spec), [task.name])
     task.record("checkpoint", steps - 1, begun, clock())
 
@@ -100,7 +103,7 @@ def restored(task: Task, model: Model) -> Model:
     part, manifest = found.part(task.name)
     read(part, SHARDS, _shards(model))
     model.scale.state = manifest.numbers
-    return replace(model, steps_done=found.steps, loss=manifest.numbers["loss"])
+    return replace(model, steps_done=found.steps, loss=manifest.numbers.get("loss", math.nan))
 
 
 def _shards(model: Model) -> dict[str, Any]:
