@@ -35,8 +35,8 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,
 }
 
-# through which torch's collectives, its RPC, and NCCL talk
-_INTERFACE = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# through which torch's collectives and NCCL talk
+_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 # Imported by the zygote, so that no task pays for it again. Imports only: a process that has run
 # one operation cannot be forked.

@@ -50,7 +50,7 @@ _STRATEGY = partial(
     jobs={"torch": ("worker", "ps")},
     standing=by_framework(
         tensorflow=measured("real processes; gRPC between TensorFlow's servers"),
-        torch=measured("real processes; torch RPC over TCP between workers and parameter servers"),
+        torch=measured("real processes; sockets between workers and parameter servers"),
     ),
     all_reduce=no_all_reduce(
         "Gradients go to the parameter servers and parameters come back; nobody all-reduces."

@@ -6,6 +6,9 @@ that are gone. It is dropped, and its worker pulls the newest parameters and goe
 that all are in. So as many stragglers as there are backups cost no time, and no gradient is ever
 stale. The price is what the backups compute.
 
+A worker that is lost is one backup fewer. Once more are lost than there are backups, an update is
+the mean of what those that are left compute, and its batch is that much smaller.
+
 The global batch is spread over the gradients that count: every worker computes global_batch /
 (workers - backups) examples a step, and a step uses (workers - backups) such shares, whichever they
 are.
@@ -19,14 +22,13 @@ Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
 
 from typing import Any
 
-from torch.futures import Future
-
 from course_lib.cluster.task import Task
 from course_lib.spec import RunSpec
 from course_lib.strategies.torch.parameter_server import compute, pull, push
-from course_lib.strategies.torch.server import Gradient, Reply, Servers, Shard, Snapshot, serve
+from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
+from course_lib.strategies.torch.server import Servers, Shard, serve
 from course_lib.strategies.torch.steps import TorchStep, model_of
-from course_lib.strategies.torch.sync_parameter_server import apply_mean
+from course_lib.strategies.torch.sync_parameter_server import apply_mean, keep
 
 
 def counted(spec: RunSpec) -> int:
@@ -47,9 +49,9 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss, gradient = compute(step, inputs, targets)
         with step.reducing():
-            replies = push(servers, shards, loss, gradient, apply_with_the_last_that_counts)
+            replies = push(servers, shards, loss, gradient, keep_or_drop)
         servers.done(replies)
-    return servers.result(updates=spec.steps)
+    return servers.result()
 
 
 def pull_one_version(servers: Servers) -> list[Snapshot]:
@@ -65,16 +67,22 @@ def pull_one_version(servers: Servers) -> list[Snapshot]:
 
 def ps(task: Task) -> None:
     """Hold a shard of the parameters."""
-    serve(task, counted(task.spec))
+    serve(task, counted(task.spec), apply_when_enough_are_in)
 
 
-def apply_with_the_last_that_counts(shard: Shard, gradient: Gradient) -> Reply | Future[Any]:
-    """On a ps: keep the gradient, or drop it if it is late; with the last that counts, apply their
-    mean. The reply comes after the update.
+@on_ps
+def keep_or_drop(shard: Shard, gradient: Gradient) -> Reply | Later:
+    """On a ps: keep the gradient, or drop it if it is late."""
+    return shard.reply(used=False) if gradient.read < shard.version else keep(shard, gradient)
+
+
+def apply_when_enough_are_in(shard: Shard) -> None:
+    """On a ps, after each call and each loss: with the last gradient that counts, apply the mean.
+
+    If workers are lost, fewer may have to do: when all that are left wait, no other will come.
     """
-    if gradient.read < shard.version:
-        return shard.reply(used=False)
-    shard.kept.append(gradient)
-    if len(shard.kept) == counted(shard.task.spec):
-        apply_mean(shard)
-    return shard.when(lambda: shard.version > gradient.read, shard.reply)
+    if len(shard.kept) == shard.counted or shard.living <= shard.waiting.keys():
+        if shard.kept:
+            apply_mean(shard)
+        elif shard.living - shard.finished:  # lost with its worker on the way to this ps only
+            shard.version += 1

@@ -17,48 +17,46 @@ w workers of equal speed it is close to w - 1 if computing is nearly all of a st
 otherwise, because the updates between a worker's push and its next pull do not count. A slower
 worker's is higher.
 
-When a ps is lost, its shard is lost with it, and the run ends with an error that names it. Real
-systems go back to a checkpoint, or keep a second copy of each shard.
+When a worker is lost, the others go on: nobody ever waits for it. The piece that it was computing
+is given to the next one that asks. If the run may restart tasks (`max_restarts`), the lost worker
+is started again, pulls the newest values, and takes part again.
+
+When a ps is lost, its shard is lost with it. If the run may restart tasks, all are started again
+and go back to the last checkpoint, for which each ps has saved its shard (`checkpoint_every`); the
+updates since then are lost. No ps waits for another before it saves: shards that are saved after
+the same number of updates need not have the same gradients in them. Large systems also keep a
+second copy of each shard, and lose nothing.
 
 The data is cut as for synchronous training: a step is a global batch, cut into w pieces. But here
 no piece belongs to a worker: whoever has pushed takes the next piece that nobody has taken, so a
-fast worker does more of them. The version of ps 0 counts the pieces. A step is w updates, each from
-1/w of the batch with the full learning rate.
+fast worker does more of them. Ps 0 hands them out. A step is w updates, each from 1/w of the batch
+with the full learning rate.
 
-Calls go from worker to ps, in `server.py`: `servers.ask(what, function, ...)` runs
-`function(shard, ...)` on every ps, one call at a time there, and returns what each replies.
-`shard.when(condition, answer)` is a reply that comes once the condition holds; it keeps no other
-call waiting. `shard.updating` records an update and counts the version up. Source: Dean et al.,
-"Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
+Calls go from worker to ps: `servers.ask(what, function, ...)` runs `function(shard, ...)` on every
+ps, one call at a time there, and returns what each replies. A function that a ps runs is marked
+`on_ps`. `Later(condition, answer)` is a reply that comes once the condition holds; it keeps no
+other call waiting. `shard.updating` records an update and counts the version up. Source: Dean et
+al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.futures import Future
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.precision import zeros_in
-from course_lib.strategies.torch.server import (
-    Gradient,
-    Reply,
-    Servers,
-    Shard,
-    Snapshot,
-    fill,
-    serve,
-)
+from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
+from course_lib.strategies.torch.server import Servers, Shard, fill, serve
 from course_lib.strategies.torch.steps import TorchStep, flat, gradients_of, model_of
 
 
 def worker(task: Task) -> dict[str, Any]:
-    """Pull, compute, push, until no piece is left."""
+    """Take a piece, pull, compute, push, until no piece is left."""
     step = TorchStep(task, model_of(task))
     servers, workers = Servers(step), task.spec.workers
-    piece = task.index  # each begins with the piece of its own number
-    while step.begin(piece // workers):
+    while step.begin((piece := take(servers)) // workers):
         snapshots = pull(servers)
         inputs, targets = step.read(piece % workers, workers)
         with step.computing():
@@ -66,11 +64,34 @@ def worker(task: Task) -> dict[str, Any]:
             (gradient,) = clip([gradient], task.spec.clip_norm)  # while it is in one piece
         with step.reducing():  # what differs from synchronous training is `apply_at_once`
             replies = push(servers, snapshots, loss, gradient, apply_at_once)
-        # This was push number `version`. The first w pieces were taken at the start, and each of
-        # the pushes before this one has taken one more.
-        piece = replies[0].version - 1 + workers
         servers.done(replies)
-    return servers.result(updates=task.spec.steps * workers)
+    return servers.result()
+
+
+def take(servers: Servers) -> int:
+    """On a worker: the number of the piece that it is to do next."""
+    step = servers.step
+    ((piece, lost),) = servers.ask("piece", next_piece, step.task.index, of=0)
+    if lost is not None:
+        step.task.metric("taken_over", lost, piece // step.spec.workers, 0)
+    return int(piece)
+
+
+@on_ps
+def next_piece(shard: Shard, worker: int) -> Later:
+    """On ps 0: the next piece that nobody has taken; or one that a lost worker had taken, and who
+    that was. If there is none, the reply waits until all are done: another worker may be lost.
+    """
+    pieces = shard.task.spec.steps * shard.task.spec.workers
+
+    def answer() -> tuple[int, int | None]:
+        piece, lost = shard.left.pop() if shard.left else (shard.next_piece, None)
+        if piece < pieces:
+            shard.taken[worker] = piece
+            shard.next_piece += lost is None
+        return piece, lost
+
+    return Later(lambda: bool(shard.left) or shard.next_piece < pieces or not shard.taken, answer)
 
 
 def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
@@ -85,9 +106,10 @@ def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
     return snapshots
 
 
-def newest(shard: Shard, at_least: int) -> Future[Any]:
+@on_ps
+def newest(shard: Shard, at_least: int) -> Later:
     """On a ps: a copy of the values, once their version is `at_least`."""
-    return shard.when(lambda: shard.version >= at_least, shard.snapshot)
+    return Later(lambda: shard.version >= at_least, shard.snapshot)
 
 
 def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Tensor]:
@@ -119,10 +141,8 @@ def push(
     `handle(shard, part)` runs on the ps: it decides what becomes of the part.
     """
     step = servers.step
-    # Each with the version that it was computed from. A clone, as RPC would send the whole gradient
-    # in place of a view of a part of it.
-    parts = [
-        Gradient(step.task.index, step.number, snapshot.version, part.clone(), loss)
+    parts = [  # each with the version that it was computed from
+        Gradient(step.task.index, step.number, snapshot.version, part, loss)
         for snapshot, part in zip(snapshots, gradient.tensor_split(len(snapshots)), strict=True)
     ]
     return servers.ask("push", handle, parts)
@@ -133,8 +153,10 @@ def ps(task: Task) -> None:
     serve(task)
 
 
+@on_ps
 def apply_at_once(shard: Shard, gradient: Gradient) -> Reply:
     """On a ps: apply the gradient, whatever has happened since its worker pulled."""
+    shard.taken.pop(gradient.worker, None)
     with shard.updating([gradient]):
         shard.optimizer.apply([gradient.values], gradient.step, updates=shard.version)
     return shard.reply()

@@ -1,78 +1,44 @@
-"""Parameter servers (ps) over torch.distributed.rpc: what goes on between the workers and the ps,
-and the record of it. What each of them does with it is on the strategies' pages.
+"""Parameter servers (ps): what goes on between the workers and the ps, and the record of it. What
+each of them does with it is on the strategies' pages; how they call each other, in `rpc.py`.
 
 With several ps the parameters are laid end to end as one long vector and cut into that many pieces
 of equal length. So every ps holds, sends and receives the same number of bytes, however unequal the
 layers are. A worker talks to all ps at once. Each shard counts its own versions, and none is held
 back for another.
 
-RPC (remote procedure call) means that a worker runs a function on a ps and gets its value back.
-PyTorch's documentation calls its RPC stable and in maintenance mode; it shows the idea in few
-lines. Here all calls go through `call`, one at a time on a ps. A function that must wait for other
-workers returns a future; meanwhile the ps serves the others. Source: Li et al., "Scaling
-Distributed Machine Learning with the Parameter Server", OSDI 2014.
+A ps serves one call at a time. A function that must wait for other workers returns `Later`;
+meanwhile the ps serves the others. When a worker's process ends, so does its connection, and every
+ps knows at once that this worker is lost: nobody waits for it any longer. If it is started again,
+it joins again. Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server",
+OSDI 2014.
 """
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed.rpc as rpc
-from torch.futures import Future
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.strategies.memory import Census
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
+from course_lib.strategies.torch.rpc import (
+    ON_PS,
+    Gradient,
+    Later,
+    Peer,
+    Reply,
+    Snapshot,
+    ask,
+    calls,
+    meet,
+    on_ps,
+    send,
+)
 from course_lib.strategies.torch.steps import TorchStep, build, flat, trained
-
-PATIENCE = 60.0
-"""Seconds that a worker waits for an answer."""
-
-
-class Snapshot(NamedTuple):
-    """A copy of a shard: its `version` and `values`.
-
-    `evaluate_at`: the examples that the values have seen, if whoever gets them is to measure the
-    test accuracy; else 0.
-    """
-
-    version: int
-    values: torch.Tensor
-    evaluate_at: int
-
-
-class Gradient(NamedTuple):
-    """What a worker pushes to a shard: the mean gradient of its share of a batch, `values` for this
-    piece of the parameters, computed from version `read`.
-    """
-
-    worker: int
-    step: int
-    read: int
-    values: torch.Tensor
-    loss: float
-
-
-class Reply(NamedTuple):
-    """What a shard replies to a push.
-
-    Its `version` now; the mean `loss` of the last gradients, as many as make up a global batch; how
-    many `examples` its updates have used so far; how many steps the `slowest` worker has done; and
-    whether this gradient was `used`.
-    """
-
-    version: int
-    loss: float
-    examples: int
-    slowest: int
-    used: bool = True
-
 
 # --- on a ps ---
 
@@ -82,7 +48,10 @@ class Shard:
     and a `version` that counts their updates. `counted` gradients make up a global batch; `kept`
     are gradients that came in but are not applied yet.
 
-    One call at a time uses it.
+    `living` are the workers that are not lost; `waiting` has the calls of those that wait for an
+    answer; `finished` are those with nothing left to do. Where pieces of batches are handed out
+    one by one, `taken` is the piece that each worker has, `next_piece` is the next one, and `left`
+    are those that lost workers had, with whose they were.
     """
 
     def __init__(self, task: Task, counted: int) -> None:
@@ -93,13 +62,17 @@ class Shard:
         self.optimizer = Optimizer(task.spec, [self.values])
         self.version = self.examples = 0
         self.steps_done = [0] * task.spec.workers
+        self.living = set(range(task.spec.workers))
+        self.finished: set[int] = set()
+        self.waiting: dict[int, tuple[Peer, str, Later]] = {}
         self.kept: list[Gradient] = []
+        self.taken: dict[int, int] = {}
+        self.left: list[tuple[int, int]] = []
+        self.next_piece = 0
         self.counted = counted
         self.losses: deque[float] = deque(maxlen=counted)
         self.census = Census(task)
-        self.heard: dict[str, str] = {}  # the last call of each worker
-        self.lock = threading.RLock()
-        self._waiting: list[tuple[Callable[[], bool], Callable[[], Any], Future[Any]]] = []
+        self.heard: dict[int, str] = {}  # the last call of each worker
         self._evaluations = 0
 
     @contextlib.contextmanager
@@ -120,17 +93,21 @@ class Shard:
             self.examples += self.task.spec.batch // self.counted
             self.steps_done[g.worker] = g.step + 1
         self.census.close(step, self.examples, self.held)
-        self._look()
 
     def held(self) -> dict[str, int]:
         """Bytes of memory that this ps holds, by kind."""
         state = sum(self.optimizer.state_on().values())
         return {"parameters": self.values.nbytes, "optimizer_state": state}
 
+    @property
+    def slowest(self) -> int:
+        """How many steps the slowest living worker has done."""
+        return min(self.steps_done[k] for k in self.living or range(len(self.steps_done)))
+
     def reply(self, used: bool = True) -> Reply:
         """What to reply to a push now."""
         loss = sum(self.losses) / len(self.losses) if self.losses else float("nan")
-        return Reply(self.version, loss, self.examples, min(self.steps_done), used)
+        return Reply(self.version, loss, self.examples, self.slowest, used)
 
     def snapshot(self) -> Snapshot:
         """A copy of the values: the next update may come before they are sent.
@@ -143,74 +120,77 @@ class Shard:
         self.census.note(exchange=self.values.nbytes)
         return Snapshot(self.version, self.values.clone(), examples)
 
-    def when(self, true: Callable[[], bool], answer: Callable[[], Any]) -> Future[Any]:
-        """A future that gets `answer()` as soon as `true()`.
-
-        `true` is called now and after each update, so waiting costs the ps nothing.
+    def lose(self, worker: int) -> None:
+        """A worker is lost. Gradients of it that are not applied yet are dropped, as it may come
+        back and compute them again.
         """
-        future: Future[Any] = Future()
-        self._waiting.append((true, answer, future))
-        self._look()
-        return future
-
-    def _look(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for true, answer, future in waiting:
-            if true():
-                future.set_result(answer())
-            else:
-                self._waiting.append((true, answer, future))
+        self.living.discard(worker)
+        self.waiting.pop(worker, None)
+        if worker in self.taken:
+            self.left.append((self.taken.pop(worker), worker))
+        for gradient in self.kept:
+            if gradient.worker == worker:
+                name, of = f"shard {self.task.index}", f"worker:{worker}"
+                self.task.dropped(gradient.step, "lost", name, of)
+        self.kept = [gradient for gradient in self.kept if gradient.worker != worker]
 
 
-_shard: Shard  # of this process, if it is a ps
-
-
-def serve(task: Task, counted: int | None = None) -> None:
+def serve(
+    task: Task, counted: int | None = None, rule: Callable[[Shard], None] = lambda shard: None
+) -> None:
     """Be a ps, for which `counted` gradients make up a global batch (default: one from each
-    worker).
+    worker). After each call, and after each loss of a worker, `rule` may find that it is time for
+    an update.
 
     Never returns: the supervisor ends a ps when all workers are done.
     """
-    global _shard
-    _shard = Shard(task, counted or task.spec.workers)
-    join(task)
-    threading.Event().wait()
+    shard = Shard(task, counted or task.spec.workers)
+    for worker, peer, call in calls(task):
+        if call is None:
+            shard.lose(worker)
+        else:
+            function, what, arguments = call
+            answer = ON_PS[function](shard, *arguments)
+            if isinstance(answer, Later):
+                shard.waiting[worker] = peer, what, answer
+            else:
+                send(peer, [what, answer])
+            if what:
+                shard.heard[worker] = what
+        rule(shard)
+        for who, (peer, what, later) in [*shard.waiting.items()]:
+            if later.true():
+                del shard.waiting[who]
+                send(peer, [what, later.answer()])
 
 
-@rpc.functions.async_execution
-def call(who: str, what: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """What `function(shard, *arguments)` returns, or, if that is a future, what it gets.
-
-    Run on a ps for worker `who`.
+@on_ps
+def join(shard: Shard, worker: int) -> int:
+    """On a ps: the step with which a worker begins. One that was lost and has been started again
+    begins where the slowest of the others is.
     """
-    with _shard.lock:
-        _shard.heard[who] = what
-        value = function(_shard, *arguments)
-    if isinstance(value, Future):
-        return value
-    done: Future[Any] = Future()
-    done.set_result(value)
-    return done
+    if worker not in shard.living:
+        shard.steps_done[worker] = max(shard.steps_done[worker], shard.slowest)
+        shard.living.add(worker)
+    return shard.steps_done[worker]
 
 
-def last_heard() -> str:
-    """On a ps: the last call of each worker, in words."""
-    return ", ".join(f"{what} by {who}" for who, what in sorted(_shard.heard.items()))
-
-
-def final(shard: Shard, updates: int) -> Future[Any]:
-    """On a ps: values and loss of the shard, and the bytes by device of its values and of their
-    optimizer's state, once it has had all its updates.
+@on_ps
+def final(shard: Shard, worker: int) -> Later:
+    """On a ps: values and loss of the shard, the bytes by device of its values and of their
+    optimizer's state, and the worker that speaks for the ps, once no worker has anything left to
+    do.
     """
 
-    def answer() -> tuple[torch.Tensor, float, dict[str, dict[str, int]]]:
+    def answer() -> tuple[torch.Tensor, float, dict[str, dict[str, int]], int]:
         held = {
             "variables_on": bytes_on([shard.values]),
             "optimizer_state_on": shard.optimizer.state_on(),
         }
-        return shard.values, shard.reply().loss, held
+        return shard.values, shard.reply().loss, held, min(shard.living)
 
-    return shard.when(lambda: shard.version >= updates, answer)
+    shard.finished.add(worker)
+    return Later(lambda: shard.living <= shard.finished, answer)
 
 
 # --- on a worker ---
@@ -221,43 +201,31 @@ class Servers:
 
     def __init__(self, step: TorchStep) -> None:
         self.step, self.task = step, step.task
-        self.names = [f"ps:{k}" for k in range(step.spec.ps)]
         # what was asked for -> bytes of parameters and gradients that moved the last time
         self.moved: dict[str, int] = {}
-        join(step.task)
+        self.peers = meet(step.task)
+        step.number = min(self.ask("start", join, step.task.index)) - 1
 
-    def ask(self, what: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What `function(shard, *arguments)` returns on each ps, all asked at once.
+    def ask(
+        self, what: str, function: Callable[..., Any], *arguments: Any, of: int | None = None
+    ) -> list[Any]:
+        """What `function(shard, *arguments)` returns on each ps, all asked at once, or only on the
+        one `of` them.
 
         An argument that is a list has an element for each ps. Raises RuntimeError, which names the
         ps and `what` was asked for, if one does not answer.
         """
-        text, sent, calls = f"{what} of step {self.step.number}", [], []
+        text = f"{what} of step {max(0, self.step.number)}"
+        peers = self.peers if of is None else [self.peers[of]]
         before = self.task.doing
         self.task.enter("wait")
-        for k, ps in enumerate(self.names):
-            its = [value[k] if isinstance(value, list) else value for value in arguments]
-            sent += its
-            request = (self.task.name, text, function, *its)
-            calls.append((ps, rpc.rpc_async(ps, call, request, timeout=PATIENCE)))
-        answers = [self._answer(ps, text, future) for ps, future in calls]
+        answers = ask(self.task, peers, text, function, *arguments)
+        sent = (each for value in arguments if isinstance(value, list) for each in value)
         moved = [each for each in (*sent, *answers) if isinstance(each, (Snapshot, Gradient))]
         self.moved[what] = sum(each.values.nbytes for each in moved)
         self.step.census.note(exchange=sum(self.moved.values()))
         self.task.enter(before)
         return answers
-
-    def _answer(self, ps: str, what: str, future: Future[Any]) -> Any:
-        try:
-            return future.wait()
-        except RuntimeError as error:
-            heard = ""
-            with contextlib.suppress(RuntimeError):
-                heard = " What it heard last: " + rpc.rpc_sync(ps, last_heard, timeout=5)
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise RuntimeError(
-                f"{ps} did not answer the {what} by {self.task.name}: {reason}.{heard}"
-            ) from None
 
     def done(self, replies: Sequence[Reply]) -> None:
         """The step is over, with these replies to its push: record what became of the gradient."""
@@ -269,41 +237,23 @@ class Servers:
         self.step.census.close(self.step.number, replies[0].examples, self.step.held)
         self.task.at_step_end()
 
-    def result(self, updates: int) -> dict[str, Any]:
-        """What the strategy returns (see `outcome`), from the parameters that every shard has after
-        `updates` updates. Worker 0 speaks for the ps, which return nothing.
+    def result(self) -> dict[str, Any]:
+        """What the strategy returns (see `outcome`), from the parameters that every shard has in
+        the end. One worker speaks for the ps, which return nothing.
         """
         step = self.step
-        shards = self.ask("final pull", final, updates)
-        fill(step.model, [values for values, _, _ in shards])
+        shards = self.ask("final pull", final, self.task.index)
+        fill(step.model, [values for values, *_ in shards])
         held: dict[str, dict[str, int]] = {"variables_on": {}, "optimizer_state_on": {}}
-        step.loss = shards[0][1]
-        if not self.task.index:
-            for k, (_, _, its) in enumerate(shards):
+        _, step.loss, _, speaker = shards[0]
+        step.speaks = self.task.index == speaker
+        if step.speaks:
+            for k, (_, _, its, _) in enumerate(shards):
                 for what, found in its.items():
                     held[what] |= {f"ps:{k}/{device}": n for device, n in found.items()}
             if due(step.spec, step.spec.steps):  # nobody pulls the last version
                 step.evaluate(step.spec.steps * step.spec.batch)
         return step.result() | held
-
-
-# --- on both ---
-
-
-def join(task: Task) -> None:
-    """Make this task one that all others can call by its name, once all are there."""
-    # to meet the others; its own is 24 days
-    rpc.constants.DEFAULT_PROCESS_GROUP_TIMEOUT = timedelta(seconds=PATIENCE)
-    # Sockets only: the shared-memory transport polls without a pause, a fifth of a core in every
-    # task. Between hosts tensors use sockets too; RPC would otherwise pass them from memory to
-    # memory, because both hosts are this machine.
-    channels = ["basic"] if len(task.spec.all_hosts) > 1 else None
-    options = rpc.TensorPipeRpcBackendOptions(
-        rpc_timeout=PATIENCE, num_worker_threads=4, _transports=["uv"], _channels=channels
-    )
-    rpc.init_rpc(
-        task.name, rank=task.rank, world_size=len(task.spec.tasks), rpc_backend_options=options
-    )
 
 
 def fill(model: torch.nn.Module, pieces: Sequence[torch.Tensor]) -> None:

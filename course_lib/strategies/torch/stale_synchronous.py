@@ -11,17 +11,20 @@ The bound s on steps bounds staleness too. When a worker begins a step, each of 
 at most s steps behind it, and while it computes each can get at most s steps ahead and push that
 step too. So at most 2s + 1 updates of each other worker come between its pull and its push, and
 staleness is at most (w - 1)(2s + 1). Bound 0 is lock-step: no step begins before all have done the
-one before. Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
-Parameter Server", NIPS 2013.
+one before.
+
+A worker that is lost is not waited for: the slowest is the slowest that is left. Nobody takes over
+its shares. If it is started again, it begins with the step that the slowest of the others is in.
+Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+Server", NIPS 2013.
 """
 
 from typing import Any
 
-from torch.futures import Future
-
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.parameter_server import apply_at_once, compute, pull, push
+from course_lib.strategies.torch.rpc import Later, on_ps
 from course_lib.strategies.torch.server import Servers, Shard, serve
 from course_lib.strategies.torch.steps import TorchStep, model_of
 
@@ -31,7 +34,7 @@ def worker(task: Task) -> dict[str, Any]:
     step, bound = TorchStep(task, model_of(task)), task.spec.staleness_bound
     servers = Servers(step)
     # steps that the slowest worker has done, as far as this one has heard: it may have done more
-    slowest = 0
+    slowest = step.number + 1
     while step.begin():
         if step.number - slowest > bound:
             with step.waiting():
@@ -45,7 +48,7 @@ def worker(task: Task) -> dict[str, Any]:
             replies = push(servers, shards, loss, gradient, apply_at_once)
         slowest = min(reply.slowest for reply in replies)
         servers.done(replies)
-    return servers.result(updates=task.spec.steps * task.spec.workers)
+    return servers.result()
 
 
 def ps(task: Task) -> None:
@@ -53,6 +56,7 @@ def ps(task: Task) -> None:
     serve(task)
 
 
-def near_enough(shard: Shard, steps: int) -> Future[Any]:
+@on_ps
+def near_enough(shard: Shard, steps: int) -> Later:
     """On a ps: the steps that the slowest worker has done, once they are so many `steps`."""
-    return shard.when(lambda: min(shard.steps_done) >= steps, lambda: min(shard.steps_done))
+    return Later(lambda: shard.slowest >= steps, lambda: shard.slowest)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.futures import Future
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.parameter_server import compute, pull, push
-from course_lib.strategies.torch.server import Gradient, Servers, Shard, serve
+from course_lib.strategies.torch.rpc import Gradient, Later, on_ps
+from course_lib.strategies.torch.server import Servers, Shard, serve
 from course_lib.strategies.torch.steps import TorchStep, model_of
 
 
@@ -31,25 +31,27 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss, gradient = compute(step, inputs, targets)
         with step.reducing():
-            replies = push(servers, shards, loss, gradient, apply_with_the_last)
+            replies = push(servers, shards, loss, gradient, keep)
         servers.done(replies)
-    return servers.result(updates=task.spec.steps)
+    return servers.result()
 
 
 def ps(task: Task) -> None:
     """Hold a shard of the parameters."""
-    serve(task)
+    serve(task, rule=apply_when_all_are_in)
 
 
-def apply_with_the_last(shard: Shard, gradient: Gradient) -> Future[Any]:
-    """On a ps: keep the gradient; with the last one of the step, apply the mean of all.
-
-    The reply comes after the update.
-    """
+@on_ps
+def keep(shard: Shard, gradient: Gradient) -> Later:
+    """On a ps: keep the gradient. The reply comes after the update."""
     shard.kept.append(gradient)
+    return Later(lambda: shard.version > gradient.read, shard.reply)
+
+
+def apply_when_all_are_in(shard: Shard) -> None:
+    """On a ps, after each call: with the last gradient of the step, apply the mean of all."""
     if len(shard.kept) == shard.task.spec.workers:
         apply_mean(shard)
-    return shard.when(lambda: shard.version > gradient.read, shard.reply)
 
 
 def apply_mean(shard: Shard) -> None:

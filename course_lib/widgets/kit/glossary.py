@@ -30,7 +30,6 @@ TERMS = {
     "gloo": "the library by which PyTorch's workers exchange data between CPUs",
     "RING": "TensorFlow's own all-reduce between CPUs: chunks go round from worker to worker",
     "gRPC": "the way in which TensorFlow's processes talk to each other over a network",
-    "RPC": "remote procedure call: a process runs a function in another and gets its value",
     "TCP": "the usual way to send bytes between processes or machines, in order, without loss",
     "XLA": "the compiler that turns a TensorFlow program into one for a TPU, a GPU or a CPU",
     "bfloat16": "a number in 16 bits: the range of float32 with 8 significant bits",

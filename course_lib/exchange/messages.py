@@ -1,0 +1,97 @@
+"""Messages over a connection: each is a text, such as JSON, and a block of bytes, such as those of
+a tensor.
+
+What comes is never code, as a pickle would be.
+"""
+
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+HEADER = struct.Struct("<IQ")  # bytes of the text, and of the block
+Message = tuple[str, np.ndarray]
+
+
+class Peer:
+    """Our end of a connection to `name`. No method waits: `ready` sends what there was no room for,
+    and `receive` takes up a message where the last call has left off.
+    """
+
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.name, self.sock = name, sock
+        self._out: deque[memoryview] = deque()
+        self._messages = self._received()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    @property
+    def sending(self) -> bool:
+        return bool(self._out)
+
+    def send(self, text: str, blocks: Sequence[memoryview] = ()) -> None:
+        """Send a message. The blocks must not change until it has left."""
+        line = text.encode()
+        header = HEADER.pack(len(line), sum(map(len, blocks)))
+        self._out += (memoryview(header + line), *blocks)
+        self.push()
+
+    def push(self) -> None:
+        """Send as much as there is room for. That the peer is gone is found by `receive`."""
+        try:
+            while self._out:
+                self._out[0] = self._out[0][self.sock.send(self._out[0]) :]
+                if not len(self._out[0]):
+                    self._out.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()
+
+    def receive(self) -> Message | None:
+        """The next message, its block as an array of bytes; None if it has not come whole. Raises
+        `ConnectionError` once the peer is gone.
+        """
+        return next(self._messages)
+
+    def _received(self) -> Generator[Message | None, None, None]:
+        while True:
+            sizes = HEADER.unpack((yield from self._filled(bytearray(HEADER.size))))
+            text = yield from self._filled(bytearray(sizes[0]))
+            block = yield from self._filled(np.empty(sizes[1], np.uint8))
+            yield text.decode(), block
+
+    def _filled(self, buffer: Any) -> Generator[None, None, Any]:
+        """A buffer, once it is full; None each time that nothing more has come."""
+        missing = memoryview(buffer)
+        while len(missing):
+            try:
+                got = self.sock.recv_into(missing)
+            except BlockingIOError:
+                yield None
+                continue
+            if not got:
+                raise ConnectionResetError(f"{self.name} is gone")
+            missing = missing[got:]
+        return buffer
+
+
+def ready(peers: Iterable[Peer | socket.socket], seconds: float | None = None) -> list[Any]:
+    """Those of the peers and doors at which something has come, after at most `seconds`. What waits
+    to be sent is sent meanwhile.
+    """
+    poll, known = select.poll(), {each.fileno(): each for each in peers}
+    for each in known.values():
+        sending = isinstance(each, Peer) and each.sending
+        poll.register(each, select.POLLIN | (select.POLLOUT if sending else 0))
+    events = poll.poll(None if seconds is None else max(0, int(seconds * 1000)))
+    for fd, event in events:
+        if event & select.POLLOUT:
+            known[fd].push()  # type: ignore[union-attr]
+    return [known[fd] for fd, event in events if event & ~select.POLLOUT]

@@ -1,0 +1,218 @@
+"""Calls from workers to parameter servers (ps): a worker names a function, a ps runs it and replies
+with its value. And what is passed: snapshots, gradients and replies.
+
+A call is JSON, with the bytes of its tensor behind it (`exchange/messages.py`). A ps runs only the
+functions marked `on_ps`, and unpickles nothing. PyTorch's own RPC unpickles what it is sent, and
+cannot take back a process that has died and was started again; production systems use gRPC, which
+has neither fault.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from course_lib.cluster.task import Task, clock
+from course_lib.exchange.meeting import Meeting
+from course_lib.exchange.messages import Peer, ready
+
+PATIENCE = 60.0
+"""Seconds that a worker waits for an answer."""
+ON_PS: dict[str, Callable[..., Any]] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def on_ps(function: F) -> F:
+    """Mark a function that a ps runs for workers. Its first argument is the ps's shard."""
+    ON_PS[function.__name__] = function
+    return function
+
+
+# --- what is passed ---
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a shard: its `version` and `values`.
+
+    `evaluate_at`: the examples that the values have seen, if whoever gets them is to measure the
+    test accuracy; else 0.
+    """
+
+    version: int
+    values: torch.Tensor
+    evaluate_at: int
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a worker pushes to a shard: the mean gradient of its share of a batch, `values` for this
+    piece of the parameters, computed from version `read`.
+    """
+
+    worker: int
+    step: int
+    read: int
+    values: torch.Tensor
+    loss: float
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a shard replies to a push.
+
+    Its `version` now; the mean `loss` of the last gradients, as many as make up a global batch; how
+    many `examples` its updates have used so far; how many steps the `slowest` worker has done; and
+    whether this gradient was `used`.
+    """
+
+    version: int
+    loss: float
+    examples: int
+    slowest: int
+    used: bool = True
+
+
+KINDS: dict[str, Callable[..., Any]] = {k.__name__: k for k in (Snapshot, Gradient, Reply)}
+
+
+def send(peer: Peer, value: Any) -> None:
+    """Send a value that consists of JSON's types, tensors and what is defined above."""
+    tensors: list[torch.Tensor] = []
+
+    def as_json(each: Any) -> dict[str, Any]:
+        if not isinstance(each, torch.Tensor):
+            return {type(each).__name__: list(vars(each).values())}
+        tensors.append(each)
+        return {"tensor": [str(each.dtype).removeprefix("torch."), each.nbytes]}
+
+    text = json.dumps(value, default=as_json)
+    peer.send(text, [memoryview(each.view(torch.uint8).numpy()) for each in tensors])
+
+
+def receive(peer: Peer) -> Any:
+    """The next value that a peer has sent; None if it has not come whole."""
+    message = peer.receive()
+    if message is None:
+        return None
+    text, block = message
+
+    def found(each: dict[str, Any]) -> Any:
+        nonlocal block
+        (name, value), *more = each.items() or [("", None)]
+        if more or not isinstance(value, list):
+            return each
+        if name == "tensor":
+            its, block = block[: value[1]], block[value[1] :]
+            return torch.from_numpy(its).view(getattr(torch, value[0]))
+        return KINDS[name](*value) if name in KINDS else each
+
+    return json.loads(text, object_hook=found)
+
+
+# --- on a worker ---
+
+
+def meet(task: Task) -> list[Peer]:
+    """A connection to each ps, in order, once all are there."""
+    meeting, deadline = _meeting(task), clock() + PATIENCE
+    peers = []
+    for k in range(task.spec.ps):
+        while (sock := meeting.call(task.spec.workers + k)) is None:
+            if clock() > deadline:
+                raise RuntimeError(f"{task.name} did not find ps:{k} within {PATIENCE:g} s")
+            time.sleep(0.005)
+        peers.append(Peer(f"ps:{k}", sock))
+    meeting.close()  # nobody calls a worker
+    return peers
+
+
+def ask(
+    task: Task, peers: Sequence[Peer], what: str, function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    """What `function(shard, *arguments)` returns on each ps, all asked at once. An argument that is
+    a list has an element for each ps.
+    """
+    for k, peer in enumerate(peers):
+        its = [value[k] if isinstance(value, list) else value for value in arguments]
+        send(peer, [function.__name__, what, its])
+    answers = _answers(task, peers, what, PATIENCE)
+    if missing := [peer for peer in peers if peer not in answers]:
+        send(missing[0], [last_heard.__name__, "", []])
+        heard = _answers(task, missing[:1], "", 5.0).get(missing[0])
+        raise RuntimeError(
+            f"{missing[0].name} did not answer the {what} by {task.name}: "
+            f"nothing came for {1000 * PATIENCE:g} ms."
+            + (f" What it heard last: {heard}" if heard else "")
+        )
+    return [answers[peer] for peer in peers]
+
+
+def _answers(task: Task, peers: Sequence[Peer], what: str, seconds: float) -> dict[Peer, Any]:
+    """What the peers answer to `what` within so many seconds."""
+    found: dict[Peer, Any] = {}
+    deadline = clock() + seconds
+    while len(found) < len(peers) and (left := deadline - clock()) > 0:
+        for peer in ready([peer for peer in peers if peer not in found], left):
+            try:
+                message = receive(peer)
+            except ConnectionError:
+                text = f"{peer.name} is gone, and did not answer the {what} by {task.name}"
+                raise RuntimeError(text) from None
+            if message and message[0] == what:  # else it comes too late
+                found[peer] = message[1]
+    return found
+
+
+# --- on a ps ---
+
+
+class Later(NamedTuple):
+    """What a function on a ps returns if its answer has to wait: `answer()`, as soon as `true()`.
+    The ps serves other workers meanwhile.
+    """
+
+    true: Callable[[], bool]
+    answer: Callable[[], Any]
+
+
+def calls(task: Task) -> Iterator[tuple[int, Peer, Any]]:
+    """On a ps: worker, connection and call (function, what for, arguments), as they come; None for
+    the call once the worker is gone. Never ends.
+    """
+    meeting, workers = _meeting(task), dict[Peer, int]()
+    while True:
+        for each in ready([*meeting.doors, *workers]):
+            if each in meeting.doors:
+                if (caller := meeting.answer(each)) is not None:
+                    worker, sock = caller
+                    workers[Peer(f"worker:{worker}", sock)] = worker
+                continue
+            try:
+                call = receive(each)
+            except ConnectionError:
+                each.sock.close()
+                yield workers.pop(each), each, None
+                continue
+            if call is not None:
+                yield workers[each], each, call
+
+
+@on_ps
+def last_heard(shard: Any) -> str:
+    """On a ps: the last call of each worker, in words."""
+    return ", ".join(f"{what} by worker:{k}" for k, what in sorted(shard.heard.items()))
+
+
+def _meeting(task: Task) -> Meeting:
+    """Where workers find the ps: in the run's directory, by sockets of this machine; between hosts
+    by TCP, and then all of them, so that what they send is counted alike.
+    """
+    names = [name for name in task.spec.tasks if not name.startswith("chief")]  # workers, then ps
+    several = len(task.spec.all_hosts) > 1
+    places = tuple(range(len(names))) if several else (0,) * len(names)
+    folder = task.files.meetings / "servers"
+    return Meeting(folder, names.index(task.name), places, task.address)
