@@ -157,11 +157,17 @@ def serve(
                 send(peer, [what, answer])
             if what:
                 shard.heard[worker] = what
+        settle(shard)
         rule(shard)
-        for who, (peer, what, later) in [*shard.waiting.items()]:
-            if later.true():
-                del shard.waiting[who]
-                send(peer, [what, later.answer()])
+        settle(shard)
+
+
+def settle(shard: Shard) -> None:
+    """On a ps: answer the calls whose answers need not wait any longer."""
+    for worker, (peer, what, later) in [*shard.waiting.items()]:
+        if later.true():
+            del shard.waiting[worker]
+            send(peer, [what, later.answer()])
 
 
 @on_ps
