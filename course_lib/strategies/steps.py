@@ -63,6 +63,8 @@ class TrainingStep(ABC):
     leaves one when it is due (`saving.py`): each of the `writers` leaves a part of it. After a
     restart with fewer workers, whose batches are smaller, the run has read more examples than steps
     of this size would make: it is `ahead` by so many.
+
+    The `first` of the tasks that hold the same saves the trained weights in the end.
     """
 
     writers: Sequence[str] = ("worker:0",)
@@ -71,6 +73,7 @@ class TrainingStep(ABC):
         self.task, self.spec, self.holders = task, task.spec, holders
         self.workload = workloads.load(task.spec)
         self.number, self.updates, self.ahead = -1, 0, 0
+        self.first = task.index == 0
         self.scale, self._skipped = LossScale(task.spec), False
         self.loss = float("nan")
         self.census = Census(task)
@@ -162,7 +165,7 @@ class TrainingStep(ABC):
 
         The phase `read` begins now.
         """
-        if number is None and self.number < 0:
+        if number is None and self.number < 0 and self.writers:
             saving.restore(self)
         self.number = self.number + 1 if number is None else number
         if self.number >= self.spec.steps:
@@ -360,14 +363,13 @@ class TrainingStep(ABC):
         self.task.enter("evaluate")
         held = self.variables_on(), self.state_on()
         found = outcome(self.task, self.outputs, self.weights(), self.loss, *held)
-        first = self.task.index == 0
         if self.spec.keep_model:
             named = self.named_weights()
-            if first or self.holders[0][0].startswith("stage"):
+            if self.first or self.holders[0][0].startswith("stage"):
                 weights.leave(self.task.files, self.task.name, named)
-        if self.workload.sample and (first or not self._whole):
+        if self.workload.sample and (self.first or not self._whole):
             found["sample"] = self.workload.sample(self.outputs)
-        if first:
+        if self.first:
             found["matmul_flops"] = self.matmul_flops()
         return found
 

@@ -97,6 +97,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "restarts": digest.again.restarts,
         "steps_again": digest.again.steps,
         "tasks_lost": digest.lost,
+        **({"taken_over": taken} if (taken := _taken_over(run)) else {}),
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "exchange_ms": measures.exchange_ms(trace),
         "seconds": {
@@ -127,6 +128,12 @@ def _faults(run: Run) -> list[str]:
     missed = [str(fault) for fault in run.spec.faults if str(fault) not in happened]
     said = [f"{e.task} {e.state} after {e.at:.2f} s ({e.fault})" for e in done]
     return said + [f"did not happen: {fault}" for fault in missed]
+
+
+def _taken_over(run: Run) -> list[dict[str, Any]]:
+    """Which pieces of batches that a lost worker had taken were given to whom."""
+    given = run.trace.all(Metric, name="taken_over")
+    return [{"step": m.step, "from": f"worker:{m.value:.0f}", "to": m.task} for m in given]
 
 
 def _resumed(run: Run) -> dict[str, Any]:

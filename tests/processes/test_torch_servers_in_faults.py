@@ -12,7 +12,7 @@ import pytest
 
 from course_lib import Run, start
 from course_lib.errors import TaskFailed
-from course_lib.record.events import Lifecycle, Metric, Phase, Update
+from course_lib.record.events import Lifecycle, Phase, Update
 from tests.helpers import until, updates
 
 GOING_ON = ("parameter_server", "stale_synchronous", "backup_workers")
@@ -28,8 +28,12 @@ FIELDS: dict[str, Any] = {
 
 
 def killed(name: str, *victims: str, **fields: Any) -> Run:
-    """A finished run, some of whose tasks were killed in the middle."""
+    """A finished run, some of whose tasks were killed in the middle: after a checkpoint, if it
+    leaves any.
+    """
     with start(name, **FIELDS | fields) as run:
+        if run.spec.checkpoint_every:
+            until(lambda: any(not c.problem for c in run.checkpoints()), "a checkpoint")
         for victim in victims:
             before = len(run.trace.all(Update))
             until(lambda n=before: len(run.trace.all(Update)) >= n + 20, "twenty updates")  # type: ignore[misc]
@@ -70,9 +74,11 @@ def test_the_others_go_on_without_a_worker_that_is_lost(name: str, victim: str) 
 def test_what_the_lost_worker_had_taken_is_given_to_another() -> None:
     run = killed("parameter_server", "worker:1")
     assert Counter(u.step for u in updates(run.trace)) == dict.fromkeys(range(STEPS), WORKERS)
-    (given,) = run.trace.all(Metric, name="taken_over")
-    assert (given.value, given.task != "worker:1") == (1, True)
-    assert run.result["taken_over"] == {given.task: {"worker:1": 1}}
+    (given,) = run.result["taken_over"]
+    assert (given["from"], given["to"] != "worker:1") == ("worker:1", True)
+    (lost,) = (e for e in run.trace.all(Lifecycle, "worker:1") if e.state == "killed")
+    begun = [p for p in run.trace.all(Phase, given["to"], what="read") if p.start > lost.at]
+    assert begun[0].step == given["step"]
 
 
 @pytest.mark.parametrize("name", GOING_ON)

@@ -87,6 +87,7 @@ PARAMETER_SERVER = _STRATEGY(
     check=_check_parts,
     jobs=_BOTH,
     order=90,
+    recovers="alone",
     default_workers=3,
     asynchronous=True,
 )
@@ -135,6 +136,7 @@ STALE_SYNCHRONOUS = _STRATEGY(
         "Parameter Server, NIPS 2013",
     ),
     order=110,
+    recovers="alone",
     asynchronous=True,
     takes=("staleness_bound",),
 )
@@ -170,6 +172,7 @@ BACKUP_WORKERS = _STRATEGY(
     ),
     check=_check_backups,
     order=120,
+    recovers="alone",
     default_batch=lambda spec: batch_of(
         spec.workers, max(1, spec.workers - spec.backups) * spec.accumulate
     ),

@@ -26,7 +26,8 @@ from course_lib.cluster.task import Task
 from course_lib.spec import RunSpec
 from course_lib.strategies.torch.parameter_server import compute, pull, push
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
-from course_lib.strategies.torch.server import Servers, Shard, serve
+from course_lib.strategies.torch.server import Servers
+from course_lib.strategies.torch.shard import Shard, serve
 from course_lib.strategies.torch.steps import TorchStep, model_of
 from course_lib.strategies.torch.sync_parameter_server import apply_mean, keep
 

@@ -5,6 +5,7 @@ a DTensor is known as that piece of the whole. So it can be read by other shards
 """
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,18 +47,28 @@ def as_held(parameter: Any, state: Any) -> Any:
 
 def save(step: "TorchStep", part: Path) -> None:
     """Write the state of all tasks into one folder; all call it together."""
+    write(state_of(step), part)
+
+
+def write(state: Mapping[str, Any], part: Path) -> None:
+    """Write tensors by name, together with the others of the process group, if there is one."""
     alone = not dist.is_initialized()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # alone, it says
         writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
         planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-        dcp.save(state_of(step), storage_writer=writer, planner=planner, no_dist=alone)
+        dcp.save(dict(state), storage_writer=writer, planner=planner, no_dist=alone)
 
 
 def load(step: "TorchStep", part: Path) -> None:
     """Read the state into the tensors that hold it; each task by itself."""
     if step.updates:
         step.optimizer.begin()
+    read(state_of(step), part)
+
+
+def read(state: Mapping[str, Any], part: Path) -> None:
+    """Read into these tensors what was written by their names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        dcp.load(state_of(step), checkpoint_id=part, no_dist=True)
+        dcp.load(dict(state), checkpoint_id=part, no_dist=True)

@@ -48,7 +48,8 @@ from course_lib.cluster.task import Task
 from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.precision import zeros_in
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
-from course_lib.strategies.torch.server import Servers, Shard, fill, serve
+from course_lib.strategies.torch.server import Servers, fill
+from course_lib.strategies.torch.shard import Shard, serve
 from course_lib.strategies.torch.steps import TorchStep, flat, gradients_of, model_of
 
 

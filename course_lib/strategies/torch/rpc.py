@@ -160,6 +160,7 @@ def _answers(task: Task, peers: Sequence[Peer], what: str, seconds: float) -> di
             try:
                 message = receive(peer)
             except ConnectionError:
+                time.sleep(1)  # the loss of the ps is to be noticed before our complaint of it
                 text = f"{peer.name} is gone, and did not answer the {what} by {task.name}"
                 raise RuntimeError(text) from None
             if message and message[0] == what:  # else it comes too late

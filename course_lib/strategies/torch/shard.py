@@ -1,0 +1,224 @@
+"""What a parameter server (ps) does: it holds a shard of the parameters, answers the calls of
+workers, one at a time, and knows which workers are left.
+
+A function that must wait for other workers returns `Later`; meanwhile the ps serves the others.
+When a worker's process ends, so does its connection, and every ps knows at once that this worker is
+lost: nobody waits for it any longer. If it is started again, it joins again.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from course_lib import workloads
+from course_lib.cluster.task import Task, clock
+from course_lib.record.checkpoints import Manifest, part_of, seal
+from course_lib.strategies import saving
+from course_lib.strategies.memory import Census
+from course_lib.strategies.torch import checkpoints
+from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
+from course_lib.strategies.torch.rpc import (
+    ON_PS,
+    Gradient,
+    Later,
+    Peer,
+    Reply,
+    Snapshot,
+    calls,
+    on_ps,
+    send,
+)
+from course_lib.strategies.torch.steps import build, flat, trained
+
+
+class Shard:
+    """The piece of the parameters that a ps holds: its `values`, their `optimizer` with its state,
+    and a `version` that counts their updates. `counted` gradients make up a global batch; `kept`
+    are gradients that came in but are not applied yet.
+
+    `living` are the workers that are not lost; `waiting` has the calls of those that wait for an
+    answer; `finished` are those with nothing left to do. Where pieces of batches are handed out
+    one by one, `taken` is the piece that each worker has, `next_piece` is the next one, and `left`
+    are those that lost workers had, with whose they were.
+    """
+
+    def __init__(self, task: Task, counted: int) -> None:
+        workload = workloads.load(task.spec)
+        parameters = flat(trained(build(workload, task.spec.seed)))
+        self.task = task
+        self.values = torch.tensor_split(parameters, task.spec.ps)[task.index].clone()
+        self.optimizer = Optimizer(task.spec, [self.values])
+        self.version = self.examples = 0
+        self.steps_done = [0] * task.spec.workers
+        self.living = set(range(task.spec.workers))
+        self.finished: set[int] = set()
+        self.waiting: dict[int, tuple[Peer, str, Later]] = {}
+        self.kept: list[Gradient] = []
+        self.taken: dict[int, int] = {}
+        self.left: list[tuple[int, int]] = []
+        self.next_piece = 0
+        self.counted = counted
+        self.losses: deque[float] = deque(maxlen=counted)
+        self.census = Census(task)
+        self.heard: dict[int, str] = {}  # the last call of each worker
+        self._evaluations = self._saved = 0
+        if found := saving.latest(task.files, task.spec):
+            self._load(*found.part(task.name))
+
+    @contextlib.contextmanager
+    def updating(self, gradients: Sequence[Gradient]) -> Iterator[None]:
+        """The block applies these gradients to the values: one update, which makes one version."""
+        start = clock()
+        yield
+        gradients = sorted(gradients, key=lambda gradient: gradient.worker)
+        step, read = gradients[0].step, min(g.read for g in gradients)
+        self.version += 1
+        self.task.record("apply", step, start, clock())
+        name, device = f"shard {self.task.index}", str(self.values.device)
+        whose = " ".join(f"worker:{g.worker}" for g in gradients)
+        self.task.update(step, name, device, read, self.version, len(gradients), whose)
+        self.census.note(gradients=sum(g.values.nbytes for g in gradients))
+        for g in gradients:
+            self.losses.append(g.loss)
+            self.examples += self.task.spec.batch // self.counted
+            self.steps_done[g.worker] = g.step + 1
+        self.census.close(step, self.examples, self.held)
+
+    def held(self) -> dict[str, int]:
+        """Bytes of memory that this ps holds, by kind."""
+        state = sum(self.optimizer.state_on().values())
+        return {"parameters": self.values.nbytes, "optimizer_state": state}
+
+    @property
+    def slowest(self) -> int:
+        """How many steps the slowest living worker has done."""
+        return min(self.steps_done[k] for k in self.living or range(len(self.steps_done)))
+
+    def reply(self, used: bool = True) -> Reply:
+        """What to reply to a push now."""
+        loss = sum(self.losses) / len(self.losses) if self.losses else float("nan")
+        return Reply(self.version, loss, self.examples, self.slowest, used)
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the values: the next update may come before they are sent.
+
+        The first one to ask after each `evaluate_every` steps is to measure the test accuracy.
+        """
+        every, examples = self.task.spec.evaluate_every * self.task.spec.batch, 0
+        if every and self.examples // every > self._evaluations:
+            self._evaluations, examples = self.examples // every, self.examples
+        self.census.note(exchange=self.values.nbytes)
+        return Snapshot(self.version, self.values.clone(), examples)
+
+    def save(self) -> None:
+        """Leave the part of a checkpoint that this shard is, if one is due."""
+        spec, steps = self.task.spec, self.examples // self.task.spec.batch
+        if steps == self._saved or not saving.due(spec, steps):
+            return
+        self._saved = steps
+        start = clock()
+        part = part_of(self.task.files, self.task.name, steps, self.task.attempt)
+        checkpoints.write(self._tensors(), part)
+        numbers = {"samples": self.examples, "updates": self.version, "next": self.next_piece}
+        numbers |= {f"done by {k}": done for k, done in enumerate(self.steps_done)}
+        numbers |= {f"taken by {k}": piece for k, piece in self.taken.items()}
+        servers = [f"ps:{k}" for k in range(spec.ps)]
+        seal(part, steps, numbers, saving.facts_of(spec), servers)
+        self.task.record("checkpoint", steps - 1, start, clock())
+
+    def _load(self, part: Path, manifest: Manifest) -> None:
+        """Go on from what `save` has left. Nobody has what workers had taken then."""
+        found, workers = manifest.numbers, range(self.task.spec.workers)
+        self.examples, self.version = int(found["samples"]), int(found["updates"])
+        self.next_piece, self._saved = int(found["next"]), manifest.step
+        self.steps_done = [int(found[f"done by {k}"]) for k in workers]
+        taken = {k: int(found.get(f"taken by {k}", -1)) for k in workers}
+        self.left = [(piece, k) for k, piece in taken.items() if piece >= 0]
+        self.optimizer.begin()
+        checkpoints.read(self._tensors(), part)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        state = self.optimizer.state[0]
+        return {"values": self.values} | {f"optimizer.{k}": each for k, each in enumerate(state)}
+
+    def lose(self, worker: int) -> None:
+        """A worker is lost. Gradients of it that are not applied yet are dropped, as it may come
+        back and compute them again.
+        """
+        self.living.discard(worker)
+        self.waiting.pop(worker, None)
+        if worker in self.taken:
+            self.left.append((self.taken.pop(worker), worker))
+        for gradient in self.kept:
+            if gradient.worker == worker:
+                name, of = f"shard {self.task.index}", f"worker:{worker}"
+                self.task.dropped(gradient.step, "lost", name, of)
+        self.kept = [gradient for gradient in self.kept if gradient.worker != worker]
+
+
+def serve(
+    task: Task, counted: int | None = None, rule: Callable[[Shard], None] = lambda shard: None
+) -> None:
+    """Be a ps, for which `counted` gradients make up a global batch (default: one from each
+    worker). After each call, and after each loss of a worker, `rule` may find that it is time for
+    an update.
+
+    Never returns: the supervisor ends a ps when all workers are done.
+    """
+    shard = Shard(task, counted or task.spec.workers)
+    for worker, peer, call in calls(task):
+        if call is None:
+            shard.lose(worker)
+        else:
+            function, what, arguments = call
+            answer = ON_PS[function](shard, *arguments)
+            if isinstance(answer, Later):
+                shard.waiting[worker] = peer, what, answer
+            else:
+                send(peer, [what, answer])
+            if what:
+                shard.heard[worker] = what
+        settle(shard)
+        rule(shard)
+        settle(shard)
+        shard.save()
+
+
+def settle(shard: Shard) -> None:
+    """On a ps: answer the calls whose answers need not wait any longer."""
+    for worker, (peer, what, later) in [*shard.waiting.items()]:
+        if later.true():
+            del shard.waiting[worker]
+            send(peer, [what, later.answer()])
+
+
+@on_ps
+def join(shard: Shard, worker: int) -> int:
+    """On a ps: the step with which a worker begins. One that was lost and has been started again
+    begins where the slowest of the others is.
+    """
+    if worker not in shard.living:
+        shard.steps_done[worker] = max(shard.steps_done[worker], shard.slowest)
+        shard.living.add(worker)
+    return shard.steps_done[worker]
+
+
+@on_ps
+def final(shard: Shard, worker: int) -> Later:
+    """On a ps: values and loss of the shard, the bytes by device of its values and of their
+    optimizer's state, and the worker that speaks for the ps, once no worker has anything left to
+    do.
+    """
+
+    def answer() -> tuple[torch.Tensor, float, dict[str, dict[str, int]], int]:
+        held = {
+            "variables_on": bytes_on([shard.values]),
+            "optimizer_state_on": shard.optimizer.state_on(),
+        }
+        return shard.values, shard.reply().loss, held, min(shard.living)
+
+    shard.finished.add(worker)
+    return Later(lambda: shard.living <= shard.finished, answer)
