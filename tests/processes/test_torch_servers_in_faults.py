@@ -13,6 +13,7 @@ import pytest
 from course_lib import Run, start
 from course_lib.errors import TaskFailed
 from course_lib.record.events import Lifecycle, Phase, Update
+from course_lib.record.ledger import ledger
 from tests.helpers import until, updates
 
 GOING_ON = ("parameter_server", "stale_synchronous", "backup_workers")
@@ -42,7 +43,8 @@ def killed(name: str, *victims: str, **fields: Any) -> Run:
 
 
 def once_each(run: Run) -> None:
-    """No gradient was applied twice, and the versions of a shard follow each other."""
+    """The ledger balances, and the versions of a shard follow each other."""
+    assert not ledger(run.trace).wrong
     for ps in ("ps:0", "ps:1"):
         made = updates(run.trace, ps)
         assert [u.written for u in made] == list(range(1, len(made) + 1))

@@ -124,19 +124,19 @@ class Shard:
         checkpoints.write(self._tensors(), part)
         numbers = {"samples": self.examples, "updates": self.version, "next": self.next_piece}
         numbers |= {f"done by {k}": done for k, done in enumerate(self.steps_done)}
-        numbers |= {f"taken by {k}": piece for k, piece in self.taken.items()}
+        taken = [(piece, k) for k, piece in self.taken.items()]
+        numbers |= {f"piece {piece}": k for piece, k in self.left + taken}
         servers = [f"ps:{k}" for k in range(spec.ps)]
         seal(part, steps, numbers, saving.facts_of(spec), servers)
         self.task.record("checkpoint", steps - 1, start, clock())
 
     def _load(self, part: Path, manifest: Manifest) -> None:
-        """Go on from what `save` has left. Nobody has what workers had taken then."""
-        found, workers = manifest.numbers, range(self.task.spec.workers)
+        """Go on from what `save` has left. Pieces that were taken then are to be taken again."""
+        found = manifest.numbers
         self.examples, self.version = int(found["samples"]), int(found["updates"])
         self.next_piece, self._saved = int(found["next"]), manifest.step
-        self.steps_done = [int(found[f"done by {k}"]) for k in workers]
-        taken = {k: int(found.get(f"taken by {k}", -1)) for k in workers}
-        self.left = [(piece, k) for k, piece in taken.items() if piece >= 0]
+        self.steps_done = [int(found[f"done by {k}"]) for k in range(self.task.spec.workers)]
+        self.left = [(int(n[6:]), int(k)) for n, k in found.items() if n.startswith("piece ")]
         self.optimizer.begin()
         checkpoints.read(self._tensors(), part)
 
