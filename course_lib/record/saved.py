@@ -3,6 +3,7 @@ process started the run.
 """
 
 import contextlib
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,16 @@ class SavedRun(RunDir):
             _ = self.spec
             self._trace = Trace.of_run(self)
         except (OSError, ValueError) as error:
-            raise SpecError("run_dir", str(run_dir), f"the directory of a run ({error})") from None
+            allowed = f"the directory of a run{self._other_version()} ({error})"
+            raise SpecError("run_dir", str(run_dir), allowed) from None
+
+    def _other_version(self) -> str:
+        """Which other version wrote it, if one did, and what can be read of it all the same."""
+        with contextlib.suppress(OSError, ValueError, PackageNotFoundError):
+            its, ours = self.facts.version or "an early version", version("lockstep-course")
+            if its != ours:
+                return f" of {ours}; {its} wrote this one, and Trace.of_run still reads its events"
+        return ""
 
     @property
     def trace(self) -> Trace:

@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from course_lib.errors import Damaged, LockstepError, SpecError, TaskFailed
 from course_lib.record import measures, weights
 from course_lib.record.events import KINDS, Lifecycle, Phase, Traffic, from_line, to_line
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
+from course_lib.spec import RunSpec
 from course_lib.widgets.board.view import View
 from course_lib.widgets.timeline import Timeline
 from tests.helpers import JSON, fuzzed
@@ -266,3 +268,20 @@ def test_whatever_became_of_a_run_it_is_read_without_a_traceback(
             with suppress(OSError):  # the place of this file was damaged before
                 damaged(path / file, *how)
         look_at_all(path)
+
+
+def test_a_run_of_another_version_says_which_wrote_it_and_what_can_still_be_read(
+    tmp_path: Path,
+) -> None:
+    files = RunDir(tmp_path)
+    files.describe(RunSpec(workers=1), RunFacts(origin=0.0, version="9.9"), {}, {})
+    files.events("worker:0").write_bytes(to_line(Phase("worker:0", 0, "compute", 0.0, 1.0)))
+    assert SavedRun(tmp_path).spec.workers == 1  # all that is known of it can be read
+    asked = json.loads((tmp_path / "spec.json").read_text())
+    (tmp_path / "spec.json").write_text(json.dumps(asked | {"flux": 3}))
+    with pytest.raises(SpecError, match="flux") as caught:
+        SavedRun(tmp_path)
+    said = str(caught.value)
+    assert "9.9 wrote this one, and Trace.of_run still reads its events" in said
+    assert "\n" not in said and "http" not in said
+    assert len(Trace.of_run(tmp_path)) == 1
