@@ -31,7 +31,6 @@ import numpy as np
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.errors import LockstepError
 from course_lib.record import weights
 from course_lib.record.checkpoints import Checkpoint
 from course_lib.spec import RunSpec
@@ -135,15 +134,15 @@ class TrainingStep(ABC):
     def matmul_flops(self) -> float:
         """Floating-point operations that a float32 matrix product does here in a second."""
 
+    @abstractmethod
     def save_state(self, part: Path) -> None:
         """Write what the next step depends on into this folder, which belongs to one of the
         `writers`. The numbers that every step counts are kept elsewhere.
         """
-        raise LockstepError(f"{self.spec.strategy} with {self.spec.framework} keeps no checkpoints")
 
+    @abstractmethod
     def load_state(self, part: Path) -> None:
         """Go on from what `save_state` has written. The numbers are those of the checkpoint."""
-        raise LockstepError(f"{self.spec.strategy} with {self.spec.framework} keeps no checkpoints")
 
     def held(self) -> dict[str, int]:
         """Bytes of memory that this task holds between two steps, by kind."""

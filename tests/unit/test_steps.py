@@ -49,13 +49,21 @@ class Toy(TrainingStep):
     def matmul_flops(self) -> float:
         return 1.0
 
+    def save_state(self, part: Path) -> None:
+        (part / "state").write_text(f"after step {self.number}")
 
-def toy(index: int = 0, holds: str = "all", **fields: Any) -> tuple[Toy, list[Any]]:
+    def load_state(self, part: Path) -> None:
+        self.restored = (part / "state").read_text()
+
+
+def toy(
+    index: int = 0, holds: str = "all", path: Path | str = "nowhere", **fields: Any
+) -> tuple[Toy, list[Any]]:
     """A step of a task that has two workers, and the list of its events."""
     spec = RunSpec(**{"workers": 2, "steps": 3, "global_batch": 64, **fields})
     events: list[Any] = []
     recorder: Any = SimpleNamespace(add=events.append)
-    task = Task(f"worker:{index}", spec, {}, RunDir("nowhere"), recorder)
+    task = Task(f"worker:{index}", spec, {}, RunDir(path), recorder)
     return Toy(task, [(holds, "cpu")]), events
 
 
@@ -241,3 +249,30 @@ def test_the_replicas_of_one_process_have_parts_of_their_own_too() -> None:
         step.begin()
     together = [step.read(k, 4)[0] for k, step in enumerate(four)]
     assert np.array_equal(one.read(0, 1)[0], np.concatenate(together))
+
+
+def test_a_step_saves_when_it_is_due_and_another_one_goes_on_from_there(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"path": tmp_path, "steps": 7, "checkpoint_every": 3}
+    first, events = toy(**fields)
+    while first.begin():
+        with first.applying():
+            pass
+        first.done(1.0)
+    assert [p.step for p in phases(events) if p.what == "checkpoint"] == [2, 5, 6]  # and the end
+    second, events = toy(index=1, **fields | {"steps": 9})
+    assert second.begin() and second.number == 7 and second.updates == 7
+    assert second.restored == "after step 6"
+
+
+def test_a_step_with_smaller_batches_goes_on_with_the_next_example(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"path": tmp_path, "checkpoint_every": 1}
+    first, _ = toy(**fields, steps=1)
+    first.begin(), first.done()
+    step, events = toy(**fields, steps=3, workers=1, global_batch=32, record_examples=True)
+    assert step.begin()
+    step.read()
+    (read,) = (event for event in events if isinstance(event, Read))
+    whole = step.workload.batch(0, 0, 128)
+    assert read.examples == whole[64:96].tolist()
+    step.done(1.0)
+    assert {event.samples for event in events if isinstance(event, Metric)} == {96}
