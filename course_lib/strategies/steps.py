@@ -222,6 +222,7 @@ class TrainingStep(ABC):
                 self.task.record("reduce", number, *span)
 
         self.later(note)
+        self.task.enter("wait")  # until the next line of the page; a pipeline's stage for others
 
     @contextlib.contextmanager
     def emulating(self) -> Iterator[None]:
