@@ -13,6 +13,7 @@ that it can be played again. It has failed if
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import tempfile
@@ -79,8 +80,11 @@ def episodes(
         raise SpecError("framework", framework, "none of these strategies runs in it")
     for number in range(count):
         rng = random.Random(f"{seed} {number}")
-        while not _possible(text := _drawn(rng, *rng.choice(rows))):
-            pass  # such as a host of a strategy that is one process
+        while True:
+            text = _drawn(rng, *rng.choice(rows))
+            with contextlib.suppress(SpecError, Unavailable):  # such as hosts in one process
+                spec_of(text)
+                break
         yield text
 
 
@@ -101,14 +105,6 @@ def _drawn(rng: random.Random, strategy: str, framework: str) -> str:
     return ",".join([strategy, *fields, f"fault={fault}"])
 
 
-def _possible(text: str) -> bool:
-    try:
-        spec_of(text)
-    except (SpecError, Unavailable):
-        return False
-    return True
-
-
 def spec_of(text: str, **without: Any) -> RunSpec:
     """The run of an episode, `without` some of its fields."""
     fields = parse_entrant(text)
@@ -118,10 +114,12 @@ def spec_of(text: str, **without: Any) -> RunSpec:
 def play(text: str) -> Outcome:
     """Play an episode."""
     spec = spec_of(text)
-    fault, problems = spec.faults[0], []
-    usual = _weights(text)  # also starts the zygote, which is to stay
-    before = _descriptors()
+    # without its fault; this also starts the zygote, which is to stay
+    usual = spec_of(text, faults=(), max_restarts=0, checkpoint_every=0).model_dump_json()
+    weights = _weights(usual)
+    before = psutil.Process().num_fds()
     with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:
+        problems: list[str] = []
         raised: LockstepError | None = None
         run = start(spec.model_copy(update={"run_dir": Path(folder, "run")}))
         try:
@@ -133,29 +131,24 @@ def play(text: str) -> Outcome:
             run.stop(BOUND)
         except Stalled as stalled:
             problems.append(f"hung: {stalled}")
-        trace = run.trace
-        happened = [e for e in trace.all(Lifecycle) if e.fault and e.state != "refused"]
-        problems += _judged(run, fault, bool(happened), raised)
+        done = [e for e in run.trace.all(Lifecycle) if e.fault and e.state != "refused"]
+        problems += _judged(run, spec.faults[0], bool(done), raised)
         problems += [f"leaked: {what}" for what in _left(run, before)]
-        problems += [f"unbalanced: {wrong}" for wrong in ledger(trace).wrong[:3]]
-        if run.state == "finished" and run.result["parameter_digest"] != usual:
-            # not a problem where two runs without a fault differ as well
-            problems += ["other model"] * (usual == _weights(text, again=1))
-        seconds = at - happened[0].at if raised and happened else None
+        problems += [f"unbalanced: {wrong}" for wrong in ledger(run.trace).wrong[:3]]
+        together = catalog.find(spec.strategy).recovers == "together"
+        if together and run.state == "finished" and run.result["parameter_digest"] != weights:
+            # no problem where two runs without a fault differ as well
+            problems += ["other model"] * (weights == _weights(usual, again=1))
         ended = str(raised).splitlines()[0] if raised else run.state
-        return Outcome(text, fault, ended, tuple(problems), seconds)
+        seconds = at - done[0].at if raised and done else None
+        return Outcome(text, spec.faults[0], ended, tuple(problems), seconds)
 
 
 @functools.cache
-def _usual(spec: str, again: int) -> Any:
+def _weights(spec: str, again: int = 0) -> Any:
+    """What a run ends with, as digests."""
     with start(RunSpec.model_validate_json(spec)) as run:
         return run.wait(4 * BOUND).result["parameter_digest"]
-
-
-def _weights(text: str, again: int = 0) -> Any:
-    """The weights of the run of an episode without its fault."""
-    spec = spec_of(text, faults=(), max_restarts=0, checkpoint_every=0)
-    return _usual(spec.model_dump_json(exclude={"run_dir"}), again)
 
 
 def _judged(run: Run, fault: Fault, happened: bool, raised: LockstepError | None) -> list[str]:
@@ -169,43 +162,28 @@ def _judged(run: Run, fault: Fault, happened: bool, raised: LockstepError | None
         kind = "hung" if isinstance(raised, Stalled) else "wrong"
         return [f"{kind}: nothing was to end it, but: {said}"]
     hit = [t for t, host in run.spec.places.items() if host == fault.host] or [fault.who]
+    named = any(name in said for name in [*hit, fault.who])
     if isinstance(raised, TaskFailed) and fatal:
         named = raised.task in hit
-    else:
-        named = any(name in said for name in [*hit, fault.who])
     if isinstance(raised, Stalled) and not (endless and named):
         return [f"hung: {said}"]
     return [] if named else [f"wrong: {fault.who} is not named: {said}"]
 
 
-def _descriptors() -> int:
-    return psutil.Process().num_fds()
-
-
 def _left(run: Run, before: int) -> list[str]:
-    """What is left of a run a moment after it."""
-    deadline = time.monotonic() + SOON
-    while (left := _leaks(run, before)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
-
-
-def _leaks(run: Run, before: int) -> list[str]:
+    """What is left of a run a moment after it, which began with so many open descriptors."""
     pids = {e.pid for e in run.trace.all(Lifecycle, state="starting")}
-    zygotes = psutil.Process().children()
-    processes = {p.pid for zygote in zygotes for p in zygote.children(recursive=True)}
-    processes |= {pid for pid in pids if psutil.pid_exists(pid)}
-    shm = Path("/dev/shm")
-    files = [p for p in (shm.iterdir() if shm.is_dir() else ()) if _of(p, pids)]
-    files += [*run.run_dir.glob("tasks/*/tmp"), *run.run_dir.glob("meetings")]
-    more = _descriptors() - before
-    return [
-        *(f"process {pid}" for pid in processes),
-        *map(str, files),
-        *([f"{more} open descriptors"] if more > 0 else []),
-    ]
-
-
-def _of(path: Path, pids: set[int]) -> bool:
-    """Whether a file in shared memory is named after one of these processes."""
-    return any(str(pid) in path.name.replace("-", "_").split("_") for pid in pids)
+    deadline = clock() + SOON
+    while True:
+        # the children of this process are zygotes, theirs belong to runs
+        zygotes = psutil.Process().children()
+        left = {p.pid for zygote in zygotes for p in zygote.children(recursive=True)}
+        found = [f"process {pid}" for pid in left | set(filter(psutil.pid_exists, pids))]
+        found += map(str, [*run.run_dir.glob("tasks/*/tmp"), *run.run_dir.glob("meetings")])
+        named = (p for p in Path("/dev/shm").glob("*") for pid in pids if f"_{pid}_" in p.name)
+        found += map(str, named)
+        if (more := psutil.Process().num_fds() - before) > 0:
+            found.append(f"{more} open descriptors")
+        if not found or clock() > deadline:
+            return found
+        time.sleep(0.02)
