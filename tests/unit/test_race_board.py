@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from course_lib.cluster.waiting import Standstill
 from course_lib.commands.watch import frame, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.fields import Link
@@ -379,6 +380,20 @@ def test_the_board_of_a_race_that_is_over_counts_from_the_opening_of_the_line() 
 def test_a_race_without_losses_is_at_its_start() -> None:
     view = view_of(SomeRun(Trace(), "running"), SomeRun(asynchronous(), "running"))
     assert view.headline() == "At the start: no loss yet from **sync**"
+
+
+def test_a_board_says_who_holds_up_a_run_that_stands_still() -> None:
+    does = {"worker:2": "is paused", "worker:0": "waits for worker:2 (in step 7)"}
+    still, moving = SomeRun(lockstep(), "running"), SomeRun(lockstep(), "running")
+    still.standstill = lambda: Standstill(3.0, 4.23, does)  # type: ignore[attr-defined]
+    moving.standstill = lambda: None  # type: ignore[attr-defined]
+    says = "Standing still for 4.2 s: worker:2 is paused; worker:0 waits for worker:2 (in step 7)."
+    assert View({"one": still}).detail() == says
+    assert f"one: {says}" in View({"one": still, "two": moving}).detail()
+    still.state = "finished"
+    over = View({"one": still})
+    over.look()
+    assert over.detail() == ""
 
 
 def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
