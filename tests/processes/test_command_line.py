@@ -10,6 +10,10 @@ from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.collectives import ALGORITHMS, ring
 from course_lib.commands import shared
+from course_lib.record.events import to_line
+from course_lib.record.rundir import RunDir, RunFacts
+from course_lib.spec import RunSpec
+from tests import made_up
 from tests.conftest import HOME, processes_of
 from tests.helpers import lockstep, until
 
@@ -444,3 +448,15 @@ def test_an_algorithm_that_is_wrong_is_told_with_the_reason(
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert told.startswith("ring is wrong: ") and "so rank 0 ends chunk 1 without" in told
+
+
+def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RunDir(tmp_path)
+    files.describe(RunSpec(workers=2), RunFacts(origin=0.0), {}, {})
+    files.events("worker:0").write_bytes(b"".join(map(to_line, made_up.lockstep())))
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = lockstep("watch", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "# compute" in done.stdout and "###" in done.stdout.replace("# compute", "")

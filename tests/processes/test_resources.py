@@ -168,12 +168,12 @@ def test_a_machine_that_sleeps_and_wakes_goes_on_with_its_runs(home: Path) -> No
     ) as kernel:
         assert kernel.stdout and kernel.stdout.readline() == "running\n"
         time.sleep(1)
-        everyone = [*processes_of(str(home))]
+        everyone = sorted(processes_of(str(home)), key=lambda process: process.pid)
         assert len(everyone) >= 5  # kernel, zygote, supervisor, two tasks
         for process in everyone:
             process.send_signal(signal.SIGSTOP)
         time.sleep(4)
-        for process in everyone:
+        for process in reversed(everyone):  # nobody wakes to find others asleep
             process.send_signal(signal.SIGCONT)
         said = kernel.stdout.read()
     assert said == "{'worker:0': 59, 'worker:1': 59} []\n"
