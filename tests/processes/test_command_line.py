@@ -456,6 +456,7 @@ def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
     files = RunDir(tmp_path)
     files.describe(RunSpec(workers=2), RunFacts(origin=0.0), {}, {})
     files.events("worker:0").write_bytes(b"".join(map(to_line, made_up.lockstep())))
+    files.clear()  # the run is over
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = lockstep("watch", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
