@@ -25,7 +25,9 @@ from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 
 clock = time.monotonic
-"""The clock of all events: one for every process of a machine."""
+"""The clock of all events: one for every process of a machine. It stands still while the machine
+sleeps, so no time-out of ours runs out meanwhile.
+"""
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """The project holds together: versions, import directions, light imports."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -85,3 +86,15 @@ def test_every_dependency_has_its_reason_in_contributing() -> None:
     for line in project["dependencies"] + project["optional-dependencies"]["test"]:
         name = line.split("=")[0].split(">")[0]
         assert f"| {name} |" in text, f"{name} has no line in CONTRIBUTING.md"
+
+
+def test_every_promise_of_security_md_names_a_test_that_exists() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    tests = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    named = set(re.findall(r"\b(test_\w+)(\.py)?", text))
+    assert len(named) > 12
+    for name, is_file in named:
+        found = name + is_file in tests if is_file else f"def {name}(" in "".join(tests.values())
+        assert found, name
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "| test |" not in line]
+    assert all("`test_" in row or "/test_" in row for row in rows)
