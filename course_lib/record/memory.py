@@ -18,6 +18,7 @@ Memory that belongs to no tensor is not counted: that of gloo, NCCL or gRPC, and
 needs only while it runs.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 from course_lib import text
@@ -32,7 +33,7 @@ Held = dict[str, dict[str, int]]
 def add(memory: Held, metrics: Iterable[Metric]) -> None:
     """Take these metrics into the `memory` of their tasks."""
     for m in metrics:
-        if m.name in KINDS:
+        if m.name in KINDS and math.isfinite(m.value):
             kinds = memory.setdefault(m.task, dict.fromkeys(KINDS, 0))
             kinds[m.name] = max(kinds[m.name], int(m.value))
 

@@ -47,7 +47,8 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
     life = trace.all(Lifecycle)
     hit = {e.task for e in life if e.state in FAULTS}  # hosts among them
     ends = {end for m in trace.all(Message) for end in (m.src, m.dst)}
-    lanes = sorted({*trace.tasks, *hit, *ends}, key=_lane_key)
+    busy = {p.task for p in trace.all(Phase)}
+    lanes = sorted({*trace.tasks, *hit, *ends, *busy}, key=_lane_key)
     place = {task: i for i, task in enumerate(lanes)}
     all_phases = sorted(with_waits(trace), key=end_of)
     all_messages = sorted(trace.all(Message), key=lambda m: m.start)
@@ -66,7 +67,7 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
         **_messages(messages, place, clock),
         **_waits(phases),
         **_updates(trace, phases),
-        "steps": np.array([step for step, _ in steps], np.uint32),
+        "steps": _whole([step for step, _ in steps]),
         "stepEnds": clock([end for _, end in steps]),
     }
     counts = np.bincount([place[p.task] for p in phases], minlength=len(lanes))
@@ -115,7 +116,7 @@ def _names(phases: list[Phase]) -> list[str]:
 
 def _phases(phases: list[Phase], names: list[str], clock: Clock) -> dict[str, np.ndarray]:
     start, length = _span(phases, clock)
-    step = np.array([p.step for p in phases], np.int64).clip(0, LARGEST).astype(np.uint32)
+    step = _whole([p.step for p in phases])
     number = {name: i for i, name in enumerate(names)}
     what = np.array([number.get(p.what, number[OWN]) for p in phases], np.uint8)
     return {"start": start, "length": length, "step": step, "what": what}
@@ -131,15 +132,18 @@ def _messages(
         "src": np.array([place[m.src] for m in messages], np.uint16),
         "dst": np.array([place[m.dst] for m in messages], np.uint16),
         "bytes": np.array([m.bytes for m in messages], np.float64),
-        "round": np.array([m.round for m in messages], np.uint32),
-        "chunk": np.array([m.chunk for m in messages], np.uint32),
+        "round": _whole([m.round for m in messages]),
+        "chunk": _whole([m.chunk for m in messages]),
     }
 
 
 def _table(names: tuple[str, ...], rows: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Rows of whole numbers as a column for each name."""
-    columns = np.array(rows, np.int64).reshape(-1, len(names)).clip(0, LARGEST).astype(np.uint32).T
-    return dict(zip(names, columns, strict=True))
+    return dict(zip(names, _whole(rows).reshape(-1, len(names)).T, strict=True))
+
+
+def _whole(numbers: Any) -> np.ndarray:
+    return np.array(numbers, np.int64).clip(0, LARGEST).astype(np.uint32)
 
 
 def _waits(phases: list[Phase]) -> dict[str, np.ndarray]:
