@@ -4,7 +4,7 @@ are nbgrader's.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nbformat
@@ -22,7 +22,9 @@ def generate(solutions: Path, exercises: Path) -> list[Path]:
 
     Raises SpecError if there is no notebook, or its markers do not match.
     """
-    found = sorted(solutions.glob("*.ipynb"))
+    found: list[Path] = []
+    with suppress(OSError):  # of a name that is too long
+        found = sorted(solutions.glob("*.ipynb"))
     if not found:
         raise SpecError("solutions", str(solutions), "a directory with notebooks")
     for path in found:

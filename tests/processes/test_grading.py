@@ -69,7 +69,7 @@ def test_verdicts_that_a_cell_writes_everywhere_are_none(tmp_path: Path) -> None
 
 
 PATCHED = """
-import builtins, sys
+import sys
 import course_lib.collectives as c, course_lib.course as course, course_lib.course.answers as a
 import course_lib.collectives.verify, course_lib.reduction.measure
 def right(task, *_, **__):
@@ -83,7 +83,6 @@ for tasks in a.sets().values():
     for task in tasks:
         object.__setattr__(task, "judge", right)
 a.Verdict.__bool__ = lambda self: True
-builtins.all = builtins.any = builtins.isinstance = lambda *_: True
 def my_ring(workers):
     return c.reduce_to_one(workers)
 my_tree = my_reduce_to_one = train = my_ring
@@ -158,7 +157,7 @@ def test_a_fork_bomb_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_stops_its_parent_costs_only_itself(tmp_path: Path) -> None:
-    """Where it can reach it: in a process namespace of its own it cannot."""
+    """It reaches its supervisor, as that is a process of the same user."""
     stop = "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)"
     begun = time.monotonic()
     verdicts = graded(tmp_path, stop + DETACHED)

@@ -26,7 +26,10 @@ from hypothesis import strategies as st
 from course_lib import launch
 from course_lib.__main__ import app, main
 from course_lib.cluster import nursery
+from course_lib.cluster.agenda import Agenda
 from course_lib.cluster.pipes import LONGEST, pair
+from course_lib.cluster.roster import Roster
+from course_lib.cluster.supervisor import Supervisor
 from course_lib.collectives import ring
 from course_lib.course.generate import exercise_text
 from course_lib.course.grading import read
@@ -35,6 +38,7 @@ from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.faults import Fault
 from course_lib.fields import Link
 from course_lib.jitter import Jitter
+from course_lib.record.home import create
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 from tests.helpers import JSON, fuzzed
@@ -76,6 +80,7 @@ class Odd:
         return "an odd\nobject"
 
 
+STATES = st.sampled_from(["running", "done", "failed", "starting", "killed", 3, -1, 2**80])
 TASKS = st.sampled_from(
     ["worker:0", "worker:1", "worker:99", "ps:0", "chief:0", "worker", "", "host:1"]
 )
@@ -187,12 +192,9 @@ def test_a_field_that_cannot_be_is_named(what: Any, fields: dict[str, Any], fiel
 
 
 @pytest.mark.parametrize("run_dir", ["\0", "a" * 300, "/dev/null", "/dev/null/below", "", "."])
-def test_a_directory_that_cannot_be_is_refused_by_name(run_dir: str, tmp_path: Path) -> None:
-    from course_lib.record.rundir import RunDir
-
-    (tmp_path / "in the way").touch()
+def test_a_directory_that_cannot_be_is_refused_by_name(run_dir: str) -> None:
     with pytest.raises(SpecError) as caught:
-        RunDir.create(RunSpec(run_dir=Path(run_dir)))
+        create(RunSpec(run_dir=Path(run_dir)))
     assert caught.value.field == "run_dir"
 
 
@@ -280,6 +282,30 @@ def test_a_channel_keeps_no_more_of_a_line_than_the_longest_message() -> None:
         while not heard:
             heard = channel.receive() or []
         assert heard == [{"state": "done"}]
+
+
+SAYS = st.dictionaries(st.sampled_from(["state", "step", "other"]), JSON | STATES, max_size=3)
+
+
+@fuzzed(200)
+@given(st.lists(SAYS.map(lambda m: json.dumps(m).encode() + b"\n") | st.binary(max_size=9)))
+def test_a_supervisor_hears_states_and_steps_and_nothing_else(said: list[bytes]) -> None:
+    spec = RunSpec(
+        strategy="custom", framework="python", workers=2, faults=["kill worker:1 at step 3"]
+    )
+    channel, theirs = pair()
+    heard: list[str] = []
+    supervisor: Any = Supervisor.__new__(Supervisor)
+    supervisor.roster, supervisor.agenda = Roster(spec.tasks), Agenda(spec)
+    supervisor.channels, supervisor._happen = {"worker:0": channel}, lambda faults: None
+    supervisor._note = lambda task, state: heard.append(state)
+    supervisor._close = lambda task: supervisor.channels.clear()
+    with theirs, contextlib.closing(channel):
+        theirs.sendall(b"".join(said))
+        theirs.shutdown(socket.SHUT_WR)
+        while supervisor.channels:
+            supervisor._hear_task("worker:0")
+    assert set(heard) <= {"running", "done", "failed"}
 
 
 def places(tree: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
