@@ -18,9 +18,8 @@ others have applied it, counts; what it may have applied to a copy that is gone 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from course_lib.record.events import Dropped, Lifecycle, Metric, Phase, Update
@@ -89,9 +88,13 @@ class _Place:
         self.named = Counter((who, u.step) for u in updates for who in u.workers.split())
         self.together = Counter(u.step for u in updates if not u.workers)  # those of all workers
 
-    def applied(self, task: str, step: int, at_most: int) -> int:
-        """How many gradients of a task for a step were applied here."""
-        return self.named[task, step] + min(self.together[step], at_most)
+    def missing(self, counts: Mapping[Key, int]) -> list[tuple[Key, int]]:
+        """How many of so many gradients were not applied here, if any were not."""
+        named, together = self.named, dict(self.together)
+        applied = (
+            (key, n, named[key] + min(together.get(key[1], 0), n)) for key, n in counts.items()
+        )
+        return [(key, n - here) for key, n, here in applied if here < n]
 
     @property
     def again(self) -> int:
@@ -116,11 +119,10 @@ def ledger(trace: Trace) -> Ledger:
     overflowed = {metric.step for metric in trace.all(Metric, name="overflow") if metric.value}
     unapplied: dict[Key, list[str]] = {}  # the reasons, at the place with most of them
     wrong = list(_too_often(computed, places, lives))
+    counts = {key: len(gradients) for key, gradients in computed.items()}
     for place in places:
-        for (task, step), gradients in computed.items():
-            missing = len(gradients) - place.applied(task, step, len(gradients))
-            if missing <= 0:
-                continue
+        for (task, step), missing in place.missing(counts):
+            gradients = computed[task, step]
             why = drops[task, step, place.variables] + drops[task, step, ""]
             why += ["overflow"] * missing * (step in overflowed and not place.named)
             why += filter(None, (gradient.fate for gradient in gradients))
@@ -186,12 +188,13 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
     found: Computed = defaultdict(list)
     going_on: dict[str, int] = {}  # task -> the step that it computes
     last: dict[tuple[str, float], Key] = {}  # task and start of its life
-    for p in sorted(trace.all(Phase), key=lambda p: p.start):
+    phases = [p for p in trace.all(Phase) if p.what in ("read", "compute")]
+    for p in sorted(phases, key=lambda p: p.start):
         if p.what == "read":
             going_on.pop(p.task, None)
-        elif p.what == "compute":
+        else:
             its = lives[p.task] or [_Life(0.0)]
-            life = its[max(0, bisect_right([each.start for each in its], p.start) - 1)]
+            life = next((each for each in its[::-1] if each.start <= p.start), its[0])
             key = p.task, p.step
             if going_on.get(p.task) == p.step:
                 found[key].pop()
