@@ -318,8 +318,9 @@ class Digest:
         nothing no longer holds the lanes back.
         """
         if self.over:
-            killed = [e.at for events in self.life.values() for e in events if e.state == "killed"]
-            ends = [*self._heard.values(), *(at + self.step_seconds() for at in killed)]
+            every = (e for events in self.life.values() for e in events)
+            last = [e.at for e in every if e.state in ("killed", "raised", "left", "exhausted")]
+            ends = [*self._heard.values(), *(at + self.step_seconds() for at in last)]
             return max(ends, default=self.seconds)
         gone = {task for task, e in self.states.items() if e.state in (*ENDED, "paused")}
         active = [task for task in self._heard if not task.startswith("ps:") and task not in gone]
