@@ -96,17 +96,14 @@ def _restarts(spec: RunSpec, recovers: str) -> list[Reason]:
     return [Reason("restarts", f"at most {spec.max_restarts}", f"{why}.")]
 
 
-_warned = False
-
-
 def _warn_of_open_doors(plan: Plan) -> None:
-    """Warn once of servers that other users could reach, unless they were asked for."""
-    global _warned
+    """Warn of servers that other users could reach, unless they were asked for. Python shows a
+    warning of one place once.
+    """
     opens = plan.network == "loopback" and plan.backend != "none" and len(plan.devices) > 1
-    if opens and not _warned and os.environ.get("LOCKSTEP_NETWORK") != "loopback":
-        _warned = True
+    if opens and os.environ.get("LOCKSTEP_NETWORK") != "loopback":
         why = next(reason.why for reason in plan.reasons if reason.what == "network")
-        warnings.warn(f"This run, and others after it, use loopback. {why}", stacklevel=4)
+        warnings.warn(f"This run, and others after it, use loopback. {why}", stacklevel=1)
 
 
 def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:

@@ -13,7 +13,6 @@ from course_lib.errors import LockstepError, SpecError
 from course_lib.record.rundir import YOUNG, RunDir
 from course_lib.spec import RunSpec
 
-USUAL = "~/.cache/lockstep"
 KEEP = 50  # runs kept in the default place; older ones make room
 _OURS = re.compile(r"\d{8}-\d{6}-\w+-\w+")  # the names that we give: time, strategy, and at random
 _GOING = ".going"  # what is added to the name of one that is being removed
@@ -26,7 +25,7 @@ def create(spec: RunSpec) -> RunDir:
     Raises `SpecError` if that cannot be written, is not empty, or belongs to somebody else.
     """
     if spec.run_dir is None:
-        with _usable("LOCKSTEP_HOME", os.environ.get("LOCKSTEP_HOME") or USUAL):
+        with _usable("LOCKSTEP_HOME", _named()):
             _make_room(runs())
             prefix = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.strategy}-"
             return RunDir(tempfile.mkdtemp(prefix=prefix, dir=runs()))
@@ -40,11 +39,14 @@ def create(spec: RunSpec) -> RunDir:
         return RunDir(path)
 
 
+def _named() -> str:
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.environ.get("LOCKSTEP_HOME") or f"{cache}/lockstep"
+
+
 def home() -> Path:
     """LOCKSTEP_HOME, else `lockstep` in the user's cache directory."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    usual = Path(cache, "lockstep") if cache else USUAL
-    return Path(os.environ.get("LOCKSTEP_HOME") or usual).expanduser().absolute()
+    return Path(_named()).expanduser().absolute()
 
 
 def runs() -> Path:
