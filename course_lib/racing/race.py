@@ -33,6 +33,7 @@ from course_lib.signature import lists_fields
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
 LOOK_EVERY = 0.02  # seconds between looks at the starting line
+RESULT = 10.0  # seconds that the result of a run that has ended may take
 SAMPLE_EVERY = 0.2  # seconds between samples of the machine's load
 CLOCK_NOTE = (
     "The clock starts when all entrants are ready for their second step: "
@@ -194,7 +195,7 @@ class Race:
                     raise Stalled(self._busy(), seconds, standing=True)
         for label, run in self.runs.items():
             try:
-                run.wait(0)
+                run.wait(max(RESULT, deadline - clock()))
             except TaskFailed as error:
                 said = error.step, error.reason, error.remote_traceback, error.log_tail
                 raise TaskFailed(f"{label}: {error.task}", *said) from None

@@ -274,6 +274,16 @@ def test_the_others_go_on_when_an_entrant_is_killed_and_wait_says_which_one(tmp_
     ]
 
 
+def test_a_race_waits_for_results_that_take_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = race("one_device", "multi_worker_mirrored", framework="torch", workers=2, steps=5)
+    run = running.runs["multi_worker_mirrored"]
+    summarize = run._summarize
+    assert summarize
+    monkeypatch.setattr(run, "_summarize", lambda it: time.sleep(1) or summarize(it))
+    with running:
+        assert running.wait(60).runs["multi_worker_mirrored"].result["steps"] == 5
+
+
 def test_nobody_waits_at_the_line_for_an_entrant_that_failed_on_the_way_to_it(ours: None) -> None:
     with (
         race("broken", "one_device", steps=5, framework="torch") as found,
