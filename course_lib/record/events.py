@@ -233,7 +233,7 @@ def from_line(line: str | bytes, origin: float = 0.0) -> Event:
 def from_lines(lines: bytes, origin: float = 0.0) -> tuple[list[Event], int]:
     """The events of complete lines, and how many lines hold none."""
     events, wrong = [], 0
-    for line in lines.splitlines():
+    for line in filter(None, lines.splitlines()):
         try:
             events.append(from_line(line, origin))
         except ValueError:
@@ -258,6 +258,8 @@ class Recorder:
         self._pending: list[Event] = []
         self.add = self._pending.append if path else lambda event: None
         self._file = open(path, "ab", opener=private) if path else None  # noqa: SIM115
+        if self._file and self._file.tell():  # an earlier attempt may have died in a line
+            self._file.write(b"\n")
         self._writing, self._stop = threading.Lock(), threading.Event()
         self._period, self._refused, self._told = period, refused, False
         self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)

@@ -252,3 +252,21 @@ def test_a_step_is_recorded_as_it_was_although_its_tensor_counts_on(tmp_path: Pa
     trace = Trace.load(tmp_path / "events.jsonl")
     assert [p.step for p in trace.all(Phase)] == [m.step for m in trace.all(Metric)] == [0, 1, 2]
     assert type(task.step) is int
+
+
+def test_a_task_that_is_started_again_loses_no_event_to_a_line_that_was_cut_off(
+    run_dir: Path,
+) -> None:
+    path = run_dir / "tasks" / "worker-0" / "events.jsonl"
+    phases = [Phase("worker:0", step, "compute", 100.0 + step, 101.0 + step) for step in range(3)]
+    path.write_bytes(to_line(phases[0]) + to_line(phases[1])[:9])
+    again = Recorder(path)
+    again.add(phases[1])
+    again.close()
+    Recorder(path).close()
+    last = Recorder(path)
+    last.add(phases[2])
+    last.close()
+    with pytest.warns(UserWarning, match="1 lines hold no event"):
+        trace = Trace.of_run(run_dir)
+    assert [p.step for p in trace.all(Phase)] == [0, 1, 2]
