@@ -192,3 +192,20 @@ def test_a_resumed_run_that_is_not_alike_is_refused_before_it_starts(tmp_path: P
     with start("one_device", framework="torch", steps=9, resume=run.run_dir) as again:
         assert again.wait(60).result["resumed_from"]["step"] == 2
     assert "distcp is damaged" in str(again.plan)
+
+
+def test_a_model_with_other_layers_of_as_many_numbers_is_told_in_a_line() -> None:
+    def model(first: bool) -> Any:
+        from torch import nn
+
+        return nn.Sequential(*[nn.Identity()] * (not first), nn.Linear(20, 4))
+
+    fields: dict[str, Any] = {"framework": "torch", "workload": "own_of_other_layers"}
+    Workload("own_of_other_layers", **LARGEST, torch=lambda: model(True))
+    with start("one_device", steps=4, checkpoint_every=2, **fields) as run:
+        run.wait(60)
+    Workload("own_of_other_layers", **LARGEST, torch=lambda: model(False))
+    with pytest.raises(TaskFailed) as caught:
+        start("one_device", steps=6, resume=run.run_dir, **fields).wait(60)
+    assert "the model is not that of the checkpoint in" in caught.value.reason
+    assert "model.1.weight" in caught.value.reason and "\n" not in caught.value.reason

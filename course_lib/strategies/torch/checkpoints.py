@@ -5,13 +5,16 @@ a DTensor is known as that piece of the whole. So it can be read by other shards
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor
+
+from course_lib.errors import LockstepError
 
 if TYPE_CHECKING:
     from course_lib.strategies.torch.steps import TorchStep
@@ -53,8 +56,7 @@ def save(step: "TorchStep", part: Path) -> None:
 def write(state: Mapping[str, Any], part: Path) -> None:
     """Write tensors by name, together with the others of the process group, if there is one."""
     alone = not dist.is_initialized()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # alone, it says
+    with plainly():
         writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
         planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         dcp.save(dict(state), storage_writer=writer, planner=planner, no_dist=alone)
@@ -69,6 +71,22 @@ def load(step: "TorchStep", part: Path) -> None:
 
 def read(state: Mapping[str, Any], part: Path) -> None:
     """Read into these tensors what was written by their names."""
+    try:
+        with plainly():
+            dcp.load(dict(state), checkpoint_id=part, no_dist=True)
+    except (RuntimeError, ValueError) as error:
+        raise LockstepError(f"the model is not that of the checkpoint in {part}: {error}") from None
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Without DCP's warning that a task is alone; and if it fails, with the first error itself in
+    place of one that lists those of all tasks.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        dcp.load(dict(state), checkpoint_id=part, no_dist=True)
+        try:
+            yield
+        except dcp.CheckpointException as error:
+            first, _ = next(iter(error.failures.values()))
+            raise first from None
