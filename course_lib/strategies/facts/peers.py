@@ -48,7 +48,7 @@ MULTI_WORKER_MIRRORED = Strategy(
         use="synchronous data parallelism over several machines: the usual way to train on more "
         "than one",
         limits="the slowest worker sets the pace; the model must fit on every worker; one lost "
-        "worker stops all",
+        "worker sends all back to the last checkpoint",
         source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., "
         "PyTorch Distributed, VLDB 2020",
     ),

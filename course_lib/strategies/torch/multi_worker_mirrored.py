@@ -27,6 +27,11 @@ has its latency. The best size lies in between; it depends on the model and the 
 the all-reduce of gloo, or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of
 ours is used.
 
+If a worker is lost, nobody can end the step. Then all are started again (`max_restarts`) and go on
+from the last checkpoint (`checkpoint_every`), of which each copy holds all. With `elastic` they are
+one fewer; each computes as many examples as before, so the global batch shrinks, and the learning
+rate with it (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
+
 Emulated device time (`device_ms`) passes in the layers, by their FLOPs, a third of it forward and
 two thirds backward, so buckets hide behind it as they would on a device.
 
