@@ -4,6 +4,8 @@ no gradient is lost without a word.
 
 import functools
 import importlib
+import json
+import socket
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from course_lib import Run, start
 from course_lib.errors import TaskFailed
+from course_lib.exchange.messages import Peer
 from course_lib.record.events import Lifecycle, Phase, Update
 from course_lib.record.ledger import ledger
 from tests.helpers import until, updates
@@ -71,6 +74,12 @@ def test_the_others_go_on_without_a_worker_that_is_lost(name: str, victim: str) 
     after = [u.at - lost.at for u in updates(run.trace) if u.at > lost.at]
     assert len(after) > STEPS / 2
     assert min(after) < 2  # nobody waits for the dead
+
+
+def test_it_is_the_same_over_tcp_between_hosts() -> None:
+    run = killed("parameter_server", "worker:1", hosts=WORKERS)
+    assert run.tasks["worker:1"] == "lost"
+    once_each(run)
 
 
 def test_what_the_lost_worker_had_taken_is_given_to_another() -> None:
@@ -179,3 +188,21 @@ def test_a_shard_that_the_last_gradient_did_not_reach_does_not_wait_for_it() -> 
     shard.finished = {0}
     backup.apply_when_enough_are_in(shard)
     assert shard.version == 8
+
+
+# --- what a ps is sent ---
+
+
+def test_what_a_ps_is_sent_is_data_and_no_code() -> None:
+    rpc = importlib.import_module("course_lib.strategies.torch.rpc")
+    ours, theirs = socket.socketpair()
+    here, there = Peer("ps:0", ours), Peer("worker:0", theirs)
+    for text in ('["system", "", [{"Popen": ["touch here"]}]]', '{"__reduce__": ["os.system"]}'):
+        here.send(text)
+        assert rpc.receive(there) == json.loads(text)
+    assert all(f.__module__.startswith("course_lib.strategies.torch") for f in rpc.ON_PS.values())
+    gradient = rpc.Gradient(1, 2, 3, rpc.torch.arange(5.0), 0.5)
+    rpc.send(here, ["push", "", [gradient]])
+    _, _, (found,) = rpc.receive(there)
+    assert (found.worker, found.step, found.read, found.loss) == (1, 2, 3, 0.5)
+    assert found.values.tolist() == [0, 1, 2, 3, 4]
