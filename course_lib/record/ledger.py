@@ -206,7 +206,7 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
         for (task, step), times in place.named.items():
             cut = [life for life in lives[task] if life.cut]
             if cut and times > len(found[task, step]):
-                unseen = _Gradient(cut[-1].end, cut[-1])
+                unseen = _Gradient(cut[-1].end, cut[-1], last=True)
                 found[task, step] += [unseen] * (times - len(found[task, step]))
     return found
 

@@ -206,3 +206,18 @@ def test_what_a_ps_is_sent_is_data_and_no_code() -> None:
     _, _, (found,) = rpc.receive(there)
     assert (found.worker, found.step, found.read, found.loss) == (1, 2, 3, 0.5)
     assert found.values.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_late_gradient_is_recorded_by_the_ps_and_a_lost_workers_kept_ones_too() -> None:
+    """The worker may be killed before it can say so."""
+    shards, rpc = (
+        importlib.import_module(f"course_lib.strategies.torch.{name}") for name in ("shard", "rpc")
+    )
+    shard, said = object.__new__(shards.Shard), []
+    shard.task = SimpleNamespace(index=1, dropped=lambda *dropped: said.append(dropped))
+    mine, other = (rpc.Gradient(k, 5, 0, rpc.torch.zeros(1), 0.0) for k in (2, 0))
+    shard.living, shard.waiting, shard.taken, shard.left = {0, 2}, {}, {2: 17}, []
+    shard.kept = [mine, other]
+    shard.lose(2)
+    assert said == [(5, "lost", "shard 1", "worker:2")]
+    assert (shard.kept, shard.living, shard.left) == ([other], {0}, [(17, 2)])

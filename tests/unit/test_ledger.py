@@ -147,3 +147,13 @@ def test_what_a_killed_process_took_with_it_of_its_record_is_known_from_others()
         *step("worker:1", 0, 1.0),
     )
     assert found == (3, 3, {}, 0, ())
+
+
+def test_a_gradient_that_reached_one_server_only_before_its_worker_was_killed_is_lost() -> None:
+    killed = lives("worker:1", end="killed", at=3.05, why="it was killed by kill()")
+    made = [
+        Update(f"ps:{k}", n, f"shard {k}", "cpu", n, n + 1, 2.0 + n, 1, "worker:1")
+        for k, n in ((0, 0), (1, 0), (0, 1))
+    ]
+    found = of(*lives("ps:0", "ps:1"), *killed, *step("worker:1", 0, 1.0, applied=False), *made)
+    assert found == (2, 1, {"lost": 1}, 0, ())

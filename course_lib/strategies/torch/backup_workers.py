@@ -74,7 +74,10 @@ def ps(task: Task) -> None:
 @on_ps
 def keep_or_drop(shard: Shard, gradient: Gradient) -> Reply | Later:
     """On a ps: keep the gradient, or drop it if it is late."""
-    return shard.reply(used=False) if gradient.read < shard.version else keep(shard, gradient)
+    if gradient.read < shard.version:
+        shard.drop(gradient, "late")
+        return shard.reply(used=False)
+    return keep(shard, gradient)
 
 
 def apply_when_enough_are_in(shard: Shard) -> None:

@@ -52,10 +52,7 @@ class Servers:
         return answers
 
     def done(self, replies: Sequence[Reply]) -> None:
-        """The step is over, with these replies to its push: record what became of the gradient."""
-        for k, reply in enumerate(replies):
-            if not reply.used:
-                self.task.dropped(self.step.number, "late", f"shard {k}")
+        """The step is over, with these replies to its push."""
         if replies[0].used:
             self.task.metric("loss", replies[0].loss, self.step.number, replies[0].examples)
         self.step.census.close(self.step.number, replies[0].examples, self.step.held)

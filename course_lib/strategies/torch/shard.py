@@ -152,11 +152,14 @@ class Shard:
         self.waiting.pop(worker, None)
         if worker in self.taken:
             self.left.append((self.taken.pop(worker), worker))
-        for gradient in self.kept:
-            if gradient.worker == worker:
-                name, of = f"shard {self.task.index}", f"worker:{worker}"
-                self.task.dropped(gradient.step, "lost", name, of)
-        self.kept = [gradient for gradient in self.kept if gradient.worker != worker]
+        for gradient in [gradient for gradient in self.kept if gradient.worker == worker]:
+            self.kept.remove(gradient)
+            self.drop(gradient, "lost")
+
+    def drop(self, gradient: Gradient, why: str) -> None:
+        """Record that a gradient goes into no update."""
+        whose = f"worker:{gradient.worker}"
+        self.task.dropped(gradient.step, why, f"shard {self.task.index}", whose)
 
 
 def serve(
