@@ -99,11 +99,7 @@ class _Place:
     @property
     def again(self) -> int:
         """How many updates were made once more: their version had been reached before."""
-        newest, again = 0, 0
-        for update in self.updates:
-            again += update.written <= newest
-            newest = max(newest, update.written)
-        return again
+        return len(self.updates) - len({update.written for update in self.updates})
 
 
 def ledger(trace: Trace) -> Ledger:

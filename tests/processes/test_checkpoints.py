@@ -67,6 +67,8 @@ RESUMED = [
     ("torch", "multi_worker_mirrored", "own", 3),
     ("torch", "fully_sharded", "adamw", 3),
     ("torch", "pipeline_parallel", "adamw", 2),
+    ("tensorflow", "multi_worker_mirrored", "own", 2),
+    ("tensorflow", "sync_parameter_server", "own", 2),
 ]
 
 

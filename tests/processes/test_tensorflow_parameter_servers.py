@@ -5,6 +5,7 @@ from the traces of runs.
 import functools
 import importlib
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from course_lib import Trace, start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record import measures
-from course_lib.record.events import Metric, Phase, Update
+from course_lib.record.events import Lifecycle, Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_servers import PARAMETER_SERVER, SYNC_PARAMETER_SERVER
 from course_lib.workloads.examples import Examples
@@ -300,25 +301,66 @@ def test_gradients_that_a_lost_worker_had_pushed_already_are_not_applied_again()
     assert values == pytest.approx([1 - 0.5 * sum(velocity), 2 - 0.5 * sum(velocity)])
 
 
-def test_a_worker_can_be_slowed_while_it_runs_and_a_killed_one_ends_the_run_and_is_named() -> None:
+def test_a_worker_can_be_slowed_while_it_runs_and_is_named_if_it_is_the_last_that_is_lost() -> None:
+    def computed() -> int:
+        return len(run.trace.all(Phase, "worker:1", what="compute"))
+
     with start(ASYNC, framework="tensorflow", workers=2, steps=100_000, device_ms=20) as run:
-        until(
-            lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > 8, "steps of worker:1"
-        )
+        until(lambda: computed() > 8, "steps of worker:1")
         for task in ("ps:0", "chief:0"):
             with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):
                 run.slow(task, 5)
         run.slow("worker:1", 5)
-        slowed = len(run.trace.all(Phase, "worker:1", what="compute"))
-        until(
-            lambda: len(run.trace.all(Phase, "worker:1", what="compute")) > slowed + 8, "slow steps"
-        )
+        slowed = computed()
         run.kill("worker:0")
+        until(lambda: computed() > slowed + 8, "slow steps, without worker:0")
+        run.kill("worker:1")
         with pytest.raises(TaskFailed) as caught:
             run.wait(30)
-    assert (caught.value.task, caught.value.reason) == ("worker:0", "it was killed by kill()")
+    assert (caught.value.task, caught.value.reason) == ("worker:1", "it was killed by kill()")
     seconds = [p.end - p.start for p in run.trace.all(Phase, "worker:1", what="compute")]
     assert statistics.median(seconds[-4:]) > 3 * statistics.median(seconds[2:slowed])
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_the_others_go_on_without_a_lost_worker_until_it_is_back(restarts: int) -> None:
+    fields: dict[str, Any] = {"workers": 3, "ps": 2, "steps": 60, "global_batch": 48}
+    fields |= {"device_ms": 40, "faults": ["kill worker:1 at step 12"], "max_restarts": restarts}
+    with start(ASYNC, framework="tensorflow", **fields) as run:
+        result = run.wait(90).result
+    every_version_once(run.trace, 60 * 3)
+    assert result["ledger"]["balanced"] and result["ledger"]["again"] == 0
+    assert result["restarts"] == restarts
+    assert result["tasks_lost"] == ["worker:1"] * (1 - restarts)
+    (death,) = run.trace.all(Lifecycle, state="killed")
+    back = [p.start for p in run.trace.all(Phase, "worker:1", what="compute") if p.start > death.at]
+    others = [p.end for p in run.trace.all(Phase, "worker:0", what="compute") if p.end > death.at]
+    assert bool(back) == bool(restarts)
+    assert len([end for end in others if end < min(back, default=math.inf)]) > 3
+    assert {e.task for e in run.trace.all(Lifecycle) if e.attempt} == set(["worker:1"] * restarts)
+
+
+def test_all_go_back_to_the_last_checkpoint_when_a_server_is_lost() -> None:
+    fields: dict[str, Any] = {"workers": 2, "ps": 2, "steps": 24, "checkpoint_every": 8}
+    fields |= {"device_ms": 20, "faults": ["kill ps:1 at step 13"], "max_restarts": 1}
+    with start(ASYNC, framework="tensorflow", optimizer="adamw", **fields) as run:
+        result = run.wait(90).result
+    (death,) = run.trace.all(Lifecycle, state="killed")
+    before = [u.written for u in run.trace.all(Update) if u.at < death.at]
+    after = [u.written for u in run.trace.all(Update) if u.at > death.at]
+    # the third update of each worker after the checkpoint came before the kill
+    assert max(before) > 2 * 10 and min(after) == 2 * 8 + 1 and max(after) == 2 * 24
+    every_version_once(run.trace, 2 * 24)
+    assert result["ledger"]["balanced"] and result["restarts"] == 1
+    assert result["steps_again"] in range(3, 7)
+    assert [each.steps for each in run.checkpoints()] == [16, 24]
+
+
+def every_version_once(trace: Trace, count: int) -> None:
+    """Hold that each ps made so many updates, apart from those that it made once more."""
+    for ps in ("ps:0", "ps:1"):
+        written = {u.written for u in updates(trace, ps)}
+        assert written == set(range(1, count + 1))
 
 
 def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:

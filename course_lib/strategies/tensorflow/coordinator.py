@@ -11,6 +11,7 @@ tensorflow.org/tutorials/distribute/parameter_server_training.
 
 import itertools
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -21,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from course_lib import workloads
-from course_lib.cluster.task import Task
+from course_lib.cluster.task import Task, clock
 from course_lib.jitter import draws
 from course_lib.record import weights
 from course_lib.record.events import Dropped, Metric, Phase, Read, Update
@@ -31,7 +32,7 @@ from course_lib.strategies.precision import LossScale
 from course_lib.strategies.steps import due, outcome, pieces_of
 from course_lib.strategies.tensorflow.checkpoints import save_shards
 from course_lib.strategies.tensorflow.memory import count_cluster
-from course_lib.strategies.tensorflow.server import PATIENCE, Model, Speed, over
+from course_lib.strategies.tensorflow.server import PATIENCE, POLL, Model, Speed, over
 from course_lib.strategies.tensorflow.steps import (
     WallClock,
     bytes_on,
@@ -43,6 +44,9 @@ from course_lib.strategies.tensorflow.steps import (
 from course_lib.workloads.workload import Outputs
 
 PHASES = ("read", "compute", "reduce")
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+"""What comes of a share if its worker is lost, or the coordinator cancels it. If a ps is lost, the
+run ends or all tasks are started again, before anything comes of it."""
 
 
 class ShareDone(NamedTuple):
@@ -221,11 +225,15 @@ def hand_out(
     """Have the program of each of these steps run once for every share of its batch, by whichever
     worker is free.
 
+    The coordinator repeats a share whose worker was lost in the middle of it. If the worker is lost
+    later, before its report has arrived, the coordinator gives up and cancels all shares. These are
+    handed out again here.
+
     Yields what came of them, as it comes. Raises TimeoutError if nothing comes for `PATIENCE`, and
     any error of a step or of what goes on `beside` the steps.
     """
-    spec, workload, wall = task.spec, workloads.load(task.spec), WallClock()
-    shares = itertools.product(steps, range(spec.workers))
+    spec, workload, wall, heard = task.spec, workloads.load(task.spec), WallClock(), clock()
+    shares: Iterator[tuple[int, int]] = itertools.product(steps, range(spec.workers))
     ahead = 2 * spec.workers  # for each worker one under way, and one to go on with
     pool = ThreadPoolExecutor(ahead, "lockstep-fetch")
     # one thread, so that steps are put in line in their order
@@ -240,7 +248,15 @@ def hand_out(
             if not pending:
                 return
             for future in _finished(task, pending, beside):
-                (n, share), values = pending.pop(future), future.result()
+                n, share = pending.pop(future)
+                try:
+                    values, heard = future.result(), clock()
+                except LOST:
+                    if clock() - heard > PATIENCE:
+                        raise
+                    shares = itertools.chain([(n, share)], shares)
+                    time.sleep(POLL)
+                    continue
                 yield _parsed(n, share, values, len(model.shards), wall.offset())
     finally:
         for threads in (line, pool):

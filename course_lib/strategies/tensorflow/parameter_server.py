@@ -18,11 +18,26 @@ arrives. Staleness counts these changes. With w workers of equal speed it is clo
 computing is nearly all of a step, and less otherwise; a slower worker's is higher.
 
 A step is w updates here, each from 1/w of the batch with the full learning rate. A slow worker is
-given fewer shares and holds up no one. TensorFlow would give the share of a lost worker to another;
-here the run ends instead, with an error that names the worker. It ends in the same way when a ps is
-lost: its shard of the variables is gone, unless there is a checkpoint. Source:
-tf.distribute.ParameterServerStrategy; Dean et al., "Large Scale Distributed Deep Networks", NIPS
-2012.
+given fewer shares and holds up no one.
+
+When a worker is lost, `ClusterCoordinator` sees its connection break. It gives its share to another
+worker, and the others go on. Meanwhile it tries to reach the lost one; when that is back at its old
+address, it is sent the graphs again and takes shares again. TensorFlow leaves it to others to start
+it again: with `max_restarts` we do. Without, or when none are left, the run goes on with the other
+workers, as long as there is one. The lost worker may have pushed its gradients before it could say
+so. TensorFlow would then apply those of its share twice; here a ps knows the shares whose gradients
+it has (`apply_once`).
+
+When a ps is lost, its shard of the variables is gone, and the coordinator raises an error. With
+`max_restarts` all tasks are started again, and go on from the last checkpoint, or from the
+beginning if there is none. What was done since then is lost.
+
+When a worker is paused, or its host is cut off, no connection breaks, so TensorFlow waits for it
+without end. The others take all shares but the one that it has. At the next checkpoint, or at the
+end, the chief waits for that one, and gives up after a minute.
+
+Source: tf.distribute.ParameterServerStrategy, tf.distribute.coordinator.ClusterCoordinator; Dean et
+al., "Large Scale Distributed Deep Networks", NIPS 2012.
 """
 
 from collections.abc import Callable
