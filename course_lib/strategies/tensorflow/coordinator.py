@@ -45,8 +45,7 @@ from course_lib.workloads.workload import Outputs
 
 PHASES = ("read", "compute", "reduce")
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-"""What comes of a share if its worker is lost, or the coordinator cancels it. If a ps is lost, the
-run ends or all tasks are started again, before anything comes of it."""
+"""What comes of a share if its worker is lost, or the coordinator cancels it."""
 
 
 class ShareDone(NamedTuple):

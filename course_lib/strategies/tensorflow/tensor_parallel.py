@@ -50,7 +50,7 @@ from course_lib.strategies.tensorflow.steps import (
     use_several,
 )
 
-MESH_DIM, WHOLE = "model", dtensor.UNSHARDED
+MESH_DIM, WHOLE, PIECES = "model", dtensor.UNSHARDED, "pieces"
 COLUMNS = ([WHOLE, MESH_DIM], [MESH_DIM])  # layouts of a kernel and its bias
 ROWS = ([MESH_DIM, WHOLE], [WHOLE])
 
@@ -180,21 +180,30 @@ class MeshStep(TrainingStep):
         devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]
         super().__init__(task, [(f"shard {k}", device) for k, device in enumerate(devices)])
 
+    @property
+    def cut(self) -> list[Any]:
+        """The variables, and the optimizer's state for them."""
+        return [*self.variables, *itertools.chain.from_iterable(self.state)]
+
     def weights(self) -> list[np.ndarray]:
         return [whole(variable) for variable in self.variables]
 
     def named_weights(self) -> dict[str, np.ndarray]:
         return {str(number): value for number, value in enumerate(self.weights())}
 
-    def kept(self) -> dict[str, Any]:
-        """What a checkpoint holds. Each device's pieces are written as slices of the whole."""
-        return {"variables": self.variables, "optimizer": self.state}
-
     def save_state(self, part: Path) -> None:
-        checkpoints.write(part, "mesh", self.kept())
+        checkpoints.write(part, PIECES, self.kept())
 
     def load_state(self, part: Path) -> None:
-        checkpoints.read(part, "mesh", self.kept())
+        checkpoints.read(part, PIECES, found := self.kept())
+        pieces = iter(found[PIECES])
+        for variable in self.cut:
+            mine = itertools.islice(pieces, self.mesh.size)
+            variable.assign(dtensor.pack([each.read_value() for each in mine], variable.layout))
+
+    def kept(self) -> dict[str, list[Any]]:
+        """What a checkpoint holds: each device's piece of all that is cut."""
+        return {PIECES: [tf.Variable(piece) for piece in pieces_of(self.cut)]}
 
     def factors(self) -> tuple[Any, list[Any]]:
         """The learning rate of this step and the corrections of its update: a number, which is part
