@@ -194,10 +194,10 @@ class Digest:
 
     @property
     def steps_done(self) -> int:
-        """How many batches' worth of examples the run has used; for functions of a learner's own,
-        whose batches may have any size, the number of the latest step.
+        """How many batches' worth of examples the run has used. Where batches may have other sizes,
+        in functions of a learner's own and in a run that shrinks, the number of the latest step.
         """
-        if self.spec.strategy == "custom":
+        if self.spec.strategy == "custom" or self.spec.elastic:
             return self._newest + 1
         examples = self.losses.examples
         return math.ceil(examples[-1] / self.spec.batch) if len(examples) else 0
