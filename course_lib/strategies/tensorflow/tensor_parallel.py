@@ -36,7 +36,7 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.optimizers import STATE
+from course_lib.strategies.optimizers import BETAS, STATE
 from course_lib.strategies.steps import TrainingStep
 from course_lib.strategies.tensorflow import checkpoints
 from course_lib.strategies.tensorflow.memory import bytes_of
@@ -51,6 +51,10 @@ from course_lib.strategies.tensorflow.steps import (
 )
 
 MESH_DIM, WHOLE, PIECES = "model", dtensor.UNSHARDED, "pieces"
+FOLDED = 64
+"""DTensor makes constants of arguments with a few numbers, and compiles again once they change. Of
+more numbers it does not. With constants sums are rounded in another way, so the first step after a
+restart would differ in the last bits."""
 COLUMNS = ([WHOLE, MESH_DIM], [MESH_DIM])  # layouts of a kernel and its bias
 ROWS = ([MESH_DIM, WHOLE], [WHOLE])
 
@@ -69,7 +73,7 @@ def worker(task: Task) -> dict[str, Any]:
             loss = float(dtensor.unpack(value)[0].numpy())
         with step.applying():
             if step.fine(*found):  # in float16: no gradient of the model has overflowed
-                apply(gradients, *step.factors())
+                apply(gradients, step.factors())
         step.done(loss)
     return step.result()
 
@@ -159,7 +163,8 @@ def make_step(
         return loss, [gradient / scale for gradient in gradients], seen(gradients)
 
     @tf.function(autograph=False)
-    def apply(gradients: list[Any], rate: Any, corrections: list[Any]) -> None:
+    def apply(gradients: list[Any], factors: Any) -> None:
+        rate, *corrections = [factors[k] for k in range(1 + len(BETAS) * optimizer.counts)]
         gradients = optimizer.clipped(gradients)  # DTensor adds up the squares of all pieces
         for variable, gradient, state in zip(variables, gradients, step.state, strict=True):
             optimizer.apply(variable, gradient, state, rate, corrections)
@@ -205,16 +210,16 @@ class MeshStep(TrainingStep):
         """What a checkpoint holds: each device's piece of all that is cut."""
         return {PIECES: [tf.Variable(piece) for piece in pieces_of(self.cut)]}
 
-    def factors(self) -> tuple[Any, list[Any]]:
-        """The learning rate of this step and the corrections of its update: a number, which is part
-        of the graph, if the rate is constant, else tensors that every device has.
+    def factors(self) -> Any:
+        """The learning rate of this step and the corrections of its update: the rate alone, as a
+        part of the graph, if nothing depends on the number of updates; else a vector, which every
+        device has, that begins with them.
         """
         rate, optimizer = self.optimizer.rates[self.updates], self.optimizer
         if not optimizer.counts:
-            return float(rate), []
+            return [float(rate)]
         found = [rate, *optimizer.corrections(self.updates + 1)]
-        rate, *corrections = (on_all(np.array(each, np.float32), self.mesh) for each in found)
-        return rate, corrections
+        return on_all(np.pad(np.array(found, np.float32), (0, FOLDED)), self.mesh)
 
     def scales(self) -> list[Any]:
         """The loss scale as a tensor that every device has, in float16."""
