@@ -206,9 +206,7 @@ class RunSpec(BaseModel):
         "delays that differ from step to step",
         f"{FORMS}; for one task worker:1=one_in:100:200ms",
     )
-    faults: Annotated[tuple[Planned, ...], BeforeValidator(several)] = field(
-        (), "a fault, and when", FORM
-    )
+    faults: Annotated[tuple[Planned, ...], BeforeValidator(several)] = field((), "a fault", FORM)
     sampler: Literal["global", "per_worker"] = field(
         "global",
         "how the examples are cut",

@@ -174,6 +174,10 @@ def _lives(trace: Trace) -> dict[str, list[_Life]]:
             # a task that fails by an exception says so itself, and leaves all of its record
             cut = e.state != "done" and not (e.state == "failed" and not e.why)
             its[-1] = its[-1]._replace(end=e.at, state=e.state, cut=cut)
+    heard = {p.task: p.end for p in trace.all(Phase)}
+    for task, its in lives.items():
+        if its and not its[-1].state:  # told to leave when the run was stopped, or then killed
+            its[-1] = its[-1]._replace(end=heard.get(task, its[-1].start), cut=True)
     return lives
 
 
@@ -183,7 +187,7 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
     """
     found: Computed = defaultdict(list)
     going_on: dict[str, int] = {}  # task -> the step that it computes
-    last: dict[tuple[str, float], Key] = {}  # task and start of its life
+    last: dict[tuple[str, float], tuple[Key, int]] = {}  # task and start of its life
     phases = [p for p in trace.all(Phase) if p.what in ("read", "compute")]
     for p in sorted(phases, key=lambda p: p.start):
         if p.what == "read":
@@ -195,9 +199,10 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
             if going_on.get(p.task) == p.step:
                 found[key].pop()
             found[key].append(_Gradient(p.end, life))
-            going_on[p.task], last[p.task, life.start] = p.step, key
-    for key in last.values():
-        found[key][-1] = found[key][-1]._replace(last=True)
+            going_on[p.task] = p.step
+            last[p.task, life.start] = key, len(found[key]) - 1
+    for key, number in last.values():
+        found[key][number] = found[key][number]._replace(last=True)
     for place in places:
         for (task, step), times in place.named.items():
             cut = [life for life in lives[task] if life.cut]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from course_lib.__main__ import main
 from course_lib.cluster.agenda import Agenda
+from course_lib.commands import shared
 from course_lib.errors import SpecError
 from course_lib.faults import Fault
 from course_lib.fields import Link
@@ -176,7 +178,16 @@ def test_what_is_done_to_a_host() -> None:
     assert [order["task"] for order in agenda.orders(Fault.of("kill host:1"), 0.0)] == on_it
 
 
-# --- in a race ---
+# --- on the command line, and in a race ---
+
+
+def test_the_command_line_takes_faults_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = shared.fields({"faults": ["kill worker:1 at step 3"], "slow": ["worker:1=3"]})
+    assert typed == {"faults": ["kill worker:1 at step 3"], "slow": {"worker:1": 3.0}}
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "mirrored", "--framework", "torch", "--fault", "kil worker:1 at step 3"])
+    assert ended.value.code == 2
+    assert "faults='kil': did you mean 'kill'?" in capsys.readouterr().err
 
 
 def test_an_entrant_has_faults_of_its_own_and_goes_without_those_it_cannot_have() -> None:

@@ -96,6 +96,24 @@ def test_steps_done_again_after_a_restart_are_named_as_such() -> None:
     assert found == (14, 14, {}, 2, ())
 
 
+def test_the_last_gradient_before_a_restart_is_open_also_if_its_step_is_done_again() -> None:
+    life = [("starting", 0.0), ("restarting", 3.5), ("starting", 3.6), ("done", 99.0)]
+    found = of(
+        *(Lifecycle("worker:0", state, "", at) for state, at in life),
+        *step("worker:0", 0, 1.0),
+        *step("worker:0", 1, 2.0, applied=False),
+        *(e for n in range(3) for e in step("worker:0", n, 4.0 + n)),
+    )
+    assert found == (5, 4, {"unfinished": 1}, 1, ())
+
+
+def test_what_is_paused_when_the_run_is_stopped_leaves_no_record_of_its_last_update() -> None:
+    born = [Lifecycle(task, "starting", "", 0.0) for task in ("worker:0", "worker:1")]
+    events = [*step("worker:0", 0, 1.0), *step("worker:0", 1, 2.0), *step("worker:1", 0, 1.0)]
+    found = of(*born, *events, Phase("worker:1", 1, "read", 2.0, 2.1))
+    assert found == (3, 2, {"unfinished": 1}, 0, ())
+
+
 def test_late_gradients_are_dropped_and_a_piece_of_one_counts() -> None:
     workers = ("worker:0", "worker:1")
     events = [e for w in workers for e in step(w, 0, 1.0, applied=False)]
