@@ -1,9 +1,12 @@
 """Collectives that can never end, told from the beats of the ranks."""
 
+import random
 from collections.abc import Sequence
 
+import pytest
+
 from course_lib.cluster.calls import endless
-from course_lib.record.beats import Beat
+from course_lib.record.beats import KEPT, Beat
 
 ALL = 0b1111
 OUTSIDE = Beat(2, "", 1.0)
@@ -115,3 +118,59 @@ def test_groups_entered_in_another_order_wait_for_ever_and_so_does_who_waits_for
 def test_ranks_may_be_given_out_in_another_order_than_the_tasks() -> None:
     says = found([call(1, members=0b11)], [OUTSIDE, call(0, number=6), OUTSIDE], over=["worker:1"])
     assert [*says] == ["worker:1", "worker:0"]
+
+
+def played(seed: int) -> None:
+    """A random program that ends, on four ranks any of which may be as slow as it likes: at no
+    moment is one of its calls said to be endless.
+    """
+    rng, ranks = random.Random(seed), range(4)
+    every, pairs = tuple(ranks), [(a, b) for a in ranks for b in ranks if a != b]
+    kinds = ["all"] * 3 + ["from", "to"] + ["message"] * 2
+    program = [
+        (rng.choice(kinds), rng.choice([every, (0, 1), (1, 2, 3)]), *rng.choice(pairs))
+        for _ in range(40)
+    ]
+    made: list[list[Beat]] = [[] for _ in ranks]
+    now, at = [OUTSIDE for _ in ranks], [0 for _ in ranks]
+
+    def enter(me: int) -> Beat | None:
+        """The next call of a rank, as it would leave it; None if it is not part of it."""
+        kind, group, one, other = program[at[me]]
+        group = every if kind in ("from", "to") else (one, other) if kind == "message" else group
+        if me not in group:
+            return None
+        name = f"0:{one}>{other}:" if kind == "message" else str(group)
+        needed = {"from": {one}, "to": set(group) if me == one else set()}.get(kind, {*group})
+        number = 1 + sum(call.group == name for call in made[me])
+        bits = sum(1 << rank for rank in needed)
+        what = kind if kind != "message" else "send" if me == one else "recv"
+        return call(me, what, number, group=name, members=bits)
+
+    def may_leave(me: int) -> bool:
+        """Whether all that the call of a rank needs have come to it."""
+        mine = now[me]
+        return all(
+            any((c.group, c.number) == (mine.group, mine.number) for c in made[rank])
+            for rank in ranks
+            if mine.members >> rank & 1
+        )
+
+    while going := [rank for rank in ranks if at[rank] < len(program) or now[rank].number]:
+        me = rng.choice(going)
+        if now[me].number:
+            now[me] = OUTSIDE if may_leave(me) else now[me]
+        else:
+            begun = enter(me)
+            at[me] += 1
+            if begun:
+                made[me].append(begun)
+                now[me] = begun
+        kept = {f"worker:{rank}": made[rank][-KEPT:] for rank in ranks}
+        over = [f"worker:{rank}" for rank in ranks if rank not in going]
+        assert endless(dict(zip(kept, now, strict=True)), kept, over) == {}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_program_that_ends_is_never_said_to_be_endless_however_slow_its_ranks(seed: int) -> None:
+    played(seed)
