@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise KeyboardInterrupt
         sys.exit(code)
     except (SpecError, Unavailable, Damaged) as error:
-        _fail(error, 2)
+        _fail(" ".join(str(error).splitlines()), 2)
     except Stalled as stalled:
         if stalled.stopping:
             _fail(stalled, 1)

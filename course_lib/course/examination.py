@@ -2,7 +2,6 @@
 exceeds its bounds.
 """
 
-import inspect
 import pickle
 import signal
 import socket
@@ -59,18 +58,12 @@ class Ended(BaseException):
     """
 
 
-class Answer(BaseModel):
-    """What is known of an answer without calling it; `function`: its name, "" if it is none."""
-
-    function: str
-    parameters: list[str]
-    type: str
-
-
 class Found(BaseModel):
-    """The answers that cells have defined, by name, and what went wrong in which cell."""
+    """What cells have defined: of each answer the name that it has as a function, "" if it is none,
+    and that of its type; and what went wrong in which cell.
+    """
 
-    answers: dict[str, Answer]
+    answers: dict[str, tuple[str, str]]
     troubles: list[str]
 
 
@@ -128,12 +121,13 @@ class Examinee:
             if why := self._too_much():
                 raise Ended(f"{self.doing} {why}")
 
-    def stand_in(self, name: str, answer: Answer) -> Any:
+    def stand_in(self, name: str, found: Found) -> Any:
         """What the judge is given in place of the answer `name`: a function that has that one
         called by the examinee, or an object of a type with the same name.
         """
-        if not answer.function:
-            return None if answer.type == "NoneType" else rebuilt(["other", answer.type])
+        function, kind = found.answers[name]
+        if not function:
+            return None if kind == "NoneType" else rebuilt(["other", kind])
 
         def call(*given: Any, **named: Any) -> Any:
             # what the function computes is taken from what the judge may compute
@@ -153,10 +147,7 @@ class Examinee:
                 raise returned
             return returned
 
-        call.__name__ = answer.function
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(each, kind) for each in answer.parameters]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__name__ = function
         return call
 
     def usage(self) -> tuple[float, int, int]:
@@ -180,17 +171,21 @@ class Examinee:
     def _too_much(self) -> str:
         """What the examinee has too much of, in words; "" if nothing."""
         bounds, (computed, memory, processes) = self.bounds, self.usage()
-        if computed - self.computed > bounds.computing:
-            what, why = f"computed for more than {bounds.computing:g} seconds", ENDLESS
-        elif time.monotonic() - self.begun > bounds.patience:
-            what, why = f"was not done after {bounds.patience:g} seconds", "What does it wait for?"
-        elif memory > bounds.memory:
-            what, why = f"took more than {gigabytes(bounds.memory)} of memory", ENDLESS
-        elif processes > bounds.processes:
-            what, why = f"started more than {bounds.processes} processes", ENDLESS
-        else:
-            return ""
-        return f"{what}, and was stopped. {why}"
+        size, waits = gigabytes(bounds.memory), time.monotonic() - self.begun
+        for used, most, what, why in (
+            (
+                computed - self.computed,
+                bounds.computing,
+                "computed for more than {:g} seconds",
+                ENDLESS,
+            ),
+            (waits, bounds.patience, "was not done after {:g} seconds", "What does it wait for?"),
+            (memory, bounds.memory, f"took more than {size} of memory", ENDLESS),
+            (processes, bounds.processes, "started more than {} processes", ENDLESS),
+        ):
+            if used > most:
+                return f"{what.format(most)}, and was stopped. {why}"
+        return ""
 
     def _last_words(self) -> str:
         """Why an examinee that is gone failed: what it raised, else the last line of its log."""

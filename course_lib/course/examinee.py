@@ -3,7 +3,6 @@ judge in `grading.py`. The learner's code can change all that is here, so the ju
 from this process for the learner's answers, and for nothing else.
 """
 
-import inspect
 import os
 import pickle
 import resource
@@ -11,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +41,9 @@ def examine(folder: Path, door: Path) -> None:
             for order in orders:
                 if "cells" in order:
                     names, troubles = run_cells(order["cells"])
-                    asked = [name for name in order["names"] if name in names]
-                    answers = {name: _described(names[name]) for name in asked}
-                    said: dict[str, Any] = {"answers": answers, "troubles": troubles}
+                    asked = {name: names[name] for name in order["names"] if name in names}
+                    said: dict[str, Any] = {"troubles": troubles}
+                    said["answers"] = {name: _names(answer) for name, answer in asked.items()}
                 else:
                     said = _called(names[order["call"]], order["arguments"], order["seconds"])
                 judge.send(number=order["number"], **said)
@@ -89,13 +87,10 @@ def run_cells(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[st
     return shell.user_ns, troubles
 
 
-def _described(answer: Any) -> dict[str, Any]:
-    """What a judge may know of an answer without calling it."""
-    parameters: list[str] = []
-    with suppress(ValueError, TypeError):
-        parameters = list(inspect.signature(answer).parameters)
+def _names(answer: Any) -> tuple[str, str]:
+    """What a judge may know of an answer without calling it, see `Found`."""
     name = str(getattr(answer, "__name__", "the function")) if callable(answer) else ""
-    return {"function": name, "parameters": parameters, "type": type(answer).__name__}
+    return name, type(answer).__name__
 
 
 def _called(function: Any, arguments: str, seconds: float) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_verdicts_that_a_cell_writes_everywhere_are_none(tmp_path: Path) -> None
 
 PATCHED = """
 import sys
-import course_lib.collectives as c, course_lib.course as course, course_lib.course.answers as a
+import course_lib.course.answers as a, course_lib.course.grading
 import course_lib.collectives.verify, course_lib.reduction.measure
 def right(task, *_, **__):
     return a.Verdict(task, "passed", "well done")
@@ -84,7 +84,7 @@ for tasks in a.sets().values():
         object.__setattr__(task, "judge", right)
 a.Verdict.__bool__ = lambda self: True
 def my_ring(workers):
-    return c.reduce_to_one(workers)
+    return None
 my_tree = my_reduce_to_one = train = my_ring
 """
 
