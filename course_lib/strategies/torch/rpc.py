@@ -18,9 +18,12 @@ import torch
 from course_lib.cluster.task import Task, clock
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.messages import Peer, ready
+from course_lib.record import reading
+from course_lib.record.events import Lifecycle, from_lines
 
 PATIENCE = 60.0
 """Seconds that a worker waits for an answer."""
+LOOK = 0.5  # seconds between two looks for workers that were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -180,17 +183,19 @@ class Later(NamedTuple):
     answer: Callable[[], Any]
 
 
-def calls(task: Task) -> Iterator[tuple[int, Peer, Any]]:
+def calls(task: Task) -> Iterator[tuple[int, Peer | None, Any]]:
     """On a ps: worker, connection and call (function, what for, arguments), as they come; None for
     the call once the worker is gone. Never ends.
     """
     meeting, workers = _meeting(task), dict[Peer, int]()
+    missing = set(range(task.spec.workers))  # those that have not come yet
     while True:
-        for each in ready([*meeting.doors, *workers]):
+        for each in ready([*meeting.doors, *workers], LOOK if missing else None):
             if each in meeting.doors:
                 if (caller := meeting.answer(each)) is not None:
                     worker, sock = caller
                     workers[Peer(f"worker:{worker}", sock)] = worker
+                    missing.discard(worker)
                 continue
             try:
                 call = receive(each)
@@ -200,6 +205,18 @@ def calls(task: Task) -> Iterator[tuple[int, Peer, Any]]:
                 continue
             if call is not None:
                 yield workers[each], each, call
+        for worker in missing & _lost(task) if missing else ():
+            missing.discard(worker)
+            yield worker, None, None
+
+
+def _lost(task: Task) -> set[int]:
+    """The workers that the run goes on without, as the supervisor has noted: one that has never
+    come leaves no connection that could close.
+    """
+    events, _ = from_lines(reading.lines(task.files.lifecycle))
+    lost = (e.task for e in events if isinstance(e, Lifecycle) and e.state == "lost")
+    return {int(name.partition(":")[2]) for name in lost if name.startswith("worker:")}
 
 
 @on_ps

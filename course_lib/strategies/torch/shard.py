@@ -173,7 +173,7 @@ def serve(
     """
     shard = Shard(task, counted or task.spec.workers)
     for worker, peer, call in calls(task):
-        if call is None:
+        if call is None or peer is None:
             shard.lose(worker)
         else:
             function, what, arguments = call
