@@ -25,11 +25,11 @@ import pytest
 
 from course_lib import hardware, start
 from course_lib.collectives import build
-from course_lib.errors import SpecError, TaskFailed, Unavailable
+from course_lib.errors import SpecError, Stalled, TaskFailed, Unavailable
 from course_lib.fields import Link
 from course_lib.network.layout import reserve_ports
 from course_lib.record import measures
-from course_lib.record.events import Lifecycle, Message
+from course_lib.record.events import Lifecycle, Message, Phase
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
 from tests.helpers import until
@@ -324,6 +324,20 @@ def test_nothing_reaches_a_host_that_is_cut_off_until_it_is_healed() -> None:
     (run.run_dir / "enough").touch()
     run.wait(60)
     assert [e.state for e in run.trace.all(Lifecycle, "host:1")] == ["cut", "healed"]
+
+
+def test_a_host_that_is_cut_off_is_named_when_all_wait_for_it() -> None:
+    fields: dict[str, Any] = {"workers": 2, "hosts": 2, "steps": 1_000_000}
+    with start("multi_worker_mirrored", framework="torch", **fields) as run:
+        until(lambda: run.trace.all(Phase, "worker:0", step=20), "some steps")
+        run.partition(1)
+        says = r"worker:1 is on host:1, which is cut off \(run\.heal\(1\) joins it again\)"
+        with pytest.raises(Stalled, match=says) as caught:
+            run.wait(60)
+        assert caught.value.standing and caught.value.waiting_for["worker:0"].startswith("waits")
+        run.heal(1)
+        done = max(p.step for p in run.trace.all(Phase))
+        until(lambda: run.trace.all(Phase, "worker:0", step=done + 5), "steps after the cut")
 
 
 def test_orders_that_need_a_network_are_refused_where_there_is_none(
