@@ -2,10 +2,12 @@
 them, and nothing left afterwards.
 """
 
+import contextlib
 import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -570,14 +572,25 @@ def test_the_run_directory_is_the_record(tmp_path: Path) -> None:
         start(lambda: 1, run_dir=tmp_path / "mine")
 
 
+def sockets() -> list[tuple[str, str, str]]:
+    """Family, own name and name of the peer of all sockets of this process."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(link.name))) as each:
+                    names = each.getsockname(), each.getpeername()
+                    found.append((each.family.name, *map(str, names)))
+    return found
+
+
 def test_orders_go_through_sockets_without_an_address() -> None:
-    run = start(lambda: time.sleep(60), workers=2).wait_running(30)
-    tasks = [psutil.Process(e.pid) for e in run.trace.all(Lifecycle, state="starting")]
-    everyone = {process for task in tasks for process in (task, *task.parents()[:2])}
-    ours = [c for process in everyone for c in process.net_connections("unix")]
-    run.stop()
-    assert len(ours) >= 4  # each task's, and the other ends of these
-    assert {c.laddr for c in ours} == {""}
+    run = start(lambda: (sockets(), time.sleep(1))[0], workers=2).wait_running(30)
+    assert run._channel
+    ours = run._channel.sock
+    assert (ours.family, ours.getsockname(), ours.getpeername()) == (socket.AF_UNIX, "", "")
+    for theirs in run.wait(30).values.values():
+        assert theirs and set(theirs) == {("AF_UNIX", "", "")}
 
 
 def test_a_run_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
