@@ -19,9 +19,9 @@ import psutil
 
 from tests.conftest import gone_within, processes_of
 
-# All that a kernel may leave behind: a run of a framework, one of a learner's function that has
-# children of its own, of which one has left its session and its parent, one whose task is frozen,
-# one that restarts again and again, and a race.
+# All that a kernel may leave behind: a run of a framework that saves often, one of a learner's
+# function that has children of its own, of which one has left its session and its parent, one whose
+# task is frozen, one that restarts again and again, and a race.
 KERNEL = """
 import os, subprocess, sys, time
 from course_lib import race, start
@@ -44,7 +44,7 @@ def unlucky(task):
     time.sleep(600)
 
 fields = {"framework": sys.argv[1], "workers": 2, "steps": 100000}
-first = start("multi_worker_mirrored", **fields)
+first = start("multi_worker_mirrored", checkpoint_every=20, **fields)
 second = start(stubborn, workers=2)
 third = start(unlucky, workers=2, max_restarts=100)
 second.wait_running(60)
