@@ -58,10 +58,14 @@ time.sleep(600)
 """
 
 
-def kill(framework: str, home: Path, seconds: float | None = None) -> tuple[int, list[str]]:
-    """Start a kernel process with two runs and SIGKILL it after `seconds`, or once both runs run
-    (None). Returns how many processes there were then, and what is left a second later: processes
-    (and with them sockets and namespaces, which have no names), temporary files, shared memory.
+def kill(
+    framework: str, home: Path, seconds: float | None = None, stop: bool = False
+) -> tuple[int, list[str]]:
+    """Start a kernel process with runs and SIGKILL it after `seconds`, or once they run (None).
+    `stop`: all its processes are stopped (SIGSTOP) before.
+
+    Returns how many processes there were then, and what is left a second later: processes (and with
+    them sockets and namespaces, which have no names), temporary files, shared memory.
     """
     home.mkdir(exist_ok=True)
     before = set(shared_memory())
@@ -79,7 +83,10 @@ def kill(framework: str, home: Path, seconds: float | None = None) -> tuple[int,
             running.exists() if seconds is None else time.monotonic() - begun >= seconds
         ):
             time.sleep(0.01)
-        there = len(processes_of(str(home)))
+        there = len(found := processes_of(str(home)))
+        for process in found if stop else ():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
         kernel.send_signal(signal.SIGKILL)
         if kernel.wait() != -signal.SIGKILL:  # it must have gone on until it was killed
             log.seek(0)

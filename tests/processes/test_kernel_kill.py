@@ -29,6 +29,10 @@ def test_killed_at_full_speed(framework: str, home: Path) -> None:
     assert left == []
 
 
+def test_killed_while_all_its_processes_are_stopped(home: Path) -> None:
+    assert kill("torch", home, stop=True)[1] == []
+
+
 def test_killed_at_random_moments(home: Path) -> None:
     assert survivors(8, home) == []
 
