@@ -10,20 +10,15 @@ from course_lib.cluster import pipes, process
 from course_lib.cluster.roster import Attempt
 from course_lib.record.rundir import RunDir
 
-StartTask = Callable[[RunDir, str, Attempt, socket.socket, int, list[int]], int]
-"""Start the process of a task and return its pid: (run directory, task, its attempt, its socket,
-reading end of its lifeline, descriptors it must not keep).
+Birth = tuple[RunDir, str, Attempt, socket.socket]
+"""What `process.main` is given: run directory, task, its attempt, its socket."""
+StartTask = Callable[[Birth, int, list[int]], int]
+"""Start the process of a task and return its pid. Besides what it is given: the reading end of its
+lifeline, and descriptors that it must not keep.
 """
 
 
-def fork(
-    files: RunDir,
-    name: str,
-    attempt: Attempt,
-    sock: socket.socket,
-    holder: int,
-    private: list[int],
-) -> int:
+def fork(birth: Birth, holder: int, private: list[int]) -> int:
     """Start a task as a copy of this process, which has the framework loaded already."""
     pid = os.fork()
     if pid:
@@ -34,22 +29,16 @@ def fork(
         for fd in private:
             os.close(fd)
         pipes.hold(holder)
-        process.main(files, name, attempt, sock)
+        process.main(*birth)
     finally:
         os._exit(70)
 
 
-def spawn(
-    files: RunDir,
-    name: str,
-    attempt: Attempt,
-    sock: socket.socket,
-    holder: int,
-    private: list[int],
-) -> int:
+def spawn(birth: Birth, holder: int, private: list[int]) -> int:
     """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same
     everywhere.
     """
+    files, name, attempt, sock = birth
     for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
     arguments = [holder, files.path, name, *attempt, sock.fileno()]

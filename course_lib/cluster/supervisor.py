@@ -150,9 +150,8 @@ class Supervisor:
             channels = (self.kernel, ours, *self.channels.values())
             private = [self._lifeline, *(c.fileno() for c in channels), *self.wiring.descriptors]
             with self.wiring.inside(name), theirs:
-                self.pids[name] = self.start_task(
-                    self.files, name, self.roster.attempt, theirs, self._holder, private
-                )
+                birth = self.files, name, self.roster.attempt, theirs
+                self.pids[name] = self.start_task(birth, self._holder, private)
             self.roster.started(name)
             self.channels[name] = ours
             self.selector.register(ours, selectors.EVENT_READ, partial(self._hear_task, name))
