@@ -9,6 +9,7 @@ import os
 import pkgutil
 import socket
 import sys
+from collections import Counter
 from typing import Any
 
 from course_lib.cluster.task import Task
@@ -72,8 +73,11 @@ def prepare(task: Task) -> None:
     """
     os.environ.update(dict.fromkeys(_INTERFACE, task.interface))
     if task.spec.framework == "tensorflow":
+        # after a restart with fewer workers, some of these addresses are not used any more
+        jobs = Counter(name.partition(":")[0] for name in task.spec.tasks)
+        cluster = {job: where[: jobs[job]] for job, where in task.addresses.items()}
         os.environ["TF_CONFIG"] = json.dumps(
-            {"cluster": task.addresses, "task": {"type": task.job, "index": task.index}}
+            {"cluster": cluster, "task": {"type": task.job, "index": task.index}}
         )
         if task.files.facts.network == "loopback":
             os.environ["TF_GRPC_REUSE_PORT"] = "1"  # beside the sockets of `shut_out`
