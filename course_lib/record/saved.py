@@ -87,6 +87,8 @@ def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
     life = trace.all(Lifecycle)
     # what came before a restart, or was done without, did not end the run
     settled = {e.task: e.at for e in life if e.state in ("starting", "lost")}
+    # who was told to leave
+    left = {e.task: e for e in life if e.state == "left" and e.at >= settled.get(e.task, 0.0)}
     found = []
     for e in run.errors():
         if (at := e.at - run.facts.origin) >= settled.get(e.task, 0.0):
@@ -95,9 +97,12 @@ def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
         ended = death.state in ("failed", "killed") and death.why
         if ended and death.at >= settled.get(death.task, 0.0):
             steps = [phase.step for phase in trace.all(Phase, death.task)]
-            planned = Fault.of(death.fault).step if death.fault else None
+            fault, why = death.fault, death.why
+            if told := left.get(death.task):
+                fault, why = told.fault, f"{why}, {told.why}"
+            planned = Fault.of(fault).step if fault else None
             step = steps[-1] if steps and planned is None else planned
-            found.append((False, death.at - _NOTICE, death.task, step, death.why, ""))
+            found.append((False, death.at - _NOTICE, death.task, step, why, ""))
     nobody = (True, 0.0, "a task", None, "it left no word of why", "")
     _, _, task, step, reason, traceback = min(found, key=lambda f: f[:2], default=nobody)
     return TaskFailed(task, step, reason, traceback, run.log_tail(task))

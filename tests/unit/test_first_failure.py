@@ -63,6 +63,20 @@ def test_where_all_only_lost_a_peer_the_first_of_them_is_named(tmp_path: Path) -
     assert blamed(run_of(tmp_path, error("worker:1", 2.0), error("worker:0", 2.3))) == "worker:1"
 
 
+def test_a_task_that_was_told_to_leave_failed_as_planned_in_the_step_of_the_plan(
+    tmp_path: Path,
+) -> None:
+    plan = "exit worker:1 at step 40"
+    run = run_of(
+        tmp_path,
+        Lifecycle("worker:1", "left", f"as planned ({plan})", 2.0, fault=plan),
+        Lifecycle("worker:1", "failed", "its process ended with exit code 0", 2.1),
+    )
+    failure = first_failure(run, run.trace)
+    assert failure.step == 40
+    assert failure.reason == f"its process ended with exit code 0, as planned ({plan})"
+
+
 def test_what_came_before_a_restart_did_not_end_the_run(tmp_path: Path) -> None:
     again = [Lifecycle(f"worker:{i}", "starting", "", 2.2, attempt=1) for i in range(3)]
     run = run_of(
