@@ -62,7 +62,7 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
         except (OSError, Unavailable) as error:
             refused = no_room(files.path, error) if isinstance(error, OSError) else error
             channel.post(unavailable=refused.parts)
-        except Exception:
+        except Exception:  # the kernel reads it in the log: "the supervisor process is gone"
             traceback.print_exc()
             os._exit(1)
     channel.settle()

@@ -93,5 +93,5 @@ def ready(peers: Iterable[Peer | socket.socket], seconds: float | None = None) -
     events = poll.poll(None if seconds is None else max(0, int(seconds * 1000)))
     for fd, event in events:
         if event & select.POLLOUT:
-            known[fd].push()  # type: ignore[union-attr]
+            known[fd].push()  # type: ignore[union-attr]  # only peers send
     return [known[fd] for fd, event in events if event & ~select.POLLOUT]
