@@ -84,7 +84,9 @@ def test_it_is_the_same_over_tcp_between_hosts() -> None:
 
 
 def test_what_the_lost_worker_had_taken_is_given_to_another() -> None:
-    run = killed("parameter_server", "worker:1")
+    # killed as it begins a step: it has taken a piece by then, and has not pushed it
+    with start("parameter_server", faults=["kill worker:1 at step 12"], **FIELDS) as run:
+        run.wait(60)
     assert Counter(u.step for u in updates(run.trace)) == dict.fromkeys(range(STEPS), WORKERS)
     (given,) = run.result["taken_over"]
     assert (given["from"], given["to"] != "worker:1") == ("worker:1", True)
