@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
+from course_lib.spec import RunSpec
+from course_lib.workloads import Workload, order
 
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 """The tolerance for float32 sums in another order. One device adds the same numbers as several
@@ -52,6 +54,21 @@ JSON = st.recursive(
     max_leaves=8,
 )
 """Anything that JSON can hold."""
+
+
+def examples_of(
+    workload: Workload,
+    step: int,
+    seed: int,
+    batch: int,
+    share: int = 0,
+    of: int = 1,
+    sampler: str = "global",
+) -> np.ndarray:
+    """Indices of the training examples in a share of a step's global batch."""
+    spec = RunSpec(seed=seed, sampler=sampler)
+    pieces = order.pieces(spec, workload.train, step, share, of, batch)
+    return np.concatenate([indices for _, indices in pieces])
 
 
 def until(

@@ -26,7 +26,7 @@ from course_lib.network.wires import PAYLOAD
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out
-from course_lib.spec import MAX_WORKERS
+from course_lib.settings import MAX_WORKERS
 
 REPEATS = 20
 _FEW = 5  # timings of each calibration job before the jobs over links, and as many after them

@@ -14,7 +14,7 @@ from course_lib.cluster.task import Task, clock
 from course_lib.collectives import Schedule, recursive_doubling
 from course_lib.exchange import Communicator
 from course_lib.record.events import Message
-from course_lib.spec import MAX_WORKERS
+from course_lib.settings import MAX_WORKERS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from course_lib.hardware import Machine, Reason
-from course_lib.spec import MAX_WORKERS, RunSpec
+from course_lib.settings import MAX_WORKERS
+from course_lib.spec import RunSpec
 from course_lib.strategies.memory import Formula, Held, data_parallel
 from course_lib.workloads.workload import Sketch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import math
@@ -295,61 +294,6 @@ class Workload:
         name = f"course_lib.strategies.{files.spec.framework}.trained:model"
         return pkgutil.resolve_name(name)(self, files.spec.seed, values)
 
-    # --- which examples a step trains on ---
-
-    def batch(
-        self,
-        step: int,
-        seed: int,
-        global_batch: int,
-        share: int = 0,
-        of: int = 1,
-        sampler: str = "global",
-    ) -> np.ndarray:
-        """Indices into the training data, shape (examples,): the `share`-th of `of` equal slices of
-        a step's global batch. `of` must divide `global_batch`.
-
-        It depends on nothing but its arguments, so every worker finds its own share.
-
-        `sampler`: with `global`, all examples in shuffled order, then all again in another order,
-        and so on, cut into batches of equal size; so N workers read what one device reads. With
-        `per_worker`, the examples are dealt out to the workers once, as files on the disks of
-        machines would be, and each worker shuffles its own part anew in each epoch, by the seed and
-        the number of the epoch.
-
-        Parts that are uneven are padded by repeating, as PyTorch's DistributedSampler does, so that
-        all workers are in the same epoch at every step: up to `of` - 1 examples are read twice in
-        an epoch, others in the next one. (DistributedSampler itself deals all examples out anew in
-        each epoch, after `set_epoch`; without it each epoch has the same order.)
-        """
-        pieces = self.pieces(step, seed, global_batch, share, of, sampler)
-        return np.concatenate([indices for _, indices in pieces])
-
-    def pieces(
-        self,
-        step: int,
-        seed: int,
-        global_batch: int,
-        share: int,
-        of: int,
-        sampler: str,
-        ahead: int = 0,
-    ) -> list[tuple[int, np.ndarray]]:
-        """A `batch` as pairs of an epoch and its examples: two of them where the next epoch begins
-        in the middle. `ahead`: so many examples were read beyond those of the steps before.
-        """
-        count, examples = global_batch // of, len(self.train)
-        parts, part, first = 1, 0, ahead + step * global_batch + share * count
-        if sampler == "per_worker":
-            parts, part, first = of, share, step * count
-        end, found = first + count, list[tuple[int, np.ndarray]]()
-        while first < end:
-            epoch, start = divmod(first, math.ceil(examples / parts))
-            order = _orders(examples, seed, epoch, parts)[part]
-            found.append((epoch, order[start : start + end - first]))
-            first += len(found[-1][1])
-        return found
-
     # --- of our own workloads, whose models are described by layers ---
 
     @property
@@ -416,20 +360,3 @@ def digest(weights: Sequence[np.ndarray]) -> str:
     for weight in weights:
         fingerprint.update(np.ascontiguousarray(weight, np.float32).data)
     return fingerprint.hexdigest()[:16]
-
-
-@functools.lru_cache(maxsize=8)
-def _orders(examples: int, seed: int, epoch: int, parts: int) -> np.ndarray:
-    """The order of the examples of each part in an epoch, shape (parts, examples of a part), not to
-    be changed: it is kept. Shorter parts are padded with their own first examples.
-    """
-    if parts == 1:
-        orders = np.random.default_rng([1, seed, epoch]).permutation(examples)[None]
-    else:
-        dealt = np.random.default_rng([2, seed]).permutation(examples)
-        orders = np.empty((parts, math.ceil(examples / parts)), np.int64)
-        for k, order in enumerate(orders):
-            own = np.random.default_rng([3, seed, epoch, k]).permutation(dealt[k::parts])
-            order[:] = np.resize(own, len(order))
-    orders.setflags(write=False)
-    return orders

@@ -22,6 +22,7 @@ from course_lib.network.layout import LOOPBACK, reserve_ports
 from course_lib.record.events import Metric
 from tests import own_models
 from tests.benchmarks import clusters
+from tests.helpers import examples_of
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
@@ -140,7 +141,7 @@ def describe(framework: str, steps: int, folder: Path, cluster: Cluster) -> None
     spec = RunSpec(strategy="custom", framework=framework, steps=steps, **cluster.fields)
     workload = workloads.load(spec)
     order = [
-        [workload.batch(n, spec.seed, spec.batch, share, spec.shares) for n in range(steps)]
+        [examples_of(workload, n, spec.seed, spec.batch, share, spec.shares) for n in range(steps)]
         for share in range(spec.shares)
     ]
     given = workload.initial_weights(spec.seed) if workload.layers else []

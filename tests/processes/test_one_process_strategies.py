@@ -23,7 +23,7 @@ from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies.catalog import spec_for
 from course_lib.strategies.facts.one_machine import CENTRAL_STORAGE, MIRRORED, ONE_DEVICE, TPU
 from course_lib.strategies.strategy import Standing
-from tests.helpers import SUM_ORDER
+from tests.helpers import SUM_ORDER, examples_of
 
 STEPS, BATCH = 30, 48
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"
@@ -189,7 +189,7 @@ def test_hierarchical_copy_between_an_odd_number_of_devices_loses_a_gradient() -
         ran("one_device"),
     )
     workload = workloads.load(RunSpec())
-    shares = [workload.batch(0, 0, BATCH, k, 3) for k in range(3)]
+    shares = [examples_of(workload, 0, 0, BATCH, k, 3) for k in range(3)]
     losses = [softmax_cross_entropy(workload, share) for share in shares]
     assert whole.losses[0] == pytest.approx(sum(losses) / 3, rel=1e-4)
     # the loss goes the way of the gradients

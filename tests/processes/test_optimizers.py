@@ -11,7 +11,7 @@ import pytest
 from course_lib import Run, RunSpec, start, workloads
 from course_lib.strategies import catalog
 from course_lib.strategies.optimizers import STATE, Optimizer
-from tests.helpers import losses
+from tests.helpers import examples_of, losses
 
 STEPS = 20
 BATCH = 48
@@ -101,7 +101,7 @@ def test_clipping_is_by_the_norm_over_all_parameters(framework: str) -> None:
     found: list[float] = []
     weights = [weight.astype(np.float64) for weight in workload.initial_weights(spec.seed)]
     for step in range(STEPS):
-        x, y = workload.train.take(workload.batch(step, spec.seed, BATCH))
+        x, y = workload.train.take(examples_of(workload, step, spec.seed, BATCH))
         loss, mean = loss_and_gradients(weights, x.astype(np.float64), y)
         found.append(loss)
         norms.append(np.sqrt(sum((each**2).sum() for each in mean)))

@@ -13,6 +13,7 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Read
 from course_lib.record.measures import coverage
 from course_lib.strategies import catalog
+from tests.helpers import examples_of
 
 EXAMPLES = 1437
 STEPS = 24  # of 128: two epochs and a little
@@ -63,7 +64,7 @@ def test_the_replicas_of_a_machine_learn_alike_in_both_frameworks() -> None:
         losses.append([m.value for m in run.trace.all(Metric, "worker:0", name="loss")])
         reads = sorted(run.trace.all(Read, step=0), key=lambda e: e.task)
         workload = catalog.workloads.load(run.spec)
-        parts = [workload.batch(0, 0, 128, k, 2, "per_worker").tolist() for k in range(2)]
+        parts = [examples_of(workload, 0, 0, 128, k, 2, "per_worker").tolist() for k in range(2)]
         assert [i for e in reads for i in e.examples] == parts[0] + parts[1]
     np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-4)
     assert losses[0][-1] < losses[0][0]

@@ -17,7 +17,8 @@ from course_lib.record.rundir import Plan, RunDir
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.precision import LossScale
-from course_lib.workloads import load
+from course_lib.workloads import load, order
+from tests.helpers import examples_of
 
 NUMBERS = {"samples": 5120, "updates": 40}
 
@@ -254,15 +255,15 @@ def test_the_scale_of_float16_goes_on_where_it_was() -> None:
 
 def test_smaller_batches_after_larger_ones_skip_no_example_and_repeat_none() -> None:
     workload = load(RunSpec())
-    before = [workload.batch(step, 0, 128) for step in range(5)]
+    before = [examples_of(workload, step, 0, 128) for step in range(5)]
     ahead = 5 * 128 - 5 * 96  # from here on with three workers of four
     pieces = [
         piece
         for step in range(5, 15)
         for share in range(3)
-        for piece in workload.pieces(step, 0, 96, share, 3, "global", ahead)
+        for piece in order.pieces(RunSpec(), workload.train, step, share, 3, 96, ahead)
     ]
-    whole = np.concatenate([workload.batch(step, 0, 128) for step in range(20)])
+    whole = np.concatenate([examples_of(workload, step, 0, 128) for step in range(20)])
     read = np.concatenate([*before, *(indices for _, indices in pieces)])
     assert np.array_equal(read, whole[: 640 + 960])  # the order that larger batches would have had
 

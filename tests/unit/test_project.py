@@ -18,7 +18,7 @@ LIB = ROOT / "course_lib"
 ORDER = [
     {"errors", "lazy", "text"},
     {"fields", "jitter"},
-    {"spec", "faults"},
+    {"settings", "spec", "faults"},
     {"record", "signature"},
     {"workloads", "collectives", "network", "hardware"},
     {"exchange"},

@@ -48,7 +48,7 @@ from course_lib.reduction.measure import (
     parameters,
 )
 from course_lib.reduction.role import known, known_sum
-from course_lib.spec import MAX_WORKERS
+from course_lib.settings import MAX_WORKERS
 
 MIB = 1 << 20
 FIELDS = [

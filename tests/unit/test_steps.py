@@ -18,6 +18,7 @@ from course_lib.record.measures import coverage
 from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace
 from course_lib.strategies.steps import TrainingStep
+from tests.helpers import examples_of
 
 
 class Toy(TrainingStep):
@@ -272,7 +273,7 @@ def test_a_step_with_smaller_batches_goes_on_with_the_next_example(tmp_path: Pat
     assert step.begin()
     step.read()
     (read,) = (event for event in events if isinstance(event, Read))
-    whole = step.workload.batch(0, 0, 128)
+    whole = examples_of(step.workload, 0, 0, 128)
     assert read.examples == whole[64:96].tolist()
     step.done(1.0)
     assert {event.samples for event in events if isinstance(event, Metric)} == {96}

@@ -10,6 +10,7 @@ from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
 from course_lib.workloads.layers import Conv, Dense, Flatten, glorot, shapes
 from course_lib.workloads.workload import digest
+from tests.helpers import examples_of
 
 DIGITS = workloads.load(RunSpec())
 
@@ -63,14 +64,16 @@ def test_shares_of_the_workers_make_up_the_global_batch(
     step: int, seed: int, share: int, workers: int
 ) -> None:
     batch = share * workers
-    shares = [DIGITS.batch(step, seed, batch, worker, workers) for worker in range(workers)]
+    shares = [examples_of(DIGITS, step, seed, batch, worker, workers) for worker in range(workers)]
     assert [len(s) for s in shares] == [share] * workers
-    assert np.array_equal(np.concatenate(shares), DIGITS.batch(step, seed, batch))
+    assert np.array_equal(np.concatenate(shares), examples_of(DIGITS, step, seed, batch))
 
 
 @pytest.mark.parametrize("batch", [1, 128, 1437, 4096])
 def test_every_epoch_shows_every_example_once_in_an_order_of_its_own(batch: int) -> None:
-    seen = np.concatenate([DIGITS.batch(step, 3, batch) for step in range(3 * 1437 // batch + 1)])
+    seen = np.concatenate(
+        [examples_of(DIGITS, step, 3, batch) for step in range(3 * 1437 // batch + 1)]
+    )
     first, second, third = seen[:1437], seen[1437:2874], seen[2874:4311]
     for epoch in (first, second, third):
         assert np.array_equal(np.sort(epoch), np.arange(1437))
@@ -83,7 +86,9 @@ def test_each_worker_shuffles_its_own_part_in_every_epoch(workers: int) -> None:
     length, batch = -(-1437 // workers), 50 * workers
     parts = []
     for worker in range(workers):
-        shares = [DIGITS.batch(n, 3, batch, worker, workers, "per_worker") for n in range(60)]
+        shares = [
+            examples_of(DIGITS, n, 3, batch, worker, workers, "per_worker") for n in range(60)
+        ]
         seen = np.concatenate(shares)
         first, second = seen[:length], seen[length : 2 * length]
         parts.append(set(first.tolist()))
@@ -94,8 +99,8 @@ def test_each_worker_shuffles_its_own_part_in_every_epoch(workers: int) -> None:
 
 
 def test_the_order_depends_on_the_seed_alone() -> None:
-    assert np.array_equal(DIGITS.batch(7, 1, 64), DIGITS.batch(7, 1, 64))
-    assert not np.array_equal(DIGITS.batch(7, 1, 64), DIGITS.batch(7, 2, 64))
+    assert np.array_equal(examples_of(DIGITS, 7, 1, 64), examples_of(DIGITS, 7, 1, 64))
+    assert not np.array_equal(examples_of(DIGITS, 7, 1, 64), examples_of(DIGITS, 7, 2, 64))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from course_lib.record.events import Dropped, Metric, Phase, Read, Update
 from course_lib.spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.precision import LossScale
-from course_lib.strategies.steps import due, outcome, pieces_of
+from course_lib.strategies.steps import due, outcome
 from course_lib.strategies.tensorflow.checkpoints import save_shards
 from course_lib.strategies.tensorflow.memory import count_cluster
 from course_lib.strategies.tensorflow.server import PATIENCE, POLL, Model, Speed, over
@@ -41,6 +41,7 @@ from course_lib.strategies.tensorflow.steps import (
     outputs_of,
     weights_of,
 )
+from course_lib.workloads import order
 from course_lib.workloads.workload import Outputs
 
 PHASES = ("read", "compute", "reduce")
@@ -138,7 +139,7 @@ def _record_examples(task: Task, workload: workloads.Workload, share: ShareDone)
     if spec.record_examples:
         if spec.sampler == "per_worker":
             which = int(share.worker.removeprefix("worker:"))
-        for epoch, read in pieces_of(spec, workload, share.step, which, spec.workers, spec.batch):
+        for epoch, read in order.pieces(spec, workload.train, share.step, which, spec.workers):
             event = Read(share.worker, share.step, epoch, read.tolist(), share.times[1])
             task.recorder.add(event)
 
@@ -170,7 +171,7 @@ def work_of(spec: RunSpec, workload: workloads.Workload, step: int, share: int) 
     """
     drawn = [draws(spec.seed, f"worker:{k}", step) for k in range(spec.workers)]
     shares = range(spec.workers) if spec.sampler == "per_worker" else [share]
-    pieces = (pieces_of(spec, workload, step, k, spec.workers, spec.batch) for k in shares)
+    pieces = (order.pieces(spec, workload.train, step, k, spec.workers) for k in shares)
     indices = (each for piece in pieces for _, each in piece)
     return np.concatenate([[step, share], np.ravel(drawn), *indices])
 

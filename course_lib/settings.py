@@ -1,0 +1,202 @@
+"""The settings that decide a run: the fields of `RunSpec`, with a title and what each allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
+
+from course_lib.faults import FORM, Fault, several
+from course_lib.fields import STRICT, AnyLink, AnyPath, field, flag, number, whole
+from course_lib.jitter import FORMS
+
+MAX_WORKERS = 256
+MAX_REPLICAS = 64
+MAX_BATCH = 4096
+NATIVE = "native"
+CrossDeviceOps = Literal["hierarchical_copy", "reduction_to_one_device", "nccl"]
+Count = Annotated[int, Field(strict=True)]
+Planned = Annotated[
+    Fault, PlainValidator(Fault.of), PlainSerializer(str), WithJsonSchema({"type": "string"})
+]
+
+
+def _name_of(workload: object) -> object:
+    """A learner's own `Workload` is known by its name."""
+    return getattr(workload, "name", workload)
+
+
+def _by_task(jitter: object) -> object:
+    """Jitter of single tasks may be written `worker:1=exponential:20ms,worker:2=lognormal:0.5`."""
+    if not (isinstance(jitter, str) and "=" in jitter):
+        return jitter
+    pairs = (item.partition("=") for item in jitter.split(","))
+    return {task.strip(): text.strip() for task, _, text in pairs}
+
+
+class Settings(BaseModel):
+    """The fields of a `RunSpec`, which says what they mean together."""
+
+    model_config = STRICT
+
+    strategy: str = field(
+        "multi_worker_mirrored", "the strategy", "the name of a strategy, see `lockstep strategies`"
+    )
+    framework: Literal["tensorflow", "torch", "python"] = field(
+        "tensorflow",
+        "the framework, tensorflow where the strategy has it",
+        "tensorflow, torch, or python for functions of your own that need neither",
+    )
+    workers: Count = whole(4, 1, MAX_WORKERS, "workers, as many as the strategy usually has")
+    replicas: Count = whole(
+        1, 1, MAX_REPLICAS, "devices of each worker, logical ones where there are no GPUs"
+    )
+    ps: Count = whole(0, 0, 32, "parameter servers, 1 where the strategy has any")
+    chief: bool = flag(False, "a chief, which coordinates and does not compute")
+    all_reduce: str = field(
+        NATIVE,
+        "how gradients are summed",
+        f"{NATIVE} for the framework's own, or an algorithm of ours, "
+        "see `lockstep allreduce --all`",
+    )
+    cross_device_ops: CrossDeviceOps | None = field(
+        None,
+        "how the replicas of one process reduce",
+        "hierarchical_copy, reduction_to_one_device or nccl",
+    )
+    overlap: bool = flag(True, "exchanges hide behind computing")
+    bucket_mb: float | None = number(
+        None,
+        10_000,
+        "the size of the buckets in which gradients are exchanged; if not given, the framework's "
+        "own",
+        "MiB of gradients",
+    )
+    staleness_bound: Count = whole(
+        2, 0, 1000, "steps by which a worker may be ahead of the slowest when it begins one"
+    )
+    backups: Count = whole(1, 0, MAX_WORKERS, "workers that are not waited for in a step")
+    microbatches: Count = whole(4, 1, 256, "parts of a batch that follow each other in a pipeline")
+    pipeline: Literal["gpipe", "1f1b"] = field(
+        "1f1b", "the order of work in a pipeline", "gpipe or 1f1b"
+    )
+    emulate: bool = flag(False, "emulate a device that is not there (tpu)")
+    hosts: Count = field(
+        1,
+        "hosts that the workers are spread over",
+        "a whole number from 1 to the number of workers",
+        ge=1,
+        le=MAX_WORKERS,
+    )
+    placement: dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_WORKERS)]] = field(
+        {},
+        "the host of a task, where it is not the usual one",
+        f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1; "
+        'in Python {"worker:1": 1}',
+    )
+    link: AnyLink | None = field(None, "the link of each host", "a Link(mbit=200, delay_ms=0.5)")
+    links: dict[Annotated[int, Field(ge=0)], AnyLink] = field(
+        {},
+        "another link for one host",
+        "host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
+    )
+    workload: Annotated[str, BeforeValidator(_name_of)] = field(
+        "digits",
+        "what is learned",
+        "the name of a workload, a Workload(...) of your own, or file.py:name for one in a file",
+    )
+    parameters: Count = whole(1_000_000, 1_000, 50_000_000, "the size of the 'wide' model")
+    layers: Count = whole(2, 1, 12, "blocks of 'tiny_gpt'")
+    heads: Count = whole(4, 1, 16, "heads of attention in each block of 'tiny_gpt'")
+    width: Count = whole(64, 16, 384, "numbers that stand for a character in 'tiny_gpt'")
+    context: Count = whole(32, 8, 256, "characters that 'tiny_gpt' sees at a time")
+    global_batch: Count | None = whole(
+        None, 1, MAX_BATCH, "examples in a step over all workers, about 128 if not given"
+    )
+    steps: Count = whole(200, 1, 1_000_000, "steps to train")
+    seed: Count = whole(0, 0, 2**31 - 1, "decides the first weights and the order of the examples")
+    learning_rate: float | None = number(
+        None,
+        100,
+        "learning rate; if not given, that of the workload, a tenth of it with momentum, "
+        "0.001 with adamw",
+        "a number",
+    )
+    accumulate: Count = whole(
+        1, 1, 1024, "parts in which a share of the batch is computed, one after the other"
+    )
+    optimizer: Literal["sgd", "momentum", "adamw"] = field(
+        "sgd", "what is made of a gradient", "sgd, momentum (of 0.9) or adamw"
+    )
+    weight_decay: float = number(
+        0.01, 100, "adamw's pull of the parameters towards zero", "a part of them", True
+    )
+    clip_norm: float | None = number(
+        None, 1_000_000, "gradients are scaled down to this norm over all parameters", "a number"
+    )
+    schedule: Literal["constant", "cosine"] = field(
+        "constant", "how the learning rate goes on after the warm-up", "constant or cosine"
+    )
+    warmup_steps: Count = whole(0, 0, 1_000_000, "steps in which the learning rate grows")
+    precision: Literal["float32", "bfloat16", "float16"] = field(
+        "float32", "what layers compute in", "float32, bfloat16 (usual for tpu) or float16"
+    )
+    loss_scale: Literal["dynamic"] | Annotated[float, Field(gt=0, le=2**32)] = field(
+        "dynamic",
+        "what the loss is multiplied by in float16, so that small gradients are not rounded to 0",
+        "dynamic, or a number above 0, at most 2**32",
+    )
+    evaluate_every: Count = whole(
+        0, 0, 1_000_000, "steps between two measurements of the test accuracy, 0 for one at the end"
+    )
+    device_ms: float = number(
+        0.0, 60_000, "emulated device time of one step, 0 for none", "milliseconds", True
+    )
+    slow: dict[str, float] = field(
+        {},
+        "a straggler",
+        'task=factor, with a factor from 1 to 1000, such as worker:1=3; in Python {"worker:1": 3}',
+    )
+    jitter: Annotated[str | dict[str, str] | None, BeforeValidator(_by_task)] = field(
+        None,
+        "delays that differ from step to step",
+        f"{FORMS}; for one task worker:1=one_in:100:200ms",
+    )
+    faults: Annotated[tuple[Planned, ...], BeforeValidator(several)] = field((), "a fault", FORM)
+    sampler: Literal["global", "per_worker"] = field(
+        "global",
+        "how the examples are cut",
+        "global: all in one order, each batch cut into shares; "
+        "or per_worker: each worker has its own part of them",
+    )
+    record_examples: bool = flag(False, "record which examples each worker reads")
+    run_dir: Path | None = field(
+        None,
+        "where the record of the run is written",
+        "a directory that can be written and is empty or does not exist",
+    )
+    checkpoint_every: Count = whole(
+        0, 0, 1_000_000, "steps between two checkpoints, from which a run can go on; 0 for none"
+    )
+    resume: AnyPath | None = field(
+        None,
+        "an earlier run, from whose last checkpoint this one goes on",
+        "the directory of a run that had checkpoint_every",
+    )
+    trace: bool = flag(True, "record events")
+    keep_model: bool = flag(True, "keep the trained weights, 4 bytes each, for run.model()")
+    start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
+    max_restarts: Count = whole(
+        0, 0, 100, "how often tasks are started again when one has failed or was killed"
+    )
+    elastic: bool = flag(
+        False, "a restart takes one worker fewer; batch and learning rate shrink with it"
+    )
