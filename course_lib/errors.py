@@ -4,9 +4,10 @@ where there is one.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 OTHER_NAMES = {
     "ddp": "multi_worker_mirrored",
@@ -240,3 +241,13 @@ class Mismatch(LockstepError):
         )
         who = f"ranks {self.ranks[0]} and {self.ranks[1]}"
         super().__init__(f"{who} do not agree: {parts}. All ranks must come with the same.")
+
+
+@contextlib.contextmanager
+def trying(what: str) -> Iterator[None]:
+    """Say in a `ValueError` of one line what failed in the block, and how."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{what}: {type(error).__name__}: {reason}") from error

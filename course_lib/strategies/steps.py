@@ -1,5 +1,5 @@
-"""The recorder of a training step: clocks, emulated device time and events, so that a strategy's
-page need not show them.
+"""A training step: its examples, its checkpoint, its result, and a record of what happens in it, so
+that a strategy's page need not show them.
 
 A page says what happens in a step, in the order in which it happens:
 
@@ -14,15 +14,14 @@ A page says what happens in a step, in the order in which it happens:
         step.done(loss.item())
     return step.result()
 
-Each line leaves its phase in the trace. What is particular to a framework (its tensors, how to wait
-for a GPU, stamps inside of a graph) is in `torch/steps.py` and `tensorflow/steps.py`.
+Each line leaves its phase in the trace, see `phases.py`. What is particular to a framework (its
+tensors, how to wait for a GPU, stamps inside of a graph) is in `torch/steps.py` and
+`tensorflow/steps.py`.
 """
 
 import contextlib
 import functools
-import time
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,17 +35,13 @@ from course_lib.record.checkpoints import Checkpoint
 from course_lib.spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.memory import Census
+from course_lib.strategies.phases import Phases
 from course_lib.strategies.precision import LossScale
+from course_lib.workloads import order
 from course_lib.workloads.workload import Outputs, digest
 
-MOMENT = 1e-6  # seconds, too short to sleep
-Moment = Any
-"""A time on the clock of the trace, or an event of a GPU from which `time` can tell it."""
-Span = tuple[Moment, Moment]
-"""When something began and ended."""
 
-
-class TrainingStep(ABC):
+class TrainingStep(Phases, ABC):
     """The step that a task is in: `begin` goes on to the next one, `done` ends it.
 
     `number` counts steps from 0, `updates` the updates of the variables that this task holds;
@@ -69,26 +64,15 @@ class TrainingStep(ABC):
     writers: Sequence[str] = ("worker:0",)
 
     def __init__(self, task: Task, holders: Sequence[tuple[str, str]]) -> None:
-        self.task, self.spec, self.holders = task, task.spec, holders
+        super().__init__(task)
+        self.spec, self.holders = task.spec, holders
         self.workload = workloads.load(task.spec)
-        self.number, self.updates, self.ahead = -1, 0, 0
+        self.updates = self.ahead = self.evaluate_at = 0
         self.first = task.index == 0
         self.scale, self._skipped = LossScale(task.spec), False
         self.loss = float("nan")
         self.census = Census(task)
         self._whole = holders[0][0] == "all"
-        # The seconds that recent steps computed, for each part of a step that is computed at a
-        # time. The least of them counts, as a busy machine only ever adds to it.
-        self._busy: defaultdict[float, deque[float]] = defaultdict(lambda: deque([0.0], maxlen=5))
-        self.failure: Exception | None = None  # what went wrong in an exchange beside computing
-        self.evaluate_at = 0
-        self._beside: list[Span] = []
-        # the exchanges that the present computing waited for; None if nothing is being computed
-        self._exchanged: list[Span] | None = None
-        # seconds of device time in the present computing: still to pass, and passed
-        self._owed = self._slept = 0.0
-        self._computed: float | None = None  # when that ended, if the clock after it is too late
-        self._end: Moment = clock()  # of the last phase
 
     # --- what differs between frameworks ---
 
@@ -99,18 +83,6 @@ class TrainingStep(ABC):
     @abstractmethod
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         """What the model makes of inputs when it is not being trained."""
-
-    def now(self) -> Moment:
-        """When the device will have done all that it was given so far."""
-        return clock()
-
-    def time(self, moment: Moment) -> float:
-        """A moment as a time on the clock of the trace."""
-        return float(moment)
-
-    def later(self, note: Callable[[], None]) -> None:
-        """Call a function that asks for the times of moments, once these are known."""
-        note()
 
     @abstractmethod
     def weights(self) -> list[np.ndarray]:
@@ -177,8 +149,8 @@ class TrainingStep(ABC):
         """Inputs and targets of the `share`-th of `of` equal slices of the step's global batch
         (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
         """
-        size = batch or self.spec.batch
-        pieces = pieces_of(self.spec, self.workload, self.number, share, of, size, self.ahead)
+        train = self.workload.train
+        pieces = order.pieces(self.spec, train, self.number, share, of, batch, self.ahead)
         examples = self.tensors(np.concatenate([indices for _, indices in pieces]))
         if self.spec.record_examples:
             for epoch, indices in pieces:
@@ -188,110 +160,6 @@ class TrainingStep(ABC):
             self.evaluate(self.evaluate_at)
             self.evaluate_at = 0
         return examples
-
-    @contextlib.contextmanager
-    def computing(self, part: float = 1.0) -> Iterator[None]:
-        """The forward pass, the backward pass, or both, with the emulated device time.
-
-        `part`: which part of a step's work this is, where a task does only a part of it at a time.
-        An exchange in the middle of it (`exchanging`) divides the phase in two. Where reductions
-        went on beside it (`reduced_beside`), it ends when the last of them begins: by then all
-        gradients were there.
-        """
-        self.task.enter("compute")
-        begun = self._end = self.now()
-        self._owed, self._slept = self.task.delay(min(self._busy[part]), part), 0.0
-        exchanged = self._exchanged = list[Span]()
-        with self.emulating():
-            yield
-        if self.failure:
-            raise self.failure
-        self.sleep(self._owed)  # what no layer has taken
-        number, slept, going_on = self.number, self._slept, self._end
-        end, self._computed = self._computed or self.now(), None
-        beside, self._beside = self._beside, []
-        self._end, self._exchanged = end, None
-
-        def note() -> None:
-            reduced = sorted((self.time(a), self.time(b)) for a, b in beside)
-            computed = reduced[-1][0] if reduced else self.time(end)
-            waited = [self.time(b) - self.time(a) for a, b in exchanged]
-            self._busy[part].append(computed - self.time(begun) - slept - sum(waited))
-            self.task.record("compute", number, self.time(going_on), computed)
-            for span in reduced:
-                self.task.record("reduce", number, *span)
-
-        self.later(note)
-        self.task.enter("wait")  # until the next line of the page; a pipeline's stage for others
-
-    @contextlib.contextmanager
-    def emulating(self) -> Iterator[None]:
-        """Let the device time that is owed pass, before the block or inside it."""
-        self.sleep(self._owed)
-        yield
-
-    def sleep(self, seconds: float) -> float:
-        """Sleep for `seconds`, at most for those that are owed; return how many it really took."""
-        begun = clock()
-        if (seconds := min(seconds, self._owed)) > MOMENT:
-            time.sleep(seconds)
-        took = clock() - begun
-        self._owed, self._slept = self._owed - took, self._slept + took
-        return took
-
-    @contextlib.contextmanager
-    def exchanging(self) -> Iterator[None]:
-        """An exchange in the middle of the forward or backward pass, which waits for it.
-
-        It is recorded only during `computing`, and so not while the metric is measured.
-        """
-        with self.held_up() as begun:
-            yield
-        if self._exchanged is not None:
-            self._record("reduce", begun, self._end)
-
-    @contextlib.contextmanager
-    def held_up(self) -> Iterator[Moment]:
-        """The block waits for an exchange, and divides the `compute` phase in two."""
-        begun, before = self.now(), self.task.doing
-        self.task.enter("reduce")
-        yield begun
-        self.task.enter(before)
-        if self._exchanged is not None:
-            self._record("compute", self._end, begun)
-            self._end = self.now()
-            self._exchanged.append((begun, self._end))
-
-    def exchange_begins(self) -> Callable[[], None]:
-        """An exchange begins that goes on beside computing. Call the function that is returned when
-        the exchange is over, from any thread.
-        """
-        begun, number, computing = self.now(), self.number, self._exchanged is not None
-
-        def over() -> None:
-            if computing:
-                self._note("reduce", number, begun, self.now())
-
-        return over
-
-    def reduced_beside(self, begun: Moment) -> None:
-        """Note a reduction that went on beside the backward pass, from `begun` until now.
-
-        It may be called by another thread than that of the pass.
-        """
-        self._beside.append((begun, self.now()))
-
-    def reducing(self) -> contextlib.AbstractContextManager[None]:
-        """An exchange of gradients after the backward pass."""
-        return self._phase("reduce")
-
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
-        """A time in which the task can only wait for others."""
-        return self._phase("wait")
-
-    def waited(self) -> None:
-        """Nothing happened here since the last phase: the task waited for others."""
-        self._record("wait", self._end, self.now())
 
     @contextlib.contextmanager
     def applying(self) -> Iterator[None]:
@@ -372,51 +240,6 @@ class TrainingStep(ABC):
         if self.first:
             found["matmul_flops"] = self.matmul_flops()
         return found
-
-    @contextlib.contextmanager
-    def _phase(self, what: str) -> Iterator[None]:
-        self.task.enter(what)
-        begun = self.now()
-        yield
-        self._record(what, begun, self.now())
-
-    def _record(self, what: str, start: Moment, end: Moment) -> None:
-        self._note(what, self.number, start, end)
-        self._end = end
-
-    def _note(self, what: str, number: int, start: Moment, end: Moment) -> None:
-        self.later(lambda: self.task.record(what, number, self.time(start), self.time(end)))
-
-
-@contextlib.contextmanager
-def trying(what: str) -> Iterator[None]:
-    """Say in a `ValueError` of one line what failed in the block, and how."""
-    try:
-        yield
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{what}: {type(error).__name__}: {reason}") from error
-
-
-def pieces_of(
-    spec: RunSpec,
-    workload: workloads.Workload,
-    step: int,
-    share: int,
-    of: int,
-    batch: int,
-    ahead: int = 0,
-) -> list[tuple[int, np.ndarray]]:
-    """The examples of the `share`-th of `of` slices of a step's global `batch`, as pairs of an
-    epoch and its examples. If each worker has its own part of the data, so has each replica. The
-    run is `ahead` by so many examples.
-    """
-    replicas = spec.replicas if spec.sampler == "per_worker" else 1
-    return [
-        piece
-        for k in range(share * replicas, (share + 1) * replicas)
-        for piece in workload.pieces(step, spec.seed, batch, k, of * replicas, spec.sampler, ahead)
-    ]
 
 
 def due(spec: RunSpec, steps: int) -> bool:

@@ -3,6 +3,7 @@ and these into shares.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Sized
 
@@ -42,12 +43,10 @@ def pieces(
     count = batch // of
     if spec.sampler == "global":
         return _read(len(examples), spec.seed, 1, 0, ahead + step * batch + share * count, count)
-    count //= spec.replicas
-    return [
-        piece
-        for part in range(share * spec.replicas, (share + 1) * spec.replicas)
-        for piece in _read(len(examples), spec.seed, of * spec.replicas, part, step * count, count)
-    ]
+    parts, count = of * spec.replicas, count // spec.replicas
+    mine = range(share * spec.replicas, (share + 1) * spec.replicas)
+    read = (_read(len(examples), spec.seed, parts, k, step * count, count) for k in mine)
+    return list(itertools.chain.from_iterable(read))
 
 
 def _read(

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.errors import trying
 from course_lib.strategies.memory import per_example
-from course_lib.strategies.steps import trying
 from course_lib.strategies.tensorflow.flops import products
 from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.precision import policy

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_lib.strategies.steps import trying
+from course_lib.errors import trying
 from course_lib.strategies.torch.steps import trained
 
 

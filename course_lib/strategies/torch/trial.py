@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.errors import trying
 from course_lib.strategies.memory import per_example
-from course_lib.strategies.steps import trying
 from course_lib.strategies.torch import stages
 from course_lib.strategies.torch.memory import kept_for_backward
 from course_lib.strategies.torch.pieces import plan_of, units_of
