@@ -59,35 +59,21 @@ class Flatten:
 Layer = Dense | Conv | Flatten
 
 
-def shapes(layers: Iterable[Layer], inputs: Shape) -> Iterator[Shape]:
-    """Shapes of all weights of a model for one example of shape `inputs`."""
-    for layer in layers:
-        if kernel := layer.kernel(inputs):
-            yield kernel
-            yield kernel[-1:]
-        inputs = layer.output(inputs)
-
-
-def products(layers: Iterable[Layer], inputs: Shape) -> int:
-    """Multiplications of a weight by a value in the forward pass of one example. A dense kernel is
-    used once, a convolution's once for each pixel of what it makes.
+def passed(layers: Iterable[Layer], inputs: Shape) -> Iterator[tuple[Shape, Shape]]:
+    """The shapes of each layer's kernel, () if it has none, and of what it makes, for one example
+    of shape `inputs`.
     """
-    total = 0
     for layer in layers:
         kernel, inputs = layer.kernel(inputs), layer.output(inputs)
-        total += math.prod(kernel) * math.prod(inputs[:-1]) if kernel else 0
-    return total
+        yield kernel, inputs
 
 
-def kept(layers: Iterable[Layer], inputs: Shape) -> int:
-    """Numbers that the backward pass of one example needs of the forward pass: its inputs, and what
-    each layer makes of them.
-    """
-    total = math.prod(inputs)
-    for layer in layers:
-        inputs = layer.output(inputs)
-        total += 0 if isinstance(layer, Flatten) else math.prod(inputs)
-    return total
+def shapes(layers: Iterable[Layer], inputs: Shape) -> Iterator[Shape]:
+    """Shapes of all weights of a model for one example of shape `inputs`."""
+    for kernel, _ in passed(layers, inputs):
+        if kernel:
+            yield kernel
+            yield kernel[-1:]
 
 
 def glorot(

@@ -29,7 +29,8 @@ import numpy as np
 
 from course_lib.errors import SpecError
 from course_lib.workloads.examples import Examples
-from course_lib.workloads.workload import Outputs, Sketch, Workload, training_flops
+from course_lib.workloads.sketch import Sketch, training_flops
+from course_lib.workloads.workload import Outputs, Workload
 
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 HELD_OUT = 20  # one character in so many

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import math
 import pickle
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -19,7 +18,8 @@ from course_lib.errors import LockstepError, SpecError
 from course_lib.record import weights
 from course_lib.record.rundir import RunDir
 from course_lib.workloads.examples import Examples
-from course_lib.workloads.layers import Dense, Layer, Shape, glorot, kept, products, shapes
+from course_lib.workloads.layers import Layer, Shape, glorot
+from course_lib.workloads.sketch import Sketch, of_layers
 
 LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
 FRAMEWORKS = ("tensorflow", "torch")
@@ -54,45 +54,6 @@ OURS: set[str] = set()
 
 OWN: dict[str, Workload] = {}
 """A learner's workloads by name; the last one of a name."""
-
-
-class Sketch(NamedTuple):
-    """What has to be known of a model before a run.
-
-    `parameters`: trained numbers. `parts`: how many parts with weights follow each other, or why a
-    pipeline cannot be cut between its parts. `units`: what each layer that tensor parallelism cuts
-    has to share out among workers, such as `(64, "hidden unit")`, or why there is no such layer.
-    `notes`: what its strategy should say about it. `synchronized`: whether replicas exchange
-    something in the middle of its forward pass. `flops`: floating-point operations that train on
-    one example, see `training_flops`; 0 if there are none to count. `activations`: bytes that the
-    forward pass of one example keeps for the backward pass, in the run's precision; 0 if that is
-    not known. `copies`: those that it keeps for any number of examples: weights in 16 bits.
-    """
-
-    parameters: int
-    parts: int | str = 0
-    units: tuple[tuple[int, str], ...] | str = ()
-    notes: tuple[str, ...] = ()
-    synchronized: bool = False
-    flops: int = 0
-    activations: int = 0
-    copies: int = 0
-
-    def kept(self, examples: int) -> int:
-        """Bytes that the forward pass of so many examples keeps for the backward pass."""
-        return examples * self.activations + self.copies
-
-
-def training_flops(forward: int) -> int:
-    """Floating-point operations (FLOPs) of a forward and a backward pass, from those of the forward
-    pass.
-
-    What counts are matrix products, convolutions and attention, whose multiplication and addition
-    are two operations; all else is little beside them. The backward pass has a product for the
-    gradient of the inputs and one for that of the weights: twice as many. Source: Chowdhery et al.,
-    "PaLM", 2022, appendix B.
-    """
-    return 3 * forward
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,11 +221,11 @@ class Workload:
         """
         if not self.ours:
             return self.sketches.get((framework, precision))
-        found = self.sketch if self.layers else self.known
-        if found and precision != "float32":
-            activations, copies = self._in_16_bits
-            found = found._replace(activations=activations, copies=copies)
-        return found
+        if self.layers:
+            return of_layers(self.layers, self.input_shape, precision)
+        if self.known and precision != "float32":
+            return self.known._replace(activations=0)  # only layers tell those
+        return self.known
 
     def fingerprint(self) -> str:
         """Of what its model and its loss are made of, and of the values of the global names that
@@ -300,32 +261,6 @@ class Workload:
     def input_shape(self) -> Shape:
         """Shape of one input."""
         return self.train.take([0])[0].shape[1:]
-
-    @property
-    def sketch(self) -> Sketch:
-        """What its layers say."""
-        dense = [layer for layer in self.layers if isinstance(layer, Dense)]
-        found = list(shapes(self.layers, self.input_shape))
-        plain = len(dense) == len(self.layers) and len(dense) % 2 == 0
-        units = tuple((layer.units, "hidden unit") for layer in dense[::2]) if plain else ()
-        return Sketch(
-            parameters=sum(map(math.prod, found)),
-            parts=sum(len(shape) > 1 for shape in found),
-            units=units,
-            flops=training_flops(2 * products(self.layers, self.input_shape)),
-            activations=4 * kept(self.layers, self.input_shape),
-        )
-
-    @property
-    def _in_16_bits(self) -> tuple[int, int]:
-        """The `activations` and `copies` of its sketch in 16 bits, which only layers tell. The loss
-        takes float32; the first layer's weights are for the gradient of inputs, which nobody needs.
-        """
-        if not self.layers:
-            return 0, 0
-        _, *kernels = [shape for shape in shapes(self.layers, self.input_shape) if len(shape) > 1]
-        activations = 2 * kept(self.layers, self.input_shape) + 2 * kernels[-1][-1]
-        return activations, 2 * sum(map(math.prod, kernels))
 
     def initial_weights(self, seed: int) -> list[np.ndarray]:
         """The weights that every run with this seed starts from, in the layout of `layers.py`."""

@@ -219,7 +219,10 @@ def test_a_run_of_the_usual_length_learns_to_read(framework: str, workload: str)
     ) as run:
         result = run.wait(100).result
     assert result["test_accuracy"] >= 0.93
-    assert result["parameters"] == workloads.load(RunSpec(workload=workload)).sketch.parameters
+    assert (
+        result["parameters"]
+        == workloads.load(RunSpec(workload=workload)).sketch_in("torch").parameters
+    )
     assert len(set(result["parameter_digest"].values())) == 1
 
 

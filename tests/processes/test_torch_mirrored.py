@@ -121,7 +121,9 @@ def test_what_one_process_writes_into_the_shared_parameters_the_others_read() ->
         workload = workloads.load(task.spec)
         model = build(workload, task.index)  # another seed for each
         page.move(
-            model, page.shared(task, "parameters", workload.sketch.parameters), fill=task.index == 0
+            model,
+            page.shared(task, "parameters", workload.sketch_in("torch").parameters),
+            fill=task.index == 0,
         )
         page.meet("all")
         before = float(next(model.parameters())[0, 0])

@@ -9,7 +9,7 @@ from course_lib.record import memory
 from course_lib.record.events import Metric
 from course_lib.strategies import catalog
 from course_lib.strategies.memory import Census, per_example
-from course_lib.workloads.workload import Sketch
+from course_lib.workloads.sketch import Sketch
 from tests.unit.test_steps import toy
 
 S, A = 4000, 100  # bytes of parameters; of activations of an example

@@ -39,7 +39,7 @@ from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, U
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
 from course_lib.record.waits import in_lockstep
-from course_lib.workloads.workload import Sketch
+from course_lib.workloads.sketch import Sketch
 from tests.made_up import BATCH, SPEC, asynchronous, lockstep
 
 

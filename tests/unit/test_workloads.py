@@ -109,14 +109,21 @@ def test_the_order_depends_on_the_seed_alone() -> None:
 def test_parameters_are_counted_exactly(name: str, parameters: int) -> None:
     workload = workloads.load(RunSpec(workload=name))
     assert (
-        workload.sketch.parameters == parameters == sum(w.size for w in workload.initial_weights(0))
+        workload.sketch_in("torch").parameters
+        == parameters
+        == sum(w.size for w in workload.initial_weights(0))
     )
 
 
 @given(st.integers(1_000, 50_000_000))
 def test_wide_has_as_many_parameters_as_a_whole_number_of_units_allows(wanted: int) -> None:
     assert (
-        abs(workloads.load(RunSpec(workload="wide", parameters=wanted)).sketch.parameters - wanted)
+        abs(
+            workloads.load(RunSpec(workload="wide", parameters=wanted))
+            .sketch_in("torch")
+            .parameters
+            - wanted
+        )
         <= 37.5
     )
 
