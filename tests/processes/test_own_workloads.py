@@ -80,14 +80,14 @@ def check_model(run: Run) -> None:
     and its buffers make it as good on the test examples.
     """
     model, framework = run.model(), run.spec.framework
-    steps = importlib.import_module(f"course_lib.strategies.{framework}.steps")
+    home = "torch.models" if framework == "torch" else "tensorflow.steps"
+    models = importlib.import_module(f"course_lib.strategies.{home}")
     if run.spec.strategy != "pipeline_parallel":  # whose stages have digests of their own
         weights = model
         if framework == "torch":
             weights = in_its_order(model, run.spec.strategy).parameters()
-        assert digest(steps.weights_of(weights)) in run.result["parameter_digest"].values()
-    device = ("cpu",) if framework == "torch" else ()
-    measured = workloads.load(run.spec).measure(lambda x: steps.outputs_of(model, x, *device))
+        assert digest(models.weights_of(weights)) in run.result["parameter_digest"].values()
+    measured = workloads.load(run.spec).measure(lambda x: models.outputs_of(model, x))
     assert measured == pytest.approx(run.result["test_accuracy"], abs=0.01)
 
 
@@ -328,11 +328,11 @@ def test_random_numbers_differ_between_workers_and_steps_and_shards_draw_the_sam
     def draws(task):  # type: ignore[no-untyped-def]  # sent by value
         import torch
 
-        from course_lib.strategies.torch.steps import TorchStep, model_of
+        from course_lib.strategies.torch.steps import TorchStep
 
         found = []
         for holds in ("all", f"shard {task.index}"):
-            step = TorchStep(task, model_of(task), holds)
+            step = TorchStep(task, holds=holds)
             while step.begin():
                 found.append(torch.rand(1).item())
         return found
@@ -376,7 +376,7 @@ def test_batch_normalisation_is_trained_and_the_plan_says_what_it_sees() -> None
 
 
 def test_frozen_weights_stay_as_they_are() -> None:
-    from course_lib.strategies.torch.steps import build
+    from course_lib.strategies.torch.models import build
 
     def builder() -> Any:
         from torch import nn

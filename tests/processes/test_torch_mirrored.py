@@ -115,7 +115,7 @@ def test_what_one_process_writes_into_the_shared_parameters_the_others_read() ->
 
         from course_lib import workloads
         from course_lib.strategies.torch import central_storage as page
-        from course_lib.strategies.torch.steps import build
+        from course_lib.strategies.torch.models import build
 
         dist.init_process_group("gloo")
         workload = workloads.load(task.spec)

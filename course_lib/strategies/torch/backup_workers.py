@@ -28,7 +28,7 @@ from course_lib.strategies.torch.parameter_server import compute, pull, push
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep, model_of
+from course_lib.strategies.torch.steps import TorchStep
 from course_lib.strategies.torch.sync_parameter_server import apply_mean, keep
 
 
@@ -39,7 +39,7 @@ def counted(spec: RunSpec) -> int:
 
 def worker(task: Task) -> dict[str, Any]:
     """Pull, compute, push, each time for the step that all are in; a straggler misses some."""
-    step, spec = TorchStep(task, model_of(task)), task.spec
+    step, spec = TorchStep(task), task.spec
     servers, batch = Servers(step), spec.workers * spec.batch // counted(spec)
     while step.begin():
         shards = pull_one_version(servers)

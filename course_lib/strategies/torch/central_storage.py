@@ -28,17 +28,8 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
 from course_lib.strategies.torch.memory import bytes_of
-from course_lib.strategies.torch.steps import (
-    TIMEOUT,
-    TorchStep,
-    build,
-    descend,
-    flat,
-    gradients_of,
-    model_of,
-    trained,
-    use,
-)
+from course_lib.strategies.torch.models import build, flat, model_of, trained, use
+from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, descend, gradients_of
 from course_lib.workloads.workload import digest
 
 

@@ -47,16 +47,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.memory import Borrowed
+from course_lib.strategies.torch.models import tied
 from course_lib.strategies.torch.precision import LOW
 from course_lib.strategies.torch.sharding import Collective
-from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, tied
+from course_lib.strategies.torch.steps import TorchStep, descend, join
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch, and keep its part of each layer."""
     join(task)
-    model, workers = model_of(task), task.spec.workers
-    step = TorchStep(task, model, f"shard {task.index}")
+    step = TorchStep(task, holds=f"shard {task.index}")
+    model, workers = step.model, task.spec.workers
     scatters = shard(model, init_device_mesh(step.device.type, (workers,)), step)
     while step.begin():
         inputs, targets = step.read(task.index, workers)

@@ -23,6 +23,11 @@ def local(tensor: Any) -> Any:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole(tensor: Any) -> Any:
+    """A tensor put together from all tasks, if it is a DTensor, of which each holds a shard."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
 def storages(tensors: Iterable[Any]) -> dict[int, int]:
     """Address -> bytes of the storages of tensors."""
     found = [local(tensor.detach()).untyped_storage() for tensor in tensors]

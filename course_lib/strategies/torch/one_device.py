@@ -8,13 +8,12 @@ does all the work of a step, and the model has to fit on it.
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend, model_of
+from course_lib.strategies.torch.steps import TorchStep, descend
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Train on the whole of each batch."""
-    model = model_of(task)
-    step = TorchStep(task, model)
+    step = TorchStep(task)
     while step.begin():
         inputs, targets = step.read()
         with step.computing():

@@ -45,17 +45,18 @@ from typing import Any
 import torch
 
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.models import flat
 from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.precision import zeros_in
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
 from course_lib.strategies.torch.server import Servers, fill
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep, flat, gradients_of, model_of
+from course_lib.strategies.torch.steps import TorchStep, gradients_of
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Take a piece, pull, compute, push, until no piece is left."""
-    step = TorchStep(task, model_of(task))
+    step = TorchStep(task)
     servers, workers = Servers(step), task.spec.workers
     while step.begin((piece := take(servers)) // workers):
         snapshots = pull(servers)

@@ -37,16 +37,9 @@ from torch.nn.utils import get_total_norm
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.memory import bytes_of, kept_for_backward
+from course_lib.strategies.torch.models import build, outputs_of, trained, use
 from course_lib.strategies.torch.stages import parts_of
-from course_lib.strategies.torch.steps import (
-    TorchStep,
-    build,
-    descend,
-    join,
-    outputs_of,
-    trained,
-    use,
-)
+from course_lib.strategies.torch.steps import TorchStep, descend, join
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 # what a stage knows of itself
@@ -64,9 +57,7 @@ def worker(task: Task) -> dict[str, Any]:
     model = build(workload, spec.seed)
     parts = list(parts_of(model, workload.stages).values())
     layers = cut(parts, spec.workers)[task.index].to(device)
-    step = TorchStep(
-        task, layers, f"stage {task.index}", outputs=partial(through, task, layers, device)
-    )
+    step = TorchStep(task, layers, f"stage {task.index}", outputs=partial(through, task, layers))
     step.workloads_model = model
     layers.forward = step.mixed(layers.forward)  # in the run's precision, and so are activations
     stage = Stage(step)
@@ -116,13 +107,13 @@ class Contiguous(torch.nn.Module):
         return activations.contiguous()
 
 
-def through(task: Task, layers: Any, device: Any, inputs: np.ndarray) -> np.ndarray:
+def through(task: Task, layers: Any, inputs: np.ndarray) -> np.ndarray:
     """What the whole model makes of inputs, on every stage; all must call it together."""
     before, last = task.index - 1, task.spec.workers - 1
     passed = [inputs]
     if before >= 0:
         dist.recv_object_list(passed, src=before)
-    passed = [outputs_of(layers, passed[0], device)]
+    passed = [outputs_of(layers, passed[0])]
     if task.index < last:
         dist.send_object_list(passed, dst=task.index + 1)
     dist.broadcast_object_list(passed, src=last)

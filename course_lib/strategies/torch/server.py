@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from course_lib.strategies.steps import due
+from course_lib.strategies.torch.models import trained
 from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, ask, meet
 from course_lib.strategies.torch.shard import final, join
-from course_lib.strategies.torch.steps import TorchStep, trained
+from course_lib.strategies.torch.steps import TorchStep
 
 
 class Servers:

@@ -19,6 +19,7 @@ from course_lib.record.checkpoints import Manifest, part_of, seal
 from course_lib.strategies import saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.torch import checkpoints
+from course_lib.strategies.torch.models import build, flat, trained
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
 from course_lib.strategies.torch.rpc import (
     ON_PS,
@@ -31,7 +32,6 @@ from course_lib.strategies.torch.rpc import (
     on_ps,
     send,
 )
-from course_lib.strategies.torch.steps import build, flat, trained
 
 
 class Shard:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from course_lib.errors import trying
-from course_lib.strategies.torch.steps import trained
+from course_lib.strategies.torch.models import trained
 
 
 def parts_of(model: nn.Module, names: Sequence[str] = ()) -> dict[str, nn.Module]:

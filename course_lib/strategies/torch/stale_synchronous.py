@@ -27,12 +27,12 @@ from course_lib.strategies.torch.parameter_server import apply_at_once, compute,
 from course_lib.strategies.torch.rpc import Later, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep, model_of
+from course_lib.strategies.torch.steps import TorchStep
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Wait before a step that would be too far ahead; then pull, compute, push."""
-    step, bound = TorchStep(task, model_of(task)), task.spec.staleness_bound
+    step, bound = TorchStep(task), task.spec.staleness_bound
     servers = Servers(step)
     # steps that the slowest worker has done, as far as this one has heard: it may have done more
     slowest = step.number + 1

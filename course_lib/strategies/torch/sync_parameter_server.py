@@ -19,12 +19,12 @@ from course_lib.strategies.torch.parameter_server import compute, pull, push
 from course_lib.strategies.torch.rpc import Gradient, Later, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep, model_of
+from course_lib.strategies.torch.steps import TorchStep
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Pull, compute, push, and wait at the push until all have pushed."""
-    step = TorchStep(task, model_of(task))
+    step = TorchStep(task)
     servers = Servers(step)
     while step.begin():
         shards = pull(servers)

@@ -35,16 +35,17 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.cluster.task import Task
+from course_lib.strategies.torch.memory import local
 from course_lib.strategies.torch.pieces import COLUMNS, HEADS, ROWS, Heads, plan_of
-from course_lib.strategies.torch.steps import TorchStep, descend, join, local, model_of
+from course_lib.strategies.torch.steps import TorchStep, descend, join
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Train this worker's pieces of the layers, on the whole of each batch."""
     join(task)
-    model = model_of(task)
-    step = TorchStep(task, model, f"shard {task.index}")
-    part = cut(model, plan_of(model, step.workload.parallel), task.spec.workers, step.exchanging)
+    step = TorchStep(task, holds=f"shard {task.index}")
+    plan = plan_of(step.model, step.workload.parallel)
+    part = cut(step.model, plan, task.spec.workers, step.exchanging)
     while step.begin():
         inputs, targets = step.read()
         with step.computing(part):

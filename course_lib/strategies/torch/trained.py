@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_lib.strategies.torch.steps import build
+from course_lib.strategies.torch.models import build
 from course_lib.workloads.workload import Workload
 
 

@@ -14,20 +14,13 @@ from course_lib.cluster.task import Task
 from course_lib.errors import trying
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.torch import stages
-from course_lib.strategies.torch.memory import kept_for_backward
+from course_lib.strategies.torch.memory import kept_for_backward, whole
+from course_lib.strategies.torch.models import build, loss_of, outputs_of, tensor, trained
 from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.precision import mixed, wide
-from course_lib.strategies.torch.steps import (
-    TIMEOUT,
-    build,
-    loss_of,
-    outputs_of,
-    tensor,
-    trained,
-    whole,
-)
+from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut
-from course_lib.workloads.workload import Sketch, training_flops
+from course_lib.workloads.sketch import Sketch, training_flops
 
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
 TOLERANCE = 1e-3  # of a norm: only the order in which workers' sums are added up may differ
@@ -80,7 +73,7 @@ def _tried(task: Task) -> Sketch:
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
     inputs, targets = workload.test.take(slice(2))
     with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
-        found = outputs_of(model, inputs, "cpu")
+        found = outputs_of(model, inputs)
     with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
         workload.metric_of(found, targets)
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]

@@ -1,0 +1,152 @@
+"""The workload's model and loss in PyTorch, with weights that start as given.
+
+Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, outputs) is
+(outputs, inputs) here, a convolution's (height, width, inputs, outputs) is (outputs, inputs,
+height, width), and images have their channels first.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from course_lib import workloads
+from course_lib.cluster.task import Task
+from course_lib.strategies.torch.precision import wide
+from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
+from course_lib.workloads.workload import Workload
+
+
+def use(name: str) -> Any:
+    """The `torch.device` of a task's `device` (`cpu`, `gpu:1`), which becomes the current one."""
+    kind, _, index = name.partition(":")
+    if kind != "gpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(index))
+    torch.cuda.set_device(device)
+    return device
+
+
+# number of dimensions -> which goes where
+_TO_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+_FROM_TORCH: dict[int, tuple[int, ...]] = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
+
+
+def build(workload: Workload, seed: int) -> Any:
+    """The model, a `torch.nn.Module` with the weights that every run of this seed starts from."""
+    if not workload.layers:
+        torch.manual_seed(seed)
+        return workload.built("torch", seed)
+    modules: list[nn.Module] = []
+    shape = workload.input_shape
+    if len(shape) == 3:
+        modules.append(Transpose(0, 3, 1, 2))
+    for layer in workload.layers:
+        modules += _modules(layer, shape)
+        shape = layer.output(shape)
+    model = nn.Sequential(*modules)
+    with torch.no_grad():
+        for parameter, weight in zip(
+            model.parameters(), workload.initial_weights(seed), strict=True
+        ):
+            parameter.copy_(torch.from_numpy(weight).permute(_TO_TORCH[weight.ndim]))
+    return model
+
+
+def _modules(layer: Layer, inputs: Shape) -> Iterator[nn.Module]:
+    match layer:
+        case Flatten():
+            yield Transpose(0, 2, 3, 1)  # so that the row of numbers is the one that Keras makes
+            yield nn.Flatten()
+        case Dense(units):
+            yield nn.Linear(inputs[0], units)
+        case Conv(filters, size):
+            yield nn.Conv2d(inputs[2], filters, size)
+    if not isinstance(layer, Flatten) and layer.relu:
+        yield nn.ReLU()
+
+
+class Transpose(nn.Module):
+    """Reorders the dimensions of its input."""
+
+    def __init__(self, *order: int) -> None:
+        super().__init__()
+        self.order = order
+
+    def forward(self, images: Any) -> Any:
+        return images.permute(self.order)
+
+
+def weights_of(parameters: Iterable[torch.Tensor]) -> list[np.ndarray]:
+    """The weights in the layout that all frameworks share."""
+    values = [parameter.detach().cpu() for parameter in parameters]
+    orders = (_FROM_TORCH.get(value.ndim, range(value.ndim)) for value in values)
+    return [value.permute(*order).numpy() for value, order in zip(values, orders, strict=True)]
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained: not those with `requires_grad=False`. One that two modules
+    share is there once.
+    """
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """All tensors laid end to end as one vector."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def tied(model: nn.Module) -> bool:
+    """Whether two modules share a parameter."""
+    every = model.named_parameters(remove_duplicate=False)
+    return len(list(every)) > len(list(model.parameters()))
+
+
+def mean_squared_error(outputs: Any, targets: Any) -> Any:
+    """The mean of the squared differences of outputs and targets of the same shape."""
+    if outputs.shape != targets.shape:  # PyTorch would compare each with each
+        raise ValueError("outputs and targets must have the same shape")
+    return nn.functional.mse_loss(outputs, targets)
+
+
+def next_token(logits: Any, tokens: Any) -> Any:
+    """The mean cross entropy over all places of logits (batch, length, classes) and tokens
+    (batch, length).
+    """
+    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "cross_entropy": nn.functional.cross_entropy,
+    "mean_squared_error": mean_squared_error,
+    "next_token": next_token,
+}
+
+
+def loss_of(workload: Workload) -> Callable[..., Any]:
+    """The workload's loss: of outputs and targets, the mean over the batch."""
+    return workload.loss if callable(workload.loss) else LOSSES[workload.loss]
+
+
+def outputs_of(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
+    """What a model makes of inputs when it is not being trained."""
+    device = next(model.parameters()).device
+    model.eval()
+    with torch.no_grad():
+        outputs: np.ndarray = wide(model(tensor(inputs, device))).cpu().numpy()
+    model.train()
+    return outputs
+
+
+def tensor(values: np.ndarray, device: Any = "cpu") -> torch.Tensor:
+    """An array as a tensor on a device."""
+    return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
+
+
+def model_of(task: Task) -> Any:
+    """The model of the task's run, on the task's device, with the weights that every run of its
+    seed starts from.
+    """
+    return build(workloads.load(task.spec), task.spec.seed).to(use(task.device))
