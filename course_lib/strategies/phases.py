@@ -85,11 +85,10 @@ class Phases:
         self.later(note)
         self.task.enter("wait")  # until the next line of the page; a pipeline's stage for others
 
-    @contextlib.contextmanager
-    def emulating(self) -> Iterator[None]:
+    def emulating(self) -> contextlib.AbstractContextManager[None]:
         """Let the device time that is owed pass, before the block or inside it."""
         self.sleep(self._owed)
-        yield
+        return contextlib.nullcontext()
 
     def sleep(self, seconds: float) -> float:
         """Sleep for `seconds`, at most for those that are owed; return how many it really took."""

@@ -131,11 +131,11 @@ def test_a_killed_server_or_worker_ends_the_run_with_an_error_that_names_it() ->
 
 def test_who_waits_in_vain_says_for_whom() -> None:
     def impatient(task):
-        rpc, strategy = (
+        server, strategy = (
             importlib.import_module(f"{PACKAGE}.{module}")
-            for module in ("rpc", "sync_parameter_server")
+            for module in ("server", "sync_parameter_server")
         )
-        rpc.PATIENCE = 2.0
+        server.PATIENCE = 2.0
         return strategy.worker(task)
 
     def serve(task):

@@ -185,10 +185,10 @@ def test_a_shard_that_the_last_gradient_did_not_reach_does_not_wait_for_it() -> 
     shard = SimpleNamespace(
         kept=[], counted=1, living={0}, waiting={0: "pull"}, finished=set(), version=7
     )
-    backup.apply_when_enough_are_in(shard)
+    backup.do_with_fewer(shard)
     assert shard.version == 8  # that of the shards that it did reach
     shard.finished = {0}
-    backup.apply_when_enough_are_in(shard)
+    backup.do_with_fewer(shard)
     assert shard.version == 8
 
 

@@ -68,7 +68,7 @@ def pull_one_version(servers: Servers) -> list[Snapshot]:
 
 def ps(task: Task) -> None:
     """Hold a shard of the parameters."""
-    serve(task, counted(task.spec), apply_when_enough_are_in)
+    serve(task, counted(task.spec), do_with_fewer)
 
 
 @on_ps
@@ -80,12 +80,11 @@ def keep_or_drop(shard: Shard, gradient: Gradient) -> Reply | Later:
     return keep(shard, gradient)
 
 
-def apply_when_enough_are_in(shard: Shard) -> None:
-    """On a ps, after each call and each loss: with the last gradient that counts, apply the mean.
-
-    If workers are lost, fewer may have to do: when all that are left wait, no other will come.
+def do_with_fewer(shard: Shard) -> None:
+    """On a ps, after each call and each loss of a worker: when all that are left wait, no other
+    gradient will come. Then apply the mean of those that are kept.
     """
-    if len(shard.kept) == shard.counted or shard.living <= shard.waiting.keys():
+    if shard.living <= shard.waiting.keys():
         if shard.kept:
             apply_mean(shard)
         elif shard.living - shard.finished:  # lost with its worker on the way to this ps only

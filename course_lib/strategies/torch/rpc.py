@@ -8,21 +8,18 @@ has neither fault.
 """
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from course_lib.cluster.task import Task, clock
+from course_lib.cluster.task import Task
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.messages import Peer, ready
 from course_lib.record import reading
 from course_lib.record.events import Lifecycle, from_lines
 
-PATIENCE = 60.0
-"""Seconds that a worker waits for an answer."""
 LOOK = 0.5  # seconds between two looks for workers that were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
@@ -116,61 +113,6 @@ def receive(peer: Peer) -> Any:
     return json.loads(text, object_hook=found)
 
 
-# --- on a worker ---
-
-
-def meet(task: Task) -> list[Peer]:
-    """A connection to each ps, in order, once all are there."""
-    meeting, deadline = _meeting(task), clock() + PATIENCE
-    peers = []
-    for k in range(task.spec.ps):
-        while (sock := meeting.call(task.spec.workers + k)) is None:
-            if clock() > deadline:
-                raise RuntimeError(f"{task.name} did not find ps:{k} within {PATIENCE:g} s")
-            time.sleep(0.005)
-        peers.append(Peer(f"ps:{k}", sock))
-    meeting.close()  # nobody calls a worker
-    return peers
-
-
-def ask(
-    task: Task, peers: Sequence[Peer], what: str, function: Callable[..., Any], *arguments: Any
-) -> list[Any]:
-    """What `function(shard, *arguments)` returns on each ps, all asked at once. An argument that is
-    a list has an element for each ps.
-    """
-    for k, peer in enumerate(peers):
-        its = [value[k] if isinstance(value, list) else value for value in arguments]
-        send(peer, [function.__name__, what, its])
-    answers = _answers(task, peers, what, PATIENCE)
-    if missing := [peer for peer in peers if peer not in answers]:
-        send(missing[0], [last_heard.__name__, "", []])
-        heard = _answers(task, missing[:1], "", 5.0).get(missing[0])
-        raise RuntimeError(
-            f"{missing[0].name} did not answer the {what} by {task.name}: "
-            f"nothing came for {1000 * PATIENCE:g} ms."
-            + (f" What it heard last: {heard}" if heard else "")
-        )
-    return [answers[peer] for peer in peers]
-
-
-def _answers(task: Task, peers: Sequence[Peer], what: str, seconds: float) -> dict[Peer, Any]:
-    """What the peers answer to `what` within so many seconds."""
-    found: dict[Peer, Any] = {}
-    deadline = clock() + seconds
-    while len(found) < len(peers) and (left := deadline - clock()) > 0:
-        for peer in ready([peer for peer in peers if peer not in found], left):
-            try:
-                message = receive(peer)
-            except ConnectionError:
-                time.sleep(1)  # the loss of the ps is to be noticed before our complaint of it
-                text = f"{peer.name} is gone, and did not answer the {what} by {task.name}"
-                raise RuntimeError(text) from None
-            if message and message[0] == what:  # else it comes too late
-                found[peer] = message[1]
-    return found
-
-
 # --- on a ps ---
 
 
@@ -187,7 +129,7 @@ def calls(task: Task) -> Iterator[tuple[int, Peer | None, Any]]:
     """On a ps: worker, connection and call (function, what for, arguments), as they come; None for
     the call once the worker is gone. Never ends.
     """
-    meeting, workers = _meeting(task), dict[Peer, int]()
+    meeting, workers = meeting_of(task), dict[Peer, int]()
     missing = set(range(task.spec.workers))  # those that have not come yet
     while True:
         for each in ready([*meeting.doors, *workers], LOOK if missing else None):
@@ -219,13 +161,7 @@ def _lost(task: Task) -> set[int]:
     return {int(name.partition(":")[2]) for name in lost if name.startswith("worker:")}
 
 
-@on_ps
-def last_heard(shard: Any) -> str:
-    """On a ps: the last call of each worker, in words."""
-    return ", ".join(f"{what} by worker:{k}" for k, what in sorted(shard.heard.items()))
-
-
-def _meeting(task: Task) -> Meeting:
+def meeting_of(task: Task) -> Meeting:
     """Where workers find the ps: in the run's directory, by sockets of this machine; between hosts
     by TCP, and then all of them, so that what they send is counted alike.
     """

@@ -8,16 +8,22 @@ back for another. Source: Li et al., "Scaling Distributed Machine Learning with 
 Server", OSDI 2014.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from course_lib.cluster.task import Task, clock
+from course_lib.exchange.messages import Peer, ready
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch.models import trained
-from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, ask, meet
-from course_lib.strategies.torch.shard import final, join
+from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, meeting_of, receive, send
+from course_lib.strategies.torch.shard import final, join, last_heard
 from course_lib.strategies.torch.steps import TorchStep
+
+PATIENCE = 60.0
+"""Seconds that a worker waits for an answer."""
 
 
 class Servers:
@@ -27,7 +33,7 @@ class Servers:
         self.step, self.task = step, step.task
         # what was asked for -> bytes of parameters and gradients that moved the last time
         self.moved: dict[str, int] = {}
-        self.peers = meet(step.task)
+        self.peers = found_by(step.task)
         step.writers = ()  # the ps leave checkpoints, and go back to them
         step.number = min(self.ask("start", join, step.task.index)) - 1
 
@@ -44,13 +50,44 @@ class Servers:
         peers = self.peers if of is None else [self.peers[of]]
         before = self.task.doing
         self.task.enter("wait")
-        answers = ask(self.task, peers, text, function, *arguments)
+        for k, peer in enumerate(peers):
+            its = [value[k] if isinstance(value, list) else value for value in arguments]
+            send(peer, [function.__name__, text, its])
+        found = self._answers(peers, text, PATIENCE)
+        if missing := [peer for peer in peers if peer not in found]:
+            raise RuntimeError(self._silent(missing[0], text))
+        self.task.enter(before)
         sent = (each for value in arguments if isinstance(value, list) for each in value)
-        moved = [each for each in (*sent, *answers) if isinstance(each, (Snapshot, Gradient))]
+        moved = (e for e in (*sent, *found.values()) if isinstance(e, (Snapshot, Gradient)))
         self.moved[what] = sum(each.values.nbytes for each in moved)
         self.step.census.note(exchange=sum(self.moved.values()))
-        self.task.enter(before)
-        return answers
+        return [found[peer] for peer in peers]
+
+    def _answers(self, peers: Sequence[Peer], what: str, seconds: float) -> dict[Peer, Any]:
+        """What the peers answer to `what` within so many seconds."""
+        found: dict[Peer, Any] = {}
+        deadline = clock() + seconds
+        while len(found) < len(peers) and (left := deadline - clock()) > 0:
+            for peer in ready([peer for peer in peers if peer not in found], left):
+                try:
+                    message = receive(peer)
+                except ConnectionError:
+                    time.sleep(1)  # the loss of the ps is to be noticed before our complaint of it
+                    text = f"{peer.name} is gone, and did not answer the {what} by {self.task.name}"
+                    raise RuntimeError(text) from None
+                if message and message[0] == what:  # else it comes too late
+                    found[peer] = message[1]
+        return found
+
+    def _silent(self, peer: Peer, what: str) -> str:
+        """What to say of a ps that does not answer."""
+        send(peer, [last_heard.__name__, "", []])
+        heard = self._answers([peer], "", 5.0).get(peer)
+        return (
+            f"{peer.name} did not answer the {what} by {self.task.name}: "
+            f"nothing came for {1000 * PATIENCE:g} ms."
+            + (f" What it heard last: {heard}" if heard else "")
+        )
 
     def done(self, replies: Sequence[Reply]) -> None:
         """The step is over, with these replies to its push."""
@@ -76,6 +113,19 @@ class Servers:
             if due(step.spec, step.spec.steps):  # nobody pulls the last version
                 step.evaluate(step.spec.steps * step.spec.batch)
         return step.result() | held
+
+
+def found_by(task: Task) -> list[Peer]:
+    """A connection to each ps, in order, once all are there."""
+    meeting, deadline, peers = meeting_of(task), clock() + PATIENCE, list[Peer]()
+    for k in range(task.spec.ps):
+        while (sock := meeting.call(task.spec.workers + k)) is None:
+            if clock() > deadline:
+                raise RuntimeError(f"{task.name} did not find ps:{k} within {PATIENCE:g} s")
+            time.sleep(0.005)
+        peers.append(Peer(f"ps:{k}", sock))
+    meeting.close()  # nobody calls a worker
+    return peers
 
 
 def fill(model: torch.nn.Module, pieces: Sequence[torch.Tensor]) -> None:

@@ -210,6 +210,12 @@ def join(shard: Shard, worker: int) -> int:
 
 
 @on_ps
+def last_heard(shard: Shard) -> str:
+    """On a ps: the last call of each worker, in words."""
+    return ", ".join(f"{what} by worker:{k}" for k, what in sorted(shard.heard.items()))
+
+
+@on_ps
 def final(shard: Shard, worker: int) -> Later:
     """On a ps: values and loss of the shard, the bytes by device of its values and of their
     optimizer's state, and the worker that speaks for the ps, once no worker has anything left to

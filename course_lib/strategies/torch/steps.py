@@ -3,8 +3,8 @@ descent.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -149,11 +149,9 @@ class TorchStep(TrainingStep):
         inputs, targets = self.workload.train.take(indices)
         return tensor(inputs, self.device), tensor(targets, self.device)
 
-    @contextmanager
-    def emulating(self) -> Iterator[None]:
+    def emulating(self) -> AbstractContextManager[None]:
         """Let the device time pass in the layers, by their FLOPs."""
-        with self._layers.taking(self._owed):
-            yield
+        return self._layers.taking(self._owed)
 
     def backward(
         self,

@@ -39,20 +39,18 @@ def worker(task: Task) -> dict[str, Any]:
 
 def ps(task: Task) -> None:
     """Hold a shard of the parameters."""
-    serve(task, rule=apply_when_all_are_in)
+    serve(task)
 
 
 @on_ps
 def keep(shard: Shard, gradient: Gradient) -> Later:
-    """On a ps: keep the gradient. The reply comes after the update."""
+    """On a ps: keep the gradient; with the last one of a step, apply the mean of all. The reply
+    comes after the update.
+    """
     shard.kept.append(gradient)
-    return Later(lambda: shard.version > gradient.read, shard.reply)
-
-
-def apply_when_all_are_in(shard: Shard) -> None:
-    """On a ps, after each call: with the last gradient of the step, apply the mean of all."""
-    if len(shard.kept) == shard.task.spec.workers:
+    if len(shard.kept) == shard.counted:
         apply_mean(shard)
+    return Later(lambda: shard.version > gradient.read, shard.reply)
 
 
 def apply_mean(shard: Shard) -> None:
