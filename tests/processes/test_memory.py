@@ -54,11 +54,11 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
     """
 
     def role(task: Any) -> dict[str, Any]:
-        from course_lib.strategies.torch import memory, steps
+        from course_lib.strategies.torch import sharding, steps
 
         found: dict[str, Any] = {}
         before, instances = storages(), []
-        backward, borrowed = steps.TorchStep.backward, memory.Borrowed.__init__
+        backward, begin = steps.TorchStep.backward, sharding.Exchanges.__init__
 
         def measured(step: Any, inputs: Any, targets: Any, forward: Any = None, **how: Any) -> Any:
             if step.census.open:
@@ -67,7 +67,7 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
             def measuring(x: Any, y: Any) -> Any:
                 loss = forward(x, y) if forward else step.loss_of(step.model(x), y)
                 found["forward"] = bytes_now(loss)
-                found["buffers"] = sum(each.now() for each in instances)
+                found["buffers"] = sum(each.borrowed() for each in instances)
                 return loss
 
             loss = backward(step, inputs, targets, measuring, **how)
@@ -79,10 +79,10 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
             return sum(count for address, count in now.items() if address not in before)
 
         def kept(self: Any, *arguments: Any) -> None:
-            borrowed(self, *arguments)
+            begin(self, *arguments)
             instances.append(self)
 
-        steps.TorchStep.backward, memory.Borrowed.__init__ = measured, kept
+        steps.TorchStep.backward, sharding.Exchanges.__init__ = measured, kept
         importlib.import_module(f"course_lib.strategies.torch.{page}").worker(task)
         return found
 

@@ -35,7 +35,6 @@ Parallel", VLDB 2023.
 import contextlib
 import itertools
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -46,10 +45,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.memory import Borrowed
 from course_lib.strategies.torch.models import tied
 from course_lib.strategies.torch.precision import LOW
-from course_lib.strategies.torch.sharding import Collective
+from course_lib.strategies.torch.sharding import Collective, Exchanges
 from course_lib.strategies.torch.steps import TorchStep, descend, join
 
 
@@ -58,14 +56,13 @@ def worker(task: Task) -> dict[str, Any]:
     join(task)
     step = TorchStep(task, holds=f"shard {task.index}")
     model, workers = step.model, task.spec.workers
-    scatters = shard(model, init_device_mesh(step.device.type, (workers,)), step)
+    exchanges = shard(step, init_device_mesh(step.device.type, (workers,)))
     while step.begin():
         inputs, targets = step.read(task.index, workers)
         with step.computing():
             loss = step.backward(inputs, targets, alone=partial(kept, model))
         with step.reducing():
-            while scatters:  # those that are still under way
-                scatters.pop().wait()
+            exchanges.wait()
             mean = loss / workers
             dist.all_reduce(mean)  # to know the loss: the training itself has no need of it
         with step.applying():
@@ -75,28 +72,24 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result()
 
 
-def shard(model: Any, mesh: Any, step: TorchStep) -> list[Any]:
-    """Spread the parameters of each layer over the workers of `mesh`. Returns a list in which each
-    backward pass leaves its reduce-scatters, to be waited for.
-    """
-    parts, scatters = layers(model), list[Any]()
-    thread = ThreadPoolExecutor(1, "lockstep-exchange")
+def shard(step: TorchStep, mesh: Any) -> Exchanges:
+    """Spread the parameters of each layer over the workers of `mesh`."""
+    model, parts = step.model, layers(step.model)
     low = LOW.get(step.spec.precision)
     rounded = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
     # batch normalisation has float32 running means, and wants float32 parameters with them
     norms = [part for part in model.modules() if low and isinstance(part, _BatchNorm)]
     whole = dict.fromkeys([*norms, *parts, model])
-    borrowed = Borrowed(step, whole)
+    exchanges = Exchanges(step, whole)
     for layer in whole:
         policy = MixedPrecisionPolicy() if layer in norms or not low else rounded
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
-        layer.set_custom_all_gather(Collective(dist.all_gather_into_tensor, step, thread, borrowed))
-        scatter = Collective(dist.reduce_scatter_tensor, step, thread, borrowed, scatters)
-        layer.set_custom_reduce_scatter(scatter)
+        layer.set_custom_all_gather(Collective(exchanges, dist.all_gather_into_tensor))
+        layer.set_custom_reduce_scatter(Collective(exchanges, dist.reduce_scatter_tensor))
     if step.spec.overlap:
         for layer, following in itertools.pairwise(parts):  # backward, FSDP does so by itself
             layer.set_modules_to_forward_prefetch([following])
-    return scatters
+    return exchanges
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import checkpoints
 from course_lib.strategies.torch.device_clock import DeviceClock
 from course_lib.strategies.torch.device_time import Layers
-from course_lib.strategies.torch.memory import bytes_of, counted, local, whole
+from course_lib.strategies.torch.memory import bytes_of, kept_for_backward, local, whole
 from course_lib.strategies.torch.models import (
     loss_of,
     model_of,
@@ -167,8 +167,9 @@ class TorchStep(TrainingStep):
         all but the last are computed within `alone()`, where nothing is exchanged. `forward`: the
         loss for inputs and targets, if not that of the step's model.
         """
-        forward = forward or (lambda x, y: self.loss_of(self.model(x), y))
-        forward = counted(self, self.mixed(forward))
+        forward = self.mixed(forward or (lambda x, y: self.loss_of(self.model(x), y)))
+        if self.census.open:
+            forward = self._counted(forward)
         count, total = self.spec.accumulate, 0.0
         if count == 1:
             loss = forward(inputs, targets)
@@ -181,6 +182,15 @@ class TorchStep(TrainingStep):
                 loss.backward()  # adds to the gradients that are there
             total += loss.detach()
         return total
+
+    def _counted(self, forward: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """The same forward pass, which notes the activations that it keeps."""
+
+        def counting(inputs: Any, targets: Any) -> Any:
+            with kept_for_backward(self.replica, lambda count: self.census.note(activations=count)):
+                return forward(inputs, targets)
+
+        return counting
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         if self._outputs:
