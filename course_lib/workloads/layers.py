@@ -49,6 +49,8 @@ class Conv:
 class Flatten:
     """An image as one row of numbers, channels varying fastest."""
 
+    relu = False
+
     def kernel(self, inputs: Shape) -> Shape:
         return ()
 

@@ -15,7 +15,7 @@ from torch import nn
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.precision import wide
-from course_lib.workloads.layers import Conv, Dense, Flatten, Layer, Shape
+from course_lib.workloads.layers import Conv, Dense, Flatten, passed
 from course_lib.workloads.workload import Workload
 
 
@@ -39,33 +39,28 @@ def build(workload: Workload, seed: int) -> Any:
     if not workload.layers:
         torch.manual_seed(seed)
         return workload.built("torch", seed)
-    modules: list[nn.Module] = []
-    shape = workload.input_shape
-    if len(shape) == 3:
-        modules.append(Transpose(0, 3, 1, 2))
-    for layer in workload.layers:
-        modules += _modules(layer, shape)
-        shape = layer.output(shape)
-    model = nn.Sequential(*modules)
+    model, weights = nn.Sequential(*_modules(workload)), workload.initial_weights(seed)
     with torch.no_grad():
-        for parameter, weight in zip(
-            model.parameters(), workload.initial_weights(seed), strict=True
-        ):
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
             parameter.copy_(torch.from_numpy(weight).permute(_TO_TORCH[weight.ndim]))
     return model
 
 
-def _modules(layer: Layer, inputs: Shape) -> Iterator[nn.Module]:
-    match layer:
-        case Flatten():
-            yield Transpose(0, 2, 3, 1)  # so that the row of numbers is the one that Keras makes
-            yield nn.Flatten()
-        case Dense(units):
-            yield nn.Linear(inputs[0], units)
-        case Conv(filters, size):
-            yield nn.Conv2d(inputs[2], filters, size)
-    if not isinstance(layer, Flatten) and layer.relu:
-        yield nn.ReLU()
+def _modules(workload: Workload) -> Iterator[nn.Module]:
+    if len(workload.input_shape) == 3:
+        yield Transpose(0, 3, 1, 2)
+    kernels = passed(workload.layers, workload.input_shape)
+    for layer, (kernel, _) in zip(workload.layers, kernels, strict=True):
+        match layer:
+            case Flatten():
+                yield Transpose(0, 2, 3, 1)  # so that the row of numbers is the one Keras makes
+                yield nn.Flatten()
+            case Dense():
+                yield nn.Linear(*kernel)
+            case Conv():
+                yield nn.Conv2d(*kernel[2:], layer.size)
+        if layer.relu:
+            yield nn.ReLU()
 
 
 class Transpose(nn.Module):
@@ -81,9 +76,8 @@ class Transpose(nn.Module):
 
 def weights_of(parameters: Iterable[torch.Tensor]) -> list[np.ndarray]:
     """The weights in the layout that all frameworks share."""
-    values = [parameter.detach().cpu() for parameter in parameters]
-    orders = (_FROM_TORCH.get(value.ndim, range(value.ndim)) for value in values)
-    return [value.permute(*order).numpy() for value, order in zip(values, orders, strict=True)]
+    values = (parameter.detach().cpu() for parameter in parameters)
+    return [v.permute(_FROM_TORCH.get(v.ndim, tuple(range(v.ndim)))).numpy() for v in values]
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
