@@ -13,13 +13,12 @@ from pathlib import Path
 
 import torch
 
-from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.record.checkpoints import Manifest, part_of, seal
 from course_lib.strategies import saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.torch import checkpoints
-from course_lib.strategies.torch.models import build, flat, trained
+from course_lib.strategies.torch.models import flat, model_of, trained
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
 from course_lib.strategies.torch.rpc import (
     ON_PS,
@@ -46,9 +45,7 @@ class Shard:
     """
 
     def __init__(self, task: Task, counted: int) -> None:
-        workload = workloads.load(task.spec)
-        parameters = flat(trained(build(workload, task.spec.seed)))
-        self.task = task
+        self.task, parameters = task, flat(trained(model_of(task)))
         self.values = torch.tensor_split(parameters, task.spec.ps)[task.index].clone()
         self.optimizer = Optimizer(task.spec, [self.values])
         self.version = self.examples = 0
