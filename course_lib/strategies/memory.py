@@ -17,7 +17,7 @@ from course_lib.record.events import Metric
 from course_lib.record.memory import KINDS, Held
 from course_lib.spec import RunSpec
 from course_lib.strategies.optimizers import STATE
-from course_lib.workloads.workload import Sketch
+from course_lib.workloads.sketch import Sketch
 
 Formula = Callable[[RunSpec, Sketch, int], Held]
 """A run, its model, and the examples that a replica computes at a time -> the memory of each task.

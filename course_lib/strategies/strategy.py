@@ -12,7 +12,7 @@ from course_lib.hardware import Machine, Reason
 from course_lib.settings import MAX_WORKERS
 from course_lib.spec import RunSpec
 from course_lib.strategies.memory import Formula, Held, data_parallel
-from course_lib.workloads.workload import Sketch
+from course_lib.workloads.sketch import Sketch
 
 
 @dataclass(frozen=True)

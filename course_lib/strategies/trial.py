@@ -14,7 +14,8 @@ from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
 from course_lib.spec import RunSpec
-from course_lib.workloads.workload import Sketch, Workload
+from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.workload import Workload
 
 MADE_OF: WeakKeyDictionary[Workload, str] = WeakKeyDictionary()
 """A learner's own workload -> the fingerprint of what its model was made of when it was tried."""

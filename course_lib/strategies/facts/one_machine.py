@@ -13,7 +13,7 @@ from course_lib.strategies.strategy import (
     measured,
     no_all_reduce,
 )
-from course_lib.workloads.workload import Sketch
+from course_lib.workloads.sketch import Sketch
 
 ONE_DEVICE = Strategy(
     "one_device",

@@ -19,7 +19,7 @@ from course_lib.strategies.strategy import (
     no_all_reduce,
 )
 from course_lib.workloads.digits import CLASSES, PER_UNIT
-from course_lib.workloads.workload import Sketch
+from course_lib.workloads.sketch import Sketch
 
 
 def _check_native(spec: RunSpec, machine: Machine) -> None:

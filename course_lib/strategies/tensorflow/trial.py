@@ -23,7 +23,7 @@ from course_lib.strategies.tensorflow.steps import (
     variables_of,
     with_variables,
 )
-from course_lib.workloads.workload import Sketch, training_flops
+from course_lib.workloads.sketch import Sketch, training_flops
 
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch; "
