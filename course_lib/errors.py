@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 OTHER_NAMES = {
@@ -74,6 +75,15 @@ def shortage(error: OSError) -> Unavailable:
     what, option = LIMITS.get(error.errno or 0, ("what a run needs", "-a"))
     cure = f"Run fewer tasks or clusters at a time, or raise a limit: `ulimit {option}` shows it."
     return Unavailable(what, str(error), cure)
+
+
+def line_of(error: BaseException, function: object) -> str:
+    """Where a learner's function raised an error, in words; "" if it was not in there."""
+    name = getattr(function, "__name__", "")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == name]
+    if not frames:
+        return ""
+    return f" (line {frames[-1].lineno}: {frames[-1].line or 'source not at hand'})"
 
 
 class Damaged(LockstepError, ValueError):

@@ -82,7 +82,7 @@ class Link(BaseModel):
 
     `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: the delay added to
     everything that leaves the host. A topology's link with the same values is
-    `collectives.AlphaBeta.of(link.bytes_per_second, link.delay)`.
+    `collectives.AlphaBeta(0, 1 / link.bytes_per_second, link.delay)`.
     """
 
     model_config = STRICT

@@ -1,5 +1,6 @@
-"""Plain text that several rooms print: aligned tables, and numbers of bytes."""
+"""Plain text that several rooms print: aligned tables, numbers of bytes, and round numbers."""
 
+import math
 from collections.abc import Sequence
 
 
@@ -36,3 +37,11 @@ def amount(nbytes: int) -> str:
     """A number of bytes for people: 3670016 is "3.5 MiB"."""
     power = next((i for i in (3, 2, 1) if nbytes >= 1024**i), 0)
     return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def round_up(value: float, digits: Sequence[float] = (1, 2, 5, 10)) -> float:
+    """The smallest round number that is not below `value`: one of 1, 2, 5, 10, 20, 50, ... (and
+    0.5, 0.2, ...), or of other `digits` times a power of ten.
+    """
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(digit * power for digit in digits if digit * power >= value * (1 - 1e-9))

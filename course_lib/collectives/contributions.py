@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from course_lib.collectives.schedule import Schedule, Transfer
 
+FROM_OWNER = ("all_gather", "broadcast")  # kinds in which a chunk comes from its owner alone
+
 
 class State:
     """For each rank and chunk two bit sets of ranks: those whose contribution is in it (`once`),
@@ -44,47 +46,31 @@ class State:
 
 def start(schedule: Schedule, rank: int, chunk: int) -> int:
     """The contributions (a bit set) that `rank` has in `chunk` before the first round."""
-    if schedule.kind in ("all_gather", "broadcast"):
-        return 1 << rank if schedule.owners[chunk] == rank else 0
-    return 1 << rank if rank < schedule.workers else 0
+    return whole(schedule, chunk) & 1 << rank
 
 
 def whole(schedule: Schedule, chunk: int) -> int:
     """The contributions (a bit set) that belong in the result of a chunk, each once."""
-    return (
-        1 << schedule.owners[chunk]
-        if schedule.kind in ("all_gather", "broadcast")
-        else (1 << schedule.workers) - 1
-    )
+    every_worker = (1 << schedule.workers) - 1
+    return 1 << schedule.owners[chunk] if schedule.kind in FROM_OWNER else every_worker
 
 
 def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
     """The contributions (a bit set) that `rank` must have in `chunk` after the last round, each
     once; None if any are allowed.
     """
-    if rank >= schedule.workers or (
-        schedule.kind in ("reduce_scatter", "reduce") and schedule.owners[chunk] != rank
-    ):
-        return None
-    return whole(schedule, chunk)
+    to_owner = schedule.kind in ("reduce_scatter", "reduce")
+    wants = rank < schedule.workers and not (to_owner and schedule.owners[chunk] != rank)
+    return whole(schedule, chunk) if wants else None
 
 
 def sound(schedule: Schedule, transfer: Transfer) -> bool:
     """Whether a transfer is between two different ranks, and these and its chunk exist."""
     src, dst, chunk, _ = transfer
-    return (
-        src != dst
-        and 0 <= src < schedule.ranks
-        and 0 <= dst < schedule.ranks
-        and 0 <= chunk < schedule.chunks
-    )
+    ranks, chunks = range(schedule.ranks), range(schedule.chunks)
+    return src != dst and src in ranks and dst in ranks and chunk in chunks
 
 
 def members(bits: int) -> tuple[int, ...]:
     """The ranks in a bit set."""
-    found = []
-    while bits:
-        low = bits & -bits
-        found.append(low.bit_length() - 1)
-        bits ^= low
-    return tuple(found)
+    return tuple(rank for rank in range(bits.bit_length()) if bits >> rank & 1)

@@ -49,11 +49,6 @@ class Cost:
         name = max(links, key=links.__getitem__)
         return (name, links[name]) if links[name] else ("none", 0)
 
-    @property
-    def bus_bandwidth(self) -> float:
-        """Bytes a second, see `bus_bandwidth`."""
-        return bus_bandwidth(self.bytes, self.seconds, self.schedule.workers, self.schedule.kind)
-
     def __repr__(self) -> str:
         link, most = self.busiest_link
         across = f", busiest link {link} {most} bytes" if most else ""
@@ -99,10 +94,8 @@ def cost(
     terms = Terms(*times.tolist())
     if topology.cores:
         terms = take_turns(schedule, bytes, topology, itemsize).terms
-    sent, received, up, down, reduced = (
-        tuple(part.astype(np.int64).tolist())
-        for part in (*np.split(carried, [ranks, 2 * ranks, 2 * ranks + hosts]), added)
-    )
+    parts = *np.split(carried, [ranks, 2 * ranks, 2 * ranks + hosts]), added
+    sent, received, up, down, reduced = (tuple(part.astype(int).tolist()) for part in parts)
     rounds, seconds = len(schedule.rounds), terms.seconds(topology)
     return Cost(schedule, bytes, rounds, count, sent, received, reduced, up, down, terms, seconds)
 
@@ -119,9 +112,8 @@ def bus_bandwidth(
     links, it can exceed the speed of these: an algorithm that first adds up inside the hosts sends
     less over them than the factor says.
     """
-    factor = {"all_reduce": 2 * (workers - 1) / workers, "reduce": 1.0, "broadcast": 1.0}.get(
-        kind, (workers - 1) / workers
-    )
+    others = (workers - 1) / workers
+    factor = {"all_reduce": 2 * others, "reduce": 1.0, "broadcast": 1.0}.get(kind, others)
     return factor * bytes / seconds if seconds else 0.0
 
 
@@ -160,10 +152,8 @@ def messages(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Mes
             amount = ends[r.chunk + r.span] - ends[r.chunk]
         reduced = nothing if not r.reduce.any() else amount if r.reduce.all() else amount * r.reduce
         if of_row is not None:
-            amount, reduced = (
-                np.bincount(of_row, column, len(src)).astype(np.int64)
-                for column in (amount, reduced)
-            )
+            sums = [np.bincount(of_row, column, len(src)) for column in (amount, reduced)]
+            amount, reduced = np.array(sums, dtype=np.int64)
         now = Messages(src, dst, amount, reduced)
         if found is None or any(map(operator.is_not, now, found)):
             found = now

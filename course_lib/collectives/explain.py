@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from course_lib.collectives.contributions import State, goal, members, sound, whole
+from course_lib.collectives.contributions import FROM_OWNER, State, goal, members, sound, whole
 from course_lib.collectives.schedule import Schedule, Transfer
 
 ProblemKind = Literal[
@@ -18,8 +18,8 @@ Cell = tuple[int, int]  # rank, chunk
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem of a schedule, in words (`text`) and as values: its kind, and the round, rank and
-    chunk in which it arises.
+    """One problem of a schedule, in words (`text`) and as values: its kind, the round, rank and
+    chunk in which it arises, and the `transfer` that is wrong (None if one is missing).
 
     For "missing" and "twice": the results of `ranks` are wrong because of it. They lack the data of
     the ranks in `contributions`, or count them more than once.
@@ -30,14 +30,13 @@ class Problem:
     round: int
     rank: int
     chunk: int
+    transfer: Transfer | None
     ranks: tuple[int, ...] = ()
     contributions: tuple[int, ...] = ()
 
 
 class Arrival(NamedTuple):
-    """A transfer in a round, with the contributions (a bit set) that it brought, replaced or added
-    again.
-    """
+    """A transfer in a round, and the contributions (a bit set) that it wiped out or added again."""
 
     round: int
     transfer: Transfer
@@ -45,9 +44,12 @@ class Arrival(NamedTuple):
 
 
 class Cause(NamedTuple):
+    """Why a result is wrong: in words, where it began, and the transfer that did it, if one did."""
+
     round: int
     rank: int
     text: str
+    transfer: Transfer | None = None
 
 
 @dataclass
@@ -56,7 +58,7 @@ class History:
 
     schedule: Schedule
     end: State
-    # the last transfer into a cell, and what it brought
+    # the last transfer into a cell, and what that lost by it
     arrived: dict[Cell, Arrival] = field(default_factory=dict)
     # chunk -> copies that replaced contributions which no other rank had
     lost: dict[int, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
@@ -67,7 +69,7 @@ class History:
 
     @property
     def data(self) -> str:
-        return "data" if self.schedule.kind in ("all_gather", "broadcast") else "gradient"
+        return "data" if self.schedule.kind in FROM_OWNER else "gradient"
 
     def note_complete(self, cell: Cell, rounds: int) -> None:
         rank, chunk = cell
@@ -97,21 +99,15 @@ def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
         if twice:
             groups["twice", _why_twice(history, rank, chunk), chunk, twice].append(rank)
         if missing:
-            groups["missing", _why_missing(history, rank, chunk, missing), chunk, missing].append(
-                rank
-            )
+            cause = _why_missing(history, rank, chunk, missing)
+            groups["missing", cause, chunk, missing].append(rank)
     problems = []
     for (kind, cause, chunk, bits), ranks in groups.items():
-        result = (
-            f"without {history.whose(bits)}"
-            if kind == "missing"
-            else f"with {history.whose(bits)} counted more than once"
-        )
-        end = "ends" if len(ranks) == 1 else "end"
+        whose, end = history.whose(bits), "ends" if len(ranks) == 1 else "end"
+        result = f"without {whose}" if kind == "missing" else f"with {whose} counted more than once"
         text = f"{cause.text}, so {ranks_text(ranks)} {end} chunk {chunk} {result}."
-        problems.append(
-            Problem(kind, text, cause.round, cause.rank, chunk, tuple(ranks), members(bits))
-        )
+        where = cause.round, cause.rank, chunk, cause.transfer
+        problems.append(Problem(kind, text, *where, tuple(ranks), members(bits)))
     return sorted(problems, key=lambda p: p.round)
 
 
@@ -127,10 +123,10 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
         usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
         for t, had, brought in state.apply(usable):
             cell = (t.dst, t.chunk)
-            history.arrived[cell] = Arrival(number, t, brought)
+            lost = had & ~brought if t.op == "copy" else 0
+            history.arrived[cell] = Arrival(number, t, lost)
             if t.op == "copy":
                 history.added_again.pop(cell, None)
-                lost = had & ~brought
                 for row in state.once:
                     lost &= ~row[t.chunk]
                 if lost:
@@ -149,7 +145,7 @@ def _why_twice(history: History, rank: int, chunk: int) -> Cause:
         f"round {number}: rank {t.src} sends chunk {chunk} with {history.whose(again)} "
         f"to rank {t.dst}, which has that already, and op 'reduce' adds it again"
     )
-    return Cause(number, t.dst, text)
+    return Cause(number, t.dst, text, t)
 
 
 def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause:
@@ -158,43 +154,35 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
     """
     holders = {r: after for (r, c), after in history.complete.items() if c == chunk}
     if holders:
-        return _not_sent(history, rank, chunk, holders)
+        return _not_sent(history, rank, chunk, missing, holders)
     for number, t, lost in history.lost[chunk]:
         if lost & missing:
             text = (
                 f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst} "
                 f"wipes out {history.whose(lost)}, which no other rank has by then"
             )
-            return Cause(number, t.dst, text)
-    has = [
-        r for r in range(history.schedule.ranks) if history.end.once[r][chunk] & missing == missing
-    ]
+            return Cause(number, t.dst, text, t)
+    held = [row[chunk] for row in history.end.once]
+    has = [r for r, bits in enumerate(held) if bits & missing == missing]
     if tuple(has) == members(missing):
         never = "never get away" if history.plural(missing) else "never gets away"
-        return Cause(
-            0, has[0], f"{history.whose(missing)} in chunk {chunk} {never} from {ranks_text(has)}"
-        )
+        text = f"{history.whose(missing)} in chunk {chunk} {never} from {ranks_text(has)}"
+        return Cause(0, has[0], text)
     if has:
-        number = max(
-            (history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived),
-            default=0,
-        )
-        text = (
-            f"after round {number}: chunk {chunk} with {history.whose(missing)} "
-            f"gets no further than {ranks_text(has)}"
-        )
-        return Cause(number, has[0], text)
-    best = max(range(history.schedule.ranks), key=lambda r: history.end.once[r][chunk].bit_count())
-    lacks = whole(history.schedule, chunk) & ~history.end.once[best][chunk]
+        came = (history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived)
+        number = max(came, default=0)
+        text = f"chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
+        return Cause(number, has[0], f"after round {number}: {text}")
+    best = max(range(len(held)), key=lambda r: held[r].bit_count())
+    lacks = history.whose(whole(history.schedule, chunk) & ~held[best])
+    closest = f"rank {best} comes closest, and lacks {lacks}"
     last = max(len(history.schedule.rounds) - 1, 0)
-    text = (
-        f"no rank ever has all of chunk {chunk} "
-        f"(rank {best} comes closest, and lacks {history.whose(lacks)})"
-    )
-    return Cause(last, best, text)
+    return Cause(last, best, f"no rank ever has all of chunk {chunk} ({closest})")
 
 
-def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) -> Cause:
+def _not_sent(
+    history: History, rank: int, chunk: int, missing: int, holders: dict[int, int]
+) -> Cause:
     """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`,
     or to the rank from which `rank` has it.
     """
@@ -219,7 +207,7 @@ def _not_sent(history: History, rank: int, chunk: int, holders: dict[int, int]) 
         f"from rank {last.transfer.src}; "
         f"rank {holder} has all of it {since}, but does not send it to rank {rank} then"
     )
-    return Cause(last.round, rank, text)
+    return Cause(last.round, rank, text, last.transfer if last.bits & missing else None)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

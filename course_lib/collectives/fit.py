@@ -48,7 +48,6 @@ class Fit:
 def fit(
     samples: Sequence[Sample],
     topology: Topology = Topology(),  # noqa: B008  # frozen
-    gamma: float | None = None,
     wanted: Sequence[str] = NAMES,
 ) -> Fit:
     """Find alpha, beta, gamma and the delays from measured times, by least squares of the relative
@@ -58,15 +57,12 @@ def fit(
     as it is if no sample depends on it or it is not `wanted` (some of `NAMES`). In most algorithms
     the bytes added are half the bytes moved, so samples of one algorithm cannot tell beta from
     gamma: then gamma is 0 and its time is part of beta. To find gamma, add samples of
-    `recursive_doubling`, or give a `gamma` that was measured in another way. Raises SpecError
-    unless there are more samples than parameters.
+    `recursive_doubling`, or give a topology whose gamma was measured in another way, and want only
+    the others. Raises SpecError unless there are more samples than parameters.
     """
     seconds = np.array([s.seconds for s in samples], dtype=float)
     if not len(samples) or not (seconds > 0).all():
         raise SpecError("samples", seconds.tolist(), "measured times above 0")
-    if gamma is not None:
-        topology = replace(topology, gamma=gamma)
-        wanted = [name for name in wanted if name != "gamma"]
     fixed = ~np.isin(NAMES, wanted)
     columns = free = np.zeros(0)
     # the parameters decide which rank or link is slowest: repeat with those just found
@@ -87,12 +83,9 @@ def _terms(samples: Sequence[Sample], topology: Topology) -> np.ndarray:
     """The `Terms` of each sample, one row each; the cost of each schedule and size is computed
     once.
     """
-    priced: dict[tuple[int, int, int], tuple[float, ...]] = {}
-    for s in samples:
-        key = (id(s.schedule), s.bytes, s.itemsize)
-        if key not in priced:
-            priced[key] = cost(s.schedule, s.bytes, topology, s.itemsize).terms
-    return np.array([priced[id(s.schedule), s.bytes, s.itemsize] for s in samples])
+    jobs = {(id(s.schedule), s.bytes, s.itemsize): s for s in samples}
+    terms = {job: cost(s.schedule, s.bytes, topology, s.itemsize).terms for job, s in jobs.items()}
+    return np.array([terms[id(s.schedule), s.bytes, s.itemsize] for s in samples])
 
 
 def _can_tell(columns: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -130,10 +123,5 @@ def _solve(
 
 def _with(topology: Topology, parameters: np.ndarray) -> Topology:
     a, b, a_across, b_across, gamma, delay, delay_across, wire = parameters.tolist()
-    return replace(
-        topology,
-        intra=AlphaBeta(a, b, delay),
-        inter=AlphaBeta(a_across, b_across, delay_across),
-        gamma=gamma,
-        wire=wire,
-    )
+    intra, inter = AlphaBeta(a, b, delay), AlphaBeta(a_across, b_across, delay_across)
+    return replace(topology, intra=intra, inter=inter, gamma=gamma, wire=wire)

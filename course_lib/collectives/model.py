@@ -2,8 +2,6 @@
 that a schedule runs on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,11 +30,6 @@ class AlphaBeta:
         for name in ("alpha", "beta", "delay"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise SpecError(name, getattr(self, name), "seconds, 0 or more")
-
-    @classmethod
-    def of(cls, bandwidth: float, delay: float = 0.0) -> AlphaBeta:
-        """A path of `bandwidth` bytes a second (infinite if unlimited) and `delay` seconds."""
-        return cls(0.0, 1 / bandwidth, delay)
 
 
 @dataclass(frozen=True)

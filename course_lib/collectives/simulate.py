@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from course_lib.collectives.cost import Messages, bus_bandwidth, messages
+from course_lib.collectives.cost import Messages, messages
 from course_lib.collectives.model import Topology
 from course_lib.collectives.schedule import Schedule
 from course_lib.collectives.turns import Times, take_turns
@@ -44,11 +44,6 @@ class Simulation:
     @property
     def seconds(self) -> float:
         return float(self.finish.max())
-
-    @property
-    def bus_bandwidth(self) -> float:
-        """Bytes a second, as nccl-tests define it."""
-        return bus_bandwidth(self.bytes, self.seconds, self.schedule.workers, self.schedule.kind)
 
     def __repr__(self) -> str:
         return (
@@ -191,12 +186,11 @@ def serve(server: np.ndarray, free: np.ndarray, arrive: np.ndarray, work: np.nda
     if len(starts) <= lengths.max():  # few servers with long queues: one queue at a time
         for begin, length in zip(starts, lengths, strict=True):
             queue = order[begin : begin + length]
-            done = np.cumsum(work[queue])
+            one, done = server[queue[0]], np.cumsum(work[queue])
             # unrolled: end[i] = max(arrive[i], end[i - 1] + work[i]), with end[-1] = free
-            end[queue] = done + np.maximum(
-                np.maximum.accumulate(arrive[queue] - done), free[server[queue[0]]]
-            )
-            free[server[queue[0]]] = end[queue[-1]]
+            begun = np.maximum(np.maximum.accumulate(arrive[queue] - done), free[one])
+            end[queue] = done + begun
+            free[one] = end[queue[-1]]
         return end
     # many servers with short queues: the first of each queue, the second of each, ...
     for turn in range(lengths.max()):
@@ -209,8 +203,7 @@ def serve(server: np.ndarray, free: np.ndarray, arrive: np.ndarray, work: np.nda
 def _per_rank(name: str, given: PerRank, ranks: int, default: float) -> np.ndarray:
     values = np.full(ranks, default)
     if isinstance(given, Mapping):
-        unknown = [rank for rank in given if not 0 <= rank < ranks]
-        if unknown:
+        if not all(0 <= rank < ranks for rank in given):
             raise SpecError(name, dict(given), f"ranks from 0 to {ranks - 1}")
         values[list(given)] = list(given.values())
     elif given is not None:

@@ -17,23 +17,15 @@ import heapq
 import itertools
 import operator
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from course_lib.collectives import program
 from course_lib.collectives.model import Terms, Topology
-from course_lib.collectives.program import (
-    Await,
-    Begin,
-    Offer,
-    Operation,
-    Programs,
-    Store,
-    Take,
-    UntilRead,
-)
+from course_lib.collectives.program import Operation
 from course_lib.collectives.schedule import Schedule
 
 # Found once, by measuring nine algorithms on 2, 3, 4 and 8 ranks. If any one of them is halved or
@@ -71,8 +63,8 @@ def take_turns(
     nbytes: int,
     topology: Topology,
     itemsize: int = 1,
-    late: Sequence[float] | None = None,
-    slow: Sequence[float] | None = None,
+    late: list[float] | None = None,
+    slow: list[float] | None = None,
 ) -> Turns:
     """Carry out a schedule that `verify` accepts, in simulated time, on `topology.cores` cores
     (None: one for each rank), with the callers' numbers in shared memory.
@@ -88,32 +80,32 @@ def take_turns(
 def work(op: Operation, near: bool, itemsize: int = 1) -> Terms:
     """What an operation costs the core of its rank; `near`: its peer is on the same host."""
     match op:
-        case Begin():
+        case program.Begin():
             return CALL
-        case Offer() if near:
+        case program.Offer() if near:
             return Terms(messages=1)
-        case Offer():
+        case program.Offer():
             return Terms(messages_across=1, bytes_across=itemsize * _sum(s for _, s in op.parts))
-        case UntilRead() if near:
+        case program.UntilRead() if near:
             return HEARD
-        case Take():
+        case program.Take():
             whole = itemsize * _sum(part.span for part in op.parts)
             added = itemsize * _sum(part.span for part in op.parts if part.source is not None)
             if near:
                 return Terms(messages=1, bytes=whole, reduced=added)
             return Terms(bytes=added, messages_across=1, bytes_across=whole, reduced=added)
-        case Store():
+        case program.Store():
             return Terms(bytes=SWAP * itemsize * _sum([op.span]))
     return Terms()  # waiting costs nothing, and the system waits for far readers
 
 
-def _looking_ahead(program: list[Operation]) -> list[Operation]:
-    """The program, with each `UntilRead` that directly follows an `Await` moved before it: a rank
+def _looking_ahead(operations: list[Operation]) -> list[Operation]:
+    """A program, with each `UntilRead` that directly follows an `Await` moved before it: a rank
     sees while it waits whether its pieces have been read, so that takes no extra time.
     """
     found: list[Operation] = []
-    for op in program:
-        early = isinstance(op, UntilRead) and isinstance(found[-1], Await)
+    for op in operations:
+        early = isinstance(op, program.UntilRead) and isinstance(found[-1], program.Await)
         found.insert(len(found) - early, op)
     return found
 
@@ -136,17 +128,12 @@ class _Cores:
     """The cores, the ranks that queue for them, and what ranks have been told."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        nbytes: int,
-        topology: Topology,
-        itemsize: int,
-        slow: Sequence[float],
+        self, schedule: Schedule, nbytes: int, topology: Topology, itemsize: int, slow: list[float]
     ) -> None:
         self.topology, self.itemsize, self.slow = topology, itemsize, slow
         self.place = topology.place(schedule).tolist()
         length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
-        of_schedule = Programs(schedule, self.place, private=False)
+        of_schedule = program.Programs(schedule, self.place, private=False)
         each = (of_schedule.program(rank, length, itemsize) for rank in range(schedule.ranks))
         self.programs = list(map(_looking_ahead, each))
         self.parameters = topology.parameters.tolist()
@@ -165,7 +152,7 @@ class _Cores:
         self.finish = [0.0] * schedule.ranks
         self.times: Times = {}
 
-    def run(self, late: Sequence[float]) -> Turns:
+    def run(self, late: list[float]) -> Turns:
         for rank, begin in enumerate(late):
             self._then(_Event(begin, next(self.numbers), Terms()), self._ready, rank)
         while self.coming:
@@ -202,7 +189,7 @@ class _Cores:
             if self._has_to_wait(rank, op):
                 break
             self.next[rank] += 1
-            if not isinstance(op, Await):
+            if not isinstance(op, program.Await):
                 self._do(now, rank, op)
                 return
             self.told["sent", op.peer, rank] -= 1
@@ -214,9 +201,9 @@ class _Cores:
             self._turn(now, self.line[core].popleft())
 
     def _has_to_wait(self, rank: int, op: Operation) -> bool:
-        if isinstance(op, Await):
+        if isinstance(op, program.Await):
             word, number = ("sent", op.peer, rank), 1
-        elif isinstance(op, UntilRead) and self.place[rank] == self.place[op.peer]:
+        elif isinstance(op, program.UntilRead) and self.place[rank] == self.place[op.peer]:
             word, number = ("read", rank, op.peer), op.pieces
         else:
             return False
@@ -226,20 +213,20 @@ class _Cores:
         return True
 
     def _do(self, now: _Event, rank: int, op: Operation) -> None:
-        peer = op.peer if isinstance(op, (Offer, Take, UntilRead)) else rank
+        peer = rank if isinstance(op, program.Begin | program.Store) else op.peer
         near = self.place[rank] == self.place[peer]
         done = work(op, near, self.itemsize)
         end = now.time + self._seconds(done) * self.slow[rank]
         over = self._after(now, done, end)
         self._then(over, self._go_on, rank)
-        if isinstance(op, Offer):
+        if isinstance(op, program.Offer):
             self.times.setdefault((op.round, rank, peer), (end, end))
             if self.topology.wire and not near:
                 at_link = self._after(over, Terms(), end)
                 self._then(at_link, self._cross, rank, peer, Terms(wired=done.bytes_across))
             else:
                 self._under_way(over, rank, peer)
-        elif isinstance(op, Take):
+        elif isinstance(op, program.Take):
             begin, _ = self.times[op.round, peer, rank]
             self.times[op.round, peer, rank] = begin, end
             seen = self._after(over, Terms(), end - _SOON)

@@ -15,11 +15,9 @@ The kinds of problems (`Problem.kind`):
 A schedule with "nothing", "conflict", "overwrite" or "self" is refused even if its numbers would
 come out right by luck. Several reduces into one chunk in one round are fine (they commute), and so
 is a reduce into a chunk that its rank sends in the same round, as in a swap: the chunk that arrives
-is kept in a second buffer until the old value has left. `Proof.second_buffer` is the size that this
-buffer needs.
+is kept in a second buffer until the old value has left.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,14 +33,12 @@ class Proof:
     """What `verify` found: true if the schedule is right; as text, its first few problems.
 
     `problems` are in the order of their rounds, with those of the result last; `left_out`: how many
-    more were found. `second_buffer` is the largest number of chunks that a rank both sends and adds
-    into in one round.
+    more were found.
     """
 
     schedule: Schedule
     problems: tuple[Problem, ...]
     left_out: int
-    second_buffer: int
 
     @property
     def ok(self) -> bool:
@@ -72,16 +68,13 @@ class Proof:
 def verify(schedule: Schedule) -> Proof:
     """Follow every contribution through the rounds of a schedule and judge the result."""
     problems: list[Problem] = []
-    second_buffer = 0
     state = State(schedule)
     for number, transfers in enumerate(schedule.rounds):
         listed = list(transfers)
         usable = [t for t in listed if sound(schedule, t)]
         problems += [_misplaced(schedule, number, t) for t in listed if not sound(schedule, t)]
         problems += _nothing(state, number, usable)
-        swaps: Counter[int] = Counter()
-        problems += _collisions(number, usable, swaps)
-        second_buffer = max([second_buffer, *swaps.values()])
+        problems += _collisions(number, usable)
         state.apply(usable)
     wrong = [
         (r, c)
@@ -91,22 +84,22 @@ def verify(schedule: Schedule) -> Proof:
         and (state.once[r][c], state.twice[r][c]) != (want, 0)
     ]
     problems += explain(schedule, wrong) if wrong else []
-    return Proof(schedule, tuple(problems[:LIMIT]), len(problems[LIMIT:]), second_buffer)
+    return Proof(schedule, tuple(problems[:LIMIT]), len(problems[LIMIT:]))
 
 
 def _misplaced(schedule: Schedule, number: int, t: Transfer) -> Problem:
     """The problem of a transfer that is not sound."""
     if t.src == t.dst:
         text = f"rank {t.src} sends chunk {t.chunk} to itself. Leave that transfer out."
-        return Problem("self", f"round {number}: {text}", number, t.src, t.chunk)
+        return Problem("self", f"round {number}: {text}", number, t.src, t.chunk, t)
     for rank, does in ((t.src, "sends"), (t.dst, "receives")):
         if not 0 <= rank < schedule.ranks:
             text = f"rank {rank} {does} chunk {t.chunk}, but "
             text += _only("rank", schedule.ranks, rank, schedule.workers)
-            return Problem("rank", f"round {number}: {text}", number, rank, t.chunk)
+            return Problem("rank", f"round {number}: {text}", number, rank, t.chunk, t)
     text = f"rank {t.src} sends chunk {t.chunk} to rank {t.dst}, but "
     text += _only("chunk", schedule.chunks, t.chunk, schedule.chunks)
-    return Problem("chunk", f"round {number}: {text}", number, t.src, t.chunk)
+    return Problem("chunk", f"round {number}: {text}", number, t.src, t.chunk, t)
 
 
 def _only(what: str, count: int, given: int, modulo: int) -> str:
@@ -117,38 +110,32 @@ def _only(what: str, count: int, given: int, modulo: int) -> str:
 
 
 def _nothing(state: State, number: int, transfers: Sequence[Transfer]) -> Iterator[Problem]:
-    for src, dst, chunk, _ in transfers:
-        if not state.once[src][chunk]:
-            text = f"rank {src} sends chunk {chunk} to rank {dst}, but has nothing in it yet."
-            yield Problem("nothing", f"round {number}: {text}", number, src, chunk)
+    for t in transfers:
+        if not state.once[t.src][t.chunk]:
+            text = f"rank {t.src} sends chunk {t.chunk} to rank {t.dst}, but has nothing in it yet."
+            yield Problem("nothing", f"round {number}: {text}", number, t.src, t.chunk, t)
 
 
-def _collisions(
-    number: int, transfers: Sequence[Transfer], swaps: Counter[int]
-) -> Iterator[Problem]:
-    """The problems of transfers of a round that write the same chunk, or one that is being sent.
-
-    Swaps are no problem; they are counted in `swaps` for each rank.
+def _collisions(number: int, transfers: Sequence[Transfer]) -> Iterator[Problem]:
+    """The problems of transfers of a round that write the same chunk, or one that is being sent;
+    a reduce into what is being sent, as in a swap, is none.
     """
     sending = {(t.src, t.chunk) for t in transfers}
     landed: dict[tuple[int, int], Transfer] = {}
     for t in transfers:
         target = (t.dst, t.chunk)
         before = landed.setdefault(target, t)
-        if before is t:
-            if target in sending and t.op == "reduce":
-                swaps[t.dst] += 1
-            elif target in sending:
-                text = (
-                    f"round {number}: the copy from rank {t.src} overwrites chunk {t.chunk} of "
-                    f"rank {t.dst}, which sends it in that round. "
-                    "Let one of the two wait for the next round."
-                )
-                yield Problem("overwrite", text, number, t.dst, t.chunk)
-        elif "copy" in (before.op, t.op):
+        if before is t and t.op == "copy" and target in sending:
+            text = (
+                f"round {number}: the copy from rank {t.src} overwrites chunk {t.chunk} of "
+                f"rank {t.dst}, which sends it in that round. "
+                "Let one of the two wait for the next round."
+            )
+            yield Problem("overwrite", text, number, t.dst, t.chunk, t)
+        elif before is not t and "copy" in (before.op, t.op):
             both = f"a {before.op} from rank {before.src} and a {t.op} from rank {t.src}"
             text = (
                 f"round {number}: {both} both write chunk {t.chunk} of rank {t.dst}; "
                 "which comes first is not certain."
             )
-            yield Problem("conflict", text, number, t.dst, t.chunk)
+            yield Problem("conflict", text, number, t.dst, t.chunk, t)

@@ -17,10 +17,8 @@ from course_lib.strategies import catalog
 
 # JupyterLab would ask whether it may fetch news, and look for a newer version of itself: the course
 # stays on this machine.
-QUIET = (
-    "--LabApp.news_url=None",
-    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-)
+NO_UPDATES = "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
+QUIET = ("--LabApp.news_url=None", NO_UPDATES)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -71,9 +69,7 @@ def overview(rows: list[dict[str, str]]) -> list[list[str]]:
     lines = []
     for name, built in mine.items():
         first = next(iter(built.values()))
-        here = [
-            built[framework]["reality"] if framework in built else "-" for framework in FRAMEWORKS
-        ]
+        here = [built.get(framework, {"reality": "-"})["reality"] for framework in FRAMEWORKS]
         lines.append([name, *here, first["update"], first["waits"]])
     return lines
 

@@ -52,11 +52,9 @@ def with_fields(command: Callable[..., None]) -> Callable[..., None]:
         mine = {name: options.pop(name) for name in own if name != "fields"}
         command(fields=fields(options), **mine)
 
-    parameters = [
-        parameter
-        for name, mine in own.items()
-        for parameter in (_options() if name == "fields" else [mine])
-    ]
+    parameters: list[inspect.Parameter] = []
+    for name, mine in own.items():
+        parameters += _options() if name == "fields" else [mine]
     typed.__name__, typed.__doc__ = command.__name__, command.__doc__
     typed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for typer

@@ -59,18 +59,12 @@ def follow(run: Run, timeout: float) -> None:
     if not console.is_terminal:
         run.wait(timeout)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeElapsedColumn(),
-    )
+    what, figures = TextColumn("{task.description}"), TextColumn("{task.fields[figures]}")
+    columns = what, BarColumn(), MofNCompleteColumn(), figures, TimeElapsedColumn()
     deadline, digest = time.monotonic() + timeout, Digest(run.spec)
+    name = f"{run.spec.strategy} ({run.spec.framework})"
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(
-            f"{run.spec.strategy} ({run.spec.framework})", total=run.spec.steps, figures="starting"
-        )
+        bar = progress.add_task(name, total=run.spec.steps, figures="starting")
         while True:
             try:
                 run.wait(0.25)
@@ -81,18 +75,15 @@ def follow(run: Run, timeout: float) -> None:
                 if time.monotonic() >= deadline:
                     raise Stalled(stalled.waiting_for, timeout) from None
                 digest.look(run.trace)
-                progress.update(
-                    bar, completed=digest.steps_done, figures=so_far(digest) or run.state
-                )
+                said = so_far(digest) or run.state
+                progress.update(bar, completed=digest.steps_done, figures=said)
 
 
 def so_far(digest: Digest) -> str:
     """The last loss and the throughput so far, in words."""
-    losses = digest.losses
-    if losses.last is None:
-        return ""
-    rate = losses.rate()
-    return f"loss {losses.last:.3f}{f', {rate:,.0f} examples/s' if rate else ''}"
+    loss, rate = digest.losses.last, digest.losses.rate()
+    speed = f", {rate:,.0f} examples/s" if rate else ""
+    return "" if loss is None else f"loss {loss:.3f}{speed}"
 
 
 def report(result: dict[str, Any], trace: Trace) -> None:
@@ -138,11 +129,8 @@ def race(
     machine, and compare them.
     """
     if len(entrants) < 2:
-        raise SpecError(
-            "race",
-            entrants[0],
-            "two strategies or more, such as: lockstep race one_device multi_worker_mirrored",
-        )
+        example = "lockstep race one_device multi_worker_mirrored"
+        raise SpecError("race", entrants[0], f"two strategies or more, such as: {example}")
     targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
     with start_race(*map(parse_entrant, entrants), **targets, **fields) as started:
         started.wait(timeout)

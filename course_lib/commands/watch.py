@@ -2,7 +2,6 @@
 long after.
 """
 
-import math
 import time
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +17,8 @@ from course_lib.errors import SpecError
 from course_lib.record.saved import saved_runs
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.plots import NAMES, NOTHING, runs
-from course_lib.widgets.board.view import Side, View
+from course_lib.widgets.board.side import Side
+from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
 from course_lib.widgets.timeline import Timeline
@@ -62,15 +62,10 @@ def watch(
 
 def frame(view: View, width: int) -> RenderableType:
     """The view as text: the headline, then a block for each run."""
-    headline = Text.assemble(
-        *((part, "bold" if i % 2 else "") for i, part in enumerate(view.headline().split("**")))
-    )
-    return Group(
-        headline,
-        *filter(None, [view.detail()]),
-        *(_block(view, side, width) for side in view.sides),
-        _legend(),
-    )
+    parts = enumerate(view.headline().split("**"))
+    headline = Text.assemble(*((part, "bold" if i % 2 else "") for i, part in parts))
+    blocks = (_block(view, side, width) for side in view.sides)
+    return Group(headline, *filter(None, [view.detail()]), *blocks, _legend())
 
 
 def _block(view: View, side: Side, width: int) -> RenderableType:
@@ -78,8 +73,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
     window, lanes = view.lanes(side, columns=max(20, min(100, width - 32)))
     grid = Table.grid(padding=(0, 1))
     for lane in lanes:
-        line = Text()
-        at = 0
+        line, at = Text(), 0
         for first, last, what in runs(np.where(lane.hidden == NOTHING, lane.cells, lane.hidden)):
             shade = SHADE[NAMES[what]]
             line.append(" " * (first - at)).append(shade.mark * (last - first), shade.color)
@@ -87,7 +81,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
     about = f"{side.spec.framework}, {side.state}, {side.reality.word}"
     head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {side.summary()}")
-    zero = 0.0 if math.isinf(side.digest.zero) else side.digest.zero
+    zero = window.zero
     foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
     return Group(head, *filter(None, [side.failure]), grid, foot)
 

@@ -3,5 +3,3 @@ the solutions. What belongs to one exercise set lies in `exercises/checks/`.
 """
 
 from course_lib.course.answers import check, hint
-
-__all__ = ["check", "hint"]

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,9 +43,8 @@ class Verdict:
         return self.state == "passed"
 
     def __repr__(self) -> str:
-        return "\n".join(
-            [f"{self.task}: {self.state}.", self.text, *(["", self.hint] if self.hint else [])]
-        )
+        said = f"{self.task}: {self.state}.\n{self.text}"
+        return f"{said}\n\n{self.hint}" if self.hint else said
 
 
 @dataclass(frozen=True)
@@ -150,15 +148,6 @@ def hint(task: str, level: int | None = None) -> Hint:
     if level not in range(1, len(hints) + 1):
         raise SpecError("level", level, f"1 to {len(hints)}")
     return Hint(f"Hint {level} of {len(hints)} for {task}. {hints[level - 1]}")
-
-
-def line_of(error: BaseException, function: Any) -> str:
-    """Where a learner's function raised an error, in words; "" if it was not in there."""
-    name = getattr(function, "__name__", "")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == name]
-    if not frames:
-        return ""
-    return f" (line {frames[-1].lineno}: {frames[-1].line or 'source not at hand'})"
 
 
 # --- a bound on computing time, so that an endless loop ends with a message ---

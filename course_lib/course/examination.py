@@ -171,14 +171,10 @@ class Examinee:
     def _too_much(self) -> str:
         """What the examinee has too much of, in words; "" if nothing."""
         bounds, (computed, memory, processes) = self.bounds, self.usage()
-        size, waits = gigabytes(bounds.memory), time.monotonic() - self.begun
+        computed, waits = computed - self.computed, time.monotonic() - self.begun
+        size = gigabytes(bounds.memory)
         for used, most, what, why in (
-            (
-                computed - self.computed,
-                bounds.computing,
-                "computed for more than {:g} seconds",
-                ENDLESS,
-            ),
+            (computed, bounds.computing, "computed for more than {:g} seconds", ENDLESS),
             (waits, bounds.patience, "was not done after {:g} seconds", "What does it wait for?"),
             (memory, bounds.memory, f"took more than {size} of memory", ENDLESS),
             (processes, bounds.processes, "started more than {} processes", ENDLESS),
@@ -189,12 +185,11 @@ class Examinee:
 
     def _last_words(self) -> str:
         """Why an examinee that is gone failed: what it raised, else the last line of its log."""
-        try:
-            self.run.wait(2.0)
-        except TaskFailed as failure:
-            return failure.reason if failure.remote_traceback else self.run.log(EXAMINEE, 1)
-        except LockstepError:
-            return ""
+        with suppress(LockstepError):
+            try:
+                self.run.wait(2.0)
+            except TaskFailed as failure:
+                return failure.reason if failure.remote_traceback else self.run.log(EXAMINEE, 1)
         return ""
 
 

@@ -17,9 +17,9 @@ import psutil
 
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.run import Run
-from course_lib.course.answers import TookTooLong, bounded, line_of, sets
+from course_lib.course.answers import TookTooLong, bounded, sets
 from course_lib.course.plain import plain
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, line_of
 
 CELL_PATIENCE = 10.0  # seconds of computing for one cell
 THREADS = 1000  # that a learner's code may have, in all its processes

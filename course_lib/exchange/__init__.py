@@ -1,5 +1,3 @@
 """Schedules carried out between real processes: what `Communicator` does, and how."""
 
 from course_lib.exchange.communicator import PATIENCE, Communicator
-
-__all__ = ["PATIENCE", "Communicator"]

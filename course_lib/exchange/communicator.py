@@ -72,9 +72,8 @@ class Communicator:
         or `RankLost` the group cannot be used any more.
         """
         if not array.flags.writeable:
-            raise SpecError(
-                "array", "read-only", "an array that can be written: it holds the result in the end"
-            )
+            allowed = "an array that can be written: it holds the result in the end"
+            raise SpecError("array", "read-only", allowed)
         flat = np.ascontiguousarray(array).reshape(-1)
         self._carry_out(self._call(schedule, flat.size, flat.dtype, private=True), flat)
         if not np.may_share_memory(flat, array):
@@ -163,11 +162,9 @@ class Communicator:
             yield
         except BaseException as error:
             self._group.accuse(self.rank, f"it failed: {type(error).__name__}: {error}"[:500])
-            self._broken = (
-                copy.copy(error)
-                if isinstance(error, LockstepError)
-                else LockstepError(f"this group has failed before: {error!r}")
-            )
+            self._broken = LockstepError(f"this group has failed before: {error!r}")
+            if isinstance(error, LockstepError):
+                self._broken = copy.copy(error)
             raise
 
 

@@ -5,19 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from course_lib.collectives.program import (
-    MINE,
-    SHARED,
-    SPARE,
-    Await,
-    Begin,
-    Offer,
-    Operation,
-    Part,
-    Store,
-    Take,
-    UntilRead,
-)
+from course_lib.collectives import program
+from course_lib.collectives.program import MINE, SHARED, SPARE, Operation, Part
 from course_lib.collectives.schedule import Schedule
 from course_lib.exchange.connection import Connection, clock
 from course_lib.exchange.group import Group
@@ -67,12 +56,12 @@ class Execution:
         Ranks of this host may still read from the shared buffer.
         """
         do: dict[type, Callable[[Any], None]] = {
-            Begin: self._begin,
-            Offer: self._offer,
-            Await: self._await,
-            UntilRead: self._until_read,
-            Take: self._take,
-            Store: self._store,
+            program.Begin: self._begin,
+            program.Offer: self._offer,
+            program.Await: self._await,
+            program.UntilRead: self._until_read,
+            program.Take: self._take,
+            program.Store: self._store,
         }
         for op in self.call.program:
             do[type(op)](op)
@@ -80,13 +69,13 @@ class Execution:
             while self.connections[peer].sending:
                 self.group.wait(self.connections[peer], room=True)
 
-    def _begin(self, op: Begin) -> None:
+    def _begin(self, op: program.Begin) -> None:
         self.group.begin(self.call.about, op.peers)
         for peer in op.sent_to:
             self.connections[peer].say(self.call.about, self.segment)
             self.before[peer] = self.connections[peer].offered
 
-    def _offer(self, op: Offer) -> None:
+    def _offer(self, op: program.Offer) -> None:
         mine, shared = self.buffers
         for span in op.enters:
             np.copyto(shared[span], mine[span])
@@ -94,7 +83,7 @@ class Execution:
         far = () if connection.near else op.parts
         connection.offer([_bytes(self.buffers[place][span]) for place, span in far])
 
-    def _await(self, op: Await) -> None:
+    def _await(self, op: program.Await) -> None:
         connection = self.connections[op.peer]
         self.group.round = op.round
         while connection.left:
@@ -115,15 +104,14 @@ class Execution:
             connection.theirs = connection.window.array(self.call.length, self.call.dtype)
         self.known.add(connection.peer)
 
-    def _until_read(self, op: UntilRead) -> None:
+    def _until_read(self, op: program.UntilRead) -> None:
         self.group.wait_until_clear(self.connections[op.peer], self.before[op.peer] + op.pieces)
 
-    def _take(self, op: Take) -> None:
+    def _take(self, op: program.Take) -> None:
         connection = self.connections[op.peer]
         if connection.near:
-            theirs = connection.theirs
             for part in op.parts:
-                self._apply(part, theirs[part.span])
+                self._apply(part, connection.theirs[part.span])
         else:
             self._read(connection, op)
         connection.confirm()
@@ -139,7 +127,7 @@ class Execution:
         if part.leaves:
             np.copyto(self.buffers[MINE][part.span], target)
 
-    def _read(self, connection: Connection, op: Take) -> None:
+    def _read(self, connection: Connection, op: program.Take) -> None:
         """Read a piece from the network: parts to be added go into a spare array, the others
         straight to their places.
         """
@@ -162,11 +150,8 @@ class Execution:
             elif part.leaves:
                 np.copyto(self.buffers[MINE][part.span], value)
 
-    def _store(self, op: Store) -> None:
-        value = self._at(op.source, op.span)
-        np.copyto(self.buffers[op.target][op.span], value)
-        if op.leaves:
-            np.copyto(self.buffers[MINE][op.span], value)
+    def _store(self, op: program.Store) -> None:
+        self._apply(Part(None, op.target, op.leaves, op.span), self._at(op.source, op.span))
 
     def _at(self, place: int, span: slice) -> np.ndarray:
         if place <= SHARED:
@@ -180,7 +165,7 @@ class Execution:
             self.spares[number] = np.empty(size, np.uint8)
         return self.spares[number][:size].view(self.call.dtype)
 
-    def _note(self, op: Take, record: Callable[[Message], None]) -> None:
+    def _note(self, op: program.Take, record: Callable[[Message], None]) -> None:
         task, itemsize, end = self.call.schedule.task, self.call.dtype.itemsize, clock()
         src, dst, start = task(op.peer), task(self.group.rank), self.begun[op.peer]
         for chunk, length in op.chunks:

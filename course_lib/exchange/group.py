@@ -159,13 +159,11 @@ class Group:
                 other.pulse()
             self._compare()
         silent = now - max(connection.heard, self._since) if connection else 0
-        if (
-            connection
-            and silent > self.patience
-            and now - (self.meeting.posted(connection.peer) or {"at": 0})["at"] > self.patience
-        ):
-            why = f"it has given no sign of life for {silent:.1f} s: "
-            raise self.accuse(connection.peer, why + "stopped, or busy with something else")
+        if connection and silent > self.patience:
+            posted = self.meeting.posted(connection.peer)
+            if not posted or now - posted["at"] > self.patience:
+                why = f"it has given no sign of life for {silent:.1f} s: "
+                raise self.accuse(connection.peer, why + "stopped, or busy with something else")
 
     def _compare(self) -> None:
         """Post what our call is about, and compare it with the calls of all ranks, not only of our

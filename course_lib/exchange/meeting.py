@@ -141,9 +141,6 @@ class Meeting:
             return f"/proc/self/fd/{self._directory_fd}/{rank}"
         path = str(self.directory / str(rank))
         if len(path.encode()) > 100:
-            raise Unavailable(
-                "a local socket",
-                f"the path {path} is too long for one",
-                "Set LOCKSTEP_HOME to a short path.",
-            )
+            why, cure = f"the path {path} is too long for one", "Set LOCKSTEP_HOME to a short path."
+            raise Unavailable("a local socket", why, cure)
         return path

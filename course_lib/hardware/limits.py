@@ -152,10 +152,9 @@ def visible(ids: list[str], setting: str | None) -> list[int]:
         return list(range(len(ids)))
     chosen: list[int] = []
     for entry in (part.strip() for part in setting.split(",")):
+        named = entry.startswith("GPU-")
         match = [
-            i
-            for i, uuid in enumerate(ids)
-            if entry == str(i) or (entry.startswith("GPU-") and uuid.startswith(entry))
+            i for i, its in enumerate(ids) if entry == str(i) or (named and its.startswith(entry))
         ]
         if len(match) != 1 or match[0] in chosen:
             break
@@ -167,11 +166,12 @@ def cuda_frameworks() -> tuple[str, ...]:
     """Frameworks whose installed build can drive an NVIDIA GPU, as far as that shows without
     importing them.
     """
-    torch = version("torch") and not version("torch").endswith("+cpu")
-    tensorflow = version("tensorflow") and (
-        version("nvidia-cudnn-cu12") or safely(lambda: ctypes.util.find_library("cudnn"), None)
-    )
-    return tuple(name for name, can in (("tensorflow", tensorflow), ("torch", torch)) if can)
+    cudnn = version("nvidia-cudnn-cu12") or safely(lambda: ctypes.util.find_library("cudnn"), None)
+    can = {
+        "tensorflow": version("tensorflow") and cudnn,
+        "torch": version("torch") and not version("torch").endswith("+cpu"),
+    }
+    return tuple(name for name in can if can[name])
 
 
 def other_people() -> tuple[str, ...]:
@@ -192,9 +192,8 @@ def other_people() -> tuple[str, ...]:
 def has_tpu(root: Path = Path("/")) -> bool:
     """Whether this is a TPU machine: its environment says so and a device file is there."""
     told = os.environ.get("TPU_NAME") or os.environ.get("TPU_WORKER_ID")
-    return bool(told) and any(
-        next((root / "dev").glob(pattern), None) for pattern in ("accel*", "vfio/[0-9]*")
-    )
+    devices = ((root / "dev").glob(pattern) for pattern in ("accel*", "vfio/[0-9]*"))
+    return bool(told) and any(next(found, None) for found in devices)
 
 
 def version(package: str) -> str:

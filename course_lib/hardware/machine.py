@@ -141,10 +141,9 @@ def private_network(system: str, seconds: float = 10.0) -> Capability:
         why = f"there are no network namespaces on {system}"
         return Capability(False, why, "Runs use loopback; Linux or WSL2 has them.")
     command, no = [sys.executable, "-I", "-S", "-c", _TRIAL], subprocess.DEVNULL
+    streams: dict[str, Any] = {"stdin": no, "stdout": subprocess.PIPE, "stderr": no}
     try:
-        answer = subprocess.run(
-            command, text=True, stdin=no, stdout=subprocess.PIPE, stderr=no, timeout=seconds
-        ).stdout.strip()
+        answer = subprocess.run(command, text=True, timeout=seconds, **streams).stdout.strip()
     except subprocess.TimeoutExpired:
         return refused(f"no answer within {seconds:g} s")
     except Exception:  # whatever it was, we cannot try
@@ -160,15 +159,10 @@ def refused(answer: str, root: Path = Path("/")) -> Capability:
     """Why there is no private network: the kernel's `answer`, or the setting under `root` that is
     behind it.
     """
-    apparmor = "kernel/apparmor_restrict_unprivileged_userns"
+    apparmor, clone = "apparmor_restrict_unprivileged_userns", "unprivileged_userns_clone"
     for setting, bad, good, who in (
-        (apparmor, "1", "0", "AppArmor restricts user namespaces here"),
-        (
-            "kernel/unprivileged_userns_clone",
-            "0",
-            "1",
-            "this kernel keeps user namespaces for root",
-        ),
+        (f"kernel/{apparmor}", "1", "0", "AppArmor restricts user namespaces here"),
+        (f"kernel/{clone}", "0", "1", "this kernel keeps user namespaces for root"),
         ("user/max_user_namespaces", "0", "10000", "no user namespaces are allowed here"),
     ):
         if read(root / "proc/sys" / setting) == bad:

@@ -8,7 +8,7 @@ the last `WINDOW` batches' worth of them.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -66,9 +66,9 @@ class Figures:
         """When the entrant's clock started and when its last loss came, in seconds since the race
         was called.
         """
-        return (
-            (math.inf, -math.inf) if self.began is None else (self.began, self.began + self.seconds)
-        )
+        if self.began is None:
+            return math.inf, -math.inf
+        return self.began, self.began + self.seconds
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain values; long curves are thinned to `POINTS` points."""
@@ -180,10 +180,8 @@ class Comparison:
             "test accuracy": lambda f: _text(f.test_accuracy, "{:.3f}"),
             "seconds": lambda f: f"{f.seconds:.2f}",
             "examples": lambda f: f"{f.examples:,}",
-            "idle": lambda f: _lines(f"{task} {share:.0%}" for task, share in f.idle_share.items()),
-            "updates": lambda f: _lines(
-                f"{count:,} of staleness {stale}" for stale, count in f.staleness["updates"].items()
-            ),
+            "idle": lambda f: _lines("{} {:.0%}", f.idle_share),
+            "updates": lambda f: _lines("{1:,} of staleness {0}", f.staleness["updates"]),
             "gradients dropped": lambda f: str(f.dropped_gradients),
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
@@ -247,5 +245,5 @@ def _text(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _lines(parts: Iterable[str]) -> str:
-    return "\n".join(parts) or "-"
+def _lines(form: str, values: Mapping[Any, float]) -> str:
+    return "\n".join(form.format(*pair) for pair in values.items()) or "-"

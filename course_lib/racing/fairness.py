@@ -33,10 +33,13 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from course_lib.text import round_up
+
 MOST_LOST = 0.2
 MOST_BUSY = 0.7
 SHORTEST = 0.5
 OTHERS = 0.2  # if other programs use a larger share of the cores, the advice names them
+ROUND = (1, 1.5, *range(2, 11))  # digits of an advised device_ms: 15, 20, 30, ... 100, 150
 NAN = float("nan")
 
 
@@ -164,7 +167,7 @@ def _advice(
     longer = step_ms * (1.3 * excess - 1)  # how much longer a step should be, with a margin
     # by how many ms a step grows for each ms of device_ms: by more than 1 with a straggler
     stretch = max(1.0, step_ms * (1 - share) / device_ms) if device_ms else 1.0
-    enough = _round_up(device_ms + longer / stretch)
+    enough = round_up(device_ms + longer / stretch, ROUND)
     advice = []
     if (others := machine.busy - machine.ours) > OTHERS:
         used = f"{others * machine.cores:.1f} of {machine.cores} cores"
@@ -176,14 +179,6 @@ def _advice(
     if workers > machine.cores:
         advice.append(f"Or take fewer workers: {workers} share {machine.cores} cores.")
     return " ".join(advice)
-
-
-def _round_up(value: float) -> float:
-    """The next number of one digit, or 15, 150 and so on."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(
-        step * power for step in (1, 1.5, *range(2, 11)) if step * power >= value * (1 - 1e-9)
-    )
 
 
 class LoadMeter:

@@ -35,10 +35,8 @@ EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if t
 LOOK_EVERY = 0.02  # seconds between looks at the starting line
 RESULT = 10.0  # seconds that the result of a run that has ended may take
 SAMPLE_EVERY = 0.2  # seconds between samples of the machine's load
-CLOCK_NOTE = (
-    "The clock starts when all entrants are ready for their second step: "
-    "the first one traces and compiles."
-)
+READY = "The clock starts when all entrants are ready for their second step"
+CLOCK_NOTE = f"{READY}: the first one traces and compiles."
 
 
 @lists_fields
@@ -94,9 +92,8 @@ def race(
 
 def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
     """Raise `SpecError` for a target that is not a finite number above 0 and up to `most`."""
-    if target is not None and not (
-        isinstance(target, int | float) and 0 < target <= most and math.isfinite(target)
-    ):
+    number = isinstance(target, int | float) and math.isfinite(target)
+    if target is not None and not (number and 0 < target <= most):
         raise SpecError(name, target, allowed)
 
 
@@ -141,10 +138,8 @@ def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine
     each = "1 core" if share.cores == 1 else f"{share.cores} cores"
     if cores[0]:
         return f"Each entrant has {each} of this machine to itself."
-    return (
-        f"The entrants share {machine.cores} cores, and each plans its threads for {each}: "
-        "one can take time from the other."
-    )
+    planned = f"each plans its threads for {each}: one can take time from the other"
+    return f"The entrants share {machine.cores} cores, and {planned}."
 
 
 class Race:
@@ -302,21 +297,18 @@ class Race:
 
     def _busy(self) -> dict[str, str]:
         """Tasks of all entrants that are not done -> what each of them does or waits for."""
-        active = {label: run for label, run in self.runs.items() if run.state in ACTIVE}
-        return {
-            f"{label}: {task}": what
-            for label, run in active.items()
-            for task, what in run.waiting_for(f"race.runs[{label!r}]").items()
-        }
+        busy: dict[str, str] = {}
+        for label, run in self.runs.items():
+            if run.state in ACTIVE:
+                waiting = run.waiting_for(f"race.runs[{label!r}]")
+                busy |= {f"{label}: {task}": what for task, what in waiting.items()}
+        return busy
 
     def _fairness(self, found: Sequence[Figures]) -> Fairness:
         specs = [run.spec for run in self.runs.values()]
         machine = fairness.load(list(self._samples), {f.label: f.clock for f in found}, self._cores)
-        steps = {
-            f.label: self.runs[f.label].spec.batch / f.examples_per_second * 1000
-            for f in found
-            if f.examples_per_second
-        }
+        known = [(f.label, f.examples_per_second) for f in found if f.examples_per_second]
+        steps = {label: self.runs[label].spec.batch / rate * 1000 for label, rate in known}
         overhead = {f.label: f.overhead for f in found}
         device_ms = max(spec.device_ms for spec in specs)
         return fairness.judge(machine, overhead, steps, device_ms, sum(s.workers for s in specs))

@@ -15,18 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from course_lib.collectives import (
-    ALGORITHMS,
-    FOILS,
-    Schedule,
-    Topology,
-    build,
-    bus_bandwidth,
-    cost,
-    simulate,
-    verify,
-)
-from course_lib.collectives.algorithms import Algorithm
+from course_lib.collectives import Schedule, Topology, bus_bandwidth, cost, simulate, verify
+from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
@@ -34,15 +24,8 @@ from course_lib.fields import Link, parse_bytes
 from course_lib.record.events import Message
 from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
-from course_lib.reduction.measure import (
-    REPEATS,
-    Measured,
-    check_fits,
-    expected,
-    imposed,
-    job,
-    measure_and_model,
-)
+from course_lib.reduction import measure
+from course_lib.reduction.measure import REPEATS, Measured
 from course_lib.reduction.role import Job
 from course_lib.spec import ONE_HOST
 
@@ -158,11 +141,11 @@ def compare(
     ]
     if link and hosts == 1:
         raise SpecError("link", str(link), ONE_HOST)
-    jobs = [job(schedule, length, dtype, repeats) for schedule in schedules]
+    jobs = [measure.job(schedule, length, dtype, repeats) for schedule in schedules]
     if simulated:
-        topology = imposed(link) if link else Topology()
+        topology = measure.imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
-    check_fits(jobs)  # all of them, before any process starts
+    measure.check_fits(jobs)  # all of them, before any process starts
     together: dict[tuple[int, ...], list[Job]] = defaultdict(list)
     with _saved(arrays) as files:
         for one in jobs:
@@ -185,8 +168,9 @@ def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
 
 def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
     """Carry out jobs with the same ranks on the same hosts."""
-    done, model = measure_and_model(jobs, link)
-    return [_result(m, _counted(m), expected(m.job, model), over(link).word, link) for m in done]
+    done, model = measure.measure_and_model(jobs, link)
+    word = over(link).word
+    return [_result(m, _counted(m), measure.expected(m.job, model), word, link) for m in done]
 
 
 def _simulated(job: Job, topology: Topology) -> AllReduce:

@@ -3,21 +3,13 @@
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from course_lib import hardware
-from course_lib.collectives import (
-    AlphaBeta,
-    Fit,
-    Sample,
-    Schedule,
-    Topology,
-    cost,
-    fit,
-    ring,
-    ring_worst_order,
-)
+from course_lib.collectives import AlphaBeta, Fit, Sample, Schedule, Topology, cost, fit
+from course_lib.collectives.algorithms.ring import ring, ring_worst_order
 from course_lib.errors import SpecError
 from course_lib.fields import Link
 from course_lib.hardware.limits import gigabytes
@@ -32,7 +24,6 @@ REPEATS = 20
 _FEW = 5  # timings of each calibration job before the jobs over links, and as many after them
 # bytes; the parameters of a machine are fitted to their times
 SIZES = (4 << 10, 256 << 10, 4 << 20)
-FLOAT32 = 4  # bytes of an element
 _LONG = 2 << 20  # bytes that all calls of one timing move together, about
 _MOST_CALLS = 8  # with more calls, other programs disturb almost every timing
 TIMEOUT = 300.0  # seconds
@@ -92,10 +83,8 @@ def measure(jobs: Sequence[Job], link: Link | None = None) -> list[Measured]:
     role = functools.partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
     placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
-    workers, servers = first.workers, first.servers
-    with start(
-        programs, framework="python", workers=workers, ps=servers, placement=placement, link=link
-    ) as run:
+    tasks: dict[str, Any] = {"workers": first.workers, "ps": first.servers, "placement": placement}
+    with start(programs, framework="python", link=link, **tasks) as run:
         values = run.wait(TIMEOUT).values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
     # servers may be told to leave before they have returned anything
@@ -116,7 +105,7 @@ def calibration(schedule: Schedule) -> list[Job]:
     schedules = [ring(schedule.ranks).placed(schedule.hosts)]
     if len(set(schedule.hosts)) > 1:
         schedules.append(ring_worst_order(schedule.ranks, schedule.hosts))
-    return [job(s, size // FLOAT32, checked=False) for s in schedules for size in SIZES]
+    return [job(s, size // 4, checked=False) for s in schedules for size in SIZES]
 
 
 def parameters(samples: Sequence[Sample]) -> Fit:

@@ -11,10 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from course_lib.cluster.task import Task, clock
-from course_lib.collectives import Schedule, recursive_doubling
+from course_lib.collectives import Schedule
+from course_lib.collectives.algorithms.recursive_doubling import recursive_doubling
 from course_lib.exchange import Communicator
 from course_lib.record.events import Message
 from course_lib.settings import MAX_WORKERS
+
+Record = Callable[[Message], None] | None
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,7 @@ def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
 
 
 def _once(
-    rank: int,
-    group: Communicator,
-    job: Job,
-    barrier: Schedule,
-    record: Callable[[Message], None] | None,
+    rank: int, group: Communicator, job: Job, barrier: Schedule, record: Record
 ) -> tuple[bool | None, np.ndarray | None]:
     """One recorded call on the known numbers or the given arrays: whether it was exact (None for
     given arrays or a server), and the result.
@@ -114,10 +113,8 @@ def _once(
     group.record = record
     group.execute(job.schedule, array)
     group.record = None
-    if not worker:
-        return None, None
-    if job.arrays:
-        return None, array
+    if not worker or job.arrays:
+        return None, array if worker else None
     return np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype)), None
 
 

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib import hardware
-from course_lib.collectives import AlphaBeta
 from course_lib.collectives.schedule import place
 from course_lib.errors import SpecError, Unavailable
 from course_lib.fields import Link
@@ -129,7 +128,7 @@ def test_a_host_has_the_link_of_all_unless_it_has_its_own() -> None:
 
 def test_a_link_says_what_a_prediction_needs() -> None:
     link = Link(mbit=200, delay_ms=0.5)
-    assert AlphaBeta.of(link.bytes_per_second, link.delay) == AlphaBeta(0.0, 1 / 25e6, 0.5e-3)
+    assert (link.bytes_per_second, link.delay) == (25e6, 0.5e-3)
     assert Link().bytes_per_second == math.inf
 
 

@@ -392,9 +392,8 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
 
 
 def test_the_model_of_links_is_the_one_given() -> None:
-    fast, slow = (
-        AllReduceStage("ring", topology=Topology(inter=AlphaBeta.of(rate))) for rate in (1e9, 1e7)
-    )
+    paths = [AlphaBeta(0.0, 1 / rate) for rate in (1e9, 1e7)]
+    fast, slow = (AllReduceStage("ring", topology=Topology(inter=path)) for path in paths)
     assert (
         slow.scene["panels"][0]["clocks"]["simulated"]["seconds"]
         > 20 * fast.scene["panels"][0]["clocks"]["simulated"]["seconds"]

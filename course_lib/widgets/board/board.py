@@ -17,7 +17,8 @@ from course_lib.errors import LockstepError
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.controls import Controls, Order
-from course_lib.widgets.board.view import Raced, View, Watched
+from course_lib.widgets.board.side import Watched
+from course_lib.widgets.board.view import Raced, View
 from course_lib.widgets.kit import element, page, svg
 
 DRAW_EVERY = 0.2  # seconds

@@ -45,23 +45,13 @@ LAYOUT = {
     "margin": {"l": LEFT, "r": 12, "t": 34, "b": 26},
     "showlegend": False,
     "uirevision": "board",
-    "hovermode": "closest",
     "autosize": True,
     "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": INK, "activecolor": INK},
 }
+NO_BUTTONS = ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"]
 CONFIG = {
     "displaylogo": False,
-    "displayModeBar": "hover",
-    "modeBarButtonsToRemove": [
-        "select2d",
-        "lasso2d",
-        "autoScale2d",
-        "zoomIn2d",
-        "zoomOut2d",
-        "pan2d",
-    ],
-    "showSendToCloud": False,
-    "showEditInChartStudio": False,
+    "modeBarButtonsToRemove": NO_BUTTONS,
     "plotlyServerURL": "",
     "responsive": True,
 }
@@ -121,9 +111,8 @@ def figure(labels: Sequence[str], first: Sequence[Panel]) -> go.FigureWidget:
     """An empty figure for such panels: a subplot for each, in it a line for each entrant, then the
     target, then a mark for each entrant, then the events.
     """
-    empty = make_subplots(
-        rows=1, cols=len(first), subplot_titles=[p.title for p in first], horizontal_spacing=0.075
-    )
+    titles = [panel.title for panel in first]
+    empty = make_subplots(cols=len(first), subplot_titles=titles, horizontal_spacing=0.075)
     for column, panel in enumerate(first, start=1):
         _add_traces(empty, column, panel, labels)
         place = {"row": 1, "col": column}
@@ -163,11 +152,8 @@ def _mark(stems: go.Scatter, panel: Panel, longest: float) -> None:
     """A line for each event, from the bottom to the top, with its word near the top."""
     top, count = panel.highest, len(panel.events)
     heights = [top * (1 - 0.12 * (n % ROWS)) for n in range(count)]
-    _set(
-        stems,
-        [each for x, _ in panel.events for each in (x, x, x, math.nan)],
-        [each for height in heights for each in (0.0, height, top, math.nan)],
-    )
+    across = [each for x, _ in panel.events for each in (x, x, x, math.nan)]
+    _set(stems, across, [each for height in heights for each in (0.0, height, top, math.nan)])
     stems.text = [part for _, word in panel.events for part in ("", word, "", "")]
     sides = ("left" if x > AT_THE_END * longest else "right" for x, _ in panel.events)
     stems.textposition = [f"middle {side}" for side in sides for _ in range(4)]

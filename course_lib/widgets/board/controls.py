@@ -11,7 +11,7 @@ import ipywidgets as w
 from course_lib.errors import LockstepError, SpecError
 from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
-from course_lib.widgets.board.view import Side
+from course_lib.widgets.board.side import Side
 
 EVERY = "all"
 DELAYS = ("none", "lognormal:0.5", "exponential:20ms", "one_in:20:200ms")

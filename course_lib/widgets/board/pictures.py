@@ -8,17 +8,9 @@ import textwrap
 import numpy as np
 
 from course_lib.record.digest import Digest
-from course_lib.widgets.board.plots import (
-    AT_THE_END,
-    COLUMNS,
-    NAMES,
-    ROWS,
-    Lane,
-    Panel,
-    TimeWindow,
-    runs,
-)
-from course_lib.widgets.board.view import Side, View
+from course_lib.widgets.board import plots
+from course_lib.widgets.board.plots import AT_THE_END, COLUMNS, NAMES, Lane, Panel, TimeWindow
+from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
 from course_lib.widgets.kit.palette import ALARM, SHADE, THIN, entrant
@@ -34,17 +26,13 @@ BINS = 12  # of the histogram of staleness; the last takes what is beyond
 
 def document(view: View) -> str:
     """A page that needs no other file: headline, charts, lanes, and the same as text."""
-    prefix = svg.unique_prefix()
-    charts = [
-        svg.drawing(*CHART, chart(panel, 0, 0, *CHART), aria_label=panel.title)
-        for panel in view.panels()
-    ]
-    parts = [head(view), element("div", charts, class_="charts"), sides(view, prefix)]
+    prefix, panels = svg.unique_prefix(), view.panels()
+    drawn = [svg.drawing(*CHART, chart(p, 0, 0, *CHART), aria_label=p.title) for p in panels]
+    parts = [head(view), element("div", drawn, class_="charts"), sides(view, prefix)]
     board = element("div", parts, frame(prefix), class_="lk-board ls")
     title = " and ".join(side.label for side in view.sides)
-    return page.document(
-        title, board + page.same_as_text(view.table()), page.asset("kit/still.css")
-    )
+    body = board + page.same_as_text(view.table())
+    return page.document(title, body, page.asset("kit/still.css"))
 
 
 def frame(prefix: str) -> Markup:
@@ -90,7 +78,7 @@ def _block(view: View, number: int, prefix: str) -> Markup:
         element("p", said, class_="lk-figures") if (said := side.memory()) else None,
         element("p", side.failure, class_="lk-fail") if side.failure else None,
         [_row(lane, prefix) for lane in lanes],
-        _axis(side, window),
+        _axis(window),
         _staleness(side.digest, number),
     ]
     facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
@@ -103,31 +91,27 @@ def _row(lane: Lane, prefix: str) -> Markup:
     cells = bars(lane, (0, 0, COLUMNS, 18), prefix)
     said = f"{lane.name}: {lane.note}"
     drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=said)
-    events = [
-        element("i", word, style=f"left:{at:.1%}", class_="lk-left" if at > AT_THE_END else None)
-        for at, word in lane.events
-    ]
+    events = []
+    for at, word in lane.events:
+        side = "lk-left" if at > AT_THE_END else None
+        events.append(element("i", word, style=f"left:{at:.1%}", class_=side))
     picture = element("div", drawn, events, class_="lk-lane")
     parts = [element("span", lane.name, title=tip), picture, element("span", lane.note)]
     hit = "lk-row lk-hit" if lane.fate else "lk-row"
     return element("div", parts, class_=hit, data_task=lane.task, data_fate=lane.fate)
 
 
-def _axis(side: Side, window: TimeWindow) -> Markup:
+def _axis(window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
-    marks = [
-        element("i", words, style=f"left:{share:.1%}")
-        for share, words in _ticks(side, window)
-        if 0.03 < share < 0.97
-    ]
+    ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.97]
+    marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
     return element("div", marks, class_="lk-axis")
 
 
-def _ticks(side: Side, window: TimeWindow) -> list[tuple[float, str]]:
+def _ticks(window: TimeWindow) -> list[tuple[float, str]]:
     """The marks of a time axis: at which share of the window, and the seconds there."""
-    zero = side.digest.zero if side.digest.zero < window.end else 0.0
-    ticks = svg.ticks(window.begin - zero, window.end - zero, 4)
-    return [((tick - window.begin + zero) / window.span, f"{tick:.4g} s") for tick in ticks]
+    begin, end = window.begin - window.zero, window.end - window.zero
+    return [((at - begin) / window.span, f"{at:.4g} s") for at in svg.ticks(begin, end, 4)]
 
 
 def _staleness(digest: Digest, number: int) -> Inside:
@@ -184,15 +168,10 @@ def still(view: View) -> str:
         bottom = max(bottom, end)
     parts.append(svg.legend(NAMES, (112, bottom + 16), prefix, columns=9))
     width, height = WIDTH + 48, bottom + 58
-    return svg.picture(
-        width,
-        height,
-        headline[0],
-        element("style", Markup(page.asset("kit/still.css"))),
-        svg.patterns(prefix),
-        svg.rect(0, 0, width, height, class_="paper"),
-        element("g", parts, transform="translate(24 16)"),
-    )
+    style = element("style", Markup(page.asset("kit/still.css")))
+    paper = svg.rect(0, 0, width, height, class_="paper")
+    drawn = element("g", parts, transform="translate(24 16)")
+    return svg.picture(width, height, headline[0], style, svg.patterns(prefix), paper, drawn)
 
 
 def _realities(view: View) -> list[str]:
@@ -224,14 +203,12 @@ def _side(
             svg.rect(left, top, across, LANE - 4, class_="lane"),
             bars(lane, (left, top, across, LANE - 4), prefix),
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
-            [
-                _event((left + at * across, top), LANE - 4, word, 15, at > AT_THE_END)
-                for at, word in lane.events
-            ],
         ]
+        for at, word in lane.events:
+            parts.append(_event((left + at * across, top), LANE - 4, word, 15, at > AT_THE_END))
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
-    for share, words in _ticks(side, window):
+    for share, words in _ticks(window):
         parts.append(svg.text(left + share * across, top + 14, words, **axis))
     return join(parts), top + 34
 
@@ -245,7 +222,7 @@ def bars(lane: Lane, box: tuple[float, float, float, float], prefix: str) -> lis
     boxes: dict[int, list[str]] = {}
     for cells, part in ((lane.cells, 1.0), (lane.hidden, THIN)):
         top, down = y + (1 - part) * height, part * height
-        for first, last, what in runs(cells):
+        for first, last, what in plots.runs(cells):
             across = f"{(last - first) * unit:.4g}"
             box_path = f"M{x + first * unit:.5g} {top:g}h{across}v{down:g}h-{across}z"
             boxes.setdefault(what, []).append(box_path)
@@ -285,7 +262,7 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.marks) if place]
     for number, (when, word) in enumerate(panel.events):
         place, _ = at(when, 0)
-        below = 11 + 13 * (number % ROWS)
+        below = 11 + 13 * (number % plots.ROWS)
         parts.append(_event((place, top), down, word, below, when > AT_THE_END * wide))
     return join(parts)
 

@@ -17,7 +17,7 @@ from course_lib.record import measures
 from course_lib.record.curves import WINDOW, Curve, Goal
 from course_lib.record.digest import Digest
 from course_lib.record.events import OWN
-from course_lib.widgets.kit import svg
+from course_lib.text import round_up
 from course_lib.widgets.kit.palette import FATE
 
 POINTS = 300  # at most, in a line: a panel is hardly wider
@@ -76,8 +76,6 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     whole = seconds[-1] - seconds[0]
     width = max(BIN, 4 * whole / len(seconds), whole / 60)
     edges = np.arange(seconds[0], seconds[-1], width)
-    if len(edges) < 2:
-        return np.zeros(0), np.zeros(0)
     return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
 
 
@@ -153,10 +151,11 @@ class Lane(NamedTuple):
 
 
 class TimeWindow(NamedTuple):
-    """From when to when lanes are shown, in seconds of the trace."""
+    """From when to when lanes are shown, in seconds of the trace, and when its clock started."""
 
     begin: float
     end: float
+    zero: float = 0.0
 
     @property
     def span(self) -> float:
@@ -169,7 +168,7 @@ def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
     The span that is shown `now` stays while it fits.
     """
     need = max(0.05, STEPS * max((d.step_seconds() for d in digests), default=0.0))
-    return now if now / 3 < need <= now else svg.round_up(min(need, 60.0))
+    return now if now / 3 < need <= now else round_up(min(need, 60.0))
 
 
 def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[Lane]:
@@ -182,8 +181,9 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
     idle.add(shown, window.begin, window.end)
     found = []
     for task in digest.tasks:
-        seen = (p for p in shown if p.end > window.begin and p.start < window.end)
-        mine = [p for p in seen if p.task == task]
+        mine = [
+            p for p in shown if p.task == task and window.begin < p.end and p.start < window.end
+        ]
         cells, hidden = np.full((2, columns), NOTHING, np.int8)
         for p in sorted(mine, key=lambda p: p.start - p.end):
             _paint(hidden if p.what == "hidden" else cells, window, p.start, p.end, p.kind)
@@ -194,12 +194,9 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
             fate = what if math.isinf(end) else fate
         share = idle.share.get(task, 0.0)
         done = events(digest, (task, f"host:{digest.spec.places[task]}"))
-        shown_events = [
-            ((at - window.begin) / window.span, word)
-            for at, word in done
-            if window.begin <= at <= window.end
-        ]
-        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), shown_events))
+        places = [((at - window.begin) / window.span, word) for at, word in done]
+        marks = [(place, word) for place, word in places if 0 <= place <= 1]
+        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), marks))
     return found
 
 

@@ -82,16 +82,11 @@ class MachineCard(Card):
 
 
 def _facts(rows: Sequence[Fact]) -> Markup:
-    cells = [
-        element(
-            "tr",
-            element("th", what, scope="row"),
-            element("td", explained(much)),
-            element("td", explained(means), class_="quiet"),
-        )
-        for what, much, means in rows
-    ]
-    return element("table", element("tbody", cells), class_="facts")
+    lines = []
+    for what, much, means in rows:
+        cells = element("td", explained(much)), element("td", explained(means), class_="quiet")
+        lines.append(element("tr", element("th", what, scope="row"), cells))
+    return element("table", element("tbody", lines), class_="facts")
 
 
 def _standing(reality: str, why: str, cure: str, names: list[str]) -> Markup:

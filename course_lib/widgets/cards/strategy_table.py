@@ -108,12 +108,11 @@ class StrategyTable(Card):
     def table(self) -> str:
         lines = []
         for name, found in self.by_name.items():
-            row = next(iter(found.values()))
-            rows = [("  " + question, row[fact]) for fact, question in QUESTIONS.items()]
-            rows += [
-                (f"  here, {FRAMEWORKS[key]}", f"{row['reality']}: {row['why']}. {row['cure']}")
-                for key, row in found.items()
-            ]
+            any_row = next(iter(found.values()))
+            rows = [("  " + question, any_row[fact]) for fact, question in QUESTIONS.items()]
+            for key, row in found.items():
+                here = f"{row['reality']}: {row['why']}. {row['cure']}"
+                rows.append((f"  here, {FRAMEWORKS[key]}", here))
             lines += [name, text.table(rows)]
         return "\n".join(lines)
 

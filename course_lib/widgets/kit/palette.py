@@ -59,11 +59,7 @@ REALITY = {
         "or a device stands for another",
     ),
     "simulated": ("◇", "#CC79A7", "the model ran, no process did"),
-    "unavailable": (
-        "✕",
-        "#D55E00",
-        "this machine cannot do it; the reason and the cure stand beside it",
-    ),
+    "unavailable": ("✕", "#D55E00", "this machine cannot do it; reason and cure stand beside it"),
 }
 UNKNOWN = ("?", INK, "this trace does not say how it came about")
 

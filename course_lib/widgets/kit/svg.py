@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from course_lib.text import round_up
 from course_lib.widgets.kit import Inside, Markup, attribute, element, join
 from course_lib.widgets.kit.palette import INK, SHADE, TILES, entrant
 
@@ -110,12 +111,6 @@ def entrant_line(number: int, x: float, y: float) -> Markup:
     color, _, dash, _ = entrant(number)
     line = path("M", x, y, "h", 38, stroke=color, stroke_width=3, stroke_dasharray=dash)
     return join((line, entrant_mark(number, x + 19, y, 4.5)))
-
-
-def round_up(value: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20, 50, ... (and 0.5, 0.2, ...) that is not below `value`."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:

@@ -4,9 +4,9 @@ moves and whose gradients each chunk holds.
 
 import math
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,13 @@ import traitlets as t
 from course_lib import text
 from course_lib.collectives import AlphaBeta, Topology, build, simulate
 from course_lib.collectives.algorithms import Algorithm, find
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, line_of
 from course_lib.fields import Link, parse_bytes
 from course_lib.record.trace import Trace
 from course_lib.text import amount
 from course_lib.widgets.kit import page
-from course_lib.widgets.stage.scene import (
-    ITEMSIZE,
-    LIMITS,
-    PALETTE,
-    Played,
-    Reduced,
-    StagedAlgorithm,
-    clock,
-)
+from course_lib.widgets.stage import scene
+from course_lib.widgets.stage.scene import Played, Reduced, StagedAlgorithm
 from course_lib.widgets.stage.still import still_svg
 
 SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
@@ -60,7 +53,7 @@ class Setting:
     held: str = ""
 
     def __post_init__(self) -> None:
-        for name, most in (("workers", LIMITS["workers"]), ("hosts", self.workers)):
+        for name, most in (("workers", scene.LIMITS["workers"]), ("hosts", self.workers)):
             if not isinstance(value := getattr(self, name), int) or not 1 <= value <= most:
                 raise SpecError(name, value, f"a whole number from 1 to {most}")
         for name in ("inside", "between"):
@@ -86,11 +79,8 @@ class Setting:
         about = f"{workers} on {hosts}, {amount(self.bytes)} each"
         if clock == "measured":
             held = f", links between hosts held to {self.held}" if self.held else ""
-            return {
-                "inside": "shared memory",
-                "between": self.held or "TCP",
-                "about": f"{about}; real processes on this machine{held}.",
-            }
+            about += f"; real processes on this machine{held}."
+            return {"inside": "shared memory", "between": self.held or "TCP", "about": about}
         links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
         return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
 
@@ -145,9 +135,8 @@ class AllReduceStage(anywidget.AnyWidget):
             inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
         self.run, self.past = run, PAST if done else ""
         self.base = replace(topology, hosts=None, inter=inter)
-        inside, between = (
-            1 / path.beta if path.beta else math.inf for path in (topology.intra, inter)
-        )
+        paths = topology.intra, inter
+        inside, between = (1 / path.beta if path.beta else math.inf for path in paths)
         held = _held(link) if done else ""
         size = parse_bytes(bytes)
         self._show(Setting(workers, hosts, size, inside, between, inter.delay, held))
@@ -190,19 +179,14 @@ class AllReduceStage(anywidget.AnyWidget):
         """
         if self.run and not self.busy:
             self.busy, self.status = True, ""
-            self.runner = threading.Thread(
-                target=self._carry,
-                args=(self.run, self.setting),
-                name="lockstep-stage",
-                daemon=True,
-            )
+            carry = partial(self._carry, self.run, self.setting)
+            self.runner = threading.Thread(target=carry, name="lockstep-stage", daemon=True)
             self.runner.start()
 
     def _carry(self, run: Carry, setting: Setting) -> None:
+        size, where = setting.bytes, (setting.workers, setting.hosts)
         try:
-            done = run(
-                setting.bytes, self.algorithms, setting.workers, setting.hosts, link=setting.link
-            )
+            done = run(size, self.algorithms, *where, link=setting.link)
             if setting == self.setting:
                 with self.hold_sync():  # one message
                     self._show(replace(setting, held=_held(done[0].link)), done)
@@ -229,7 +213,7 @@ class AllReduceStage(anywidget.AnyWidget):
             "panels": [one.panel(setting.bytes) for one in self.staged],
             "settings": asdict(setting),
             "words": {clock: setting.words(clock) for clock in CLOCKS},
-            "palette": list(PALETTE),
+            "palette": list(scene.PALETTE),
             "fixed": self.past,
         }
 
@@ -258,19 +242,23 @@ def stage(
     """
     if isinstance(algorithm, str) or callable(algorithm):
         function = find(algorithm)
-        name = algorithm if isinstance(algorithm, str) else _name(algorithm)
+        name = getattr(function, "__name__", "").replace("<lambda>", "")
         try:
             schedule = done.schedule if done else build(function, setting.workers, setting.hosts)
             played = Played.of(schedule)
         except Exception as error:  # whatever a learner's function raises is the answer
-            words = _said(function, error)
+            words = str(error)
+            if not isinstance(error, SpecError):
+                words = f"{name or 'the function'} raises {type(error).__name__}: {error}"
+                words += line_of(error, function)
             return StagedAlgorithm(label or name or "your function", None, {}, words)
     else:
         done, played, name = algorithm, Played.of(algorithm.schedule), ""
-    model = simulate(played.schedule, setting.bytes, topology, itemsize=ITEMSIZE, trace=True)
-    clocks = {"simulated": clock(played, model.trace or Trace(), setting.bytes, "simulated")}
+    model = simulate(played.schedule, setting.bytes, topology, itemsize=scene.ITEMSIZE, trace=True)
+    moments = model.trace or Trace()
+    clocks = {"simulated": scene.clock(played, moments, setting.bytes, "simulated")}
     if done:
-        found = clock(played, done.trace, done.bytes, done.reality)
+        found = scene.clock(played, done.trace, done.bytes, done.reality)
         which = "simulated" if done.reality == "simulated" else "measured"
         clocks[which] = found | {"quickest": done.seconds}
     return StagedAlgorithm(label or name or played.schedule.name, played, clocks)
@@ -286,20 +274,6 @@ def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
         allowed = "all-reduces with the same workers, hosts, bytes and links"
         raise SpecError("algorithms", [f[:3] for f in found], allowed)
     return found.pop()
-
-
-def _name(function: Any) -> str:
-    """The name of a learner's function; "" for a lambda, which has none."""
-    return getattr(function, "__name__", "").replace("<lambda>", "")
-
-
-def _said(function: Algorithm, error: Exception) -> str:
-    if isinstance(error, SpecError):
-        return str(error)
-    name = getattr(function, "__name__", "the function")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == name]
-    line = f", in line {frames[-1].lineno}: {frames[-1].line}" if frames and frames[-1].line else ""
-    return f"{name} raises {type(error).__name__}: {error}{line}"
 
 
 def _in_words(rate: float, delay: float = 0.0) -> str:

@@ -14,18 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from course_lib.collectives import (
-    Problem,
-    Proof,
-    Round,
-    Schedule,
-    State,
-    Transfer,
-    bus_bandwidth,
-    cost,
-    verify,
-)
+from course_lib.collectives import Problem, Round, Schedule, State, Transfer, cost, verify
 from course_lib.collectives.contributions import goal, sound, whole
+from course_lib.collectives.cost import bus_bandwidth
 from course_lib.errors import SpecError
 from course_lib.fields import Link
 from course_lib.record.events import Message
@@ -102,12 +93,13 @@ class Played:
         length, proof = len(schedule.rounds), verify(schedule)
         if proof:
             return cls(schedule, _numbered(schedule), None, length)
-        problem, blamed = _first(proof)
-        end = length if blamed is None else problem.round + 1
+        blamed = [problem for problem in proof.problems if problem.transfer]
+        problem = min(blamed, key=lambda p: p.round, default=proof.problems[0])
+        end = problem.round + 1 if blamed else length
         kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:end]]
         played = replace(schedule, rounds=kept)
         transfers = _numbered(played)
-        return cls(played, transfers, _break(schedule, problem, blamed, transfers), length)
+        return cls(played, transfers, _break(schedule, problem, transfers), length)
 
 
 @dataclass(frozen=True)
@@ -221,41 +213,11 @@ def clock(played: Played, trace: Trace, nbytes: int, reality: str) -> dict[str, 
     }
 
 
-def _first(proof: Proof) -> tuple[Problem, Transfer | None]:
-    """The earliest problem with a transfer to blame; if none has one, the first problem."""
-    blamed = [(p, t) for p in proof.problems if (t := _blamed(proof, p)) is not None]
-    return min(blamed, key=lambda found: found[0].round) if blamed else (proof.problems[0], None)
-
-
-def _blamed(proof: Proof, problem: Problem) -> Transfer | None:
-    """The transfer that a problem is about; None for a result that is incomplete because something
-    was not sent.
+def _break(schedule: Schedule, problem: Problem, played: Sequence[tuple[int, Transfer]]) -> Break:
+    """Where a problem is seen among the transfers that are played. The earliest with a transfer to
+    blame is shown; if none has one, the first.
     """
-    rounds = proof.schedule.rounds[problem.round : problem.round + 1]
-    here = [t for r in rounds for t in r if problem.chunk == t.chunk]
-    if problem.kind in ("nothing", "self", "chunk"):
-        return next((t for t in here if t.src == problem.rank), None)
-    if problem.kind == "rank":
-        return next((t for t in here if problem.rank in (t.src, t.dst)), None)
-    into = [t for t in here if t.dst == problem.rank]
-    if problem.kind == "missing":  # a copy wiped out what the rank had, and the sender had not
-        before, lost = proof.state(problem.round), set(problem.contributions)
-        into = [
-            t
-            for t in into
-            if t.op == "copy"
-            and lost & set(before.ranks(t.dst, t.chunk)) - set(before.ranks(t.src, t.chunk))
-        ]
-    return into[-1] if into else None
-
-
-def _break(
-    schedule: Schedule,
-    problem: Problem,
-    blamed: Transfer | None,
-    played: Sequence[tuple[int, Transfer]],
-) -> Break:
-    """Where a problem is seen among the transfers that are played."""
+    blamed = problem.transfer
     if blamed is None:
         return Break(problem.round, None, None, problem.text)
     on_stage = 0 <= blamed.chunk < schedule.chunks

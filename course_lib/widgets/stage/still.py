@@ -30,18 +30,13 @@ def still_svg(
     if rounds is None:
         rounds = max(1, min(len(played.schedule.rounds) for _, played in drawn) // 2)
     pictures = [_Picture(one, played, rounds) for one, played in drawn]
-    height = max(picture.height for picture in pictures) + 34
-    return svg.picture(
-        WIDTH * len(pictures),
-        height,
-        f"{' beside '.join(one.label for one, _ in drawn)}, after {rounds} rounds",
-        svg.arrow_head("head", INK, 7),
-        [
-            element("g", picture.draw(nbytes), transform=f"translate({i * WIDTH} 0)")
-            for i, picture in enumerate(pictures)
-        ],
-        svg.text(12, height - 12, about),
-    )
+    width, height = WIDTH * len(pictures), max(picture.height for picture in pictures) + 34
+    parts: list[Markup] = [svg.arrow_head("head", INK, 7)]
+    for i, picture in enumerate(pictures):
+        parts.append(element("g", picture.draw(nbytes), transform=f"translate({i * WIDTH} 0)"))
+    parts.append(svg.text(12, height - 12, about))
+    title = f"{' beside '.join(one.label for one, _ in drawn)}, after {rounds} rounds"
+    return svg.picture(width, height, title, parts)
 
 
 class _Picture:
@@ -101,10 +96,8 @@ class _Picture:
             yield from map(self._arrow, self.schedule.rounds[self.after])
 
     def _row(self, rank: int) -> Iterator[Markup]:
-        x, y = self.corner(rank, 0)
-        name = str(rank)
-        if rank >= self.schedule.workers:
-            name = f"s{rank - self.schedule.workers}"
+        (x, y), server = self.corner(rank, 0), rank - self.schedule.workers
+        name = str(rank) if server < 0 else f"s{server}"
         yield svg.rect(x - LABEL, y + 9, 24, 24, rx=5, fill=self.color(rank), fill_opacity=0.9)
         look = {"text_anchor": "middle", "font_weight": 600, "fill": "#111"}
         yield svg.text(x - LABEL + 12, y + 26, name, **look)
@@ -120,19 +113,16 @@ class _Picture:
         held = ", ".join(map(str, self.state.ranks(rank, chunk))) or "none"
         words = svg.title(f"rank {rank}, chunk {chunk}: ranks {held}")
         edge = {"stroke": INK, "stroke_width": 1.5} if whole else {}
-        ground = svg.rect(x, y, width, height, words, fill=INK, fill_opacity=0.15, **edge)
+        parts = [svg.rect(x, y, width, height, words, fill=INK, fill_opacity=0.15, **edge)]
         thick = max(layer - 0.6, 0.6)
-        layers = [
-            svg.rect(x, y + r * layer, width, thick, fill=self.color(r)) for r in members(once)
-        ]
-        return join((ground, layers))
+        for r in members(once):
+            parts.append(svg.rect(x, y + r * layer, width, thick, fill=self.color(r)))
+        return join(parts)
 
     def _arrow(self, t: Transfer) -> Markup:
         """A bow from one chunk to the other: down on the right, up on the left."""
-        (ax, ay), (bx, by) = (
-            (x + self.cell / 2, y + ROW / 2)
-            for x, y in (self.corner(rank, t.chunk) for rank in (t.src, t.dst))
-        )
+        corners = [self.corner(rank, t.chunk) for rank in (t.src, t.dst)]
+        (ax, ay), (bx, by) = ((x + self.cell / 2, y + ROW / 2) for x, y in corners)
         bow = 18 if by > ay else -18
         middle = (ax + bx) / 2 + bow, (ay + by) / 2 + (abs(bow) if ay == by else 0)
         look = {"fill": "none", "stroke": INK, "stroke_width": 1.3, "marker_end": "url(#head)"}

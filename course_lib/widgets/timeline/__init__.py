@@ -148,11 +148,9 @@ class Timeline(anywidget.AnyWidget):
             self.refresh()
         elif content.get("do") == "export":
             name = "-".join(re.findall(r"[^\s·,]+", self.source.title)) or "trace"
-            path = self.export(f"{name}.perfetto.json")
-            self.said = (
-                f"Written: {path.resolve()}. Open it at ui.perfetto.dev yourself; nothing was sent "
-                "anywhere."
-            )
+            path = self.export(f"{name}.perfetto.json").resolve()
+            yourself = "Open it at ui.perfetto.dev yourself; nothing was sent anywhere."
+            self.said = f"Written: {path}. {yourself}"
 
     def __repr__(self) -> str:
         tasks = f"{len(self.scene['lanes'])} tasks"
@@ -179,10 +177,8 @@ def source(given: Traceable) -> TimelineSource:
     saved = trace.files.spec if trace.files and trace.files.holds_run else None
     spec: RunSpec | None = getattr(given, "spec", None) or saved
     if spec:
-        title = (
-            f"{spec.strategy} · {spec.framework} · "
-            f"{spec.shares} {'replicas' if spec.replicas > 1 else 'workers'}"
-        )
+        shares = f"{spec.shares} {'replicas' if spec.replicas > 1 else 'workers'}"
+        title = f"{spec.strategy} · {spec.framework} · {shares}"
         return TimelineSource(trace, title, *reality(spec, trace), _imposed(spec))
     named: Any = given if hasattr(given, "algorithm") and hasattr(given, "workers") else None
     title = f"{named.algorithm}, {named.workers} workers" if named else ""

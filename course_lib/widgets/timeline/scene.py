@@ -195,9 +195,8 @@ def _faults(
             e = e._replace(state="steady", why="")
         lane = place[e.task]
         for other in found:
-            if (other["lane"], other["until"]) == (lane, end) and e.state in ENDED_BY.get(
-                other["state"], ()
-            ):
+            lasting = (other["lane"], other["until"]) == (lane, end)
+            if lasting and e.state in ENDED_BY.get(other["state"], ()):
                 other["until"] = e.at
         facts = {"state": e.state, "words": e.words, "factor": e.factor}
         found.append({"lane": lane, **facts, "at": e.at, "until": end})

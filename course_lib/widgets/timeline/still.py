@@ -51,10 +51,8 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
             look = {"fill": ALARM, "font_weight": 600, "text_anchor": place[1]}
             parts.append(svg.text(place[0], y + 22, e.words, **look))
     present = [what for what in PHASE if any(p.kind == what for p in phases)]
-    parts += [
-        _axis(bottom, end - start, scale),
-        svg.legend(present, (LEFT, bottom + 46), "ls-", columns=2, full=True),
-    ]
+    legend = svg.legend(present, (LEFT, bottom + 46), "ls-", columns=2, full=True)
+    parts += [_axis(bottom, end - start, scale), legend]
     return _picture(name, bottom + 46 + 22 * ((len(present) + 1) // 2), parts)
 
 
@@ -95,22 +93,15 @@ def _picture(name: str, height: float, parts: Inside) -> str:
 
 
 def _names(tasks: Sequence[str], pitch: float) -> list[Markup]:
-    return [
-        svg.text(LEFT - 10, TOP + (row + 0.5) * pitch + 5, task, text_anchor="end")
-        for row, task in enumerate(tasks)
-    ]
+    rows = [(TOP + (row + 0.5) * pitch + 5, task) for row, task in enumerate(tasks)]
+    return [svg.text(LEFT - 10, y, task, text_anchor="end") for y, task in rows]
 
 
 def _axis(y: float, seconds: float, scale: float) -> list[Markup]:
     """Time since the first moment shown, in the unit that suits it."""
     factor, unit = (1, "s") if seconds >= 10 else (1e3, "ms") if seconds >= 0.01 else (1e6, "µs")
     marks = [round(tick) for tick in svg.ticks(0, seconds * factor, 10)]
-    return [
-        svg.text(
-            LEFT + t / factor * scale,
-            y + 18,
-            f"{t} {unit}" if t == marks[-1] else str(t),
-            text_anchor="middle",
-        )
-        for t in marks
-    ]
+    words = [*map(str, marks[:-1]), f"{marks[-1]} {unit}"]
+    places = [LEFT + mark / factor * scale for mark in marks]
+    labels = zip(places, words, strict=True)
+    return [svg.text(x, y + 18, said, text_anchor="middle") for x, said in labels]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from course_lib.collectives import Proof, build, find, verify
 from course_lib.collectives.algorithms import Algorithm
 from course_lib.collectives.schedule import CollectiveKind
-from course_lib.course.answers import line_of
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, line_of
 
 Placement = int | tuple[int, ...]
 

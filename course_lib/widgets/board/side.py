@@ -1,0 +1,148 @@
+"""Side: one run as a board shows it, in figures and sentences, without any widget.
+
+In its sentences, the name of the run is written between ** and **.
+"""
+
+import math
+from typing import Any, Protocol
+
+from course_lib.errors import LockstepError
+from course_lib.record import memory
+from course_lib.record.curves import WINDOW, Goal
+from course_lib.record.digest import Digest
+from course_lib.record.events import ACTIVE
+from course_lib.record.reality import reality
+from course_lib.record.trace import Trace
+from course_lib.spec import RunSpec
+
+
+class Watched(Protocol):
+    """What a view needs of a run. Live runs and saved runs have it."""
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def result(self) -> Any: ...
+
+
+class Side:
+    """One run in a view: the run, the digest of its trace, and its `state` and `reality` as they
+    were at the last look.
+    """
+
+    def __init__(self, label: str, run: Watched) -> None:
+        self.label, self.run, self.spec = label, run, run.spec
+        self.digest = Digest(run.spec)
+        self.state, self.reality = run.state, reality(run.spec)
+
+    def look(self) -> bool:
+        """Take in what is new; whether anything was."""
+        state = self.run.state  # before the trace: if it is over by now, the trace is whole
+        trace = self.run.trace
+        news = self.digest.look(trace, over=state not in ACTIVE)
+        if news or state != self.state:
+            self.state, self.reality = state, reality(self.spec, trace)
+            return True
+        return False
+
+    def begin_at(self, zero: float) -> None:
+        """Count all figures of a run that is over from this time on."""
+        self.digest = Digest.of(self.spec, self.run.trace, zero)
+
+    def order(self, what: str, *values: Any) -> None:
+        """Have a live run do something: it has a method for it. A saved run has none, but is over,
+        so nobody orders anything.
+        """
+        getattr(self.run, what)(*values)
+
+    def reached(self, goal: Goal) -> tuple[float, int] | None:
+        """Seconds and examples to a goal; None if it is not reached."""
+        accuracy = goal.what == "accuracy"
+        return goal.reached(self.digest.accuracies if accuracy else self.digest.losses)
+
+    @property
+    def active(self) -> bool:
+        return self.state in ACTIVE
+
+    @property
+    def failure(self) -> str:
+        """What ended a failed run, in one line; empty for others."""
+        if self.state != "failed":
+            return ""
+        try:
+            return str(self.run.result)
+        except LockstepError as error:
+            return str(error).splitlines()[0]
+
+    @property
+    def standing(self) -> str:
+        """Who holds up a run that stands still, in a sentence; empty for one that moves."""
+        look = getattr(self.run, "standstill", None)  # that only a live run has
+        still = look() if look and self.active else None
+        return f"Standing still for {still.seconds:.1f} s: {still.words}." if still else ""
+
+    @property
+    def idle(self) -> float | None:
+        """The share of their time that workers waited for others, a mean over the workers; None
+        while it is not known.
+        """
+        idle = self.digest.idle
+        shares = [share for task, share in idle.items() if task.startswith("worker:")]
+        return sum(shares) / len(shares) if shares else 0.0 if idle else None
+
+    @property
+    def _steps(self) -> int | None:
+        """How many steps the run will have; None for a learner's own function that was not told."""
+        own = self.spec.strategy == "custom" and "steps" not in self.spec.model_fields_set
+        return None if own else self.spec.steps
+
+    def how_far(self) -> str:
+        """How far the run is."""
+        state = f"**{self.label}** {'has' if self.state == 'failed' else 'is'} {self.state}"
+        loss, step = self.digest.losses.last, self.digest.steps_done
+        if loss is None:
+            return state + ("; no step is done yet" if self.active else "")
+        of = f" of {self._steps:,}" if self._steps else ""
+        return f"{state}: step {step:,}{of}, loss {loss:.3g} (mean of {WINDOW} batches)"
+
+    def summary(self) -> str:
+        """The figures of the run so far, in one line. They cover its whole time, except for the
+        throughput of a run that goes on.
+        """
+        speed = self.digest.losses.rate(over=2.0 if self.active else math.inf)
+        loss, accuracy = self.digest.losses.last, self.digest.accuracies.last
+        done = min(1.0, self.digest.steps_done / self._steps) if self._steps else 0.0
+        parts = [
+            f"{speed:,.0f} examples/s" if speed else "",
+            f"loss {loss:.3g}" if loss is not None else "",
+            f"accuracy {accuracy:.3g}" if accuracy is not None else "",
+            f"workers waited {self.idle:.0%}" if self.idle is not None else "",
+            f"{done:.0%} done" if self.active and self._steps and loss is not None else "",
+        ]
+        return " · ".join(filter(None, parts))
+
+    def memory(self) -> str:
+        """What takes up the memory of the fullest task, in a line; empty before it is known."""
+        known = self.digest.memory
+        fullest = max(known, key=lambda task: sum(known[task].values()), default=None)
+        return f"memory of {fullest}: {memory.summary(known[fullest])}" if fullest else ""
+
+    def details(self) -> str:
+        """The same and more, in lines."""
+        waiting = ", ".join(f"{task} {share:.0%}" for task, share in self.digest.idle.items())
+        stale = sorted(self.digest.updates.staleness.items())
+        updates = ", ".join(f"{n:,} of staleness {s}" for s, n in stale)
+        parts = [
+            f"{self.label}: {self.state}",
+            self.summary(),
+            f"waiting {waiting or 'not known'}",
+            f"updates: {updates or 'none'}",
+            self.memory(),
+            f"{self.reality.word}: {self.reality.why}",
+            self.failure,
+        ]
+        return "\n  ".join(filter(None, parts))
