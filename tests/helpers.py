@@ -13,18 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
+from course_lib.strategies.catalog import spec_for
 from course_lib.workloads import Workload, order
 
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 """The tolerance for float32 sums in another order. One device adds the same numbers as several
 workers, but in another order; weights and losses are of size 0.1 to 2.
 """
+
+
+FOUR_HOSTS: dict[str, Any] = {"workers": 4, "hosts": 4, "workload": "wide", "steps": 30}
+"""The fields of a run in which all that workers send goes over a wire."""
 
 
 def fuzzed(examples: int) -> Callable[[Any], Any]:
@@ -91,6 +98,13 @@ def undisturbed(measured: Callable[[], None], times: int = 3) -> None:
         except AssertionError:
             if not left:
                 raise
+
+
+def refused(says: str, strategy: str, **fields: Any) -> None:
+    """Check that a strategy with such fields is refused in one line that begins with `says`."""
+    with pytest.raises(SpecError) as caught:
+        spec_for(strategy, **fields)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
 
 
 def losses(trace: Trace, task: str = "worker:0") -> list[float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
@@ -50,9 +50,7 @@ class Round(Sequence[Transfer]):
 
     __slots__ = ("chunk", "dst", "reduce", "span", "src")
 
-    def __init__(
-        self, src: Any, dst: Any, chunk: Any, op: Op | np.ndarray, span: Any = None
-    ) -> None:
+    def __init__(self, src: Any, dst: Any, chunk: Any, op: Any, span: Any = None) -> None:
         self.src, self.dst, self.chunk = np.broadcast_arrays(*np.atleast_1d(src, dst, chunk))
         rows = len(self.src)
         # None: one chunk in each row
@@ -141,7 +139,7 @@ class Schedule:
     kind: CollectiveKind = "all_reduce"
     owners: tuple[int, ...] = ()
     servers: int = 0
-    hosts: tuple[int, ...] = field(default=())
+    hosts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("chunks", 1), ("servers", 0)):
@@ -152,9 +150,8 @@ class Schedule:
         if self.kind != "all_reduce" and not self.owners:
             self._set("owners", tuple(range(self.chunks)))
         owners = tuple(map(int, self.owners))
-        if owners and (
-            len(owners) != self.chunks or not all(0 <= r < self.workers for r in owners)
-        ):
+        fit = len(owners) == self.chunks and all(0 <= rank < self.workers for rank in owners)
+        if owners and not fit:
             allowed = f"one rank from 0 to {self.workers - 1} for each of {self.chunks} chunks"
             raise SpecError("owners", owners, allowed)
         self._set("owners", owners)

@@ -18,6 +18,7 @@ is a reduce into a chunk that its rank sends in the same round, as in a swap: th
 is kept in a second buffer until the old value has left.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,13 +77,11 @@ def verify(schedule: Schedule) -> Proof:
         problems += _nothing(state, number, usable)
         problems += _collisions(number, usable)
         state.apply(usable)
-    wrong = [
-        (r, c)
-        for r in range(schedule.workers)
-        for c in range(schedule.chunks)
-        if (want := goal(schedule, r, c)) is not None
-        and (state.once[r][c], state.twice[r][c]) != (want, 0)
-    ]
+    wrong = []
+    for r, c in itertools.product(range(schedule.workers), range(schedule.chunks)):
+        want, has = goal(schedule, r, c), (state.once[r][c], state.twice[r][c])
+        if want is not None and has != (want, 0):
+            wrong.append((r, c))
     problems += explain(schedule, wrong) if wrong else []
     return Proof(schedule, tuple(problems[:LIMIT]), len(problems[LIMIT:]))
 

@@ -5,7 +5,7 @@ socket. With all that it starts, it is held to bounds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from course_lib.course.answers import ExerciseTask, Verdict, bounded, check, sets
@@ -15,6 +15,7 @@ from course_lib.errors import SpecError
 
 MOST = 5000  # characters of a verdict
 LOOK = "look"  # tag of cells that only show answers or run something with them; they are left out
+Cell = tuple[int, str]  # its number among the code cells of the notebook, from 1 on, and its source
 
 
 def grade(path: Path, bounds: Bounds = USUAL) -> list[Verdict]:
@@ -23,11 +24,10 @@ def grade(path: Path, bounds: Bounds = USUAL) -> list[Verdict]:
     A check in which the examinee exceeds its bounds, or ends, fails; the rest are made with a new
     one. Raises SpecError if the notebook is no exercise, and whatever starting a run raises.
     """
-    notebook = read(path)
+    tasks, cells = read(path)
     verdicts: list[Verdict] = []
-    while len(verdicts) < len(notebook.tasks):
-        tasks = notebook.tasks[len(verdicts) :]
-        verdicts += _verdicts(path.resolve().parent, notebook.cells, tasks, bounds)
+    while left := tasks[len(verdicts) :]:
+        verdicts += _verdicts(path.resolve().parent, cells, left, bounds)
     return [replace(v, text=printable(v.text), hint=printable(v.hint)) for v in verdicts]
 
 
@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 
 def _verdicts(
-    folder: Path, cells: Sequence[tuple[int, str]], tasks: Sequence[ExerciseTask], bounds: Bounds
+    folder: Path, cells: Sequence[Cell], tasks: Sequence[ExerciseTask], bounds: Bounds
 ) -> list[Verdict]:
     """The verdicts on the first of the tasks; on all of them unless the examinee ends early."""
     verdicts: list[Verdict] = []
@@ -71,18 +71,9 @@ def _verdict(task: ExerciseTask, by: Examinee, found: Found) -> Verdict:
 # --- the notebook ---
 
 
-@dataclass(frozen=True)
-class Notebook:
-    """`tasks` of the exercise, and the code cells that may define the answers: number in the
-    notebook (from 1 on) and source.
-    """
-
-    tasks: tuple[ExerciseTask, ...]
-    cells: tuple[tuple[int, str], ...]
-
-
-def read(path: Path) -> Notebook:
-    """Read a notebook. Raises SpecError if there is none, or it is no exercise of this course.
+def read(path: Path) -> tuple[Sequence[ExerciseTask], Sequence[Cell]]:
+    """The tasks of the exercise in a notebook, and the code cells that may define the answers.
+    Raises SpecError if there is none, or it is no exercise of this course.
 
     The exercise is known by the metadata that its solution gave it: the file may have been renamed.
     """
@@ -90,8 +81,8 @@ def read(path: Path) -> Notebook:
         exercise = str(content.metadata.get("lockstep", {}).get("exercise"))
         code = enumerate((cell for cell in content.cells if cell.cell_type == "code"), 1)
         wanted = ((n, cell) for n, cell in code if LOOK not in cell.metadata.get("tags", ()))
-        cells = tuple((n, str(cell.source)) for n, cell in wanted)
+        cells = [(n, str(cell.source)) for n, cell in wanted]
     if exercise not in sets():
         problem = f"is no exercise of this course; there are {', '.join(sets())}"
         raise SpecError("notebook", str(path), problem)
-    return Notebook(sets()[exercise], cells)
+    return sets()[exercise], cells

@@ -146,13 +146,10 @@ def _native(spec: RunSpec, gpus: int) -> Reason:
         choice = "nccl"
         why = "Every worker has an NVIDIA GPU, and NCCL moves gradients straight from GPU to GPU."
     else:
-        choice, how = {
-            "tensorflow": (
-                "ring",
-                "TensorFlow's RING passes chunks of the gradient from worker to worker",
-            ),
-            "torch": ("gloo", "torch's gloo adds gradients up over TCP"),
-        }[spec.framework]
+        choice, how = "gloo", "torch's gloo adds gradients up over TCP"
+        if spec.framework == "tensorflow":
+            choice = "ring"
+            how = "TensorFlow's RING passes chunks of the gradient from worker to worker"
         why = f"NCCL works only between GPUs, one for each worker; on CPUs {how}."
         if spec.workers == 1:
             why = "One worker has nobody to reduce with, so nothing is sent."

@@ -87,11 +87,9 @@ class StartingLine:
                 "coming": f"was not at the starting line after {LONGEST_HOLD:g} s",
                 "gone": "did not stop at the starting line",
             }
-            self.notes += [
-                f"{label} {words[how]}: it began at another time."
-                for label, how in standing.items()
-                if how in words
-            ]
+            for label, how in standing.items():
+                if how in words:
+                    self.notes.append(f"{label} {words[how]}: it began at another time.")
             self.started = [label for label, how in standing.items() if how == "here"]
             self.open()
 

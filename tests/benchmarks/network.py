@@ -22,6 +22,7 @@ from course_lib.fields import Link
 from course_lib.record import measures
 from tests.benchmarks import clusters
 from tests.benchmarks.harness import Aim, Options, Row, Rows, compare
+from tests.helpers import FOUR_HOSTS
 
 LENGTH = 1 << 20  # numbers of 4 bytes: 4 MiB
 CALLS = 15
@@ -204,14 +205,7 @@ def wire_bytes(framework: str, all_reduce: str) -> float:
     """Bytes that a worker of four sends in a step, as the kernel counts them: the most that any
     does.
     """
-    run = course_lib.start(
-        "multi_worker_mirrored",
-        framework=framework,
-        workers=4,
-        hosts=4,
-        workload="wide",
-        steps=30,
-        all_reduce=all_reduce,
-    )
+    fields = {"framework": framework, "all_reduce": all_reduce, **FOUR_HOSTS}
+    run = course_lib.start("multi_worker_mirrored", **fields)
     found = measures.wire_bytes_per_step(run.wait(clusters.LONGEST).trace)
     return max(both["sent"] for name, both in found.items() if name.startswith("worker:"))

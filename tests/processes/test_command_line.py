@@ -313,23 +313,8 @@ def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel", "fully_sharded"])
 def test_a_model_in_parts_trains_over_hosts_with_a_link_between_them(name: str) -> None:
-    done = lockstep(
-        "run",
-        name,
-        *[
-            "--framework",
-            "torch",
-            "--workers",
-            "2",
-            "--hosts",
-            "2",
-            "--mbit",
-            "500",
-            "--steps",
-            "3",
-            "--json",
-        ],
-    )
+    options = "--framework torch --workers 2 --hosts 2 --mbit 500 --steps 3 --json"
+    done = lockstep("run", name, *options.split())
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["hosts"], result["reality"]) == (2, "emulated")
@@ -383,18 +368,8 @@ def test_all_all_reduces_come_side_by_side() -> None:
 
 def test_a_simulated_all_reduce_starts_no_process_and_says_so() -> None:
     runs = set(Path(HOME, "runs").glob("*"))
-    done = lockstep(
-        "allreduce",
-        "hierarchical",
-        "--workers",
-        "500",
-        "--hosts",
-        "5",
-        "--bytes",
-        "1GiB",
-        "--simulate",
-        "--json",
-    )
+    options = "--workers 500 --hosts 5 --bytes 1GiB --simulate --json"
+    done = lockstep("allreduce", "hierarchical", *options.split())
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert list(result) == ALL_REDUCE

@@ -32,7 +32,7 @@ from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Message, Phase
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
-from tests.helpers import until
+from tests.helpers import FOUR_HOSTS, until
 
 pytestmark = pytest.mark.skipif(
     not hardware.machine.network_parts(hardware.probe().private_network)["hosts"].ok,
@@ -450,15 +450,8 @@ HEADERS = 0.03
 def test_a_ring_sends_what_its_formula_says_counted_by_the_kernel(
     framework: str, all_reduce: str
 ) -> None:
-    run = start(
-        "multi_worker_mirrored",
-        framework=framework,
-        workers=4,
-        hosts=4,
-        workload="wide",
-        steps=30,
-        all_reduce=all_reduce,
-    )
+    fields = {"framework": framework, "all_reduce": all_reduce, **FOUR_HOSTS}
+    run = start("multi_worker_mirrored", **fields)
     result = run.wait(240).result
     formula = 2 * 3 / 4 * 4 * (result["parameters"] + 1)  # float32, the loss among them
     assert result["network"] == "hosts"

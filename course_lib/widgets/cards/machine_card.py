@@ -64,13 +64,6 @@ class MachineCard(Card):
         texts += [words for _, why, cure, _ in self.groups() for words in (why, cure)]
         return join(parts) + glossary(texts, {row["reality"] for row in self.strategies})
 
-    def style(self) -> str:
-        return (
-            ".ls.ls-card .facts td:nth-child(2) { min-width: 210px; }\n"
-            ".ls.ls-card .standing td:nth-child(2) { width: 40%; }\n"
-            ".ls.ls-card .name { white-space: nowrap; }\n"
-        )
-
     def table(self) -> str:
         rows = [(what, f"{much}: {means}") for what, much, means in (*self.machine, *self.plan)]
         for reality, why, cure, names in self.groups():

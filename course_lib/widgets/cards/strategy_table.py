@@ -97,13 +97,7 @@ class StrategyTable(Card):
         for r in REALITY:
             neither = "".join(f":not([data-{key}={r}])" for key in FRAMEWORKS)
             hidden.append(f"{card.format(r)} tbody tr{neither}")
-        hidden.append(".ls.ls-card tr.more:not(tr:has(details[open]) + tr)")
-        rules = [
-            ".ls.ls-card tbody tr.more { border-top: 0; }",
-            ".ls.ls-card tr.more td { padding: 0 0 10px 18px; }",
-            ".ls.ls-card .strategies td:not([colspan]):not([class^=f]) { white-space: nowrap; }",
-        ]
-        return "\n".join([*(f"{those} {{ display: none; }}" for those in hidden), *rules])
+        return "\n".join(f"{those} {{ display: none; }}" for those in hidden)
 
     def table(self) -> str:
         lines = []

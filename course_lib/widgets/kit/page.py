@@ -21,11 +21,8 @@ def asset(*names: str) -> str:
     Indentation, empty lines and `//` comment lines are left out, because the text is sent to the
     browser with every widget.
     """
-    lines = (
-        line.lstrip()
-        for name in names
-        for line in (WIDGETS / name).read_text(encoding="utf-8").splitlines()
-    )
+    texts = ((WIDGETS / name).read_text(encoding="utf-8") for name in names)
+    lines = (line.lstrip() for text in texts for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("//")) + "\n"
 
 

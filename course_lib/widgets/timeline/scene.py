@@ -164,11 +164,10 @@ def _updates(trace: Trace, phases: list[Phase]) -> dict[str, np.ndarray]:
     for i, p in enumerate(phases):
         if p.what == "apply":
             applies[p.task, p.step].append(i)
-    made = [
-        (found.popleft(), u.written, u.staleness)
-        for u in trace.all(Update)
-        if (found := applies[u.task, u.step])
-    ]
+    made = []
+    for u in trace.all(Update):
+        if found := applies[u.task, u.step]:
+            made.append((found.popleft(), u.written, u.staleness))
     return _table(("update", "version", "staleness"), made)
 
 
