@@ -13,10 +13,9 @@ from typing import NoReturn
 import typer
 
 from course_lib.commands.allreduce import allreduce, stage
-from course_lib.commands.chaos import chaos
 from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
-from course_lib.commands.training import race, run
+from course_lib.commands.training import chaos, race, run
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable, clauses
 from course_lib.text import ascii_for

@@ -73,10 +73,9 @@ def cost(
     that cross between hosts share the uplink and the downlink of their host; the longest delay of
     the messages is paid once; then what was received is added. The round takes as long as its
     slowest rank or link. If ranks share `cores` there are no such rounds, and the time is that of
-    `turns`. Raises SpecError if `bytes` is no whole number of elements, or if the topology does not
-    fit the schedule.
+    `turns`. Raises SpecError if `bytes` is no whole number of elements.
     """
-    place = topology.place(schedule)
+    place = np.array(schedule.hosts)
     ranks, hosts = schedule.ranks, int(place.max()) + 1
     carried, added = np.zeros(2 * (ranks + hosts)), np.zeros(ranks)
     times, count = np.zeros(len(Terms._fields)), 0

@@ -53,7 +53,7 @@ def fit(
     """Find alpha, beta, gamma and the delays from measured times, by least squares of the relative
     errors, with no parameter below 0.
 
-    `topology` gives hosts and cores, and the numbers from which the search starts; a number stays
+    `topology` gives the cores, and the numbers from which the search starts; a number stays
     as it is if no sample depends on it or it is not `wanted` (some of `NAMES`). In most algorithms
     the bytes added are half the bytes moved, so samples of one algorithm cannot tell beta from
     gamma: then gamma is 0 and its time is part of beta. To find gamma, add samples of

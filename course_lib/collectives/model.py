@@ -1,14 +1,12 @@
-"""The alpha-beta-gamma model: the cost of a message and of an addition, and the hosts and links
-that a schedule runs on.
+"""The alpha-beta-gamma model: the cost of a message and of an addition, and the links that a
+schedule runs on.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 
 
@@ -34,13 +32,13 @@ class AlphaBeta:
 
 @dataclass(frozen=True)
 class Topology:
-    """Hosts, the paths between their ranks, and the speed of an addition.
+    """The paths between ranks, and the speed of an addition. On which host a rank is, its schedule
+    says (`Schedule.placed`).
 
     - `intra`, `inter`: the path between two ranks of one host, and between two hosts. A rank sends
       one message at a time and receives one at a time. All ranks of a host share one uplink and one
       downlink, each of 1/inter.beta bytes a second.
     - `gamma`: seconds to add one byte to another.
-    - `hosts`: the number of hosts, or the host of each rank; None: as the schedule says.
     - `cores`: the number of cores that the ranks of all hosts share, if one machine plays all
       hosts. Ranks of one host then read from each other's memory: a message keeps its receiver busy
       for alpha + n beta, but its sender only for alpha. A rank that waits gives up its core (see
@@ -56,7 +54,6 @@ class Topology:
     intra: AlphaBeta = AlphaBeta(alpha=10e-6, beta=1 / 2e9)
     inter: AlphaBeta = AlphaBeta(alpha=50e-6, beta=1 / 125e6)
     gamma: float = 1 / 8e9
-    hosts: int | Sequence[int] | None = None
     cores: int | None = None
     wire: float = 0.0
 
@@ -68,10 +65,6 @@ class Topology:
             raise SpecError("cores", self.cores, "a number from 1 on, or None")
         if self.wire and self.cores is None:
             raise SpecError("wire", self.wire, "0 without cores: there the link is inter.beta")
-
-    def place(self, schedule: Schedule) -> np.ndarray:
-        """The host of each rank of a schedule, shape (ranks,)."""
-        return np.array(schedule.hosts if self.hosts is None else schedule.placed(self.hosts).hosts)
 
     @property
     def parameters(self) -> np.ndarray:

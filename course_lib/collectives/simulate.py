@@ -79,7 +79,7 @@ def simulate(
         turns = take_turns(schedule, bytes, topology, itemsize, at.tolist(), slow_by.tolist())
         at, times, count = turns.finish, turns.times, len(turns.times)
     else:
-        network, count = _Network(topology, topology.place(schedule), slow_by), 0
+        network, count = _Network(topology, np.array(schedule.hosts), slow_by), 0
         for number, m in enumerate(messages(schedule, bytes, itemsize)):
             at = network.round(m, at)
             count += len(m.src)

@@ -70,8 +70,8 @@ def take_turns(
     (None: one for each rank), with the callers' numbers in shared memory.
 
     `late`: for each rank, how many seconds late it begins; `slow`: for each rank, how many times as
-    long its work takes (`terms` show neither). Raises SpecError if the bytes or the topology do not
-    fit the schedule.
+    long its work takes (`terms` show neither). Raises SpecError if the bytes are no whole
+    number of elements.
     """
     cores = _Cores(schedule, nbytes, topology, itemsize, slow or [1.0] * schedule.ranks)
     return cores.run(late or [0.0] * schedule.ranks)
@@ -131,7 +131,7 @@ class _Cores:
         self, schedule: Schedule, nbytes: int, topology: Topology, itemsize: int, slow: list[float]
     ) -> None:
         self.topology, self.itemsize, self.slow = topology, itemsize, slow
-        self.place = topology.place(schedule).tolist()
+        self.place = schedule.hosts
         length = int(schedule.byte_ends(nbytes, itemsize)[-1]) // itemsize
         of_schedule = program.Programs(schedule, self.place, private=False)
         each = (of_schedule.program(rank, length, itemsize) for rank in range(schedule.ranks))

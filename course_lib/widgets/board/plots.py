@@ -181,9 +181,8 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
     idle.add(shown, window.begin, window.end)
     found = []
     for task in digest.tasks:
-        mine = [
-            p for p in shown if p.task == task and window.begin < p.end and p.start < window.end
-        ]
+        seen = (p for p in shown if p.end > window.begin and p.start < window.end)
+        mine = [p for p in seen if p.task == task]
         cells, hidden = np.full((2, columns), NOTHING, np.int8)
         for p in sorted(mine, key=lambda p: p.start - p.end):
             _paint(hidden if p.what == "hidden" else cells, window, p.start, p.end, p.kind)

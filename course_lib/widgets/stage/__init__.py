@@ -134,7 +134,7 @@ class AllReduceStage(anywidget.AnyWidget):
         if link:  # what it leaves open stays as the topology has it
             inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
         self.run, self.past = run, PAST if done else ""
-        self.base = replace(topology, hosts=None, inter=inter)
+        self.base = replace(topology, inter=inter)
         paths = topology.intra, inter
         inside, between = (1 / path.beta if path.beta else math.inf for path in paths)
         held = _held(link) if done else ""
