@@ -46,7 +46,7 @@ class State:
 
 def start(schedule: Schedule, rank: int, chunk: int) -> int:
     """The contributions (a bit set) that `rank` has in `chunk` before the first round."""
-    return whole(schedule, chunk) & 1 << rank
+    return whole(schedule, chunk) & (1 << rank)
 
 
 def whole(schedule: Schedule, chunk: int) -> int:

@@ -50,7 +50,9 @@ class Round(Sequence[Transfer]):
 
     __slots__ = ("chunk", "dst", "reduce", "span", "src")
 
-    def __init__(self, src: Any, dst: Any, chunk: Any, op: Any, span: Any = None) -> None:
+    def __init__(
+        self, src: Any, dst: Any, chunk: Any, op: Op | np.ndarray, span: Any = None
+    ) -> None:
         self.src, self.dst, self.chunk = np.broadcast_arrays(*np.atleast_1d(src, dst, chunk))
         rows = len(self.src)
         # None: one chunk in each row
