@@ -222,10 +222,8 @@ def _cores(spec: RunSpec, machine: Machine, gpus: int) -> str:
         each = _n(cores // workers, "core")
         how = f"each has {each} to itself, so they do compute at the same time"
     else:
-        emulated = spec.device_ms > 0
-        device = (
-            "device time is emulated" if emulated else "device_ms would emulate a device for each"
-        )
+        would = "device_ms would emulate a device for each"
+        device = "device time is emulated" if spec.device_ms else would
         how = f"they take turns, so expect no speed-up from compute; {device}"
     return f"{_n(cores, 'core')} for {_n(workers, 'worker')}: {how}."
 

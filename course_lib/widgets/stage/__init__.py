@@ -140,11 +140,9 @@ class AllReduceStage(anywidget.AnyWidget):
         held = _held(link) if done else ""
         size = parse_bytes(bytes)
         self._show(Setting(workers, hosts, size, inside, between, inter.delay, held))
-        super().__init__(
-            settings=self.scene["settings"],
-            runnable=run is not None and not done,
-            clock="measured" if done else "rounds",
-        )
+        settings, runnable = self.scene["settings"], run is not None and not done
+        on = "measured" if done else "rounds"
+        super().__init__(settings=settings, runnable=runnable, clock=on)
         self.runner: threading.Thread | None = None
         self.observe(self._set, "settings")
         self.on_msg(self._told)

@@ -138,6 +138,26 @@ def test_state_after_each_round():
     assert members(doubled.twice[0][1]) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("kind", "rounds", "index"),
+    [
+        ("self", [[Transfer(0, 1, 0, "reduce"), Transfer(1, 1, 0, "copy")]], (0, 1)),
+        ("rank", [[Transfer(0, 9, 0, "reduce")]], (0, 0)),
+        ("chunk", [[Transfer(0, 1, 9, "reduce")]], (0, 0)),
+        ("conflict", [[Transfer(0, 2, 0, "copy"), Transfer(1, 2, 0, "reduce")]], (0, 1)),
+        ("overwrite", [[Transfer(0, 1, 0, "copy"), Transfer(1, 2, 0, "reduce")]], (0, 0)),
+        ("twice", [[Transfer(0, 1, 0, "reduce")], [Transfer(0, 1, 0, "reduce")]], (1, 0)),
+        ("missing", [[Transfer(0, 1, 0, "copy")]], (0, 0)),  # what rank 1 had is wiped out
+        ("missing", [[Transfer(0, 1, 0, "reduce")]], None),
+    ],
+)
+def test_a_problem_names_the_transfer_that_is_wrong_unless_one_is_missing(kind, rounds, index):
+    of_kind = [p for p in verify(mine(3, 1, rounds)).problems if p.kind == kind]
+    blamed = rounds[index[0]][index[1]] if index else None
+    assert blamed in [p.transfer for p in of_kind]
+    assert index is None or all(p.round == index[0] for p in of_kind if p.transfer)
+
+
 def test_problems_are_kept_within_bounds():
     proof = verify(mine(40, 40, []))
     assert len(proof.problems) == 20 and proof.left_out and "more" in str(proof)
