@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from course_lib.cluster.run import Run
-from course_lib.collectives import Schedule, ring
+from course_lib.collectives import Schedule
+from course_lib.collectives.algorithms.ring import ring
 from course_lib.course.answers import Verdict, bounded
 from course_lib.errors import SpecError
 from course_lib.launch import start
