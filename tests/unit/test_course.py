@@ -260,10 +260,10 @@ def test_an_exercise_holds_no_answer_no_hidden_test_and_no_output(name: str) -> 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_a_check_runs_the_cells_that_define_answers_and_none_that_only_look(name: str) -> None:
     for directory in ("exercises", "solutions"):
-        notebook = read(ROOT / directory / f"{name}.ipynb")
-        defined = "\n".join(source for _, source in notebook.cells)
-        assert notebook.tasks == EXERCISES[name]
-        assert all(f"def {task.answer}(" in defined for task in notebook.tasks)
+        tasks, cells = read(ROOT / directory / f"{name}.ipynb")
+        defined = "\n".join(source for _, source in cells)
+        assert tasks == EXERCISES[name]
+        assert all(f"def {task.answer}(" in defined for task in tasks)
         assert "check(" not in defined
 
 
