@@ -6,8 +6,7 @@ hold the facts against the traces of runs.
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -18,7 +17,8 @@ from course_lib.hardware import Machine
 from course_lib.spec import NATIVE, RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.optimizers import usual_rate
-from course_lib.strategies.strategy import Standing, Strategy
+from course_lib.strategies.standing import Standing
+from course_lib.strategies.strategy import Refusals, Strategy
 
 
 def _found() -> list[Strategy]:
@@ -56,11 +56,10 @@ def spec_for(what: str | RunSpec, /, **fields: Any) -> RunSpec:
     given = {field: value for field, value in fields.items() if value is not None}
     if "workload" in given:
         given["workload"] = workloads.named(given["workload"])
-    frameworks = _with_model(given.get("workload", ""), strategy)
-    framework = given.setdefault("framework", frameworks[0])
+    framework = given.setdefault("framework", _framework(strategy, given.get("workload", "")))
     _check_framework(strategy, framework)
     _check_one_host(strategy, framework, given)
-    jobs, one_process = strategy.programs[framework], framework in strategy.one_process
+    jobs, one_process = strategy.jobs[framework], framework in strategy.one_process
     devices = one_process and "replicas" not in given  # workers are the devices of one process
     workers = strategy.default_workers if devices or not one_process else 1
     given = {"workers": workers, "ps": int("ps" in jobs), "chief": "chief" in jobs, **given}
@@ -69,26 +68,30 @@ def spec_for(what: str | RunSpec, /, **fields: Any) -> RunSpec:
         given.update(workers=1, replicas=given["workers"])
     try:
         spec = RunSpec(strategy=what, **given)
-        if strategy.default_batch and "global_batch" not in given:
-            spec = RunSpec(strategy=what, **given, global_batch=strategy.default_batch(spec))
-        examples = len(workloads.load(spec).train)
-        unit = spec.shares * spec.accumulate
-        if "global_batch" not in given and spec.batch > examples >= unit:
-            fewer = examples // unit * unit
-            spec = RunSpec(strategy=what, **given, global_batch=fewer)
+        if "global_batch" not in given:
+            spec = RunSpec(strategy=what, **given, global_batch=_usual_batch(strategy, spec))
         return _checked(strategy, spec)
     except SpecError as error:
-        if not devices:
-            raise
-        # what was asked for is called workers
-        is_one, others = strategy.why_one_host(framework), strategy.others(framework)
-        if error.field == "replicas":
-            raise SpecError("workers", error.value, f"{error.allowed} ({is_one})") from None
-        if error.field in ("slow", "jitter") and str(error.value).startswith("worker:"):
-            cure = f"; --framework {others[0]} has one for each" if others else ""
-            text = f"{is_one}, whose devices cannot be slowed singly{cure}"
-            raise SpecError(error.field, error.value, text) from None
-        raise
+        raise _of_devices(error, strategy, framework) if devices else error from None
+
+
+def _usual_batch(strategy: Strategy, spec: RunSpec) -> int:
+    """The global batch of a run that is not told one: at most all examples, if they are enough."""
+    usual, unit = strategy.default_batch(spec), spec.shares * spec.accumulate
+    examples = len(workloads.load(spec).train)
+    return examples // unit * unit if usual > examples >= unit else usual
+
+
+def _of_devices(error: SpecError, strategy: Strategy, framework: str) -> SpecError:
+    """The same error where the workers that were asked for are devices of one process."""
+    is_one, others = strategy.why_one_host(framework), strategy.others(framework)
+    if error.field == "replicas":
+        return SpecError("workers", error.value, f"{error.allowed} ({is_one})")
+    if error.field in ("slow", "jitter") and str(error.value).startswith("worker:"):
+        cure = f"; --framework {others[0]} has one for each" if others else ""
+        text = f"{is_one}, whose devices cannot be slowed singly{cure}"
+        return SpecError(error.field, error.value, text)
+    return error
 
 
 def named(fields: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[..., Schedule] | None]:
@@ -137,7 +140,7 @@ def rows(machine: Machine) -> list[dict[str, str]]:
             "strategy": name,
             "framework": framework,
             **_standing(strategy, framework, machine)._asdict(),
-            **asdict(strategy.facts),
+            **strategy.facts,
         }
         for name, strategy in STRATEGIES.items()
         for framework in strategy.programs
@@ -145,8 +148,8 @@ def rows(machine: Machine) -> list[dict[str, str]]:
 
 
 def _standing(strategy: Strategy, framework: str, machine: Machine) -> Standing:
-    if not _installed(framework):
-        return Standing("unavailable", f"{framework} is not installed", _cure(framework))
+    if cure := _missing(framework):
+        return Standing("unavailable", f"{framework} is not installed", cure)
     return strategy.standing(framework, machine)
 
 
@@ -154,71 +157,53 @@ def _checked(strategy: Strategy, spec: RunSpec) -> RunSpec:
     """The spec with all fields set that its run uses. Raises `SpecError` or `Unavailable` if the
     strategy cannot run as the spec says.
     """
-    who = f"{strategy.name} with {spec.framework}"
-    if spec.workers > strategy.max_workers:
-        most = f"{strategy.name} has exactly {strategy.max_workers}"
-        text = f"{most}; multi_worker_mirrored takes more"
-        raise SpecError("workers", spec.workers, text)
-    jobs = strategy.programs[spec.framework]
-    for job, count in (("ps", spec.ps), ("chief", spec.chief)):
-        if count and job not in jobs:
-            raise SpecError(job, count, f"{strategy.name} has none: leave it out")
-        if job in jobs and not count:
-            raise SpecError(job, count, f"{who} needs at least one")
-    one_process = spec.framework in strategy.one_process
-    if one_process and spec.workers > 1:
-        raise SpecError("workers", spec.workers, f"{who} is one process: set replicas")
-    if spec.replicas > 1 and not one_process:
-        raise SpecError("replicas", spec.replicas, f"{who} has one for each worker: set workers")
-    if strategy.model_parallel and spec.sampler == "per_worker":
-        text = f"all workers of {strategy.name} compute the same examples: leave it out"
-        raise SpecError("sampler", spec.sampler, text)
-    workload = workloads.load(spec)
-    if not _installed(spec.framework):
-        raise Unavailable(spec.framework, "it is not installed", _cure(spec.framework))
-    strategy.check(spec, hardware.probe())
-    if strategy.share(spec) % spec.accumulate:
-        text = f"must divide the {strategy.share(spec)} examples that are computed at a time"
-        raise SpecError("accumulate", spec.accumulate, text)
-    if not workload.ours:
-        _check_own(spec, workload)
-    strategy.fits(spec, trial.sketch(spec))
-    unused = set()
-    for field, mine, takers in _fields_of_some(spec):
-        if mine not in takers:
-            if field in spec.model_fields_set:  # even to its default: a learner is to know that
-                text = f"{mine} has no use for it: leave it out (it is for {', '.join(takers)})"
-                raise SpecError(field, getattr(spec, field), text)
-            unused.add(field)
+    unused = _unused(spec)
+    for field, why in _refusals(strategy, spec, unused):
+        raise SpecError(field, getattr(spec, field), why)
     if spec.elastic:  # from what it shrinks
         spec = spec.model_copy(update={"learning_rate": usual_rate(spec)})
     return spec.complete(unused)
 
 
-def _with_model(workload: str, strategy: Strategy) -> list[str]:
-    """The frameworks of a strategy that a workload has a model for, the usual one first; if it has
-    none for any, those of the strategy.
+def _refusals(strategy: Strategy, spec: RunSpec, unused: Mapping[str, str]) -> Refusals:
+    """What keeps a strategy from running as a spec says, the cheapest to find out first."""
+    who = f"{strategy.name} with {spec.framework}"
+    if spec.workers > strategy.max_workers:
+        most = f"{strategy.name} has exactly {strategy.max_workers}"
+        yield "workers", f"{most}; multi_worker_mirrored takes more"
+    for job in ("ps", "chief"):
+        if getattr(spec, job) and job not in strategy.jobs[spec.framework]:
+            yield job, f"{strategy.name} has none: leave it out"
+        if job in strategy.jobs[spec.framework] and not getattr(spec, job):
+            yield job, f"{who} needs at least one"
+    one_process = spec.framework in strategy.one_process
+    if one_process and spec.workers > 1:
+        yield "workers", f"{who} is one process: set replicas"
+    if spec.replicas > 1 and not one_process:
+        yield "replicas", f"{who} has one for each worker: set workers"
+    if strategy.model_parallel and spec.sampler == "per_worker":
+        yield "sampler", f"all workers of {strategy.name} compute the same examples: leave it out"
+    workload = workloads.load(spec)
+    if cure := _missing(spec.framework):
+        raise Unavailable(spec.framework, "it is not installed", cure)
+    yield from strategy.check(spec, hardware.probe())
+    if (share := strategy.share(spec)) % spec.accumulate:
+        yield "accumulate", f"must divide the {share} examples that are computed at a time"
+    mine, examples = workload.name, len(workload.train)
+    if not workload.ours and spec.framework not in workload.frameworks:
+        made = f"Workload(..., {spec.framework}=...) makes one"
+        yield "framework", f"{mine} has no model for it: {made}"
+    if not workload.ours and spec.batch > examples:
+        yield "global_batch", f"at most {examples}: {mine} has no more examples to train with"
+    yield from strategy.fits(spec, trial.sketch(spec))
+    yield from ((field, why) for field, why in unused.items() if field in spec.model_fields_set)
+
+
+def _unused(spec: RunSpec) -> dict[str, str]:
+    """The fields that a run has no use for, each with why: its strategy, workload, optimizer or
+    precision does not take them, and others do.
     """
-    both = [strategy.usual_framework, *strategy.programs]
-    if workload not in workloads.OWN:
-        return both
-    return [name for name in both if name in workloads.OWN[workload].frameworks] or both
-
-
-def _check_own(spec: RunSpec, workload: workloads.Workload) -> None:
-    """What a learner's own workload must have for a run."""
-    if spec.framework not in workload.frameworks:
-        text = f"{workload.name} has no model for it: Workload(..., {spec.framework}=...) makes one"
-        raise SpecError("framework", spec.framework, text)
-    if spec.batch > len(workload.train):
-        text = f"at most {len(workload.train)}: {workload.name} has no more examples to train with"
-        raise SpecError("global_batch", spec.batch, text)
-
-
-def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:
-    """The fields that only some strategies, workloads, optimizers or precisions take. With each
-    field comes the strategy (workload, ...) of this run, and the names of those that take it.
-    """
+    found = {}
     for mine, takes in (
         (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),
         (spec.workload, {name: workloads.fields(name) for name in workloads.WORKLOADS}),
@@ -226,18 +211,30 @@ def _fields_of_some(spec: RunSpec) -> Iterator[tuple[str, str, list[str]]]:
         (spec.precision, {"float16": ("loss_scale",)}),
     ):
         for field in dict.fromkeys(chain.from_iterable(takes.values())):
-            yield field, mine, [name for name, fields in takes.items() if field in fields]
+            takers = [name for name, fields in takes.items() if field in fields]
+            if mine not in takers:
+                text = f"{mine} has no use for it: leave it out (it is for {', '.join(takers)})"
+                found[field] = text
+    return found
+
+
+def _framework(strategy: Strategy, workload: str) -> str:
+    """The framework of a run that is not told one: one that the strategy has and the workload has a
+    model for, the usual one if possible.
+    """
+    usual, own = RunSpec.model_fields["framework"].default, workloads.OWN.get(workload)
+    names = sorted(strategy.jobs, key=lambda name: name != usual)
+    return next((name for name in names if own and name in own.frameworks), names[0])
 
 
 def _check_framework(strategy: Strategy, framework: str) -> None:
-    name = framework if isinstance(framework, str) else None
-    if name in strategy.programs:
+    if framework in [*strategy.jobs]:  # whatever was given, a list too
         return
-    if any(name in other.programs for other in STRATEGIES.values()):
-        built = " and ".join(strategy.programs)
+    if framework in [name for other in STRATEGIES.values() for name in other.jobs]:
+        built = " and ".join(strategy.jobs)
         text = f"{strategy.name} is built in {built} only: leave it out"
         raise SpecError("framework", framework, text)
-    raise SpecError.unknown("framework", framework, strategy.programs)
+    raise SpecError.unknown("framework", framework, strategy.jobs)
 
 
 def _check_one_host(strategy: Strategy, framework: str, given: Mapping[str, Any]) -> None:
@@ -263,9 +260,7 @@ def _keeps_its_own(spec: RunSpec) -> str:
     return f"{spec.strategy} keeps the framework's own; {takers} {takes} yours"
 
 
-def _installed(framework: str) -> bool:
-    return framework == "python" or importlib.util.find_spec(framework) is not None
-
-
-def _cure(framework: str) -> str:
-    return f"Install it: pip install {framework}."
+def _missing(framework: str) -> str:
+    """How to install a framework; "" if it is there."""
+    there = framework == "python" or importlib.util.find_spec(framework)
+    return "" if there else f"Install it: pip install {framework}."

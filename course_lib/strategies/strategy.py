@@ -1,21 +1,20 @@
-"""What a strategy is, as data: its facts, its role functions, and what of it is real on a machine.
-
-Nothing here imports a framework.
-"""
+"""What a strategy is, as data. Nothing here imports a framework."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 
 from course_lib.hardware import Machine, Reason
 from course_lib.settings import MAX_WORKERS
 from course_lib.spec import RunSpec
 from course_lib.strategies.memory import Formula, Held, data_parallel
+from course_lib.strategies.standing import REAL_PROCESSES, StandingOf
 from course_lib.workloads.sketch import Sketch
 
+WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """What a learner should be able to say about a strategy.
 
@@ -35,56 +34,8 @@ class Facts:
     source: str
 
 
-class Standing(NamedTuple):
-    """How real a strategy is on a machine, `why`, and, if it is not available, the `cure`."""
-
-    reality: Literal["measured", "emulated", "unavailable"]
-    why: str
-    cure: str = ""
-
-
-StandingOf = Callable[[str, Machine], Standing]
-"""Framework and machine -> how real a strategy is there."""
-
-WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
-
-
-def measured(cpu: str, gpu: str = "", at_least: int = 2) -> StandingOf:
-    """The standing of a strategy with real processes. Its `why` is `gpu`, with the number of GPUs
-    in place of {gpus}, if the framework can use `at_least` so many, else `cpu`.
-    """
-
-    def standing(framework: str, machine: Machine) -> Standing:
-        gpus = len(machine.gpus) if framework in machine.cuda_frameworks else 0
-        return Standing("measured", gpu.format(gpus=gpus) if gpu and gpus >= at_least else cpu)
-
-    return standing
-
-
-def by_framework(**standings: StandingOf) -> StandingOf:
-    """A standing that differs by framework: `by_framework(tensorflow=..., torch=...)`."""
-    return lambda framework, machine: standings[framework](framework, machine)
-
-
-NCCL = "real processes; NCCL for up to {gpus} workers, a GPU each"
-NO_NCCL = "between CPUs, as NCCL needs a GPU for each worker"
-REAL_PROCESSES = by_framework(
-    tensorflow=measured(f"real processes; TensorFlow's RING {NO_NCCL}", NCCL),
-    torch=measured(f"real processes; gloo {NO_NCCL}", NCCL),
-)
-
-
-def anything(spec: RunSpec, machine: Machine) -> None:
-    """The check of a strategy that demands nothing beyond what the catalogue checks."""
-
-
-def any_model(spec: RunSpec, model: Sketch) -> None:
-    """What is asked of a model by a strategy that can train any."""
-
-
-def native(spec: RunSpec) -> Reason | None:
-    """The all-reduce of a strategy that has the framework's own: the plan says which that is."""
-    return None
+Refusals = Iterable[tuple[str, str]]
+"""Fields of a spec whose values a run cannot have, each with what is allowed."""
 
 
 def no_all_reduce(why: str) -> Callable[[RunSpec], Reason]:
@@ -98,22 +49,23 @@ def batch_of(*parts: int) -> int:
     return max(unit, 128 // unit * unit)
 
 
-@dataclass(frozen=True)
-class Strategy:
+@dataclass(frozen=True, kw_only=True)
+class Strategy(Facts):
     """A strategy: its facts, its role functions, and what a run of it may be asked for.
 
     - `jobs`: for each framework that it is for, the jobs of its tasks; none if it cannot run there.
       Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
     - `standing`: how real it is with a framework on a machine.
-    - `check`: raises `SpecError` or `Unavailable` if a run cannot be as its spec says on a machine.
-    - `fits`: raises `SpecError` if a run cannot train the model that it is to train.
+    - `check`: what of a spec it refuses; raises `Unavailable` if the machine cannot do it.
+    - `fits`: what it refuses for the model that a run is to train.
     - `order`: where it stands in tables.
     - `default_batch`: a global batch for a run, where the usual one would not do.
     - `one_process`: frameworks in which all replicas live in one process, on a device each;
       `workers` are then made `replicas` of it.
     - `one_host`: why its workers, which are processes of their own, have to be on one host all the
       same; "" if they need not.
-    - `all_reduce`: what a run has in place of the all-reduce that the plan finds for its framework.
+    - `all_reduce`: what a run has in place of the all-reduce that the plan finds for its framework;
+      None if it has that one.
     - `takes_schedule`: whether its all-reduce can be one of ours.
     - `asynchronous`: every worker's gradients are an update of their own, so a step is as many
       updates as there are workers.
@@ -125,25 +77,29 @@ class Strategy:
     """
 
     name: str
-    facts: Facts
     jobs: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: WORKERS)
     standing: StandingOf = REAL_PROCESSES
-    check: Callable[[RunSpec, Machine], None] = anything
-    fits: Callable[[RunSpec, Sketch], None] = any_model
+    check: Callable[[RunSpec, Machine], Refusals] = lambda spec, machine: ()
+    fits: Callable[[RunSpec, Sketch], Refusals] = lambda spec, model: ()
     order: int = 1000
-    default_batch: Callable[[RunSpec], int] | None = None
+    default_batch: Callable[[RunSpec], int] = lambda spec: spec.batch
     default_workers: int = 4
     default_precision: str = "float32"
     max_workers: int = MAX_WORKERS
     one_process: tuple[str, ...] = ()
     one_host: str = ""
-    all_reduce: Callable[[RunSpec], Reason | None] = native
+    all_reduce: Callable[[RunSpec], Reason | None] = lambda spec: None
     takes_schedule: bool = False
     asynchronous: bool = False
     model_parallel: bool = False
     memory: Formula = data_parallel
     takes: tuple[str, ...] = ()
     recovers: str = "together"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Its facts by name."""
+        return {fact.name: getattr(self, fact.name) for fact in fields(Facts)}
 
     @property
     def programs(self) -> dict[str, dict[str, str]]:
@@ -168,12 +124,6 @@ class Strategy:
             for kinds in held.values():
                 kinds.pop("activations", None)
         return held
-
-    @property
-    def usual_framework(self) -> str:
-        """The usual framework if this strategy has it, else the first that it has."""
-        usual = str(RunSpec.model_fields["framework"].default)
-        return usual if usual in self.programs else next(iter(self.programs))
 
     def others(self, framework: str) -> list[str]:
         """The other frameworks that this strategy runs in."""

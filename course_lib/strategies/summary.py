@@ -11,9 +11,12 @@ from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.again import once
 from course_lib.record.digest import Digest
-from course_lib.record.events import Lifecycle, Metric, Update, task_key
+from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.record.ledger import ledger
 from course_lib.strategies import catalog
+
+IF_ANY = {"resumed_from", "diverged", "sample", "taken_over", "jitter", "faults", "examples_read"}
+"""What a summary leaves out if there was none."""
 
 
 def summarize(run: Run) -> dict[str, Any]:
@@ -45,19 +48,15 @@ def summarize(run: Run) -> dict[str, Any]:
     In float16, by task: the `loss_scale` at the end, how many gradients were not used because of
     `overflows`, and the mean share of `zeros` in the others (see `precision.py`).
     """
-    spec, trace, values = run.spec, once(run.trace), run.values
-    digest = Digest.of(spec, run.trace)
+    spec, trace, digest = run.spec, once(run.trace), Digest.of(run.spec, run.trace)
+    values = {task: value or {} for task, value in run.values.items()}
     model = workloads.load(spec).sketch_in(spec.framework, spec.precision)
     reasons = {reason.what: reason for reason in run.plan.reasons}
-    reported = next(
-        value
-        for task, value in sorted(values.items(), key=lambda item: task_key(item[0]))
-        if value and any(name.startswith("test_") for name in value)
-    )
+    reported = next(v for v in values.values() if any(name.startswith("test_") for name in v))
     rate = digest.losses.rate() or float("nan")
     flops = reported.get("flops_per_step", 0)
     mfu, why = utilization(run, flops / spec.batch * rate)
-    return {
+    found = {
         "strategy": spec.strategy,
         "framework": spec.framework,
         "workload": spec.workload,
@@ -66,7 +65,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "replicas": spec.shares,
         "workers": spec.workers,
         "steps": spec.steps,
-        **_resumed(run),
+        "resumed_from": _resumed(run),
         "global_batch": spec.batch,
         "optimizer": spec.optimizer,
         "precision": spec.precision,
@@ -75,20 +74,12 @@ def summarize(run: Run) -> dict[str, Any]:
         "flops_per_step": flops,
         "final_loss": reported["final_loss"],
         **{name: value for name, value in reported.items() if name.startswith("test_")},
-        **({"diverged": digest.diverged} if digest.diverged else {}),
-        **({"sample": reported["sample"]} if "sample" in reported else {}),
-        "parameter_digest": {
-            task: value["digest"] for task, value in values.items() if value and "digest" in value
-        },
+        "diverged": digest.diverged,
+        "sample": reported.get("sample"),
+        "parameter_digest": {task: v["digest"] for task, v in values.items() if "digest" in v},
         "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
-        **{
-            name: {
-                _device(task, d): n
-                for task, value in values.items()
-                for d, n in (value or {}).get(name, {}).items()
-            }
-            for name in ("variables_on", "optimizer_state_on")
-        },
+        "variables_on": _by_device(values, "variables_on"),
+        "optimizer_state_on": _by_device(values, "optimizer_state_on"),
         "memory": {task: digest.memory[task] for task in spec.tasks if task in digest.memory},
         "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
         "staleness": digest.updates.as_dict(),
@@ -97,18 +88,16 @@ def summarize(run: Run) -> dict[str, Any]:
         "restarts": digest.again.restarts,
         "steps_again": digest.again.steps,
         "tasks_lost": digest.lost,
-        **({"taken_over": taken} if (taken := _taken_over(run)) else {}),
+        "taken_over": _taken_over(run),
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "exchange_ms": measures.exchange_ms(trace),
-        "seconds": {
-            name: round(seconds, 4) for name, seconds in measures.seconds_to(trace).items()
-        },
+        "seconds": {name: round(s, 4) for name, s in measures.seconds_to(trace).items()},
         "examples_per_second": round(rate, 1),
         "mfu": mfu,
         "mfu_why": why,
         "device_ms": spec.device_ms,
-        **({"jitter": spec.jitter} if spec.jitter else {}),
-        **({"faults": faults} if (faults := _faults(run)) else {}),
+        "jitter": spec.jitter,
+        "faults": _faults(run),
         "reality": run.reality.word,
         "network": run.plan.network,
         "network_why": reasons["network"].why,
@@ -116,9 +105,10 @@ def summarize(run: Run) -> dict[str, Any]:
         if spec.link or spec.links
         else None,
         "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
-        **({"examples_read": _examples_read(run)} if spec.record_examples else {}),
+        "examples_read": _examples_read(run) if spec.record_examples else {},
         "run_dir": str(run.run_dir),
     }
+    return {name: value for name, value in found.items() if value or name not in IF_ANY}
 
 
 def _faults(run: Run) -> list[str]:
@@ -137,8 +127,8 @@ def _taken_over(run: Run) -> list[dict[str, Any]]:
 
 
 def _resumed(run: Run) -> dict[str, Any]:
-    step, where = run.plan.resumed_from, str(run.spec.resume)
-    return {"resumed_from": {"step": step, "run_dir": where}} if run.spec.resume else {}
+    where = run.spec.resume
+    return {"step": run.plan.resumed_from, "run_dir": str(where)} if where else {}
 
 
 def _float16(run: Run) -> dict[str, dict[str, float]]:
@@ -156,12 +146,8 @@ def _float16(run: Run) -> dict[str, dict[str, float]]:
 def _examples_read(run: Run) -> dict[str, dict[str, int]]:
     epochs = measures.coverage(run.trace, len(workloads.load(run.spec).train))
     return {
-        f"epoch {epoch}": {
-            "read": found.read,
-            "repeated": len(found.repeated),
-            "never": len(found.never),
-        }
-        for epoch, found in epochs.items()
+        f"epoch {epoch}": {"read": e.read, "repeated": len(e.repeated), "never": len(e.never)}
+        for epoch, e in epochs.items()
     }
 
 
@@ -179,12 +165,10 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
     slowed = any(run.trace.all(Lifecycle, state=state) for state in ("slowed", "jittered"))
     if spec.device_ms or spec.emulate or spec.slow or spec.jitter or slowed:
         return None, "Left out, as the time or the kind of a device is emulated."
-    products = [
-        value["matmul_flops"] for value in run.values.values() if "matmul_flops" in (value or {})
-    ]
-    if not (flops > 0 and products):
+    product = next((v["matmul_flops"] for v in run.values.values() if v and "matmul_flops" in v), 0)
+    if not (flops > 0 and product):
         return None, "Left out, as no product was counted in the model, or no step was timed."
-    product, devices, where = products[0], spec.shares, "each GPU"
+    devices, where = spec.shares, "each GPU"
     if plan.device == "cpu":
         cores = min(plan.cores, spec.workers * plan.threads)
         if spec.framework == "tensorflow" and plan.threads < cores:
@@ -194,6 +178,12 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
     per = f"{product / 1e9:,.0f} GFLOP/s that a float32 matrix product does on {where}"
     share = round(flops / (devices * product), 4)
     return share, f"{flops / 1e9:,.1f} GFLOP/s; {devices} x {per}."
+
+
+def _by_device(values: dict[str, dict[str, Any]], what: str) -> dict[str, int]:
+    """What tasks report of their devices, by the devices of the whole cluster."""
+    by_task = {task: value.get(what, {}) for task, value in values.items()}
+    return {_device(task, d): n for task, found in by_task.items() for d, n in found.items()}
 
 
 def _device(task: str, device: str) -> str:

@@ -22,7 +22,7 @@ from course_lib.hardware import probe
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies.catalog import spec_for
 from course_lib.strategies.facts.one_machine import CENTRAL_STORAGE, MIRRORED, ONE_DEVICE, TPU
-from course_lib.strategies.strategy import Standing
+from course_lib.strategies.standing import Standing
 from tests.helpers import SUM_ORDER, examples_of, refused
 
 STEPS, BATCH = 30, 48
@@ -58,10 +58,10 @@ def watched(
     def worker(task):
         import tensorflow as tf
 
-        from course_lib.strategies.tensorflow import tpu, training
+        from course_lib.strategies.tensorflow import models, tpu, training
 
         tf.debugging.set_log_device_placement(True)
-        copies, loss_of = [], training.loss_of
+        copies, loss_of = [], models.loss_of
         result = training.ReplicasStep.result
 
         def late(labels: Any, device: str) -> Any:
@@ -73,10 +73,7 @@ def watched(
             )
 
         def keeping(step):
-            parts = [
-                step.strategy.experimental_local_results(variable)
-                for variable in training.variables_of(step.model)
-            ]
+            parts = [models.copies_of(variable) for variable in step.variables]
             copies.extend([part.numpy() for part in copy] for copy in zip(*parts, strict=True))
             return result(step)
 
@@ -85,7 +82,7 @@ def watched(
             builder = getattr(tpu, make)
             tpu.make_step = lambda *given, compiler: builder(*given)
         if slow_replica:
-            training.loss_of = lambda workload: (
+            models.loss_of = lambda workload: (
                 lambda logits, classes: loss_of(workload)(logits, late(classes, logits.device))
             )
         module, _, function = path.partition(":")
@@ -279,9 +276,11 @@ def test_without_a_tpu_it_is_unavailable_and_says_that_it_can_be_emulated() -> N
     with pytest.raises(
         Unavailable, match=r"tpu is unavailable here: TPUStrategy needs a TPU, .* Use --emulate"
     ):
-        TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2), laptop)
-    TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2, emulate=True), laptop)
-    TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2), SimpleNamespace(tpu=True))  # type: ignore[arg-type]
+        list(TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2), laptop))
+    emulated = RunSpec(strategy="tpu", workers=1, replicas=2, emulate=True)
+    assert not list(TPU.check(emulated, laptop))
+    real: Any = SimpleNamespace(tpu=True)
+    assert not list(TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2), real))
     assert (TPU.standing("tensorflow", laptop).reality, TPU.standing("torch", laptop).reality) == (
         "unavailable",
         "unavailable",
@@ -313,10 +312,12 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
         ):
             start("mirrored", workers=2, cross_device_ops="nccl")
     spec = RunSpec(strategy="mirrored", workers=1, replicas=2, cross_device_ops="nccl")
-    MIRRORED.check(spec, SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("tensorflow",)))  # type: ignore[arg-type]
+    two: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("tensorflow",))
+    assert not list(MIRRORED.check(spec, two))
     for gpus, frameworks in [(("a",), ("tensorflow",)), (("a", "b"), ("torch",)), ((), ())]:
+        without: Any = SimpleNamespace(gpus=gpus, cuda_frameworks=frameworks)
         with pytest.raises(Unavailable):
-            MIRRORED.check(spec, SimpleNamespace(gpus=gpus, cuda_frameworks=frameworks))  # type: ignore[arg-type]
+            list(MIRRORED.check(spec, without))
 
 
 @pytest.mark.parametrize(

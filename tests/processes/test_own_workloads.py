@@ -402,8 +402,8 @@ def test_frozen_keras_weights_stay_as_they_were_whatever_the_optimizer(strategy:
     frozen = Workload("frozen", **own_models.LARGEST, tensorflow=builder)
     run = start(strategy, workload=frozen, workers=2, steps=5, optimizer="adamw").wait(60)
     assert run.result["parameters"] == 132  # of the second layer
-    steps = importlib.import_module("course_lib.strategies.tensorflow.steps")
-    before, after = steps.build(frozen, run.spec.seed).get_weights(), run.model().get_weights()
+    models = importlib.import_module("course_lib.strategies.tensorflow.models")
+    before, after = models.build(frozen, run.spec.seed).get_weights(), run.model().get_weights()
     assert [np.array_equal(a, b) for a, b in zip(before, after, strict=True)] == [True] * 2 + [
         False
     ] * 2

@@ -220,7 +220,8 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     facts = catalog.find("one_device").facts
     for role in (independent, unstoppable, broken):
         workers = 1 if role is broken else 2
-        strategy = Ours(role.__name__, facts, jobs={"torch": ("worker",)}, default_workers=workers)
+        given = {"name": role.__name__, "jobs": {"torch": ("worker",)}, **facts}
+        strategy = Ours(**given, default_workers=workers)
         monkeypatch.setitem(catalog.STRATEGIES, role.__name__, strategy)
     yield
 

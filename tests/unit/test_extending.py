@@ -20,15 +20,12 @@ from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 
 FACTS = """
-from course_lib.strategies.strategy import Facts, Strategy, no_all_reduce
+from course_lib.strategies.strategy import Strategy, no_all_reduce
 
 TOY = Strategy(
-    "toy",
-    Facts(
-        summary="Nothing is learned.", variables="nowhere", gradients="nobody", update="nobody",
-        waits="nobody at all", wire="nothing", use="tests", limits="it learns nothing",
-        source="ours",
-    ),
+    name="toy",
+    summary="Nothing is learned.", variables="nowhere", gradients="nobody", update="nobody",
+    waits="nobody at all", wire="nothing", use="tests", limits="it learns nothing", source="ours",
     jobs={"torch": ("worker",)},
     default_workers=2,
     all_reduce=no_all_reduce("There is nothing to reduce."),

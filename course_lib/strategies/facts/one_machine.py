@@ -1,33 +1,24 @@
 """Strategies for the devices of one machine."""
 
-from course_lib.errors import SpecError, Unavailable
+from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
 from course_lib.strategies.memory import Held, on_workers, share_of
-from course_lib.strategies.strategy import (
-    REAL_PROCESSES,
-    Facts,
-    Standing,
-    Strategy,
-    by_framework,
-    measured,
-    no_all_reduce,
-)
+from course_lib.strategies.standing import REAL_PROCESSES, Standing, by_framework, measured
+from course_lib.strategies.strategy import Refusals, Strategy, no_all_reduce
 from course_lib.workloads.sketch import Sketch
 
 ONE_DEVICE = Strategy(
-    "one_device",
-    Facts(
-        summary="One process trains on one device: the yardstick for all others.",
-        variables="on the device",
-        gradients="the device, from the whole batch",
-        update="the device",
-        waits="nobody",
-        wire="nothing",
-        use="whatever fits on one device and is fast enough there; debugging",
-        limits="one device's speed and memory",
-        source="https://www.tensorflow.org/api_docs/python/tf/distribute/OneDeviceStrategy",
-    ),
+    name="one_device",
+    summary="One process trains on one device: the yardstick for all others.",
+    variables="on the device",
+    gradients="the device, from the whole batch",
+    update="the device",
+    waits="nobody",
+    wire="nothing",
+    use="whatever fits on one device and is fast enough there; debugging",
+    limits="one device's speed and memory",
+    source="https://www.tensorflow.org/api_docs/python/tf/distribute/OneDeviceStrategy",
     standing=measured("one real process, on the CPU", "one real process, on a GPU", at_least=1),
     order=10,
     default_workers=1,
@@ -44,23 +35,20 @@ def cross_device_ops(spec: RunSpec) -> str:
     return spec.cross_device_ops or usual
 
 
-def _check_mirrored(spec: RunSpec, machine: Machine) -> None:
+def _check_mirrored(spec: RunSpec, machine: Machine) -> Refusals:
     """NCCL needs a GPU for each replica, TensorFlow's hierarchical copy an even number of them."""
     asked, torch = spec.cross_device_ops, spec.framework == "torch"
     for field, usual in (("overlap", True), ("bucket_mb", None)):
         if not torch and getattr(spec, field) != usual:
-            text = "is for replicas that are processes: take framework torch, or leave it out"
-            raise SpecError(field, getattr(spec, field), text)
+            yield field, "is for replicas that are processes: take framework torch, or leave it out"
     if torch and asked not in (None, "nccl"):
-        text = "is TensorFlow's: leave it out, or take nccl on GPUs"
-        raise SpecError("cross_device_ops", asked, text)
+        yield "cross_device_ops", "is TensorFlow's: leave it out, or take nccl on GPUs"
     if asked == "nccl":
         any_device = "Take hierarchical_copy or reduction_to_one_device: they need no GPUs."
         check_nccl(spec, machine, "Leave it out for gloo." if torch else any_device)
     if asked == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
         lost = f"TensorFlow's would lose the gradient of one of {spec.replicas} devices"
-        text = f"{lost}: take an even number, or reduction_to_one_device"
-        raise SpecError("cross_device_ops", asked, text)
+        yield "cross_device_ops", f"{lost}: take an even number, or reduction_to_one_device"
 
 
 def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
@@ -82,21 +70,19 @@ def _mirrored_all_reduce(spec: RunSpec) -> Reason | None:
 
 
 MIRRORED = Strategy(
-    "mirrored",
-    Facts(
-        summary="Every device of one machine has a full copy of the model; their gradients are "
-        "averaged in each step, so the copies stay equal.",
-        variables="a copy on every device",
-        gradients="each device, from its share of the batch",
-        update="every device, to its own copy, with the same average",
-        waits="every device for all others, in each step",
-        wire="nothing leaves the machine; the busiest device moves (n-1) S each way "
-        "(reduction_to_one_device), n/2 S (hierarchical_copy) or 2(n-1)/n S (nccl)",
-        use="synchronous data parallelism over the GPUs of one machine: the usual first step "
-        "beyond one device",
-        limits="one machine; the slowest device sets the pace; the model must fit on every device",
-        source="https://www.tensorflow.org/api_docs/python/tf/distribute/MirroredStrategy",
-    ),
+    name="mirrored",
+    summary="Every device of one machine has a full copy of the model; their gradients are "
+    "averaged in each step, so the copies stay equal.",
+    variables="a copy on every device",
+    gradients="each device, from its share of the batch",
+    update="every device, to its own copy, with the same average",
+    waits="every device for all others, in each step",
+    wire="nothing leaves the machine; the busiest device moves (n-1) S each way "
+    "(reduction_to_one_device), n/2 S (hierarchical_copy) or 2(n-1)/n S (nccl)",
+    use="synchronous data parallelism over the GPUs of one machine: the usual first step beyond "
+    "one device",
+    limits="one machine; the slowest device sets the pace; the model must fit on every device",
+    source="https://www.tensorflow.org/api_docs/python/tf/distribute/MirroredStrategy",
     standing=by_framework(
         tensorflow=measured(
             "one real process; real replicas on logical CPU devices, which share its cores; "
@@ -125,25 +111,24 @@ def _tpu_standing(framework: str, machine: Machine) -> Standing:
     return Standing("measured", "one real process, a replica on each core of the TPU")
 
 
-def _check_tpu(spec: RunSpec, machine: Machine) -> None:
+def _check_tpu(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse a run without a TPU, unless it is asked to emulate one."""
     here = _tpu_standing(spec.framework, machine)
     if here.reality == "unavailable" and not (spec.emulate and spec.framework == "tensorflow"):
         what = "tpu" if spec.framework == "tensorflow" else f"tpu with {spec.framework}"
         raise Unavailable(what, here.why, here.cure)
     if spec.cross_device_ops == "nccl":
-        text = "a TPU's cores average over links of their own; NCCL is for GPUs"
-        raise SpecError("cross_device_ops", "nccl", text)
+        why = "a TPU's cores average over links of their own; NCCL is for GPUs"
+        yield "cross_device_ops", why
     if spec.precision == "float16":
-        text = "a TPU multiplies in bfloat16, not in float16: take bfloat16"
-        raise SpecError("precision", "float16", text)
+        yield "precision", "a TPU multiplies in bfloat16, not in float16: take bfloat16"
 
 
-def _fits_tpu(spec: RunSpec, model: Sketch) -> None:
+def _fits_tpu(spec: RunSpec, model: Sketch) -> Refusals:
     """No exchange within what XLA compiles for a replica, which cannot be emulated."""
     if spec.emulate and model.synchronized:
-        text = "BatchNormalization(synchronized=True) needs a real TPU: leave synchronized out"
-        raise SpecError("workload", spec.workload, text)
+        why = "BatchNormalization(synchronized=True) needs a real TPU: leave synchronized out"
+        yield "workload", why
 
 
 def _tpu_all_reduce(spec: RunSpec) -> Reason:
@@ -155,21 +140,19 @@ def _tpu_all_reduce(spec: RunSpec) -> Reason:
 
 
 TPU = Strategy(
-    "tpu",
-    Facts(
-        summary="Every core of a TPU has a full copy of the model and runs the same program, "
-        "compiled by XLA; the cores average their gradients.",
-        variables="a copy on every core",
-        gradients="each core, from its share of the batch, multiplying in bfloat16",
-        update="every core, to its own copy, with the same average",
-        waits="every core for all others, in each step",
-        wire="nothing leaves the process; 2(n-1)/n S sent by each core over the TPU's own links "
-        "(emulated: (n-1) S to one device and back)",
-        use="large dense models whose shapes never change",
-        limits="everything must compile with XLA: fixed shapes, no Python inside a step; bfloat16 "
-        "keeps 8 significant bits",
-        source="https://www.tensorflow.org/guide/tpu",
-    ),
+    name="tpu",
+    summary="Every core of a TPU has a full copy of the model and runs the same program, compiled "
+    "by XLA; the cores average their gradients.",
+    variables="a copy on every core",
+    gradients="each core, from its share of the batch, multiplying in bfloat16",
+    update="every core, to its own copy, with the same average",
+    waits="every core for all others, in each step",
+    wire="nothing leaves the process; 2(n-1)/n S sent by each core over the TPU's own links "
+    "(emulated: (n-1) S to one device and back)",
+    use="large dense models whose shapes never change",
+    limits="everything must compile with XLA: fixed shapes, no Python inside a step; bfloat16 "
+    "keeps 8 significant bits",
+    source="https://www.tensorflow.org/guide/tpu",
     jobs={"tensorflow": ("worker",), "torch": ()},
     standing=_tpu_standing,
     check=_check_tpu,
@@ -182,11 +165,11 @@ TPU = Strategy(
 )
 
 
-def _check_central_storage(spec: RunSpec, machine: Machine) -> None:
+def _check_central_storage(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse nccl: there is no all-reduce here that it could do."""
     if spec.cross_device_ops == "nccl":
-        text = "central_storage averages on the host; mirrored has an all-reduce between devices"
-        raise SpecError("cross_device_ops", "nccl", text)
+        why = "central_storage averages on the host; mirrored has an all-reduce between devices"
+        yield "cross_device_ops", why
 
 
 def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
@@ -204,22 +187,18 @@ def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
 
 
 CENTRAL_STORAGE = Strategy(
-    "central_storage",
-    Facts(
-        summary="The variables live once, on the host; every device of the machine fetches them, "
-        "and the host applies the average of the gradients.",
-        variables="once, on the host (CPU)",
-        gradients="each device, from its share of the batch",
-        update="the host, once a step, with the average",
-        waits="the host for all devices, and every device for the host's update, in each step",
-        wire="nothing leaves the machine; n S of variables from the host to the devices, and n S "
-        "of gradients back",
-        use="models whose variables do not fit on every device, such as large embeddings, on one "
-        "machine",
-        limits="everything passes through the host's memory; one machine; the slowest device sets "
-        "the pace",
-        source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
-    ),
+    name="central_storage",
+    summary="The variables live once, on the host; every device of the machine fetches them, and "
+    "the host applies the average of the gradients.",
+    variables="once, on the host (CPU)",
+    gradients="each device, from its share of the batch",
+    update="the host, once a step, with the average",
+    waits="the host for all devices, and every device for the host's update, in each step",
+    wire="nothing leaves the machine; n S of variables from the host to the devices, and n S of "
+    "gradients back",
+    use="models whose variables do not fit on a device, such as large embeddings, on one machine",
+    limits="all passes through the host's memory; one machine; the slowest device sets the pace",
+    source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
     standing=by_framework(
         tensorflow=measured(
             "one real process; variables on one logical CPU device, real replicas on others, "

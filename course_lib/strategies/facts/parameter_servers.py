@@ -5,48 +5,34 @@ gradient, and in who waits for whom.
 from collections.abc import Callable
 from functools import partial
 
-from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec import RunSpec
-from course_lib.strategies.memory import Formula, Held, on_workers, share_of
-from course_lib.strategies.strategy import (
-    Facts,
-    Strategy,
-    batch_of,
-    by_framework,
-    measured,
-    no_all_reduce,
-)
+from course_lib.strategies.memory import Held, on_workers, share_of
+from course_lib.strategies.standing import by_framework, measured
+from course_lib.strategies.strategy import Refusals, Strategy, batch_of, no_all_reduce
 from course_lib.workloads.sketch import Sketch
 
 
-def _memory(counted: Callable[[RunSpec], int]) -> Formula:
+def _memory(counted: Callable[[RunSpec], int], spec: RunSpec, model: Sketch, examples: int) -> Held:
     """A ps holds its part of the parameters and of the optimizer's state, and as many gradients as
     are `counted` for an update. A worker holds a copy of all parameters, and the gradients and
     activations of its share. In PyTorch messages are copies: on a ps of its parameters, on a worker
     of all parameters and gradients. In TensorFlow a ps sums gradients as they come, and messages
     cannot be seen.
     """
-
-    def memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
-        worker, ps = share_of(spec, model), share_of(spec, model, spec.ps)
-        worker |= {"optimizer_state": 0, "activations": model.kept(examples)}
-        if spec.framework == "torch":
-            ps["gradients"] *= counted(spec)
-            worker["buffers"] = worker["parameters"] + worker["gradients"]
-            ps["buffers"] = ps["parameters"]
-        return on_workers(spec, worker) | {f"ps:{k}": dict(ps) for k in range(spec.ps)}
-
-    return memory
+    worker, ps = share_of(spec, model), share_of(spec, model, spec.ps)
+    worker |= {"optimizer_state": 0, "activations": model.kept(examples)}
+    if spec.framework == "torch":
+        ps["gradients"] *= counted(spec)
+        worker["buffers"] = worker["parameters"] + worker["gradients"]
+        ps["buffers"] = ps["parameters"]
+    return on_workers(spec, worker) | {f"ps:{k}": dict(ps) for k in range(spec.ps)}
 
 
-_FACTS = partial(
-    Facts,
-    variables="on the parameter servers, cut into equal parts; workers pull copies",
-    wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
-)
 _STRATEGY = partial(
     Strategy,
+    variables="on the parameter servers, cut into equal parts; workers pull copies",
+    wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
     jobs={"torch": ("worker", "ps")},
     standing=by_framework(
         tensorflow=measured("real processes; gRPC between TensorFlow's servers"),
@@ -55,35 +41,30 @@ _STRATEGY = partial(
     all_reduce=no_all_reduce(
         "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
     ),
-    memory=_memory(lambda spec: 1),
+    memory=partial(_memory, lambda spec: 1),
 )
 _BOTH = {"tensorflow": ("chief", "worker", "ps"), "torch": ("worker", "ps")}
 _REVISITED = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)"
 
 
-def _check_parts(spec: RunSpec, machine: Machine) -> None:
+def _check_parts(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse a part of the data for each worker: nobody owns a share."""
     if spec.sampler == "per_worker":
-        text = "whoever is free takes the next share, so no worker has a part of its own"
-        raise SpecError("sampler", spec.sampler, f"{text}; sync_parameter_server has")
+        why = "whoever is free takes the next share, so no worker has a part of its own"
+        yield "sampler", f"{why}; sync_parameter_server has"
 
 
 PARAMETER_SERVER = _STRATEGY(
-    "parameter_server",
-    _FACTS(
-        summary="Workers pull the variables from parameter servers and push gradients back, which "
-        "are applied as they come (asynchronous SGD).",
-        gradients="each worker, from a share of a batch: whoever is free takes the next one",
-        update="the parameter server, with each gradient as it comes",
-        waits="nobody",
-        use="models too large for one machine's memory, such as big embeddings; workers of "
-        "unequal speed",
-        limits="gradients are stale: by close to n-1 updates if computing is nearly all of a "
-        "step, less otherwise; the parameter servers' network carries everything; Keras 3's fit "
-        "does not support it",
-        source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI "
-        "2014",
-    ),
+    name="parameter_server",
+    summary="Workers pull the variables from parameter servers and push gradients back, which are "
+    "applied as they come (asynchronous SGD).",
+    gradients="each worker, from a share of a batch: whoever is free takes the next one",
+    update="the parameter server, with each gradient as it comes",
+    waits="nobody",
+    use="models too large for a machine's memory, such as big embeddings; workers of unequal speed",
+    limits="gradients are stale: by close to n-1 updates if computing is nearly all of a step, "
+    "less otherwise; the parameter servers' network carries all; Keras 3's fit cannot do it",
+    source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014",
     check=_check_parts,
     jobs=_BOTH,
     order=90,
@@ -93,48 +74,42 @@ PARAMETER_SERVER = _STRATEGY(
 )
 
 
-def _check_mean(spec: RunSpec, machine: Machine) -> None:
+def _check_mean(spec: RunSpec, machine: Machine) -> Refusals:
     """A ps must know the whole mean gradient to clip it."""
     if spec.clip_norm and spec.ps > 1:
-        text = "each ps has only its piece of the mean gradient, not the norm of all: take ps=1"
-        raise SpecError("clip_norm", spec.clip_norm, text)
+        why = "each ps has only its piece of the mean gradient, not the norm of all: take ps=1"
+        yield "clip_norm", why
 
 
 SYNC_PARAMETER_SERVER = _STRATEGY(
-    "sync_parameter_server",
-    _FACTS(
-        summary="Workers pull the variables from parameter servers, which wait for a gradient "
-        "from every worker and apply their mean, once a step.",
-        gradients="each worker, from its share of the batch",
-        update="the parameter server, with the mean of all workers' gradients",
-        waits="every worker for all others, in each step",
-        use="as an all-reduce would, where variables are to live on machines of their own",
-        limits="the slowest worker sets the pace; the parameter servers' network carries "
-        "everything; TensorFlow 2 has none, this one is ours",
-        source=_REVISITED,
-    ),
+    name="sync_parameter_server",
+    summary="Workers pull the variables from parameter servers, which wait for a gradient from "
+    "every worker and apply their mean, once a step.",
+    gradients="each worker, from its share of the batch",
+    update="the parameter server, with the mean of all workers' gradients",
+    waits="every worker for all others, in each step",
+    use="as an all-reduce would, where variables are to live on machines of their own",
+    limits="the slowest worker sets the pace; the parameter servers' network carries everything; "
+    "TensorFlow 2 has none, this one is ours",
+    source=_REVISITED,
     jobs=_BOTH,
     check=_check_mean,
     order=100,
     default_workers=3,
-    memory=_memory(lambda spec: spec.workers),
+    memory=partial(_memory, lambda spec: spec.workers),
 )
 
 STALE_SYNCHRONOUS = _STRATEGY(
-    "stale_synchronous",
-    _FACTS(
-        summary="Parameter servers apply gradients as they come, but no worker begins a step "
-        "while it is too far ahead of the slowest.",
-        gradients="each worker, from its share of the batch",
-        update="the parameter server, with each gradient as it comes",
-        waits="a worker that has done more than staleness_bound steps more than the slowest, for "
-        "the slowest",
-        use="clusters whose workers have hiccups at different times",
-        limits="a worker that is always slow sets the pace of all; staleness up to (n-1)(2 "
-        "staleness_bound + 1)",
-        source="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel "
-        "Parameter Server, NIPS 2013",
-    ),
+    name="stale_synchronous",
+    summary="Parameter servers apply gradients as they come, but no worker begins a step while it "
+    "is too far ahead of the slowest.",
+    gradients="each worker, from its share of the batch",
+    update="the parameter server, with each gradient as it comes",
+    waits="a worker that is more than staleness_bound steps ahead of the slowest, for that one",
+    use="clusters whose workers have hiccups at different times",
+    limits="an always slow worker sets the pace; staleness up to (n-1)(2 staleness_bound + 1)",
+    source="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter "
+    "Server, NIPS 2013",
     order=110,
     recovers="alone",
     asynchronous=True,
@@ -142,40 +117,34 @@ STALE_SYNCHRONOUS = _STRATEGY(
 )
 
 
-def _check_backups(spec: RunSpec, machine: Machine) -> None:
+def _check_backups(spec: RunSpec, machine: Machine) -> Refusals:
     """At least one gradient must count, and the batch must divide over those that do."""
     counted = spec.workers - spec.backups
     if counted < 1:
-        text = f"at most {spec.workers - 1} of {spec.workers} workers"
-        raise SpecError("backups", spec.backups, text)
-    if spec.batch % counted:
-        text = f"must divide evenly over the {counted} workers whose gradients count"
-        raise SpecError("global_batch", spec.batch, text)
-    _check_mean(spec, machine)
+        yield "backups", f"at most {spec.workers - 1} of {spec.workers} workers"
+    elif spec.batch % counted:
+        why = f"must divide evenly over the {counted} workers whose gradients count"
+        yield "global_batch", why
+    yield from _check_mean(spec, machine)
 
 
 BACKUP_WORKERS = _STRATEGY(
-    "backup_workers",
-    _FACTS(
-        summary="Synchronous training with spare workers: the first (workers - backups) gradients "
-        "of a step make the update, the rest are dropped.",
-        gradients="each worker, from a share of the batch; (workers - backups) shares make up the "
-        "whole",
-        update="the parameter server, with the mean of the first (workers - backups) gradients of "
-        "a step",
-        waits="every worker for the first (workers - backups), in each step; the slowest "
-        "`backups` are not waited for",
-        use="synchronous training on many machines, of which some are slow at any time",
-        limits="what the backups compute is thrown away; the parameter servers' network carries "
-        "everything",
-        source=_REVISITED,
-    ),
+    name="backup_workers",
+    summary="Synchronous training with spare workers: the first (workers - backups) gradients of a "
+    "step make the update, the rest are dropped.",
+    gradients="each worker, from a share of the batch; (workers - backups) shares are all of it",
+    update="the parameter server, with the mean of a step's first (workers - backups) gradients",
+    waits="every worker for the first (workers - backups), in each step; the slowest `backups` are "
+    "not waited for",
+    use="synchronous training on many machines, of which some are slow at any time",
+    limits="what the backups compute is thrown away; the parameter servers' network carries all",
+    source=_REVISITED,
     check=_check_backups,
     order=120,
     recovers="alone",
     default_batch=lambda spec: batch_of(
         spec.workers, max(1, spec.workers - spec.backups) * spec.accumulate
     ),
-    memory=_memory(lambda spec: spec.workers - spec.backups),
+    memory=partial(_memory, lambda spec: spec.workers - spec.backups),
     takes=("backups",),
 )

@@ -3,55 +3,41 @@
 from collections import Counter
 
 from course_lib import workloads
-from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Reason
 from course_lib.spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.facts.one_machine import check_nccl
 from course_lib.strategies.memory import Held, on_workers, share_of
-from course_lib.strategies.strategy import (
-    REAL_PROCESSES,
-    Facts,
-    Strategy,
-    batch_of,
-    by_framework,
-    measured,
-    no_all_reduce,
-)
+from course_lib.strategies.standing import REAL_PROCESSES, by_framework, measured
+from course_lib.strategies.strategy import Refusals, Strategy, batch_of, no_all_reduce
 from course_lib.workloads.digits import CLASSES, PER_UNIT
 from course_lib.workloads.sketch import Sketch
 
 
-def _check_native(spec: RunSpec, machine: Machine) -> None:
+def _check_native(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse nccl by name: the plan takes it by itself where every worker has a GPU."""
-    if "nccl" not in (spec.all_reduce, spec.cross_device_ops):
-        return
-    native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
-    cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
-    check_nccl(spec, machine, cure)
-    field = "all_reduce" if spec.all_reduce == "nccl" else "cross_device_ops"
-    text = "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
-    raise SpecError(field, "nccl", text)
+    for field in ("all_reduce", "cross_device_ops"):
+        if getattr(spec, field) == "nccl":
+            native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
+            cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
+            check_nccl(spec, machine, cure)
+            yield field, "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
 
 
 MULTI_WORKER_MIRRORED = Strategy(
-    "multi_worker_mirrored",
-    Facts(
-        summary="Every worker has a full copy of the model; an all-reduce averages their "
-        "gradients in each step, so the copies stay equal.",
-        variables="a copy on every worker",
-        gradients="each worker, from its share of the batch",
-        update="every worker, to its own copy, with the same average",
-        waits="every worker for all others, in each step: none begins the next before the average "
-        "is there",
-        wire="2(n-1)/n S bytes sent by each worker (ring all-reduce)",
-        use="synchronous data parallelism over several machines: the usual way to train on more "
-        "than one",
-        limits="the slowest worker sets the pace; the model must fit on every worker; one lost "
-        "worker sends all back to the last checkpoint",
-        source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., "
-        "PyTorch Distributed, VLDB 2020",
-    ),
+    name="multi_worker_mirrored",
+    summary="Every worker has a full copy of the model; an all-reduce averages their gradients in "
+    "each step, so the copies stay equal.",
+    variables="a copy on every worker",
+    gradients="each worker, from its share of the batch",
+    update="every worker, to its own copy, with the same average",
+    waits="every worker for all others, in each step: none goes on before the average is there",
+    wire="2(n-1)/n S bytes sent by each worker (ring all-reduce)",
+    use="synchronous data parallelism over several machines: the usual way to use more than one",
+    limits="the slowest worker sets the pace; the model must fit on every worker; one lost worker "
+    "sends all back to the last checkpoint",
+    source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., "
+    "PyTorch Distributed, VLDB 2020",
     order=40,
     check=_check_native,
     takes_schedule=True,
@@ -71,23 +57,20 @@ def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
 
 
 FULLY_SHARDED = Strategy(
-    "fully_sharded",
-    Facts(
-        summary="Every worker keeps a part of each layer's parameters, and gathers the rest from "
-        "the others only while it computes that layer.",
-        variables="1/n of each layer on every worker",
-        gradients="each worker, from its share of the batch; a reduce-scatter leaves it with the "
-        "mean of its part",
-        update="each worker, to its own part",
-        waits="every worker for all others, in each layer, forward and back",
-        wire="3(n-1)/n S bytes sent by each worker: two all-gathers of the parameters and a "
-        "reduce-scatter of the gradients",
-        use="data parallelism with models that do not fit on one device: the usual way to train "
-        "large ones",
-        limits="half as much again over the wire as an all-reduce; the largest layers, two at a "
-        "time, must fit on every worker",
-        source="Rajbhandari et al., ZeRO, SC 2020; Zhao et al., PyTorch FSDP, VLDB 2023",
-    ),
+    name="fully_sharded",
+    summary="Every worker keeps a part of each layer's parameters, and gathers the rest from the "
+    "others only while it computes that layer.",
+    variables="1/n of each layer on every worker",
+    gradients="each worker, from its share of the batch; a reduce-scatter leaves it with the mean "
+    "of its part",
+    update="each worker, to its own part",
+    waits="every worker for all others, in each layer, forward and back",
+    wire="3(n-1)/n S bytes sent by each worker: two all-gathers of the parameters and a "
+    "reduce-scatter of the gradients",
+    use="data parallelism with models too large for one device: the usual way to train them",
+    limits="half as much again over the wire as an all-reduce; the largest layers, two at a time, "
+    "must fit on every worker",
+    source="Rajbhandari et al., ZeRO, SC 2020; Zhao et al., PyTorch FSDP, VLDB 2023",
     jobs={"torch": ("worker",)},
     order=80,
     default_workers=2,
@@ -99,7 +82,7 @@ FULLY_SHARDED = Strategy(
 )
 
 
-def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
+def _fits_tensor(spec: RunSpec, model: Sketch) -> Refusals:
     """The model has layers to cut, each with at least one hidden unit or head for each worker.
 
     Pieces may differ by a unit only in our own dense layers in PyTorch. TensorFlow's DTensor, whose
@@ -107,30 +90,27 @@ def _fits_tensor(spec: RunSpec, model: Sketch) -> None:
     divided evenly too: their random layers must draw equally many numbers on each worker.
     """
     workload, name = workloads.load(spec), spec.workload
-    if spec.framework == "tensorflow" and not workload.layers:
-        text = "tensor_parallel in TensorFlow cuts digits, digits_deep and wide only"
-        raise SpecError("workload", name, f'{text}; framework="torch" cuts others too')
-    if isinstance(model.units, str):
-        text = f"tensor_parallel cannot cut it into pieces: {model.units}"
-        raise SpecError("workload", name, text)
-    if not model.units:
-        text = "digits, digits_deep, wide and tiny_gpt have them"
-        text = f"tensor_parallel cuts dense layers, two at a time, and attention: {text}"
-        raise SpecError("workload", name, text)
     in_one = spec.framework == "tensorflow"
-    even = in_one or not workload.layers
-    field, shards = ("replicas", spec.replicas) if in_one else ("workers", spec.workers)
+    if in_one and not workload.layers:
+        only = "tensor_parallel in TensorFlow cuts digits, digits_deep and wide only"
+        yield "workload", f'{only}; framework="torch" cuts others too'
+    if isinstance(model.units, str):
+        yield "workload", f"tensor_parallel cannot cut it into pieces: {model.units}"
+        return
+    if not model.units:
+        cuts = "tensor_parallel cuts dense layers, two at a time, and attention"
+        yield "workload", f"{cuts}: digits, digits_deep, wide and tiny_gpt have them"
+    field = "replicas" if in_one else "workers"
     for units, what in sorted(model.units):
-        if shards > units:
-            text = f"at most {units}, one for each {what} of {name}"
-            raise SpecError(field, shards, text)
-        if even and units % shards:
+        if spec.shares > units:
+            yield field, f"at most {units}, one for each {what} of {name}"
+        if (in_one or not workload.layers) and units % spec.shares:
             fit = [str(n) for n in range(2, units + 1) if units % n == 0][:3]
             cure = f"such as {' or '.join(filter(None, (', '.join(fit[:-1]), fit[-1])))}"
             if "parameters" in workloads.fields(name):
-                cure = f"or parameters={units // shards * shards * PER_UNIT + CLASSES}"
-            text = f"must divide the {units} {what}s of {name}, {cure}"
-            raise SpecError(field, shards, text)
+                even = units // spec.shares * spec.shares
+                cure = f"or parameters={even * PER_UNIT + CLASSES}"
+            yield field, f"must divide the {units} {what}s of {name}, {cure}"
     if not workload.ours:
         trial.pieces(spec)
 
@@ -153,23 +133,20 @@ def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
 
 
 TENSOR_PARALLEL = Strategy(
-    "tensor_parallel",
-    Facts(
-        summary="Layers are cut into pieces, one on each worker; all compute the same batch, and "
-        "add up what their pieces make of it.",
-        variables="on every worker a piece of each layer that is cut, and all other layers whole",
-        gradients="each worker those of its own pieces, from the whole batch",
-        update="each worker, to its own pieces",
-        waits="every worker for all others, in each pair of layers",
-        wire="activations: 2(n-1)/n A bytes sent by each worker in an all-reduce of A bytes, one "
-        "forward for each pair of layers or attention, and one back where something is trained "
-        "before it; no gradients of parameters",
-        use="layers that are too large for one device; inside a machine, where the wires are fast",
-        limits="it exchanges in the middle of every step, so slow wires stall it; a layer has "
-        "only so many units to share out",
-        source="Shoeybi et al., Megatron-LM, 2019; "
-        "https://www.tensorflow.org/guide/dtensor_overview",
-    ),
+    name="tensor_parallel",
+    summary="Layers are cut into pieces, one on each worker; all compute the same batch, and add "
+    "up what their pieces make of it.",
+    variables="on every worker a piece of each layer that is cut, and all other layers whole",
+    gradients="each worker those of its own pieces, from the whole batch",
+    update="each worker, to its own pieces",
+    waits="every worker for all others, in each pair of layers",
+    wire="activations: 2(n-1)/n A bytes sent by each worker in an all-reduce of A bytes, one "
+    "forward for each pair of layers or attention, and one back where something is trained before "
+    "it; no gradients of parameters",
+    use="layers that are too large for one device; inside a machine, where the wires are fast",
+    limits="it exchanges in the middle of every step, so slow wires stall it; a layer has only so "
+    "many units to share out",
+    source="Shoeybi et al., Megatron-LM, 2019; https://www.tensorflow.org/guide/dtensor_overview",
     standing=by_framework(
         tensorflow=measured(
             "one real process; DTensor on a mesh of logical CPU devices, which share its cores"
@@ -186,31 +163,28 @@ TENSOR_PARALLEL = Strategy(
 )
 
 
-def _fits_pipeline(spec: RunSpec, model: Sketch) -> None:
+def _fits_pipeline(spec: RunSpec, model: Sketch) -> Refusals:
     """At least one layer with weights for each stage."""
     if isinstance(model.parts, str):
-        text = f"pipeline_parallel cannot cut it into stages: {model.parts}"
-        raise SpecError("workload", spec.workload, text)
-    if spec.workers > model.parts:
+        yield "workload", f"pipeline_parallel cannot cut it into stages: {model.parts}"
+    elif spec.workers > model.parts:
         has = f"{spec.workload} has {model.parts} layer{'s' * (model.parts > 1)} with weights"
-        most = f"at most {model.parts} stage{'s' * (model.parts > 1)}"
-        raise SpecError("workers", spec.workers, f"{has}, so {most}")
+        yield "workers", f"{has}, so at most {model.parts} stage{'s' * (model.parts > 1)}"
 
 
-def _check_pipeline(spec: RunSpec, machine: Machine) -> None:
+def _check_pipeline(spec: RunSpec, machine: Machine) -> Refusals:
     """Microbatches that divide the batch, enough of them; they are its parts already."""
     if spec.accumulate > 1:
-        text = "microbatches are the parts of a pipeline's batch: leave it out, set microbatches"
-        raise SpecError("accumulate", spec.accumulate, text)
+        why = "microbatches are the parts of a pipeline's batch: leave it out, set microbatches"
+        yield "accumulate", why
     stages, parts = spec.workers, spec.microbatches
     if spec.batch % parts:
         divisors = [n for n in range(stages, spec.batch + 1) if spec.batch % n == 0]
         near = min(divisors, key=lambda n: abs(n - parts))
-        text = f"must divide the batch of {spec.batch}, such as {near}"
-        raise SpecError("microbatches", parts, text)
+        yield "microbatches", f"must divide the batch of {spec.batch}, such as {near}"
     if spec.pipeline == "1f1b" and parts < stages:
-        text = f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer"
-        raise SpecError("microbatches", parts, text)
+        why = f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer"
+        yield "microbatches", why
 
 
 def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
@@ -227,25 +201,21 @@ def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
 
 
 PIPELINE_PARALLEL = Strategy(
-    "pipeline_parallel",
-    Facts(
-        summary="The layers are cut into stages, one on each worker; the batch flows through them "
-        "in microbatches, forward and back.",
-        variables="each layer on one worker: its stage",
-        gradients="each stage those of its own layers, microbatch by microbatch",
-        update="each stage, to its own layers, once all microbatches are back",
-        waits="every stage for its neighbours; for (n-1)/(m+n-1) of the time, with m "
-        "microbatches, while the pipeline fills and drains",
-        wire="the activations between two stages forward, and as many bytes of their gradients "
-        "back; no parameters and no gradients of them",
-        use="models too deep for one device, across machines too: it sends little, and only to "
-        "neighbours",
-        limits="the bubble; the slowest stage sets the pace; activations of many microbatches at "
-        "a time (gpipe: m, 1f1b: at most n)",
-        source="Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019; "
-        "Narayanan et al., Efficient Large-Scale Language Model "
-        "Training, SC 2021",
-    ),
+    name="pipeline_parallel",
+    summary="The layers are cut into stages, one on each worker; the batch flows through them in "
+    "microbatches, forward and back.",
+    variables="each layer on one worker: its stage",
+    gradients="each stage those of its own layers, microbatch by microbatch",
+    update="each stage, to its own layers, once all microbatches are back",
+    waits="every stage for its neighbours; for (n-1)/(m+n-1) of the time, with m microbatches, "
+    "while the pipeline fills and drains",
+    wire="the activations between two stages forward, and as many bytes of their gradients back; "
+    "no parameters and no gradients of them",
+    use="models too deep for one device; also across machines: it sends little, only to neighbours",
+    limits="the bubble; the slowest stage sets the pace; activations of many microbatches at a "
+    "time (gpipe: m, 1f1b: at most n)",
+    source="Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019; Narayanan "
+    "et al., Efficient Large-Scale Language Model Training, SC 2021",
     jobs={"torch": ("worker",)},
     order=70,
     check=_check_pipeline,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from course_lib.cluster.task import Task, clock
 from course_lib.record import checkpoints
 from course_lib.record.rundir import folder_name
 from course_lib.strategies import saving
-from course_lib.strategies.tensorflow.steps import copies_of, variables_of
+from course_lib.strategies.tensorflow.models import copies_of
 
 if TYPE_CHECKING:
     from course_lib.strategies.tensorflow.server import Model
@@ -64,7 +63,7 @@ def load(step: ReplicasStep, part: Path) -> None:
 def _alike(step: ReplicasStep) -> dict[str, Any]:
     """The copies of all variables that every worker holds alike."""
     return {
-        "trained": _copies(variables_of(step.model)),
+        "trained": _copies(step.variables),
         "optimizer": _copies(each for state in step.state for each in state),
         "counted": _copies(each for each in (step.count, step.scaling) if each is not None),
     }
@@ -96,14 +95,15 @@ def save_shards(task: Task, model: Model, steps: int, loss: float) -> None:
     task.record("checkpoint", steps - 1, begun, clock())
 
 
-def restored(task: Task, model: Model) -> Model:
-    """The model as the last checkpoint has it, if the run goes on from one."""
-    if not (found := saving.latest(task.files, task.spec)):
-        return model
-    part, manifest = found.part(task.name)
-    read(part, SHARDS, _shards(model))
-    model.scale.state = manifest.numbers
-    return replace(model, steps_done=found.steps, loss=manifest.numbers.get("loss", math.nan))
+def load_shards(task: Task, model: Model) -> None:
+    """Go back to the last checkpoint, if the run goes on from one."""
+    if found := saving.latest(task.files, task.spec):
+        part, manifest = found.part(task.name)
+        read(part, SHARDS, _shards(model))
+        model.steps_done, model.scale.state = found.steps, manifest.numbers
+        model.loss = manifest.numbers.get("loss", math.nan)
+        if model.scaling is not None:
+            model.scaling.assign(model.scale.value)
 
 
 def _shards(model: Model) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,19 +29,12 @@ from course_lib.spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.precision import LossScale
 from course_lib.strategies.steps import due, outcome
+from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.checkpoints import save_shards
 from course_lib.strategies.tensorflow.memory import count_cluster
 from course_lib.strategies.tensorflow.server import PATIENCE, POLL, Model, Speed, over
-from course_lib.strategies.tensorflow.steps import (
-    WallClock,
-    bytes_on,
-    matmul_flops,
-    named_weights_of,
-    outputs_of,
-    weights_of,
-)
+from course_lib.strategies.tensorflow.steps import WallClock, bytes_on, matmul_flops
 from course_lib.workloads import order
-from course_lib.workloads.workload import Outputs
 
 PHASES = ("read", "compute", "reduce")
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -66,12 +58,7 @@ class ShareDone(NamedTuple):
 
 
 def train(
-    task: Task,
-    coordinator: Any,
-    model: Model,
-    program: Any,
-    per_update: int = 1,
-    beside: Future[Any] | None = None,
+    task: Task, model: Model, program: Any, per_update: int = 1, beside: Future[Any] | None = None
 ) -> dict[str, Any]:
     """Have all steps done and record them; what the chief returns (see `outcome`).
 
@@ -86,62 +73,62 @@ def train(
     spec, workload = task.spec, workloads.load(task.spec)
     steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
     losses = {model.steps_done - 1: model.loss}
-    scale = model.scale
     count_cluster(task, model)
-
-    def outputs() -> Outputs:
-        return partial(outputs_of, model.fetched())
 
     def shares_done() -> Iterator[ShareDone]:
         for stretch in between_checkpoints(spec, model.steps_done):
-            yield from hand_out(task, coordinator, model, program, stretch, beside)
+            yield from hand_out(task, model, program, stretch, beside)
             if stretch and saving.due(spec, stretch.stop):
                 save_shards(task, model, stretch.stop, losses[stretch.stop - 1])
 
     for count, share in enumerate(shares_done(), model.steps_done * spec.workers + 1):
-        step, shares = share.step, steps[share.step]
+        step, shares, samples = share.step, steps[share.step], count * spec.per_worker_batch
         shares.append(share)
-        _record_examples(task, workload, share)
-        if scale.on:
-            _adjust(task, scale, share, count * spec.per_worker_batch)
-            model.scaling.assign(scale.value)
-        # a worker pulled, computed, and pushed until its gradients were applied
-        for what, span in zip(PHASES, itertools.pairwise(share.times), strict=True):
-            task.recorder.add(Phase(share.worker, step, what, *span))
+        _record_share(task, workload, share)
+        if model.scale.on:
+            _adjust(task, model.scale, share, samples)
+            model.scaling.assign(model.scale.value)
         if len(shares) % per_update == 0:
             _record_updates(task, model, shares[-per_update:])
         if len(shares) == spec.workers:
             losses[step] = sum(each.loss for each in shares) / len(shares)
-            samples = count * spec.per_worker_batch
             task.metric("loss", losses[step], step, samples)
             if due(spec, step + 1):
-                task.metric(workload.metric_name, workload.measure(outputs()), step, samples)
+                accuracy = workload.measure(model.outputs())
+                task.metric(workload.metric_name, accuracy, step, samples)
             del steps[step]
             task.at_step_end()
     if beside:
         beside.result(PATIENCE)
-    held = bytes_on([shard.values for shard in model.shards] + model.others)
-    state = bytes_on(variable for shard in model.shards for variable in shard.state)
-    now, loss = outputs(), losses[spec.steps - 1]
-    found = outcome(task, now, weights_of(model.keras), loss, held, state)
-    if workload.sample:
-        found["sample"] = workload.sample(now)
-    if spec.keep_model:
-        weights.leave(task.files, task.name, named_weights_of(model.keras))
-    found["matmul_flops"] = matmul_flops()
+    found = _result(task, model, losses[spec.steps - 1])
     over(task).touch()
     return found
 
 
-def _record_examples(task: Task, workload: workloads.Workload, share: ShareDone) -> None:
-    """Record which examples a worker read, if the run asks for it."""
-    spec, which = task.spec, share.share
+def _result(task: Task, model: Model, loss: float) -> dict[str, Any]:
+    outputs, workload = model.outputs(), workloads.load(task.spec)
+    held = bytes_on([shard.values for shard in model.shards] + model.others)
+    state = bytes_on(variable for shard in model.shards for variable in shard.state)
+    found = outcome(task, outputs, models.weights_of(model.keras), loss, held, state)
+    if workload.sample:
+        found["sample"] = workload.sample(outputs)
+    if task.spec.keep_model:
+        weights.leave(task.files, task.name, models.named_weights_of(model.keras))
+    return found | {"matmul_flops": matmul_flops()}
+
+
+def _record_share(task: Task, workload: workloads.Workload, share: ShareDone) -> None:
+    """Record what a worker did: it pulled, computed, and pushed until its gradients were applied;
+    and which examples it read, if the run asks for it.
+    """
+    spec, who, step = task.spec, share.worker, share.step
+    for what, span in zip(PHASES, itertools.pairwise(share.times), strict=True):
+        task.recorder.add(Phase(who, step, what, *span))
     if spec.record_examples:
-        if spec.sampler == "per_worker":
-            which = int(share.worker.removeprefix("worker:"))
-        for epoch, read in order.pieces(spec, workload.train, share.step, which, spec.workers):
-            event = Read(share.worker, share.step, epoch, read.tolist(), share.times[1])
-            task.recorder.add(event)
+        own = spec.sampler == "per_worker"
+        which = int(who.removeprefix("worker:")) if own else share.share
+        for epoch, read in order.pieces(spec, workload.train, step, which, spec.workers):
+            task.recorder.add(Read(who, step, epoch, read.tolist(), share.times[1]))
 
 
 def _adjust(task: Task, scale: LossScale, share: ShareDone, samples: int) -> None:
@@ -152,8 +139,8 @@ def _adjust(task: Task, scale: LossScale, share: ShareDone, samples: int) -> Non
         if found["overflow"]:
             task.recorder.add(Dropped(share.worker, share.step, "overflow", share.times[2]))
         for name, value in found.items():
-            event = Metric(share.worker, name, float(value), share.step, samples, share.times[2])
-            task.recorder.add(event)
+            where = share.step, samples, share.times[2]
+            task.recorder.add(Metric(share.worker, name, float(value), *where))
         at /= 2
     if not math.isfinite(norm):
         scale.check(share.step)
@@ -215,12 +202,7 @@ def between_checkpoints(spec: RunSpec, first: int) -> list[range]:
 
 
 def hand_out(
-    task: Task,
-    coordinator: Any,
-    model: Model,
-    program: Any,
-    steps: range,
-    beside: Future[Any] | None = None,
+    task: Task, model: Model, program: Any, steps: range, beside: Future[Any] | None
 ) -> Iterator[ShareDone]:
     """Have the program of each of these steps run once for every share of its batch, by whichever
     worker is free.
@@ -243,7 +225,7 @@ def hand_out(
         while True:
             for _, (n, share) in zip(range(len(pending), ahead), shares, strict=False):
                 work = tf.constant(work_of(spec, workload, n, share), tf.float64)
-                value = line.submit(coordinator.schedule, program, args=(work,))
+                value = line.submit(model.coordinator.schedule, program, args=(work,))
                 pending[pool.submit(_fetch, value)] = n, share
             if not pending:
                 return

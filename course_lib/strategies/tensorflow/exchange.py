@@ -24,7 +24,7 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.spec import RunSpec
 from course_lib.strategies.tensorflow.flops import backward_shares
-from course_lib.strategies.tensorflow.steps import after, free, hold, pack, unpack, variables_of
+from course_lib.strategies.tensorflow.steps import after, free, hold, pack, unpack
 
 if TYPE_CHECKING:
     from course_lib.strategies.tensorflow.training import ReplicasStep
@@ -107,7 +107,7 @@ def averaged(
     Where device time is emulated, a bucket is held back until the part of the backward pass that
     makes its gradients is over: by its share of the floating-point operations.
     """
-    spec, variables = training.spec, variables_of(training.model)
+    spec, variables = training.spec, training.variables
     shares = [0.0, *backward_shares(values[0], values[1:])] if training.spread else []
     sizes = [0] + [each.shape.num_elements() * each.dtype.size for each in variables]
     places = [variables[0], *variables]

@@ -2,6 +2,7 @@
 gradients.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -18,34 +19,28 @@ def products(graph: Any) -> int:
 
 def products_of(operation: Any) -> int:
     """Those of one operation."""
-    try:
-        return _products(operation)
-    except (TypeError, ValueError):  # a size is None
-        return 0
-
-
-def _products(operation: Any) -> int:
     shapes = [tensor.shape for tensor in operation.inputs]
     made = sum(tensor.shape.num_elements() or 0 for tensor in operation.outputs)
-    match operation.type:
-        case "MatMul":
-            return made * int(shapes[0][0 if operation.get_attr("transpose_a") else 1])
-        case "BatchMatMulV2":
-            return made * int(shapes[0][-2 if operation.get_attr("adj_x") else -1])
-        case "Conv2D" | "Conv3D":
-            return made * int(shapes[1][:-1].num_elements())
-        case "Conv2DBackpropInput" | "Conv3DBackpropInputV2":
-            return int(shapes[2].num_elements()) * int(shapes[1][:-1].num_elements())
-        case "Conv2DBackpropFilter" | "Conv3DBackpropFilterV2":
-            return int(shapes[2].num_elements()) * made // int(shapes[2][-1])
-        case "DepthwiseConv2dNative":
-            return made * int(shapes[1][:2].num_elements())
-        case "Einsum":
-            names = operation.get_attr("equation").decode().partition("->")[0].replace(",", "")
-            sizes = dict(zip(names, itertools.chain.from_iterable(shapes), strict=True))
-            return math.prod(sizes.values())
-        case "PartitionedCall" | "StatefulPartitionedCall":
-            return products(operation.graph._get_function(operation.get_attr("f").name).graph)
+    with contextlib.suppress(TypeError, ValueError):  # a size is None
+        match operation.type:
+            case "MatMul":
+                return made * int(shapes[0][0 if operation.get_attr("transpose_a") else 1])
+            case "BatchMatMulV2":
+                return made * int(shapes[0][-2 if operation.get_attr("adj_x") else -1])
+            case "Conv2D" | "Conv3D":
+                return made * int(shapes[1][:-1].num_elements())
+            case "Conv2DBackpropInput" | "Conv3DBackpropInputV2":
+                return int(shapes[2].num_elements()) * int(shapes[1][:-1].num_elements())
+            case "Conv2DBackpropFilter" | "Conv3DBackpropFilterV2":
+                return int(shapes[2].num_elements()) * made // int(shapes[2][-1])
+            case "DepthwiseConv2dNative":
+                return made * int(shapes[1][:2].num_elements())
+            case "Einsum":
+                names = operation.get_attr("equation").decode().partition("->")[0].replace(",", "")
+                sizes = dict(zip(names, itertools.chain.from_iterable(shapes), strict=True))
+                return math.prod(sizes.values())
+            case "PartitionedCall" | "StatefulPartitionedCall":
+                return products(operation.graph._get_function(operation.get_attr("f").name).graph)
     return 0
 
 

@@ -25,11 +25,7 @@ def bytes_of(tensors: Iterable[Any]) -> int:
 
 
 def gradient(
-    tape: Any,
-    loss: Any,
-    variables: Sequence[Any],
-    note: Callable[..., None],
-    scale: Any = None,
+    tape: Any, loss: Any, variables: Sequence[Any], note: Callable[..., None], scale: Any = None
 ) -> list[Any]:
     """The gradients of the variables, times the loss `scale`, each a whole tensor: TensorFlow's
     gradient of an embedding has only the rows that were looked up.

@@ -42,7 +42,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.exchange import MEAN, all_at_once, scheduled_mean
-from course_lib.strategies.tensorflow.steps import after, be_patient, use, variables_of
+from course_lib.strategies.tensorflow.steps import after, be_patient, use
 from course_lib.strategies.tensorflow.training import (
     Program,
     ReplicasStep,
@@ -67,7 +67,7 @@ def naive_step(training: ReplicasStep) -> Program:
     The loss is averaged like a gradient, only to be recorded. `after(tensors)` is the time when all
     of them are ready; what depends on it waits for them.
     """
-    strategy, variables = training.strategy, variables_of(training.model)
+    strategy, variables = training.strategy, training.variables
     gradients_of_share = gradients_of(training)
 
     @tf.function(autograph=False)

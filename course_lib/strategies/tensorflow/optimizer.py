@@ -49,20 +49,15 @@ class Optimizer(optimizers.Optimizer):
         return most / tf.maximum(norm(gradients), scale * most)
 
     def apply(
-        self,
-        variable: Any,
-        gradient: Any,
-        state: Any,
-        rate: Any,
-        corrections: Any,
-        finite: Any = None,
+        self, variable: Any, gradient: Any, state: Any, now: Any, finite: Any = None
     ) -> list[Any]:
-        """Update a variable and its state: the operations that do it. Nothing changes if the
-        model's gradients are not `finite`.
+        """Update a variable and its state: the operations that do it. `now`: what `at` returns.
+        Nothing changes if the model's gradients are not `finite`.
 
         Changes are added, each in one operation that locks its variable. So where several workers'
         updates come at the same time, none is lost, though one may not have seen the other.
         """
+        rate, corrections = now
         if not state and finite is None:
             return [variable.assign_sub(rate * gradient, read_value=False)]
         value, kept = variable.read_value(), [each.read_value() for each in state]

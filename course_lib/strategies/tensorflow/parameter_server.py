@@ -48,22 +48,14 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.spec import RunSpec
+from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.coordinator import report, taken, train, work_of
 from course_lib.strategies.tensorflow.examples import in_files
 from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen, until_finite
 from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
-from course_lib.strategies.tensorflow.steps import (
-    after,
-    hold,
-    in_parts,
-    is_seed,
-    loss_of,
-    mode,
-    seed_of,
-    total,
-)
+from course_lib.strategies.tensorflow.steps import after, hold
 
 DRAWS = 1000
 """So many random numbers of a layer are told apart in a step."""
@@ -86,8 +78,7 @@ def ps(task: Task) -> None:
 
 def chief(task: Task) -> dict[str, Any]:
     """Hand out all steps, and record what became of them."""
-    coordinator, model = connect(task)
-
+    model = connect(task)
     applied = {shard.task: made_by(task.spec, shard) for shard in model.shards}
 
     def push(shard: Shard, number: Any, share: Any, gradients: Any) -> Any:
@@ -95,7 +86,7 @@ def chief(task: Task) -> dict[str, Any]:
         made = applied[shard.task], number * task.spec.workers + share
         return apply_once(shard, *made, number, gradients, model.optimizer)
 
-    return train(task, coordinator, model, make_step(task, model, push, model.optimizer.clipped))
+    return train(task, model, make_step(task, model, push, model.optimizer.clipped))
 
 
 def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] = list) -> Any:
@@ -109,21 +100,20 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
     not to be used before that time. So each phase starts when the one before it has ended.
     """
     workload = workloads.load(task.spec)
-    examples, compare = in_files(task.files.meetings, workload.train), loss_of(workload)
+    examples, compare = in_files(task.files.meetings, workload.train), models.loss_of(workload)
 
     @tf.function(autograph=False)  # no loops or conditions on tensors need translating
     def step(work: Any) -> Any:
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         number, share, draws, indices = taken(task.spec, work, worker)
         begun = tf.timestamp()
-        inputs, targets = examples(indices)
+        batch = examples(indices)
         versions, values = pull(model)
         scale = None if model.scaling is None else model.scaling.read_value()
         others = pull_others(task, model, number, share)
-        pulled = after([begun, inputs, targets, *values, *others])
-        loss, gradients, changed, scaled = compute(
-            model, compare, hold(values, pulled), others, inputs, targets, scale
-        )
+        pulled = after([begun, *batch, *values, *others])
+        values = hold(values, pulled)
+        loss, gradients, changed, told = compute(model, compare, values, others, batch, scale)
         gradients = before(gradients)
         # an emulated device sleeps here
         computed = device_time(task, worker, draws, pulled, after([loss, *gradients]))
@@ -133,9 +123,8 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
             push(shard, number, share, piece)
             for shard, piece in zip(model.shards, model.cut(gradients), strict=True)
         ]
-        pushed = after(updates)
-        updates += scaled
-        return report(worker, loss, [begun, pulled, computed, pushed], versions, updates)
+        times = [begun, pulled, computed, after(updates)]
+        return report(worker, loss, times, versions, updates + told)
 
     length = len(work_of(task.spec, workload, 0, 0))
     return step.get_concrete_function(tf.TensorSpec([length], tf.float64))
@@ -156,19 +145,14 @@ def pull(model: Model) -> tuple[list[Any], list[Any]]:
 
 
 def compute(
-    model: Model,
-    compare: Any,
-    values: list[Any],
-    others: list[Any],
-    inputs: Any,
-    targets: Any,
-    scale: Any,
+    model: Model, compare: Any, values: list[Any], others: list[Any], batch: list[Any], scale: Any
 ) -> tuple[Any, list[Any], list[Any], list[Any]]:
     """The loss, its gradients, and the new `others`, of the model with these values in place of its
     variables and these others in place of those that are not trained. In float16 the gradients are
     computed with a loss `scale`, again with a smaller one if they overflow, and divided by it. The
     last list then has a row to report: [scale asked for, scale used, norm, share of zeros].
     """
+    training = models.mode(model.keras, training=True)
 
     def passes(scale: Any = None) -> list[Any]:
         changed = others
@@ -178,12 +162,12 @@ def compute(
             with tf.GradientTape() as tape:
                 tape.watch(values)
                 outputs, changed, own = model.keras.stateless_call(
-                    values, changed, inputs, return_losses=True, **mode(model.keras, training=True)
+                    values, changed, inputs, return_losses=True, **training
                 )
-                loss = total(compare, outputs, targets, own)
+                loss = models.total(compare, outputs, targets, own)
             return [loss, *gradient(tape, loss, values, model.census.note, scale)]
 
-        found = in_parts(model.optimizer.spec.accumulate, compute_part, inputs, targets)
+        found = models.in_parts(model.optimizer.spec.accumulate, compute_part, *batch)
         return [*found, *changed]
 
     count = len(values)
@@ -204,9 +188,9 @@ def pull_others(task: Task, model: Model, number: Any, share: Any) -> list[Any]:
     """
     stored, found = iter(model.others), []
     for variable in model.keras.non_trainable_variables:
-        if is_seed(variable):
+        if models.is_seed(variable):
             with tf.init_scope():  # its value is read now, not in the graph
-                seed = seed_of(variable.numpy(), task.spec.seed)
+                seed = models.seed_of(variable.numpy(), task.spec.seed)
             count = (number * task.spec.workers + share) * DRAWS
             found.append(tf.stack([tf.constant(seed, tf.int64), count]))
         else:
@@ -220,7 +204,7 @@ def push_others(model: Model, share: Any, before: list[Any], changed: list[Any])
     before the gradients are sent, so that no later step begins without it where all wait for them.
     """
     every = zip(model.keras.non_trainable_variables, before, changed, strict=True)
-    pairs = [(old, new) for variable, old, new in every if not is_seed(variable)]
+    pairs = [(old, new) for variable, old, new in every if not models.is_seed(variable)]
     stores = [
         (variable, new)
         for variable, (old, new) in zip(model.others, pairs, strict=True)
@@ -254,7 +238,7 @@ def apply_once(
 
     def apply() -> Any:
         now = optimizer.at(number, shard.version)
-        updates = optimizer.apply(shard.values, gradients, shard.state, *now)
+        updates = optimizer.apply(shard.values, gradients, shard.state, now)
         with tf.control_dependencies(updates):
             before = tf.raw_ops.ResourceCountUpTo(
                 resource=shard.version.handle, limit=2**62, T=tf.int64

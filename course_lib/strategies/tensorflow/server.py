@@ -11,7 +11,8 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,18 +25,10 @@ from course_lib.cluster.task import Task, clock
 from course_lib.record.rundir import folder_name
 from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
-from course_lib.strategies.tensorflow import checkpoints
+from course_lib.strategies.tensorflow import checkpoints, models
 from course_lib.strategies.tensorflow.optimizer import Optimizer
-from course_lib.strategies.tensorflow.steps import (
-    after,
-    build,
-    is_seed,
-    pack,
-    unpack,
-    use,
-    variables_of,
-    weights_of,
-)
+from course_lib.strategies.tensorflow.steps import after, pack, unpack, use
+from course_lib.workloads.workload import Outputs
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
 POLL = 0.05  # seconds between two looks at the files of others
@@ -148,25 +141,34 @@ class Shard:
     state: list[Any]
 
 
-@dataclass(frozen=True)
 class Model:
-    """A Keras model whose parameters lie on the ps.
+    """A Keras model whose parameters lie on the ps, and the `coordinator` that can hand out steps.
 
     Laid end to end, its variables are one long vector, which is cut into as many pieces of equal
     length as there are ps. So every ps holds, sends and receives the same number of bytes, however
     unequal the layers are. What is not trained, such as the moving means of batch normalisation and
-    frozen weights, lies whole on the first ps: the `others`, in the order of `kept`.
+    frozen weights, lies whole on the first ps: the `others`, in the order of `kept`. So does
+    `scaling`, the value of the loss `scale`, in float16. `steps_done`: before it went on from a
+    checkpoint; `loss`: that of the last of these.
+
+    In the strategy's scope TensorFlow would put whole variables, or rows of them, on the ps in
+    turn. Pieces of one vector make the bytes on all ps equal, as they are in PyTorch's page.
     """
 
-    keras: Any
-    shards: list[Shard]
-    optimizer: Optimizer
-    others: list[Any]
-    census: Census
-    scale: LossScale
-    scaling: Any = None  # in float16, its value: a variable on the first ps
-    steps_done: int = 0  # before it went on from a checkpoint
-    loss: float = math.nan  # of the last of these
+    def __init__(self, task: Task, coordinator: Any) -> None:
+        spec, self.coordinator = task.spec, coordinator
+        self.keras = models.build(workloads.load(spec), spec.seed, spec.precision)
+        self.optimizer, self.census, self.scale = Optimizer(spec), Census(task), LossScale(spec)
+        self.shards, self.steps_done, self.loss = list[Shard](), 0, math.nan
+        parameters = np.concatenate([each.reshape(-1) for each in models.weights_of(self.keras)])
+        for k, piece in enumerate(np.array_split(parameters, spec.ps)):
+            with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):
+                values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
+                state = self.optimizer.state_of(values)
+            self.shards.append(Shard(f"ps:{k}", values.device, values, version, state))
+        with tf.device(self.shards[0].device):
+            self.others = [tf.Variable(each.numpy()) for each in self.kept]
+            self.scaling: Any = tf.Variable(self.scale.value) if self.scale.on else None
 
     def cut(self, tensors: Sequence[Any]) -> Any:
         """The piece of each shard, of tensors that are shaped like the model's variables."""
@@ -174,54 +176,35 @@ class Model:
 
     def together(self, pieces: Sequence[Any]) -> list[Any]:
         """Tensors that are shaped like the model's variables, from the piece of each shard."""
-        return unpack(tf.concat(pieces, 0), variables_of(self.keras))
+        return unpack(tf.concat(pieces, 0), models.variables_of(self.keras))
 
-    def fetched(self) -> Any:
-        """The Keras model with the values that the shards have now."""
+    def outputs(self) -> Outputs:
+        """The outputs of the Keras model, which is given the values that the shards have now."""
         values = self.together([shard.values.read_value() for shard in self.shards])
-        for variable, value in zip(variables_of(self.keras), values, strict=True):
+        for variable, value in zip(models.variables_of(self.keras), values, strict=True):
             variable.assign(value)
         for variable, other in zip(self.kept, self.others, strict=True):
             variable.assign(other.read_value())
-        return self.keras
+        return partial(models.outputs_of, self.keras)
 
     @property
     def kept(self) -> list[Any]:
         """The Keras variables that are not trained, without the states of random numbers."""
-        return [each for each in self.keras.non_trainable_variables if not is_seed(each)]
+        return [each for each in self.keras.non_trainable_variables if not models.is_seed(each)]
 
 
-def connect(task: Task) -> tuple[Any, Model]:
-    """Join the cluster as its chief: the coordinator, and the run's model, a shard of it on each
-    ps.
-
-    In the strategy's scope TensorFlow would put whole variables, or rows of them, on the ps in
-    turn. Pieces of one vector make the bytes on all ps equal, as they are in PyTorch's page.
-    """
+def connect(task: Task) -> Model:
+    """Join the cluster as its chief: the run's model, a shard of it on each ps."""
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     use("cpu")
-    spec = task.spec
     _await_servers(task)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    _copy_once_from_each(spec.workers)
-    keras = build(workloads.load(spec), spec.seed, spec.precision)
-    parameters = np.concatenate([weight.reshape(-1) for weight in weights_of(keras)])
-    optimizer, shards = Optimizer(spec), []
-    for k, piece in enumerate(np.array_split(parameters, spec.ps)):
-        with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):
-            values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
-            state = optimizer.state_of(values)
-        shards.append(Shard(f"ps:{k}", values.device, values, version, state))
-    model = Model(keras, shards, optimizer, [], Census(task), LossScale(spec))
-    with tf.device(shards[0].device):
-        model.others.extend(tf.Variable(each.numpy()) for each in model.kept)
-    model = checkpoints.restored(task, model)
-    if model.scale.on:
-        with tf.device(shards[0].device):
-            model = replace(model, scaling=tf.Variable(model.scale.value))
-    return coordinator, model
+    _copy_once_from_each(task.spec.workers)
+    model = Model(task, coordinator)
+    checkpoints.load_shards(task, model)
+    return model
 
 
 def _await_servers(task: Task) -> None:

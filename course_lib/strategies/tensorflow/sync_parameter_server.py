@@ -41,7 +41,7 @@ def ps(task: Task) -> None:
 
 def chief(task: Task) -> dict[str, Any]:
     """Start the loops of all ps, hand out all steps, and record what became of them."""
-    spec, (coordinator, model) = task.spec, connect(task)
+    spec, model = task.spec, connect(task)
     barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
 
     def push(shard: Shard, number: Any, share: Any, gradients: Any) -> Any:
@@ -54,7 +54,7 @@ def chief(task: Task) -> dict[str, Any]:
 
     program = make_step(task, model, push)
     running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
-    return train(task, coordinator, model, program, per_update=spec.workers, beside=running)
+    return train(task, model, program, per_update=spec.workers, beside=running)
 
 
 class Barrier:
@@ -94,7 +94,7 @@ class Barrier:
             with tf.control_dependencies([begun]):
                 (mean,) = optimizer.clipped([sums[: self.size] / count])
                 now = optimizer.at(step, step)
-                updates = optimizer.apply(self.shard.values, mean, self.shard.state, *now)
+                updates = optimizer.apply(self.shard.values, mean, self.shard.state, now)
             with tf.control_dependencies(updates):
                 written = self.shard.version.assign_add(1)
             token = tf.stack(

@@ -36,19 +36,15 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
+from course_lib.spec import RunSpec
 from course_lib.strategies.optimizers import BETAS, STATE
 from course_lib.strategies.steps import TrainingStep
 from course_lib.strategies.tensorflow import checkpoints
 from course_lib.strategies.tensorflow.memory import bytes_of
+from course_lib.strategies.tensorflow.models import in_parts, loss_of
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
-from course_lib.strategies.tensorflow.steps import (
-    bytes_on,
-    in_parts,
-    loss_of,
-    matmul_flops,
-    use_several,
-)
+from course_lib.strategies.tensorflow.steps import bytes_on, matmul_flops, use_several
 
 MESH_DIM, WHOLE, PIECES = "model", dtensor.UNSHARDED, "pieces"
 FOLDED = 64
@@ -61,14 +57,13 @@ ROWS = ([MESH_DIM, WHOLE], [WHOLE])
 
 def worker(task: Task) -> dict[str, Any]:
     """Train with every layer cut over all devices of this process."""
-    spec, workload = task.spec, workloads.load(task.spec)
-    names = [name.strip("/").upper() for name in use_several("cpu", spec.replicas)]
-    mesh = dtensor.create_mesh([(MESH_DIM, spec.replicas)], devices=names)
-    step = MeshStep(task, mesh, cut_model(workload, spec.seed, mesh))
-    compute, apply = make_step(workload, step)
+    replicas = task.spec.replicas
+    names = [name.strip("/").upper() for name in use_several("cpu", replicas)]
+    step = MeshStep(task, dtensor.create_mesh([(MESH_DIM, replicas)], devices=names))
+    compute, apply = make_step(step)
     while step.begin():
         inputs, targets = step.read()
-        with step.computing(part=1 / spec.replicas):
+        with step.computing(part=1 / replicas):
             value, gradients, *found = compute(inputs, targets, *step.scales())
             loss = float(dtensor.unpack(value)[0].numpy())
         with step.applying():
@@ -78,14 +73,13 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result()
 
 
-def cut_model(workload: workloads.Workload, seed: int, mesh: Any) -> list[Any]:
+def cut_model(spec: RunSpec, mesh: Any) -> list[Any]:
     """The model's variables: kernel and bias of each layer, cut by columns and by rows in turn."""
-    layouts = [
-        specs for pair in range(len(workload.layers)) for specs in (ROWS if pair % 2 else COLUMNS)
-    ]
+    layouts = itertools.cycle([*COLUMNS, *ROWS])
+    weights = workloads.load(spec).initial_weights(spec.seed)
     return [
         dtensor.DVariable(cut(value, dtensor.Layout(specs, mesh)))
-        for value, specs in zip(workload.initial_weights(seed), layouts, strict=True)
+        for value, specs in zip(weights, layouts, strict=False)
     ]
 
 
@@ -119,42 +113,38 @@ def on_all(value: np.ndarray, mesh: Any) -> Any:
     return dtensor.copy_to_mesh(tf.constant(value), dtensor.Layout.replicated(mesh, value.ndim))
 
 
-def forward(layers: tuple[Any, ...], variables: list[Any], values: Any, precision: str) -> Any:
-    """Logits (batch, classes), float32, computed in a precision: nothing here says on which device
-    anything happens.
+def forward(step: MeshStep, inputs: Any) -> Any:
+    """Logits (batch, classes), float32, computed in the run's precision: nothing here says on which
+    device anything happens.
     """
-    *_, logits = activations(layers, variables, values, precision)
+    *_, logits = activations(step, inputs)
     return tf.cast(logits, tf.float32)
 
 
-def activations(
-    layers: tuple[Any, ...], variables: list[Any], values: Any, precision: str
-) -> Iterator[Any]:
+def activations(step: MeshStep, inputs: Any) -> Iterator[Any]:
     """The inputs, and what each layer makes of them, one after the other."""
-    values, *variables = (tf.cast(each, precision) for each in (values, *variables))
+    values, *variables = (tf.cast(x, step.spec.precision) for x in (inputs, *step.variables))
     yield values
+    layers: tuple[Any, ...] = step.workload.layers
     for layer, kernel, bias in zip(layers, variables[::2], variables[1::2], strict=True):
         values = tf.matmul(values, kernel) + bias
         values = tf.nn.relu(values) if layer.relu else values
         yield values
 
 
-def make_step(
-    workload: workloads.Workload, step: MeshStep
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def make_step(step: MeshStep) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The two halves of a step, each compiled on its first call. The first returns the loss and all
     gradients; in float16, where it is given the loss scale, also what was `seen` of the gradients
     times that scale. The second updates all variables, with a learning rate and corrections (see
     `MeshStep.factors`).
     """
-    compare, variables, optimizer = loss_of(workload), step.variables, step.optimizer
+    compare, variables, optimizer = loss_of(step.workload), step.variables, step.optimizer
 
     @tf.function(autograph=False)
     def compute(inputs: Any, targets: Any, scale: Any = None) -> Any:
         def compute_part(inputs: Any, targets: Any) -> list[Any]:
             with tf.GradientTape() as tape:
-                outputs = forward(workload.layers, variables, inputs, step.spec.precision)
-                loss = compare(outputs, targets)
+                loss = compare(forward(step, inputs), targets)
             return [loss, *tape.gradient(loss, variables, output_gradients=scale)]
 
         loss, *gradients = in_parts(step.spec.accumulate, compute_part, inputs, targets)
@@ -165,9 +155,10 @@ def make_step(
     @tf.function(autograph=False)
     def apply(gradients: list[Any], factors: Any) -> None:
         rate, *corrections = [factors[k] for k in range(1 + len(BETAS) * optimizer.counts)]
+        now = rate, corrections
         gradients = optimizer.clipped(gradients)  # DTensor adds up the squares of all pieces
         for variable, gradient, state in zip(variables, gradients, step.state, strict=True):
-            optimizer.apply(variable, gradient, state, rate, corrections)
+            optimizer.apply(variable, gradient, state, now)
 
     return compute, apply
 
@@ -177,12 +168,12 @@ class MeshStep(TrainingStep):
     optimizer's `state` for each of them in the same way.
     """
 
-    def __init__(self, task: Task, mesh: Any, variables: list[Any]) -> None:
-        self.mesh, self.variables, self.optimizer = mesh, variables, Optimizer(task.spec)
-        count = STATE[task.spec.optimizer]
-        self.state = [[zeros_like(each) for _ in range(count)] for each in variables]
+    def __init__(self, task: Task, mesh: Any) -> None:
+        self.mesh, self.variables = mesh, cut_model(task.spec, mesh)
+        self.optimizer, count = Optimizer(task.spec), STATE[task.spec.optimizer]
+        self.state = [[zeros_like(each) for _ in range(count)] for each in self.variables]
         # where assignments to the pieces are executed
-        devices = [piece.device for piece in dtensor.unpack(variables[0].read_value())]
+        devices = [piece.device for piece in pieces_of(self.variables[:1])]
         super().__init__(task, [(f"shard {k}", device) for k, device in enumerate(devices)])
 
     @property
@@ -197,16 +188,16 @@ class MeshStep(TrainingStep):
         return {str(number): value for number, value in enumerate(self.weights())}
 
     def save_state(self, part: Path) -> None:
-        checkpoints.write(part, PIECES, self.kept())
+        checkpoints.write(part, PIECES, self.pieces())
 
     def load_state(self, part: Path) -> None:
-        checkpoints.read(part, PIECES, found := self.kept())
+        checkpoints.read(part, PIECES, found := self.pieces())
         pieces = iter(found[PIECES])
         for variable in self.cut:
             mine = itertools.islice(pieces, self.mesh.size)
             variable.assign(dtensor.pack([each.read_value() for each in mine], variable.layout))
 
-    def kept(self) -> dict[str, list[Any]]:
+    def pieces(self) -> dict[str, list[Any]]:
         """What a checkpoint holds: each device's piece of all that is cut."""
         return {PIECES: [tf.Variable(piece) for piece in pieces_of(self.cut)]}
 
@@ -245,15 +236,12 @@ class MeshStep(TrainingStep):
         """
         held, count = super().held(), self.spec.batch // self.spec.accumulate
         inputs, _ = self.tensors(np.arange(count))
-        made = activations(self.workload.layers, self.variables, inputs, self.spec.precision)
-        pieces = (piece for each in made for piece in dtensor.unpack(each))
+        pieces = (piece for each in activations(self, inputs) for piece in dtensor.unpack(each))
         return held | {"gradients": held["parameters"], "activations": bytes_of(pieces)}
 
     def matmul_flops(self) -> float:
         return matmul_flops()
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
-        layers, given = self.workload.layers, on_all(inputs, self.mesh)
-        outputs = forward(layers, self.variables, given, self.spec.precision)
-        values: np.ndarray = dtensor.unpack(outputs)[0].numpy()
+        values: np.ndarray = dtensor.unpack(forward(self, on_all(inputs, self.mesh)))[0].numpy()
         return values

@@ -26,7 +26,8 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.exchange import all_at_once
-from course_lib.strategies.tensorflow.steps import after, use_several, variables_of
+from course_lib.strategies.tensorflow.models import first
+from course_lib.strategies.tensorflow.steps import after, use_several
 from course_lib.strategies.tensorflow.training import (
     Gradients,
     Program,
@@ -73,7 +74,7 @@ def one_program(training: ReplicasStep) -> Program:
     shows the whole step as `compute`. The tests run it on logical devices only; no TPU
     has seen it yet.
     """
-    strategy, variables = training.strategy, variables_of(training.model)
+    strategy, variables = training.strategy, training.variables
     gradients_in = gradients_of(training)
 
     def together(strategy: Any, values: list[Any]) -> Any:
@@ -89,7 +90,7 @@ def one_program(training: ReplicasStep) -> Program:
 
     @tf.function(autograph=False)
     def step(inputs: Any, targets: Any) -> Any:
-        loss = strategy.experimental_local_results(strategy.run(replica, args=(inputs, targets)))[0]
+        loss = first(strategy.run(replica, args=(inputs, targets)))
         done = after([loss])
         return training.told(loss, done, done, done)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from course_lib.strategies.tensorflow.steps import build
+from course_lib.strategies.tensorflow.models import build
 from course_lib.workloads.workload import Workload
 
 

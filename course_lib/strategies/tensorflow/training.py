@@ -28,7 +28,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep
-from course_lib.strategies.tensorflow import checkpoints
+from course_lib.strategies.tensorflow import checkpoints, models
 from course_lib.strategies.tensorflow.exchange import (
     BACKWARD,
     Average,
@@ -40,25 +40,7 @@ from course_lib.strategies.tensorflow.exchange import (
 from course_lib.strategies.tensorflow.memory import bytes_of, gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
-from course_lib.strategies.tensorflow.steps import (
-    WallClock,
-    after,
-    build,
-    bytes_on,
-    copies_of,
-    hold,
-    in_parts,
-    is_seed,
-    loss_of,
-    matmul_flops,
-    mode,
-    named_weights_of,
-    outputs_of,
-    seed_of,
-    total,
-    variables_of,
-    weights_of,
-)
+from course_lib.strategies.tensorflow.steps import WallClock, after, bytes_on, hold, matmul_flops
 
 Gradients = Callable[[Any, Any], list[Any]]
 """A replica's inputs and targets -> its loss and, after it, the gradient of each variable."""
@@ -72,16 +54,16 @@ their means and the new variables were ready. With several buckets of gradients,
 
 def gradients_of(step: ReplicasStep) -> Gradients:
     """The function that a replica of the model computes."""
-    model, variables, told = step.model, variables_of(step.model), mode(step.model, training=True)
+    model = step.model
     scale = step.scaling  # a variable, so that a compiled graph follows it
 
     def gradients_of_part(inputs: Any, targets: Any) -> list[Any]:
         with tf.GradientTape() as tape:
-            outputs = model(inputs, **told)
-            loss = total(step.loss_of, outputs, targets, model.losses)
-        return [loss, *gradient(tape, loss, variables, step.note, scale)]
+            outputs = model(inputs, **models.mode(model, training=True))
+            loss = models.total(step.loss_of, outputs, targets, model.losses)
+        return [loss, *gradient(tape, loss, step.variables, step.note, scale)]
 
-    return partial(in_parts, step.spec.accumulate, gradients_of_part)
+    return partial(models.in_parts, step.spec.accumulate, gradients_of_part)
 
 
 def descend(training: ReplicasStep, means: list[Any]) -> list[Any]:
@@ -89,32 +71,29 @@ def descend(training: ReplicasStep, means: list[Any]) -> list[Any]:
     run's optimizer does: variable -= rate * mean, if that is sgd. In float16 the means are divided
     by the loss scale; if one is infinite or NaN, nothing changes.
     """
-    strategy, optimizer, count = training.strategy, training.optimizer, training.count
+    update, optimizer = training.strategy.extended.update, training.optimizer
+    count = training.count
     # counted in a variable beside the others, so that nothing has to be given to the graph
-    updates = strategy.experimental_local_results(count)[0].read_value() if count is not None else 0
+    updates = models.first(count).read_value() if count is not None else 0
     now = optimizer.at(updates, updates)
-    mine = [strategy.experimental_local_results(mean)[0] for mean in means]
+    mine = [models.first(mean) for mean in means]
     scale = finite = None
     if training.scaling is not None:
-        training.seen, scale = [seen(mine)], copies_of(training.scaling)[0].read_value()
+        training.seen, scale = [seen(mine)], models.first(training.scaling).read_value()
         finite = tf.math.is_finite(training.seen[0][0])
     factor = optimizer.factor(mine, scale)
 
     def apply(variable: Any, mean: Any, *state: Any) -> Any:
         mean = mean if factor is None else factor * mean
-        return optimizer.apply(variable, mean, state, *now, finite)
+        return optimizer.apply(variable, mean, state, now, finite)
 
     done = [
-        strategy.extended.update(variable, apply, args=(mean, *state))
-        for variable, mean, state in zip(
-            variables_of(training.model), means, training.state, strict=True
-        )
+        update(variable, apply, args=(mean, *state))
+        for variable, mean, state in zip(training.variables, means, training.state, strict=True)
     ]
     if count is not None:
         more = 1 if finite is None else tf.cast(finite, tf.int64)
-        done.append(
-            strategy.extended.update(count, lambda mine: mine.assign_add(more, read_value=False))
-        )
+        done.append(update(count, lambda mine: mine.assign_add(more, read_value=False)))
     return done
 
 
@@ -142,13 +121,12 @@ def make_step(
     def step(inputs: Any, targets: Any) -> Any:
         computed, values = strategy.run(compute, args=(inputs, targets))
         # by the last replica of this process
-        computed = tf.reduce_max(strategy.experimental_local_results(computed))
+        computed = tf.reduce_max(models.copies_of(computed))
         (loss, *means), stamps = averaged(training, average, values, computed)
         # A variable is updated as soon as its own mean is there. To hold back all updates until the
         # last mean is there would take a message for every operation on another device.
         applied = after([*descend(training, means), *stamps])
-        loss = strategy.experimental_local_results(loss)[0]
-        return training.told(loss, *stamps, applied)
+        return training.told(models.first(loss), *stamps, applied)
 
     return step
 
@@ -173,28 +151,29 @@ def train(
 class ReplicasStep(TrainingStep):
     """A training step of the replicas that this process has under a strategy of tf.distribute.
 
-    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `state` holds
-    the optimizer's variables for each trained variable; `count` counts the steps done, if an update
-    depends on that. In float16, `scaling` holds the loss scale.
+    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `variables`
+    are those of the model that are trained, `state` holds the optimizer's variables for each of
+    them; `count` counts the steps done, if an update depends on that. In float16, `scaling` holds
+    the loss scale.
     """
 
     def __init__(self, task: Task, strategy: Any) -> None:
         self.strategy = strategy
-        self.model = build(workloads.load(task.spec), task.spec.seed, task.spec.precision)
+        self.model = models.build(workloads.load(task.spec), task.spec.seed, task.spec.precision)
+        self.variables = models.variables_of(self.model)
         self._wall = WallClock()
         self._compiled: Any = None
         super().__init__(task, [("all", device) for device in self.variables_on()])
         # The part of the device time that passes in the graph, while buckets travel: that of the
         # backward pass, or of the last one if a batch is computed in parts.
-        self.spread = BACKWARD / self.spec.accumulate if overlaps(self.spec) else 0.0
-        self.spread *= self.spec.device_ms > 0
+        in_graph = overlaps(self.spec) and self.spec.device_ms > 0
+        self.spread = BACKWARD / self.spec.accumulate if in_graph else 0.0
         self.kept = 0.0  # seconds of this step's device time that pass in the graph
-        self.loss_of = loss_of(self.workload)
+        self.loss_of = models.loss_of(self.workload)
         self.optimizer = Optimizer(self.spec)
-        self.state = [self.optimizer.state_of(each) for each in variables_of(self.model)]
-        self.count = None
-        if self.optimizer.counts:
-            self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.state = [self.optimizer.state_of(each) for each in self.variables]
+        counts = self.optimizer.counts
+        self.count = tf.Variable(0, dtype=tf.int64, trainable=False) if counts else None
         self.scaling = tf.Variable(self.scale.value, trainable=False) if self.scale.on else None
         self.seen: list[Any] = []  # in the graph: what was seen of the mean gradients
         if self.model.non_trainable_variables:
@@ -207,18 +186,16 @@ class ReplicasStep(TrainingStep):
         All are built with the same ones. A state counts its draws, so each step has other random
         numbers, and a run that is repeated has the same.
         """
-        for variable in filter(is_seed, self.model.non_trainable_variables):
-            for replica, state in enumerate(copies_of(variable.value)):
+        for variable in filter(models.is_seed, self.model.non_trainable_variables):
+            for replica, state in enumerate(models.copies_of(variable.value)):
                 share = self.task.index * self.spec.replicas + replica
-                state.assign([seed_of(state.numpy(), self.spec.seed, share), 0])
+                state.assign([models.seed_of(state.numpy(), self.spec.seed, share), 0])
 
     def variables_on(self) -> dict[str, int]:
-        copies = (copies_of(variable.value) for variable in self.model.weights)
-        return bytes_on(itertools.chain.from_iterable(copies))
+        return bytes_on(models.every_copy(variable.value for variable in self.model.weights))
 
     def state_on(self) -> dict[str, int]:
-        copies = (copies_of(variable) for state in self.state for variable in state)
-        return bytes_on(itertools.chain.from_iterable(copies))
+        return bytes_on(models.every_copy(itertools.chain.from_iterable(self.state)))
 
     def note(self, **of_a_replica: int) -> None:
         """Note bytes of memory, by kind, that each replica of this process holds."""
@@ -226,19 +203,19 @@ class ReplicasStep(TrainingStep):
 
     def held(self) -> dict[str, int]:
         """Variables that are not trained count as buffers, frozen weights too."""
-        held, weights = super().held(), self.model.weights
-        others = (copies_of(each.value) for each in weights if not each.trainable)
-        held["parameters"] -= (untrained := bytes_of(itertools.chain.from_iterable(others)))
+        held, others = super().held(), self.model.non_trainable_weights
+        untrained = bytes_of(models.every_copy(variable.value for variable in others))
+        held["parameters"] -= untrained
         held["buffers"] += untrained
         return held
 
     save_state, load_state = checkpoints.save, checkpoints.load
 
     def weights(self) -> list[np.ndarray]:
-        return weights_of(self.model)
+        return models.weights_of(self.model)
 
     def named_weights(self) -> dict[str, np.ndarray]:
-        return named_weights_of(self.model)
+        return models.named_weights_of(self.model)
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         """Where the process has several replicas, each gets an equal part of the examples."""
@@ -256,7 +233,7 @@ class ReplicasStep(TrainingStep):
         return values
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
-        return outputs_of(self.model, inputs)
+        return models.outputs_of(self.model, inputs)
 
     def matmul_flops(self) -> float:
         return matmul_flops()
@@ -292,7 +269,7 @@ class ReplicasStep(TrainingStep):
         self._record("apply", reduced[-1], applied)
         if self.scale.on:
             self.finite(*found[count:])
-            for scaling in copies_of(self.scaling):
+            for scaling in models.copies_of(self.scaling):
                 scaling.assign(self.scale.value)
         self.updated()
         return float(loss)

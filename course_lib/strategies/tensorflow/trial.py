@@ -9,21 +9,15 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
+from course_lib.spec import RunSpec
 from course_lib.strategies.memory import per_example
+from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.flops import products
 from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.precision import policy
-from course_lib.strategies.tensorflow.steps import (
-    from_builder,
-    loss_of,
-    mode,
-    outputs_of,
-    total,
-    use,
-    variables_of,
-    with_variables,
-)
+from course_lib.strategies.tensorflow.steps import use
 from course_lib.workloads.sketch import Sketch, training_flops
+from course_lib.workloads.workload import Workload
 
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch; "
@@ -38,45 +32,13 @@ def sketch(task: Task) -> Sketch:
     """
     use("cpu")
     keras.config.disable_traceback_filtering()  # it wraps errors in pages of text
-    workload = workloads.load(task.spec)
-    inputs, targets = workload.train.take(slice(2))
-    if isinstance(workload.tensorflow, keras.Model):
-        text = "give a function that makes it, such as lambda: ..."
-        raise ValueError(f"tensorflow is a model: {text}")
-    with trying("its tensorflow builder fails"), policy(task.spec.precision):
-        model = from_builder(workload, task.spec.seed)
-    if not isinstance(model, keras.Model):
-        kind = type(model).__name__
-        raise ValueError(f"its tensorflow builder returns a {kind}, no keras.Model")
-    shaped = f"two inputs, of shape {inputs.shape}"
-    with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
-        with policy(task.spec.precision):
-            with_variables(model, workload)
-        outputs = model(tf.constant(inputs), **mode(model, training=True))
-    if not tf.is_tensor(outputs):
-        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
-    if not model.trainable_variables:
-        raise ValueError("its model has no parameters to train")
-    workload.check_outputs(tf.cast(outputs, tf.float32).numpy())
-    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
-    with trying(f"its loss cannot compare {shapes}"), tape:
-        loss = total(loss_of(workload), outputs, tf.constant(targets), ())
-    if loss.shape.rank:
-        text = "not one number: it must be the mean over the batch"
-        raise ValueError(f"its loss returns a tensor of shape {tuple(loss.shape)}, {text}")
-    if not np.isfinite(loss):
-        raise ValueError(f"its loss for the first two examples is {float(loss)}")
-    gradients = tape.gradient(loss, variables_of(model))
-    paths = [variable.path for variable in model.trainable_variables]
-    unused = [path for path, each in zip(paths, gradients, strict=True) if each is None]
-    if unused:
-        cure = "use them, or freeze their layers with trainable=False"
-        raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
-
-    forward, activations, copies = in_a_graph(workload, model, inputs, targets)
+    workload, spec = workloads.load(task.spec), task.spec
+    model = built(workload, spec)
+    one_step(workload, model, spec.precision)
+    forward, activations, copies = in_a_graph(workload, model)
     inputs, targets = workload.test.take(slice(2))
     with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
-        found = outputs_of(model, inputs)
+        found = models.outputs_of(model, inputs)
     with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
         workload.metric_of(found, targets)
     norms = [
@@ -94,27 +56,67 @@ def sketch(task: Task) -> Sketch:
     )
 
 
-def in_a_graph(
-    workload: workloads.Workload, model: keras.Model, inputs: np.ndarray, targets: np.ndarray
-) -> tuple[int, int, int]:
+def built(workload: Workload, spec: RunSpec) -> keras.Model:
+    """The model that its builder returns."""
+    if isinstance(workload.tensorflow, keras.Model):
+        cure = "give a function that makes it, such as lambda: ..."
+        raise ValueError(f"tensorflow is a model: {cure}")
+    with trying("its tensorflow builder fails"), policy(spec.precision):
+        model = models.from_builder(workload, spec.seed)
+    if not isinstance(model, keras.Model):
+        kind = type(model).__name__
+        raise ValueError(f"its tensorflow builder returns a {kind}, no keras.Model")
+    return model
+
+
+def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
+    """Two examples forward and backward; raises `ValueError` that says what went wrong."""
+    inputs, targets = workload.train.take(slice(2))
+    shaped = f"two inputs, of shape {inputs.shape}"
+    with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
+        with policy(precision):
+            models.with_variables(model, workload)
+        outputs = model(tf.constant(inputs), **models.mode(model, training=True))
+    if not tf.is_tensor(outputs):
+        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
+    if not model.trainable_variables:
+        raise ValueError("its model has no parameters to train")
+    workload.check_outputs(tf.cast(outputs, tf.float32).numpy())
+    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
+    with trying(f"its loss cannot compare {shapes}"), tape:
+        loss = models.total(models.loss_of(workload), outputs, tf.constant(targets), ())
+    if loss.shape.rank:
+        text = "not one number: it must be the mean over the batch"
+        raise ValueError(f"its loss returns a tensor of shape {tuple(loss.shape)}, {text}")
+    if not np.isfinite(loss):
+        raise ValueError(f"its loss for the first two examples is {float(loss)}")
+    gradients = tape.gradient(loss, models.variables_of(model))
+    paths = [variable.path for variable in model.trainable_variables]
+    unused = [path for path, each in zip(paths, gradients, strict=True) if each is None]
+    if unused:
+        cure = "use them, or freeze their layers with trainable=False"
+        raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
+
+
+def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int]:
     """Of the training graph: the floating-point operations of the forward pass of an example, the
     bytes of activations that it keeps, and those of copies, which are kept once for all examples.
     """
-    counted: dict[str, int] = {}
-    kept = {}
+    examples = workload.train.take(slice(2))
+    counted, kept = dict[str, int](), dict[int, int]()
 
     @tf.function(autograph=False)
     def graph(inputs: Any, targets: Any) -> Any:
         with tf.GradientTape() as tape:
-            outputs = model(inputs, **mode(model, training=True))
-            loss = total(loss_of(workload), outputs, targets, ())
+            outputs = model(inputs, **models.mode(model, training=True))
+            loss = models.total(models.loss_of(workload), outputs, targets, ())
         counted["products"] = products(loss.graph)  # the backward pass is not in it yet
-        return gradient(tape, loss, variables_of(model), counted.update)
+        return gradient(tape, loss, models.variables_of(model), counted.update)
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         for times in (2, 1):  # `counted` is of the last
-            several = (tf.concat([each] * times, 0) for each in (inputs, targets))
+            several = (tf.concat([each] * times, 0) for each in examples)
             graph.get_concrete_function(*several)
             kept[times] = counted["activations"]
-    activations, copies = per_example(kept[1], kept[2], len(inputs))
-    return 2 * counted["products"] // len(inputs), activations, copies
+    count = len(examples[0])
+    return 2 * counted["products"] // count, *per_example(kept[1], kept[2], count)

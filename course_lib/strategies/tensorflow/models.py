@@ -1,0 +1,192 @@
+"""The workload's model and loss in Keras, with weights that start as given."""
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from course_lib.strategies.tensorflow.precision import policy
+from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
+from course_lib.workloads.workload import Workload
+
+
+def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Model:
+    """The model, with the weights that every run of this seed starts from; its layers compute in
+    this precision.
+
+    Call it in a strategy's scope, which places its variables.
+    """
+    with policy(precision):
+        if not workload.layers:
+            return with_variables(from_builder(workload, seed), workload)
+        weights = iter(workload.initial_weights(seed))
+        layers = [_layer(layer, weights) for layer in workload.layers]
+        return keras.Sequential([keras.Input(workload.input_shape), *layers])
+
+
+def from_builder(workload: Workload, seed: int) -> Any:
+    """What a learner's own builder returns. Keras draws the seeds of initial weights and of dropout
+    from the random numbers that are seeded here.
+    """
+    keras.utils.set_random_seed(seed)
+    return workload.built("tensorflow", seed)
+
+
+def with_variables(model: keras.Model, workload: Workload) -> keras.Model:
+    """The model with all its variables: some only make them at their first call."""
+    if not model.built:
+        model(workload.train.take(slice(2))[0], **mode(model, training=False))
+    return model
+
+
+def mode(model: keras.Model, training: bool) -> dict[str, bool]:
+    """What a call is told of training or not: nothing, as in Keras' `fit`, if the model's `call`
+    has no such argument.
+    """
+    takes = "training" in inspect.signature(model.call).parameters
+    return {"training": training} if takes else {}
+
+
+def _layer(layer: Layer, weights: Any) -> Any:
+    if isinstance(layer, Flatten):
+        return keras.layers.Flatten()
+    options = {
+        "activation": "relu" if layer.relu else None,
+        "kernel_initializer": _given(next(weights)),
+        "bias_initializer": _given(next(weights)),
+    }
+    match layer:
+        case Dense(units):
+            return keras.layers.Dense(units, **options)
+        case Conv(filters, size):
+            return keras.layers.Conv2D(filters, size, **options)
+
+
+def _given(values: np.ndarray) -> Callable[..., Any]:
+    """An initializer that returns these values.
+
+    A variable that starts right need not be filled with random numbers first.
+    """
+    return lambda shape, dtype=None: tf.constant(values)
+
+
+def variables_of(model: keras.Model) -> list[Any]:
+    """The model's trained `tf.Variable`s, as the strategy made them: not those of layers with
+    `trainable=False`. One that two layers share is there once.
+    """
+    return [variable.value for variable in model.trainable_variables]
+
+
+def copies_of(variable: Any) -> tuple[Any, ...]:
+    """The copies of a variable, or of another value of all replicas, that this process holds."""
+    copies: tuple[Any, ...] = tf.distribute.get_strategy().experimental_local_results(variable)
+    return copies
+
+
+def first(variable: Any) -> Any:
+    """The first of these copies."""
+    return copies_of(variable)[0]
+
+
+def every_copy(variables: Iterable[Any]) -> Iterator[Any]:
+    """The copies of all these variables that this process holds."""
+    return itertools.chain.from_iterable(map(copies_of, variables))
+
+
+def weights_of(model: keras.Model) -> list[np.ndarray]:
+    """This process's own copy of the trained weights."""
+    return [first(variable).numpy() for variable in variables_of(model)]
+
+
+def named_weights_of(model: keras.Model) -> dict[str, np.ndarray]:
+    """This process's own copy of all weights but the states of random numbers. A name is a number
+    and a path, as two weights may have the same path.
+    """
+    values = ((v.path, first(v.value).numpy()) for v in model.weights)
+    return {f"{number} {path}": value for number, (path, value) in enumerate(values)}
+
+
+def is_seed(variable: keras.Variable) -> bool:
+    """Whether it is the state of a `keras.random.SeedGenerator`, such as dropout has: [seed,
+    count]. In each draw the count goes up by one.
+    """
+    return str(variable.name) == "seed_generator_state"
+
+
+def seed_of(state: np.ndarray, seed: int, share: int = 0) -> int:
+    """The seed with which a share of the batch draws, in place of the one in this state."""
+    return int(np.random.SeedSequence([seed, int(state[0]), share]).generate_state(1)[0])
+
+
+def outputs_of(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
+    """What this process's first copy of a model makes of inputs when it is not being trained."""
+    trained, others = (
+        [first(variable.value) for variable in variables]
+        for variables in (model.trainable_variables, model.non_trainable_variables)
+    )
+    told = mode(model, training=False)
+    outputs, _ = model.stateless_call(trained, others, tf.constant(inputs), **told)
+    values: np.ndarray = tf.cast(outputs, tf.float32).numpy()
+    return values
+
+
+# --- losses and their gradients ---
+
+
+def cross_entropy(logits: Any, classes: Any) -> Any:
+    """The mean softmax cross entropy of logits (..., classes) and classes (...)."""
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=classes, logits=logits)
+    )
+
+
+def mean_squared_error(outputs: Any, targets: Any) -> Any:
+    """The mean of the squared differences of outputs and targets of the same shape."""
+    if outputs.shape != targets.shape:  # TensorFlow would compare each with each
+        raise ValueError("outputs and targets must have the same shape")
+    return tf.reduce_mean(tf.math.squared_difference(outputs, tf.cast(targets, outputs.dtype)))
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "cross_entropy": cross_entropy,
+    "mean_squared_error": mean_squared_error,
+    "next_token": cross_entropy,  # over all places of (batch, length)
+}
+
+
+def loss_of(workload: Workload) -> Callable[..., Any]:
+    """The workload's loss: of outputs and targets, the mean over the batch. Those of Keras are
+    given the targets first.
+    """
+    given = workload.loss
+    if isinstance(given, keras.losses.Loss):
+        return lambda outputs, targets: given(targets, outputs)
+    return given if callable(given) else LOSSES[given]
+
+
+def total(loss_of: Callable[..., Any], outputs: Any, targets: Any, own: Sequence[Any]) -> Any:
+    """The sum of the loss of outputs and of the model's `own` losses, such as those of
+    regularizers; in float32, whatever the model computes in.
+    """
+    loss = loss_of(tf.cast(outputs, tf.float32), targets)
+    return tf.add_n([loss, *(tf.cast(each, tf.float32) for each in own)]) if own else loss
+
+
+def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets: Any) -> list[Any]:
+    """The mean of what `compute` returns for `count` equal parts of a batch.
+
+    One part is computed after the other, so that the activations of one are kept at a time. As the
+    parts are equal, the mean of their means is that of all examples.
+    """
+    if count == 1:
+        return compute(inputs, targets)
+    sums: list[Any] = []
+    for part in zip(tf.split(inputs, count), tf.split(targets, count), strict=True):
+        with tf.control_dependencies(sums):
+            found = compute(*part)
+        sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+    return [each / count for each in sums]
