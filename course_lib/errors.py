@@ -143,16 +143,17 @@ class Stalled(LockstepError):
     ) -> None:
         self.waiting_for, self.seconds, self.stopping = dict(waiting_for), seconds, stopping
         self.standing = standing
-        who = "; ".join(clauses(self.waiting_for))
+        what = f"after {seconds:.1f} s the run is not over"
+        end = "Wait longer with wait(timeout=...), or end it with stop()."
         if standing:
-            still = f"the run has stood still for {seconds:.1f} s: {who}"
-            super().__init__(f"{still}. {cure or 'It goes on when that is over'}; stop() ends it.")
-            return
-        what = "a run that was told to stop is not over" if stopping else "the run is not over"
-        cure = "Wait longer with wait(timeout=...), or end it with stop()."
-        if stopping:
-            cure = "Call stop(timeout=...) to wait longer."
-        super().__init__(f"after {seconds:.1f} s {what}{f': {who}' if who else ''}. {cure}")
+            what = f"the run has stood still for {seconds:.1f} s"
+            end = f"{cure or 'It goes on when that is over'}; stop() ends it."
+        elif stopping:
+            what = f"after {seconds:.1f} s a run that was told to stop is not over"
+            end = "Call stop(timeout=...) to wait longer."
+        if waiting_for:
+            what += f": {'; '.join(clauses(waiting_for))}"
+        super().__init__(f"{what}. {end}")
 
 
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were", "calls": "call"}

@@ -18,15 +18,13 @@ class Agenda:
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
         self._by_step = [fault for fault in spec.faults if fault.step is not None]
-        self._by_time: list[tuple[float, Fault]] = []
-        self._begun = False
+        self._timed = [(f.seconds, f) for f in spec.faults if f.seconds is not None]
+        self._by_time: list[tuple[float, Fault]] = []  # once all tasks run: at this time
 
     def all_run(self, now: float) -> None:
         """All tasks run. When this is said for the first time, times begin to count."""
-        if not self._begun:
-            self._begun = True
-            times = ((fault.seconds, fault) for fault in self.spec.faults)
-            self._by_time += [(now + at, fault) for at, fault in times if at is not None]
+        self._by_time += [(now + seconds, fault) for seconds, fault in self._timed]
+        self._timed = []
 
     def at_step(self, task: str, step: int) -> list[Fault]:
         """The faults that are due as this task begins a step; of two alike, only one."""

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import course_lib
 from course_lib.cluster.frameworks import ENVIRONMENT
-from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.pipes import Channel, interpreter, pair
 from course_lib.errors import LockstepError, StartTimeout
 
 _lock = threading.Lock()
@@ -65,7 +64,7 @@ def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     _ours.add(channel.sock)
     with theirs:
         if start_method == "spawn":
-            _popen("supervisor", [theirs.fileno()], _log(framework))
+            _popen(framework, "supervisor", theirs.fileno())
         else:
             warm(framework)
             _zygotes[framework].fork_onto(theirs, timeout)
@@ -80,7 +79,7 @@ class Zygote:
         self.channel, theirs = pair()
         _ours.add(self.channel.sock)
         with theirs:
-            self.process = _popen("zygote", [framework, theirs.fileno()], _log(framework))
+            self.process = _popen(framework, "zygote", framework, theirs.fileno())
         self.ready = False
         self._turn = threading.Lock()
 
@@ -130,19 +129,19 @@ def _log(framework: str) -> int:
         return os.dup(file.fileno())
 
 
-def _popen(module: str, arguments: list[str | int], log: int) -> subprocess.Popen[bytes]:
+def _popen(framework: str, module: str, *arguments: str | int) -> subprocess.Popen[bytes]:
     """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the
-    descriptors among its arguments.
+    descriptors among its arguments and writes into the framework's log.
     """
-    arguments = [_lifeline[0], *arguments]
+    log = _log(framework)
     places = (str(Path(course_lib.__file__).parents[1]), os.environ.get("PYTHONPATH"))
     path = os.pathsep.join(filter(None, places))
     # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "course_lib.cluster.pipes", module, *map(str, arguments)],
-            pass_fds=[a for a in arguments if isinstance(a, int)],
+            interpreter(module, _lifeline[0], *arguments),
+            pass_fds=[_lifeline[0], *(a for a in arguments if isinstance(a, int))],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

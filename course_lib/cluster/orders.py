@@ -1,24 +1,35 @@
 """What a learner can do to a run that goes on, beyond waiting for it and stopping it."""
 
-from abc import ABC, abstractmethod
+import threading
+import warnings
+from collections import deque
 from typing import Any
 
-from course_lib.errors import SpecError, Unavailable
+from course_lib.cluster.pipes import Channel
+from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.faults import Fault
 from course_lib.fields import Link, check_factor
 from course_lib.hardware import Plan
 from course_lib.spec import RunSpec
 
 
-class Orders(ABC):
-    """The orders of a `Run` to its supervisor. Each is checked here, and returns at once."""
+class Orders:
+    """The orders of a `Run` to its supervisor. Each is checked here, and returns at once.
 
-    spec: RunSpec
-    plan: Plan
+    `refused` lists those that could not be carried out, with the reason; the next order, and
+    `wait`, warn of them. `state` is that of the run.
+    """
 
-    @abstractmethod
-    def _order(self, do: str, **fields: Any) -> None:
-        """Give an order, if it does not come too late."""
+    def __init__(self, spec: RunSpec, plan: Plan) -> None:
+        self.spec, self.plan = spec, plan
+        for fault in spec.faults:
+            self._check_fault(fault)
+        self.state = "starting"
+        self.refused: list[str] = []
+        self._warned = 0  # of how many of these
+        self._unanswered: deque[dict[str, Any]] = deque()  # oldest first: they are answered in turn
+        self._channel: Channel | None = None  # to the supervisor, once it is there
+        self._sending, self._over = threading.RLock(), threading.Event()
 
     def kill(self, task: str) -> None:
         """Kill a task's process with SIGKILL, as a crash or a pulled plug would."""
@@ -80,6 +91,33 @@ class Orders(ABC):
             raise SpecError("inject", fault, "it happens now: leave out when")
         self._order("inject", fault=str(now))
 
+    def _order(self, do: str, **fields: Any) -> None:
+        """Give an order; it is sent at once, or when there is a supervisor."""
+        self._warn()
+        order = {"do": do, **fields}
+        with self._sending:
+            if self._over.is_set():
+                if do == "stop":
+                    return
+                late = f"{words(order)} comes too late: the run is {self.state}"
+                raise LockstepError(f"{late}. Start another")
+            self._unanswered.append(order)
+            if self._channel:
+                self._channel.post(**order)
+
+    def _answered(self, problem: str | None) -> None:
+        """The supervisor has carried out the oldest order, or says why it could not."""
+        order = self._unanswered.popleft()
+        if problem:
+            self.refused.append(f"{words(order)} was not carried out: {problem}")
+
+    def _warn(self) -> None:
+        """Warn of the orders that have been refused since the last call."""
+        fresh = self.refused[self._warned :]
+        self._warned += len(fresh)
+        for text in fresh:
+            warnings.warn(text, stacklevel=4)
+
     def _real_host(self, do: str, host: int) -> int:
         self.spec.check_host(host)
         if self.plan.network != "hosts":
@@ -94,3 +132,9 @@ class Orders(ABC):
         if fault.do == "cut":
             self._real_host("cut", fault.host or 0)
         return fault
+
+
+def words(order: dict[str, Any]) -> str:
+    """An order as it was called: "kill('worker:1')"."""
+    about = (repr(order[name]) for name in ("task", "host", "fault") if name in order)
+    return f"{order['do']}({', '.join(about)})"

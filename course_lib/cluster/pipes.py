@@ -11,7 +11,7 @@ the spawning *thread* ends, and a notebook starts clusters from threads.
 Every process of ours that is a fresh interpreter begins here, before the imports, which may take a
 second on a busy machine:
 
-    python -m course_lib.cluster.pipes MODULE FD ARGUMENTS...
+    python -m course_lib.cluster.pipes MODULE FD ARGUMENTS...       (see `interpreter`)
 
 holds the pipe FD and calls MODULE.begin(what `hold` returned, *ARGUMENTS).
 """
@@ -72,6 +72,12 @@ def release(held: int | None) -> None:
 def _watch(fd: int) -> None:
     os.read(fd, 1)
     os._exit(1)
+
+
+def interpreter(module: str, holder: int, *arguments: object) -> list[str]:
+    """The command that begins one of our modules as a fresh interpreter, which holds a pipe."""
+    command = [sys.executable, "-m", "course_lib.cluster.pipes", module]
+    return [*command, *map(str, (holder, *arguments))]
 
 
 class Channel:
@@ -168,7 +174,8 @@ def pair() -> tuple[Channel, socket.socket]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell stops waiting; we go on
+    # an interrupted cell stops waiting; this process, and all that it forks, go on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     module, reading_end, *arguments = sys.argv[1:]
     held = hold(int(reading_end))

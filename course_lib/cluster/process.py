@@ -1,5 +1,6 @@
-"""A task's process: it sets itself up, runs its role function, and leaves the value or the error in
-the run directory.
+"""A task's process: how its supervisor starts it, by a fork or as a fresh interpreter; and what it
+does: it sets itself up, runs its role function, and leaves the value or the error in the run
+directory.
 """
 
 import faulthandler
@@ -11,14 +12,13 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from course_lib.cluster import frameworks
-from course_lib.cluster.injected import Faults
+from course_lib.cluster import frameworks, pipes
+from course_lib.cluster.control import Control, leave
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.roster import Attempt
 from course_lib.cluster.task import Task, clock
@@ -41,25 +41,57 @@ _WORDS = re.compile(
 )
 
 
+Birth = tuple[RunDir, str, Attempt, socket.socket]
+"""What a task is born with: run directory, name, attempt, and the socket to its supervisor."""
+StartTask = Callable[[Birth, int, list[int]], int]
+"""Start the process of a task and return its pid. Besides what it is given: the reading end of its
+lifeline, and descriptors that it must not keep.
+"""
+
+
+def fork(birth: Birth, holder: int, private: list[int]) -> int:
+    """Start a task as a copy of this process, which has the framework loaded already."""
+    if pid := os.fork():
+        return pid
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in private:
+            os.close(fd)
+        pipes.hold(holder)
+        main(*birth)
+    finally:
+        os._exit(70)
+
+
+def spawn(birth: Birth, holder: int, private: list[int]) -> int:
+    """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same
+    everywhere.
+    """
+    files, name, attempt, sock = birth
+    for fd in (sock.fileno(), holder):
+        os.set_inheritable(fd, True)
+    command = pipes.interpreter("process", holder, files.path, name, *attempt, sock.fileno())
+    return os.posix_spawn(sys.executable, command, os.environ)
+
+
 def begin(
-    _held: int | None, run_dir: str, name: str, number: str, fewer: str, control: str
+    _held: int | None, run_dir: str, name: str, number: str, fewer: str, sock: str
 ) -> NoReturn:
     """Start as a fresh interpreter."""
     attempt = Attempt(int(number), int(fewer))
-    main(RunDir(run_dir), name, attempt, socket.socket(fileno=int(control)))
+    main(RunDir(run_dir), name, attempt, socket.socket(fileno=int(sock)))
 
 
-def main(files: RunDir, name: str, attempt: Attempt, control: socket.socket) -> NoReturn:
+def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoReturn:
     """Be the task `name` of a run.
 
-    `control` leads to the supervisor, which also holds our lifeline. Never returns.
+    `sock` leads to the supervisor, which also holds our lifeline. Never returns.
     """
-    # an interrupted cell stops waiting; the tasks go on
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _redirect_output(files.logs(name))
     # TensorFlow leaves its generated code there
     tempfile.tempdir = os.environ["TMPDIR"] = str(files.temporary(name))
-    channel = Channel(control)
+    channel = Channel(sock)
     task = None
 
     def refused(error: OSError) -> None:
@@ -67,11 +99,10 @@ def main(files: RunDir, name: str, attempt: Attempt, control: socket.socket) -> 
 
     try:
         task, program = _set_up(files, name, attempt, refused)
-        faults = Faults(task, channel)
-        threading.Thread(target=_obey, args=(channel, task, faults), daemon=True).start()
+        control = Control(task, channel)
         channel.send(state="running")
         value = program(task) if inspect.signature(program).parameters else program()
-        faults.end()
+        control.end()
         _leave_value(task, value)
         task.recorder.flush()
     # SystemExit too: a task that leaves early is a failure its learner should see
@@ -83,7 +114,7 @@ def main(files: RunDir, name: str, attempt: Attempt, control: socket.socket) -> 
         except OSError as full:
             refused(full)
         channel.send(state="failed")
-        _exit(1)
+        leave(1)
     channel.send(state="done")
     # peers may still need us for their last collective: the supervisor says when to leave, or the
     # lifeline ends us
@@ -170,26 +201,6 @@ def _echoes(error: BaseException) -> bool:
     return known or type(error).__name__ in _ECHOES or bool(_WORDS.search(str(error)))
 
 
-def _obey(channel: Channel, task: Task, faults: Faults) -> None:
-    """Do what the supervisor says, on a thread of its own, so that a busy or endless role function
-    can be slowed and stopped.
-    """
-    while (messages := channel.receive()) is not None:
-        for message in messages:
-            if "slow" in message:
-                task.slow_factor = message["slow"]
-            if "jitter" in message:
-                task.jitter = Jitter.of(message["jitter"])
-            if "inject" in message:
-                faults.inject(message["inject"], message["why"])
-            if "go" in message:
-                faults.happened.set()
-            if "leave" in message:
-                task.recorder.flush()
-                _exit(0)
-    os._exit(1)
-
-
 def _redirect_output(logs: Sequence[Path]) -> None:
     """Give the process its own log files (stdout, stderr), also for what C++ code writes."""
     for fd, path in enumerate(logs, 1):
@@ -203,10 +214,3 @@ def _redirect_output(logs: Sequence[Path]) -> None:
         os.fdopen(fd, "w", buffering=1, closefd=False, errors="replace") for fd in (1, 2)
     )
     faulthandler.enable(sys.stderr)
-
-
-def _exit(code: int) -> NoReturn:
-    """Leave at once: the frameworks' own teardown may wait for peers that are gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -9,8 +9,6 @@ import errno
 import sys
 import threading
 import time
-import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +16,12 @@ from typing import Any
 
 from course_lib import workloads
 from course_lib.cluster import nursery, waiting
-from course_lib.cluster.orders import Orders
+from course_lib.cluster.orders import Orders, words
 from course_lib.cluster.pipes import Channel, ready
 from course_lib.cluster.roster import death
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
-from course_lib.errors import (
-    LockstepError,
-    Stalled,
-    StartTimeout,
-    SupervisorLost,
-    Unavailable,
-    shortage,
-)
+from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
 from course_lib.hardware import Machine, Plan
 from course_lib.hardware.limits import version
 from course_lib.record import checkpoints, home
@@ -70,17 +61,14 @@ class Run(Orders):
 
     `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to
     its state; `trace` is readable at any time, `result` once the run has finished. As a context
-    manager it is stopped at the end of the block. `refused` lists the orders (`link`, `kill`, ...)
-    that could not be carried out, with the reason; the next order, and `wait`, warn of them.
+    manager it is stopped at the end of the block.
 
     `origin`: when the learner called `start` or `race`, on the machine's clock. `files`: its
     directory, if that is there already.
     """
 
     def __init__(self, prepared: Prepared, origin: float, files: RunDir | None = None) -> None:
-        self.spec, self.plan = prepared.spec, prepared.plan
-        for fault in self.spec.faults:
-            self._check_fault(fault)
+        super().__init__(prepared.spec, prepared.plan)
         self.files = files = files or home.create(prepared.spec)
         self.run_dir = files.path
         facts = RunFacts(
@@ -101,20 +89,12 @@ class Run(Orders):
                 self._own.leave(files.workload)
             files.describe(prepared.spec, facts, machine, prepared.programs, prepared.schedule)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
-        self.state = "starting"
         self._trace = Trace(files=files)
         self._lookout = waiting.Lookout(files, self._trace, self.tasks)
         self._summarize, self._origin = prepared.summarize, origin
         self._error: LockstepError | None = None
         self._result: Any = None
-        self._channel: Channel | None = None
-        # orders given before there was a supervisor to take them
-        self._early: list[dict[str, Any]] = []
-        self._unanswered: deque[str] = deque()  # orders, oldest first: they are answered in turn
-        self.refused: list[str] = []
-        self._warned = 0  # of how many of these
-        self._arrived, self._over = threading.Event(), threading.Event()
-        self._sending = threading.RLock()
+        self._arrived = threading.Event()
         self._held = False  # by a `with` block, which stops it
         _going.append(self)
         self._thread = threading.Thread(
@@ -124,7 +104,7 @@ class Run(Orders):
             self._thread.start()
         except RuntimeError as error:  # no more threads
             self._end("failed")
-            raise shortage(BlockingIOError(errno.EAGAIN, str(error))) from None
+            raise no_room(self.run_dir, OSError(errno.EAGAIN, str(error))) from None
 
     # --- what a learner does with it ---
 
@@ -136,7 +116,7 @@ class Run(Orders):
         waited for; the run is left as it is then, as it is when the cell is interrupted:
         `KeyboardInterrupt` says how to end it.
         """
-        if not self._await(self._over, timeout, self._raise_if_standing):
+        if not self._await(self._over, timeout):
             still = self.standstill()
             raise Stalled(still.does if still else self.waiting_for(), timeout)
         self._raise_error()
@@ -154,7 +134,10 @@ class Run(Orders):
 
         Does nothing to a run that is over. Raises `Stalled` after `timeout` seconds.
         """
-        self._order("stop")
+        with self._sending:
+            self._order("stop")
+            if not self._channel:  # there is no supervisor yet
+                self._end("stopped")
         if not self._over.wait(timeout):
             left = dict.fromkeys(self._tasks(*ACTIVE), "has not ended")
             raise Stalled(left, timeout, stopping=True)
@@ -240,15 +223,9 @@ class Run(Orders):
         """The tasks in one of these states."""
         return [task for task, state in self.tasks.items() if state in states]
 
-    def _raise_if_standing(self) -> None:
-        if (still := self.standstill()) and still.certain:
-            raise Stalled(still.does, still.seconds, standing=True, cure=still.cure)
-
-    def _await(
-        self, event: threading.Event, timeout: float, look: Callable[[], None] = lambda: None
-    ) -> bool:
-        """Wait for an event, and warn of refused orders and `look` meanwhile; return whether it
-        came.
+    def _await(self, event: threading.Event, timeout: float) -> bool:
+        """Wait for an event, and warn of refused orders meanwhile; return whether it came. Raises
+        `Stalled` once the run stands still for good.
         """
         deadline = clock() + timeout
         with interrupt_explained("run", "Run.going()[-1].stop()", self._held):
@@ -257,14 +234,16 @@ class Run(Orders):
                 self._warn()
                 if clock() >= deadline:
                     break
-                look()
+                if (still := self.standstill()) and still.certain:
+                    raise Stalled(still.does, still.seconds, standing=True, cure=still.cure)
         self._warn()
         return came
 
     # --- the thread that listens ---
 
     def _listen(self) -> None:
-        outcome, error = "failed", None
+        outcome = "failed"
+        error: LockstepError | None = None
         try:
             outcome = self._follow()
             if outcome == "finished":
@@ -272,18 +251,17 @@ class Run(Orders):
                 self._result = self._summarize(self) if self._summarize else self.values
                 self.files.leave_result(self._result)
         except LockstepError as problem:
-            outcome, error = "failed", problem
+            error = problem
         except OSError as problem:
-            outcome, error = "failed", no_room(self.run_dir, problem)
+            error = no_room(self.run_dir, problem)
         except Exception as problem:
             what = f"{type(problem).__name__}: {problem}"
-            broke = LockstepError(f"the run broke in the notebook's own process: {what}")
-            outcome, error = "failed", broke
+            error = LockstepError(f"the run broke in the notebook's own process: {what}")
         finally:
-            self._end(outcome, error)
+            self._end("failed" if error else outcome, error)
 
     def _end(self, outcome: str, error: LockstepError | None = None) -> None:
-        """The run is over, unless it was before: `stop` ends one that has no supervisor yet."""
+        """The run is over, unless it was before."""
         with self._sending:
             if self._over.is_set():
                 return
@@ -293,8 +271,8 @@ class Run(Orders):
                 self.files.clear()  # no supervisor does
             _going.remove(self)
             self._lookout.close()
-            late = [o for o in self._unanswered if o != "stop()"]
-            self.refused += [f"{o} came too late: the run is {outcome}" for o in late]
+            late = [words(order) for order in self._unanswered if order["do"] != "stop"]
+            self.refused += [f"{order} came too late: the run is {outcome}" for order in late]
             if isinstance(error, SupervisorLost):
                 self.tasks |= dict.fromkeys(self._tasks(*ACTIVE), "killed")
             self._error, self.state = error, outcome
@@ -315,7 +293,7 @@ class Run(Orders):
                 return self.state
             self._channel = channel
             channel.post(start=str(self.run_dir))
-            for order in self._early:
+            for order in self._unanswered:
                 channel.post(**order)
         deadline = self._origin + self.spec.start_timeout
         while True:
@@ -331,9 +309,7 @@ class Run(Orders):
                     case {"lost": int(status)}:
                         raise SupervisorLost(death(status), nursery.last_words(self.spec.framework))
                     case {"answer": problem}:
-                        asked = self._unanswered.popleft()
-                        if problem:
-                            self.refused.append(f"{asked} was not carried out: {problem}")
+                        self._answered(problem)
                     case {"task": task, "state": state}:
                         self.tasks[task] = state
                         if state == "restarting":
@@ -353,34 +329,6 @@ class Run(Orders):
         if messages is None:
             raise SupervisorLost("it left no word of why", nursery.last_words(self.spec.framework))
         return messages
-
-    def _warn(self) -> None:
-        """Warn of the orders that have been refused since the last call."""
-        fresh = self.refused[self._warned :]
-        self._warned += len(fresh)
-        for text in fresh:
-            warnings.warn(text, stacklevel=4)
-
-    def _order(self, do: str, **fields: Any) -> None:
-        self._warn()
-        order = {"do": do, **fields}
-        about = ", ".join(
-            repr(v) for name, v in fields.items() if name in ("task", "host", "fault")
-        )
-        with self._sending:
-            if self._over.is_set():
-                if do != "stop":
-                    raise LockstepError(
-                        f"{do}({about}) comes too late: the run is {self.state}. Start another"
-                    )
-                return
-            self._unanswered.append(f"{do}({about})")
-            if self._channel:
-                self._channel.post(**order)
-            elif do == "stop":
-                self._end("stopped")
-            else:
-                self._early.append(order)
 
 
 @dataclass(frozen=True)

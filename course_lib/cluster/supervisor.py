@@ -6,20 +6,21 @@ tasks, the end of children. When the kernel process is gone, the socket to it is
 supervisor kills all processes of this run before it exits.
 """
 
+import contextlib
 import os
 import selectors
 import signal
 import socket
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
 from course_lib.cluster import keeper, pipes
 from course_lib.cluster.agenda import Agenda
-from course_lib.cluster.births import StartTask, spawn
 from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.process import StartTask, spawn
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.task import clock
 from course_lib.cluster.wiring import Wiring
@@ -51,7 +52,6 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
     `held` ties us to the kernel process until then; later the end of the socket tells us, and we
     clean up before we go. Never returns.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(kernel)
     if orders := channel.receive():
         first, *more = orders
@@ -106,7 +106,7 @@ class Supervisor:
             self.wiring = Wiring(self.files, self._note)
             self._start(self.roster.states)
             for order in orders:
-                self._obey(**order)
+                self._obey(order)
             self._act()
             while not self.roster.over:
                 for key, events in self.selector.select(self._patience()):
@@ -136,10 +136,8 @@ class Supervisor:
             wanted = selectors.EVENT_READ | selectors.EVENT_WRITE * channel.unsent
             if key.events != wanted:
                 self.selector.modify(channel, wanted, key.data)
-        moments = [self.logs.due]
-        moments += [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
-        moments += [self.wiring.due] if self.wiring.due else []
-        moments += self.agenda.moments
+        ends = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
+        moments = [self.logs.due, self.wiring.due, *ends, *self.agenda.moments]
         return max(0.0, min(moments) - clock())
 
     def _start(self, names: Iterable[str]) -> None:
@@ -166,75 +164,65 @@ class Supervisor:
         if orders is None:
             raise EOFError
         for order in orders:
-            self._obey(**order)
+            self._obey(order)
 
-    def _obey(self, **order: Any) -> None:
+    def _obey(self, order: dict[str, Any]) -> None:
         """Carry out an order and answer it."""
         if order["do"] == "inject":
             problems = self._happen([Fault.of(order["fault"])], "by inject({!r})")
         else:
-            problems = [self._attempt(**order)]
+            problems = [self._attempt(order)]
         self.kernel.post(answer=next(filter(None, problems), None))
 
     def _happen(self, faults: Iterable[Fault], by: str = "as planned ({})") -> list[str | None]:
         """Carry out faults, each of which may be several orders."""
         return [
-            self._attempt(**order, by=by.format(str(fault)))
+            self._attempt({**order, "by": by.format(str(fault))})
             for fault in faults
             for order in self.agenda.orders(fault, clock())
         ]
 
-    def _attempt(self, **order: Any) -> str | None:
+    def _attempt(self, order: dict[str, Any]) -> str | None:
         """Carry out an order. One that fails costs the order, not the run: the reason."""
+        do, fault = order["do"], order.get("fault", "")
         try:
-            self._carry_out(**order)
+            self._carry_out(order, {"why": order.get("by", f"by {do}()"), "fault": fault})
         except Exception as error:  # the network's library has many kinds of errors
             known = isinstance(error, LockstepError)
             problem = str(error) if known else f"{type(error).__name__}: {error}"
             about = order.get("task") or host_name(order.get("host", 0))
-            why = f"{order['do']}(): {problem}"
-            self._note(about, "refused", why, fault=order.get("fault", ""))
+            self._note(about, "refused", f"{do}(): {problem}", fault=fault)
             return problem
         return None
 
-    def _carry_out(
-        self,
-        do: str,
-        task: str = "",
-        factor: float = 1.0,
-        jitter: str = "",
-        host: int = 0,
-        link: dict[str, Any] | None = None,
-        fault: str = "",
-        by: str = "",
-    ) -> None:
-        if task and task not in self.roster.alive:
+    def _carry_out(self, order: dict[str, Any], told: dict[str, str]) -> None:
+        """`told`: why, and for which fault, for the record."""
+        if (task := order.get("task", "")) and task not in self.roster.alive:
             raise LockstepError("its process has ended")
-        told = {"why": by or f"by {do}()", "fault": fault}
-        match do:
-            case "stop":
+        match order:
+            case {"do": "stop"}:
                 self.roster.stop()
-            case "link":
-                self.wiring.link(host, Link(**link or {}), **told)
-            case "partition":
+            case {"do": "link", "host": host, "link": link}:
+                self.wiring.link(host, Link(**link), **told)
+            case {"do": "partition", "host": host}:
                 self.wiring.partition(host, **told)
-            case "heal":
+            case {"do": "heal", "host": host}:
                 self.wiring.heal(host, **told)
-            case "kill":
+            case {"do": "kill"}:
                 self.killed[task] = told
                 os.kill(self.pids[task], signal.SIGKILL)
-            case "pause" | "resume":
+            case {"do": "pause" | "resume" as do}:
                 os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
                 self._note_paused(task, do == "pause", **told)
-            case "slow":
+            case {"do": "slow", "factor": factor}:
                 self.pace[task]["slow"] = factor
                 self._tell(task, slow=factor)
                 self._note(task, "slowed", factor=factor, **told)
-            case "jitter":
+            case {"do": "jitter", "jitter": jitter}:
                 self.pace[task]["jitter"] = jitter
                 self._tell(task, jitter=jitter)
                 self._note(task, "jittered", jitter=jitter, **told)
-            case "raise" | "exit" | "oom":
+            case {"do": "raise" | "exit" | "oom" as do}:
                 self._note(task, INJECTED[do], **told)
                 self._tell(task, inject=do, why=told["why"])
 
@@ -276,9 +264,8 @@ class Supervisor:
         Those that somebody else has stopped or continued (`kill -STOP`) are noted as well.
         """
         names = {pid: name for name, pid in self.pids.items()}
-        while (change := _next_change()) is not None:
-            name, status = names.get(change[0]), change[1]
-            if name is None:
+        for pid, status in _changes():
+            if not (name := names.get(pid)):
                 continue  # an orphan of one of our tasks
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
                 self._note_paused(name, os.WIFSTOPPED(status), "by a signal from outside")
@@ -327,10 +314,8 @@ class Supervisor:
             self.kernel.post(task=who, state=state)
 
 
-def _next_change() -> tuple[int, int] | None:
-    """Pid and wait status of a child that has ended, stopped or gone on; None if there is none."""
-    try:
-        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-    except ChildProcessError:
-        return None
-    return (pid, status) if pid else None
+def _changes() -> Iterator[tuple[int, int]]:
+    """Pid and wait status of each child that has ended, stopped or gone on."""
+    with contextlib.suppress(ChildProcessError):
+        while (change := os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED))[0]:
+            yield change

@@ -3,6 +3,7 @@ change while the run goes on.
 """
 
 import contextlib
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -22,7 +23,7 @@ class Wiring:
     task.
 
     `note(host, state, why, **facts)` records what is done to a host. `due`: when to `look` at the
-    counters again; None if there are none, or no longer. Raises `Unavailable` where the network
+    counters again; infinity if there are none, or no longer. Raises `Unavailable` where the network
     cannot be had.
     """
 
@@ -42,7 +43,7 @@ class Wiring:
             if self.facts.network == "loopback" and spec.framework == "tensorflow":
                 self._shut = shut_out(ports.values())
         files.addresses = by_job(found)
-        self.due = clock() if self.hosts and spec.trace else None
+        self.due = clock() if self.hosts and spec.trace else math.inf
         self._traffic = files.traffic
         self._counted: dict[str, tuple[float, ...]] = {}  # task or host -> its last counts
 
@@ -59,14 +60,14 @@ class Wiring:
         """Read the kernel's counters if that is due, or for the `last` time, and write down those
         that have changed.
         """
-        if not self.hosts or self.due is None or (clock() < self.due and not last):
+        if not self.hosts or math.isinf(self.due) or (clock() < self.due and not last):
             return
         read = self.hosts.traffic(clock())
         changed = [now for now in read if self._counted.get(now.task) != now[1:5]]
         self._counted |= {now.task: now[1:5] for now in changed}
         with self._traffic.open("ab") as file:
             file.write(b"".join(map(to_line, changed)))
-        self.due = None if last else clock() + PERIOD
+        self.due = math.inf if last else clock() + PERIOD
 
     def link(self, host: int, link: Link, **told: str) -> None:
         """Give a host another link, whether the kernel imposes it or our exchange. `told`: why, for

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from course_lib.cluster import births, frameworks, supervisor
+from course_lib.cluster import frameworks, process, supervisor
 from course_lib.cluster.pipes import Channel
 from course_lib.errors import shortage
 
@@ -26,7 +26,6 @@ def begin(held: int | None, framework: str, fd: str) -> NoReturn:
     kernel process through the socket `fd`. Never returns.
     """
     kernel = socket.socket(fileno=int(fd))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # nobody waits for supervisors: let them be buried at once
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     frameworks.preload(framework)
@@ -48,7 +47,7 @@ def begin(held: int | None, framework: str, fd: str) -> NoReturn:
             elif _fork(sock) == 0:
                 kernel.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                supervisor.main(sock, births.fork, held)
+                supervisor.main(sock, process.fork, held)
 
 
 def _fork(sock: socket.socket) -> int:

@@ -1,1 +1,23 @@
-"""The record of a run: events, the trace that they make, what it says, and its export."""
+"""The record of a run: what is kept of it, and what that says.
+
+What is kept:
+
+    events       what happened, as records of eight kinds, and how a task records them
+    trace        all events of a run on one clock; chrome exports it
+    rundir       what lies where in a run directory; home: where these are, and which make room
+    reading      how its files are read; files: how they are written
+    logs         what tasks print, held to a size
+    checkpoints  what a run can go on from
+    beats        what each task of a live run entered last
+
+What it says:
+
+    waits        who waited for whom, and which exchanges nobody waited for
+    again        steps that were done again after a restart, and count once
+    measures     figures of a whole trace; memory: of what takes up the memory
+    curves       losses and accuracies over time and examples
+    digest       all these, kept up to date while a run goes on
+    ledger       what became of every gradient
+    reality      whether a run was measured or emulated, and why
+    saved        a run read from its directory, and the first failure of one
+"""

@@ -10,7 +10,12 @@ from typing import Any
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of
 from course_lib.record.trace import Trace
 
-TWICE = (Phase, Metric, Update)  # kinds of events that are recorded again with a step
+# kinds of events that are recorded again with a step -> what tells those of one step apart
+TWICE: dict[type[Event], tuple[str, ...]] = {
+    Phase: ("what",),
+    Metric: ("name",),
+    Update: ("variables", "device", "workers"),
+}
 
 
 class Again:
@@ -34,18 +39,13 @@ class Again:
             if e.state == "starting" and e.attempt:
                 self.restarts = max(self.restarts, e.attempt)
                 self._starts[e.task].append(e.at)
-                before: list[Phase | Metric | Update] = [
-                    *trace.all(Phase, e.task),
-                    *trace.all(Metric, e.task),
-                    *trace.all(Update, e.task),
-                ]
-                for event in before:
+                for event in (event for kind in TWICE for event in trace.all(kind, e.task)):
                     if end_of(event) <= e.at:
                         self._attempt(event)
 
     def __call__(self, event: Event) -> bool:
         """Whether an event was recorded in an earlier attempt as well."""
-        if event.task not in self._starts or not isinstance(event, TWICE):
+        if event.task not in self._starts or type(event) not in TWICE:
             return False
         number = bisect_left(self._starts[event.task], end_of(event))
         again = self._attempt(event) < number
@@ -53,17 +53,11 @@ class Again:
             self._computed[event.task].add((number, event.step))
         return again
 
-    def _attempt(self, event: Phase | Metric | Update) -> int:
+    def _attempt(self, event: Event) -> int:
         """The first attempt in which it was recorded, counted for its task."""
-        match event:
-            case Phase():
-                about: tuple[Any, ...] = (event.what,)
-            case Metric():
-                about = (event.name,)
-            case Update():
-                about = (event.variables, event.device, event.workers)
+        about = (getattr(event, name) for name in ("task", "step", *TWICE[type(event)]))
         number = bisect_left(self._starts[event.task], end_of(event))
-        return self._first.setdefault((type(event), event.task, event.step, *about), number)
+        return self._first.setdefault((type(event), *about), number)
 
 
 def once(trace: Trace) -> Trace:

@@ -20,17 +20,7 @@ from course_lib.jitter import Jitter
 from course_lib.record import memory
 from course_lib.record.again import Again
 from course_lib.record.curves import EMPTY, WINDOW, Readings
-from course_lib.record.events import (
-    STATES,
-    Dropped,
-    E,
-    Event,
-    Lifecycle,
-    Metric,
-    Phase,
-    Update,
-    task_key,
-)
+from course_lib.record.events import STATES, Dropped, E, Lifecycle, Metric, Phase, Update, end_of
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
@@ -69,7 +59,7 @@ class Digest:
         self.losses = self.accuracies = EMPTY
         self.not_finite: Metric | None = None
         self._gradients, self._useless = 0, Counter[str]()  # in float16, by the names of `USELESS`
-        self._read: Counter[type[Event]] = Counter()
+        self._read: Counter[type] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=DRAWN))
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
@@ -129,8 +119,7 @@ class Digest:
         self.losses = self._loss.curve(self.zero, list(self._early))
         self.accuracies = self._accuracy.curve(self.zero)
         self.over = over
-        moments = [e.at for events in (life, metrics, updates) for e in events]
-        if news := [*(p.end for p in every), *moments]:
+        if news := [end_of(e) for e in (*every, *life, *metrics, *updates)]:
             self.seconds = max(self.seconds, *news)
             self._ahead = min(self._ahead, time.monotonic() - self.seconds)
         return bool(news)
@@ -180,15 +169,13 @@ class Digest:
 
     def factor(self, task: str, at: float = math.inf) -> float:
         """How many times slower a task was made: at the time `at`, or by default now."""
-        ordered = [e.factor for e in self.life.get(task, ()) if e.state == "slowed" and e.at <= at]
-        return ordered[-1] if ordered else self.spec.slow.get(task, 1.0)
+        order = self.last(task, "slowed", before=at)
+        return order.factor if order else self.spec.slow.get(task, 1.0)
 
     def jitter(self, task: str, at: float = math.inf) -> str:
         """The jitter of a task, "" for none: at the time `at`, or by default now."""
-        ordered = [
-            e.jitter for e in self.life.get(task, ()) if e.state == "jittered" and e.at <= at
-        ]
-        return ordered[-1] if ordered else self.spec.jitter_of(task)
+        order = self.last(task, "jittered", before=at)
+        return order.jitter if order else self.spec.jitter_of(task)
 
     # --- what it says of the run as a whole ---
 
@@ -253,9 +240,10 @@ class Digest:
         """The tasks that the run has gone on without."""
         return [task for task, e in self.states.items() if e.state == "lost"]
 
-    def last(self, who: str, *states: str) -> Lifecycle | None:
-        """The last event with which a task or host entered one of these states."""
-        return next((e for e in reversed(self.life.get(who, ())) if e.state in states), None)
+    def last(self, who: str, *states: str, before: float = math.inf) -> Lifecycle | None:
+        """The last event, up to a time, with which a task or host entered one of these states."""
+        life = reversed(self.life.get(who, ()))
+        return next((e for e in life if e.state in states and e.at <= before), None)
 
     # --- what it says of the last few steps ---
 
@@ -264,9 +252,9 @@ class Digest:
         """Tasks that have a lane: workers first, then a chief if it records anything, then
         parameter servers.
         """
-        others = {task for task in self._recent if task in self.spec.tasks}
-        workers = {task for task in self.spec.tasks if task.startswith("worker:")}
-        return sorted(workers, key=task_key) + sorted(others - workers, key=task_key)
+        every = self.spec.tasks
+        workers = [task for task in every if task.startswith("worker:")]
+        return workers + [task for task in every if task in self._recent and task not in workers]
 
     def latest(self, task: str, count: int) -> list[Phase]:
         """The last phases of a task, as recorded."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from course_lib.record.files import private
 
@@ -175,40 +175,39 @@ class Traffic(NamedTuple):
 
 
 Event = Phase | Message | Update | Dropped | Metric | Read | Lifecycle | Traffic
-KINDS: dict[str, type[Event]] = {
-    kind.__name__.lower(): kind
-    for kind in (Phase, Message, Update, Dropped, Metric, Read, Lifecycle, Traffic)
-}
-_NAMES = {kind: name for name, kind in KINDS.items()}
+E = TypeVar("E", bound=Event)
+KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in get_args(Event)}
 _TIMES = {  # kind -> which of its fields are times
     kind: [i for i, name in enumerate(kind._fields) if name in ("start", "end", "at")]
     for kind in KINDS.values()
 }
-_WHOLE = range(-(2**53), 2**53)  # that a float holds, too
-_FITS: dict[Any, Callable[[Any], bool]] = {  # type of a field -> whether a value is of that type
-    str: lambda value: isinstance(value, str),
-    int: lambda value: isinstance(value, int) and value in _WHOLE,
-    float: lambda value: isinstance(value, float) or _FITS[int](value),
-    float | None: lambda value: value is None or _FITS[float](value),
-    list[int]: lambda value: isinstance(value, list) and all(map(_FITS[int], value)),
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) <= 2**53  # that a float holds, too
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float) or _is_int(value)
+
+
+# type of a field -> whether a value that was read is of that type; and what makes one to be written
+_TYPES: dict[Any, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
+    str: (lambda value: isinstance(value, str), str),
+    int: (_is_int, int),  # a step may be a number of NumPy or PyTorch
+    float: (_is_float, float),
+    float | None: (lambda v: v is None or _is_float(v), lambda v: None if v is None else float(v)),
+    list[int]: (lambda v: isinstance(v, list) and all(map(_is_int, v)), lambda v: [*map(int, v)]),
 }
-_CHECKS = {kind: [_FITS[what] for what in get_type_hints(kind).values()] for kind in KINDS.values()}
-_MAKE: dict[Any, Callable[[Any], Any]] = {  # type of a field -> what makes a value plain
-    str: str,
-    int: int,  # a step may be a number of NumPy or PyTorch
-    float: float,
-    float | None: lambda value: None if value is None else float(value),
-    list[int]: lambda values: list(map(int, values)),
-}
-_PLAIN = {kind: [_MAKE[what] for what in get_type_hints(kind).values()] for kind in KINDS.values()}
+_FIELDS = {kind: [_TYPES[t] for t in get_type_hints(kind).values()] for kind in KINDS.values()}
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
-E = TypeVar("E", Phase, Message, Update, Dropped, Metric, Read, Lifecycle, Traffic)
 
 
 def to_line(event: Event) -> bytes:
     """An event as one line of JSON. Raises what a field raises that is not what it should be."""
-    plain = [make(value) for make, value in zip(_PLAIN[type(event)], event, strict=True)]
-    return _encode([_NAMES[type(event)], *plain]).encode() + b"\n"
+    kind = type(event)
+    plain = [make(value) for (_, make), value in zip(_FIELDS[kind], event, strict=True)]
+    return _encode([kind.__name__.lower(), *plain]).encode() + b"\n"
 
 
 def from_line(line: str | bytes, origin: float = 0.0) -> Event:
@@ -225,7 +224,7 @@ def from_line(line: str | bytes, origin: float = 0.0) -> Event:
         event = kind(*fields)
     except (TypeError, LookupError, RecursionError, OverflowError) as error:
         raise ValueError(f"no event: {error}") from None
-    if not (finite and all(fits(value) for fits, value in zip(_CHECKS[kind], event, strict=True))):
+    if not (finite and all(fits(v) for (fits, _), v in zip(_FIELDS[kind], event, strict=True))):
         raise ValueError(f"a {name} of other values")
     return event
 

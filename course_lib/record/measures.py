@@ -108,13 +108,12 @@ class Updates:
     The order in which places are read does not matter.
     """
 
-    def __init__(self, written: Iterable[Update] = ()) -> None:
+    def __init__(self) -> None:
         self._seen: Counter[int] = Counter()
         # place and step -> how many so far
         self._made: Counter[tuple[str, str, str, int]] = Counter()
         self._stalest: dict[tuple[int, int], int] = {}  # step, and number in it -> staleness
         self._of: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # worker -> sum, count
-        self.add(written)
 
     def add(self, written: Iterable[Update]) -> None:
         """Add updates; those of one place in the order in which it wrote them."""
@@ -144,7 +143,12 @@ class Updates:
         return sum(stale * n for stale, n in self._seen.items()) / count if count else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The dict that `measures.staleness` returns."""
+        """How stale the gradients were when they were applied, counted in updates.
+
+        `mean` and `max`; `updates`: staleness -> number of updates; `by_worker`: the mean staleness
+        of each worker's gradients, over all places in which they were applied; {} if the trace does
+        not say whose they were.
+        """
         seen, workers = self.staleness, sorted(self._of, key=task_key)
         return {
             "mean": round(self.mean, 4),
@@ -152,16 +156,6 @@ class Updates:
             "updates": {str(stale): seen[stale] for stale in sorted(seen)},
             "by_worker": {w: round(self._of[w][0] / self._of[w][1], 4) for w in workers},
         }
-
-
-def staleness(trace: Trace) -> dict[str, Any]:
-    """How stale the gradients were when they were applied, counted in updates.
-
-    `mean` and `max`; `updates`: staleness -> number of updates; `by_worker`: the mean staleness of
-    each worker's gradients, over all places in which they were applied; {} if the trace does not
-    say whose they were.
-    """
-    return Updates(trace.all(Update)).as_dict()
 
 
 def step_spans(trace: Trace) -> dict[int, tuple[float, float]]:

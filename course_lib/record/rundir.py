@@ -9,7 +9,7 @@ belongs to the exchange and the strategies, what lies inside `line/` to races.
     tasks/worker-0/events.jsonl         what a task did
     tasks/worker-0/stdout.log           what it printed; stderr.log likewise
     tasks/worker-0/value.pickle         what its function returned; or, if it failed, error.json
-    tasks/worker-0/weights.npz          the trained weights, see `weights.py`
+    tasks/worker-0/weights.npz          the trained weights: arrays by name, as `numpy.load` reads
     checkpoints/step-000040/            what a run can go on from, see `checkpoints.py`
     line/                               in a race: who has come to the starting line
 
@@ -34,13 +34,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import cloudpickle.cloudpickle
+import numpy as np
 import psutil
 from pydantic import BaseModel
 
-from course_lib.errors import Damaged
+from course_lib.errors import Damaged, LockstepError
 from course_lib.record import reading
 from course_lib.record.events import Lifecycle, from_lines
-from course_lib.record.files import leave
+from course_lib.record.files import leave, whole
 from course_lib.spec import RunSpec
 
 # A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
@@ -145,6 +146,7 @@ class RunDir:
         self.wires = self.meetings / "wires"
         self.line = self.path / "line"
         self.beats = self.path / "beats"
+        self.result_file = self.path / "result.json"
         self.workload = self.path / "workload"
         self.checkpoints = self.path / "checkpoints"
 
@@ -185,11 +187,6 @@ class RunDir:
         with contextlib.suppress(OSError):  # such as a name that is too long
             return (self.path / "spec.json").exists()
         return False
-
-    @property
-    def age(self) -> float:
-        """Seconds since the last file appeared in the directory or went."""
-        return time.time() - self.path.stat().st_mtime
 
     def programs(self) -> dict[str, str | Callable[..., Any]]:
         """What `describe` was given."""
@@ -262,17 +259,30 @@ class RunDir:
         paths = {task: self._task(task) / "value.pickle" for task in tasks}
         return {task: pickle.loads(p.read_bytes()) for task, p in paths.items() if p.exists()}
 
-    def stored_result(self) -> Any:
-        """What `leave_result` kept, or None."""
-        path = self.path / "result.json"
-        return reading.parsed(path) if path.exists() else None
+    def leave_weights(self, task: str, arrays: dict[str, Any]) -> None:
+        """Keep trained weights: those of the whole model, which `worker:0` leaves, or the chief if
+        it trains; in a pipeline each stage leaves its own.
+        """
+        with whole(self.weights(task)) as file:
+            np.savez(file, **arrays)
+
+    def trained_weights(self) -> dict[str, np.ndarray]:
+        """All weights that the tasks have left. Raises `LockstepError` if there are none."""
+        arrays: dict[str, np.ndarray] = {}
+        for path in sorted(self.path.glob("tasks/*/weights.npz")):
+            with reading.opened(path) as file, np.load(file) as held:
+                arrays |= held
+        if not arrays:
+            why = "it has keep_model=False, has not finished, or is a function of your own"
+            raise LockstepError(f"the run in {self.path} left no trained weights: {why}")
+        return arrays
 
     def leave_result(self, result: Any) -> None:
         """Keep the result if it can be written as JSON; that of a learner's own functions may not
         be.
         """
         with contextlib.suppress(TypeError):
-            leave(self.path / "result.json", json.dumps(result).encode())
+            leave(self.result_file, json.dumps(result).encode())
 
     def clear(self) -> None:
         """Remove what is needed only while the run goes on."""
@@ -298,7 +308,8 @@ class RunDir:
         lines = reading.lines(self.lifecycle) if self.lifecycle.exists() else b""
         events, _ = from_lines(lines)
         pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
-        return any(map(psutil.pid_exists, pids)) if pids else self.age < YOUNG
+        changed = self.path.stat().st_mtime  # when the last file appeared in it, or went
+        return any(map(psutil.pid_exists, pids)) if pids else time.time() - changed < YOUNG
 
 
 def folder_name(task: str) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.faults import Fault
+from course_lib.record import reading
 from course_lib.record.events import STATES, Lifecycle, Phase
 from course_lib.record.reality import Reality, reality
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, TaskError
 from course_lib.record.trace import Trace
 
 # A process that is killed cannot stamp its own death. The supervisor notes it a moment later, and
@@ -71,9 +72,8 @@ class SavedRun(RunDir):
 
         Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
         """
-        result = self.stored_result()
-        if result is not None:
-            return result
+        if self.result_file.exists():
+            return reading.parsed(self.result_file)
         if self.state == "failed":
             raise first_failure(self, self.trace)
         raise LockstepError(f"the run has no result: it is {self.state}")
@@ -89,10 +89,8 @@ def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
     settled = {e.task: e.at for e in life if e.state in ("starting", "lost")}
     # who was told to leave
     left = {e.task: e for e in life if e.state == "left" and e.at >= settled.get(e.task, 0.0)}
-    found = []
-    for e in run.errors():
-        if (at := e.at - run.facts.origin) >= settled.get(e.task, 0.0):
-            found.append((e.echo, at, e.task, e.step, e.reason, e.traceback))
+    origin = run.facts.origin
+    found = [e for e in run.errors() if e.at - origin >= settled.get(e.task, 0.0)]
     for death in life:
         ended = death.state in ("failed", "killed") and death.why
         if ended and death.at >= settled.get(death.task, 0.0):
@@ -102,10 +100,12 @@ def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
                 fault, why = told.fault, f"{why}, {told.why}"
             planned = Fault.of(fault).step if fault else None
             step = steps[-1] if steps and planned is None else planned
-            found.append((False, death.at - _NOTICE, death.task, step, why, ""))
-    nobody = (True, 0.0, "a task", None, "it left no word of why", "")
-    _, _, task, step, reason, traceback = min(found, key=lambda f: f[:2], default=nobody)
-    return TaskFailed(task, step, reason, traceback, run.log_tail(task))
+            at = origin + death.at - _NOTICE
+            found.append(TaskError(task=death.task, step=step, reason=why, at=at))
+    nobody = TaskError(task="a task", reason="it left no word of why", at=0.0)
+    first = min(found, key=lambda e: (e.echo, e.at), default=nobody)
+    log = run.log_tail(first.task)
+    return TaskFailed(first.task, first.step, first.reason, first.traceback, log)
 
 
 def saved_runs(path: Path | str) -> dict[str, SavedRun]:

@@ -1,33 +1,16 @@
-"""Trace: the events of a run, merged on one clock, live or saved; and their export to Perfetto."""
+"""Trace: the events of a run, merged on one clock, live or saved."""
 
 from __future__ import annotations
 
-import json
 import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from course_lib.errors import Damaged
 from course_lib.record import reading
-from course_lib.record.events import (
-    Dropped,
-    E,
-    Event,
-    Lifecycle,
-    Message,
-    Metric,
-    Phase,
-    Read,
-    Traffic,
-    Update,
-    end_of,
-    from_lines,
-    task_key,
-    to_line,
-)
+from course_lib.record.events import E, Event, end_of, from_lines, task_key, to_line
 from course_lib.record.rundir import RunDir
 
 
@@ -128,46 +111,3 @@ class Trace:
             wrong += others
         if wrong:
             warnings.warn(f"{path}: {wrong} lines hold no event and are left out", stacklevel=3)
-
-
-def save_chrome(trace: Trace, path: Path | str) -> None:
-    """Write a trace as one JSON file in Chrome's trace-event format, which Perfetto and
-    chrome://tracing open.
-
-    Format: "Trace Event Format" document of the Chromium project. Times there are microseconds; a
-    task or host is shown as a thread, and all fields of an event are in its `args`.
-    """
-    tasks = sorted({event.task for event in trace}, key=task_key)  # hosts among them
-    number = {task: i for i, task in enumerate(tasks)}
-    entries = [
-        {"ph": "M", "pid": 0, "tid": i, "name": f"thread_{what}", "args": {what: value}}
-        for task, i in number.items()
-        for what, value in (("name", task), ("sort_index", i))
-    ]
-    entries += [{"pid": 0, "tid": number[event.task], **_entry(event)} for event in trace]
-    Path(path).write_text(json.dumps({"traceEvents": entries, "displayTimeUnit": "ms"}))
-
-
-def _entry(event: Event) -> dict[str, Any]:
-    """An event as a span ("X"), a counter ("C") or an instant ("i")."""
-    kind, at, about = type(event).__name__.lower(), end_of(event) * 1e6, event._asdict()
-    match event:
-        case Phase() | Message():
-            name = event.what if isinstance(event, Phase) else f"{event.src} to {event.dst}"
-            length = (event.end - event.start) * 1e6
-            span = {"ph": "X", "ts": event.start * 1e6, "dur": length}
-            return {**span, "name": name, "cat": kind, "args": about}
-        case Metric():
-            return {"ph": "C", "ts": at, "name": event.name, "args": {event.name: event.value}}
-        case Traffic():
-            counts = {"sent": event.sent, "received": event.received}
-            return {"ph": "C", "ts": at, "name": f"bytes of {event.task}", "args": counts}
-        case Update():
-            name, about["staleness"] = f"update {event.variables}", event.staleness
-        case Dropped():
-            name = f"dropped: {event.why}"
-        case Read():
-            name = f"{len(event.examples)} examples of epoch {event.epoch}"
-        case Lifecycle():
-            name = event.state
-    return {"ph": "i", "s": "t", "ts": at, "name": name, "cat": kind, "args": about}

@@ -30,7 +30,6 @@ import numpy as np
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
-from course_lib.record import weights
 from course_lib.record.checkpoints import Checkpoint
 from course_lib.spec import RunSpec
 from course_lib.strategies import saving
@@ -234,7 +233,7 @@ class TrainingStep(Phases, ABC):
         if self.spec.keep_model:
             named = self.named_weights()
             if self.first or self.holders[0][0].startswith("stage"):
-                weights.leave(self.task.files, self.task.name, named)
+                self.task.files.leave_weights(self.task.name, named)
         if self.workload.sample and (self.first or not self._whole):
             found["sample"] = self.workload.sample(self.outputs)
         if self.first:

@@ -15,7 +15,6 @@ import cloudpickle
 import numpy as np
 
 from course_lib.errors import LockstepError, SpecError
-from course_lib.record import weights
 from course_lib.record.rundir import RunDir
 from course_lib.workloads.examples import Examples
 from course_lib.workloads.layers import Layer, Shape, glorot
@@ -249,7 +248,7 @@ class Workload:
             model = mine.trained(run.run_dir)  # the same as run.model()
         """
         files = RunDir(run_dir)
-        values, its = weights.found(files), files.spec.workload
+        values, its = files.trained_weights(), files.spec.workload
         if its != self.name:
             raise LockstepError(f"the run in {run_dir} trained {its}: take its Workload, not this")
         name = f"course_lib.strategies.{files.spec.framework}.trained:model"

@@ -20,8 +20,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.errors import Damaged, LockstepError, SpecError, TaskFailed
-from course_lib.record import measures, weights
-from course_lib.record.events import KINDS, Lifecycle, Metric, Phase, Traffic, from_line, to_line
+from course_lib.record import measures
+from course_lib.record.events import (
+    KINDS,
+    Lifecycle,
+    Metric,
+    Phase,
+    Traffic,
+    Update,
+    from_line,
+    to_line,
+)
+from course_lib.record.measures import Updates
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
@@ -77,12 +87,13 @@ def look_at_all(path: Path) -> None:
         looks: list[Callable[[], Any]] = [
             lambda: (run.state, run.reality, run.log_tail("worker:0")),
             lambda: run.result,
-            lambda: weights.found(run),
+            lambda: run.trained_weights(),
             lambda: (view.look(), view.headline(), view.detail(), view.table(), view.panels()),
             lambda: view.lanes(view.sides[0], 80),
             lambda: Timeline(path).table(),
             lambda: (measures.wire_bytes_per_step(run.trace), measures.seconds_to(run.trace)),
-            lambda: (measures.synchronous_step(run.trace), measures.staleness(run.trace)),
+            lambda: measures.synchronous_step(run.trace),
+            lambda: Updates().add(run.trace.all(Update)),
         ]
         for look in looks:
             with suppress(LockstepError):
@@ -203,7 +214,7 @@ def test_weights_that_are_cut_off_are_refused_by_name(tmp_path: Path) -> None:
     path = run.path / "tasks" / "worker-0" / "weights.npz"
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(Damaged, match=r"weights\.npz cannot be read"):
-        weights.found(run)
+        run.trained_weights()
 
 
 EVENT = st.tuples(st.sampled_from(sorted(KINDS)), st.lists(JSON, max_size=9)).map(

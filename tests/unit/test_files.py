@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from course_lib.errors import Unavailable
-from course_lib.record import logs, weights
+from course_lib.record import logs
 from course_lib.record.events import Lifecycle, Metric, Phase, Recorder, to_line
 from course_lib.record.files import filling, leave, no_room, private
 from course_lib.record.logs import Logs
@@ -182,7 +182,7 @@ def test_a_saved_run_is_looked_at_without_its_pickles(tmp_path: Path) -> None:
     view.look()
     pictures.document(view)
     with pytest.raises(Exception, match=r"pickle|npz"):
-        weights.found(files)
+        files.trained_weights()
     assert not sprung.exists()
     with pytest.raises(TypeError):
         files.programs()

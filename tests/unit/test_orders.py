@@ -14,8 +14,8 @@ import pytest
 
 from course_lib import start
 from course_lib.cluster import keeper, nursery, pipes
-from course_lib.cluster.births import spawn
 from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.process import spawn
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.run import Run
 from course_lib.cluster.supervisor import Supervisor, main
@@ -64,7 +64,7 @@ def test_an_order_to_a_process_that_has_ended_is_refused_and_changes_nothing() -
     it, kernel = Supervisor.__new__(Supervisor), pair()
     it.kernel, it.roster, it.lifecycle = kernel[0], Roster(["worker:0", "worker:1"]), io.BytesIO()
     it.roster.gone("worker:1", 0)
-    it._obey(do="pause", task="worker:1")
+    it._obey({"do": "pause", "task": "worker:1"})
     assert Channel(kernel[1]).receive() == [{"answer": "its process has ended"}]
     assert json.loads(it.lifecycle.getvalue())[1:3] == ["worker:1", "refused"]
 

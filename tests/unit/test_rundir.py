@@ -12,7 +12,6 @@ import pytest
 
 from course_lib import workloads
 from course_lib.errors import LockstepError
-from course_lib.record import weights
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec import RunSpec
 
@@ -35,11 +34,11 @@ def test_what_is_described_is_read_back(tmp_path: Path) -> None:
 def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_path: Path) -> None:
     files = RunDir(tmp_path)
     with pytest.raises(LockstepError, match="left no trained weights: it has keep_model=False"):
-        weights.found(files)
+        files.trained_weights()
     files.describe(RunSpec(strategy="custom", workers=2), RunFacts(origin=0.0), {}, {})
-    weights.leave(files, "worker:1", {"2.weight": np.ones((2, 3))})
-    weights.leave(files, "worker:0", {"0.weight": np.zeros(2), "0.bias": np.float32(3)})
-    found = weights.found(files)
+    files.leave_weights("worker:1", {"2.weight": np.ones((2, 3))})
+    files.leave_weights("worker:0", {"0.weight": np.zeros(2), "0.bias": np.float32(3)})
+    found = files.trained_weights()
     assert list(found) == ["0.weight", "0.bias", "2.weight"]
     assert found["2.weight"].shape == (2, 3) and found["0.bias"] == 3
     assert not [*tmp_path.rglob("*.draft")]

@@ -5,12 +5,13 @@ import math
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from course_lib.cluster.task import Task
-from course_lib.record import measures
+from course_lib.record import chrome, measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import (
     Event,
@@ -23,7 +24,7 @@ from course_lib.record.events import (
     to_line,
 )
 from course_lib.record.rundir import RunDir
-from course_lib.record.trace import Trace, save_chrome
+from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 from course_lib.spec import RunSpec
 from tests.made_up import EVENTS
@@ -147,6 +148,12 @@ def test_who_an_update_does_not_name_is_not_waited_for() -> None:
     ]
 
 
+def staleness(*events: Event) -> dict[str, Any]:
+    updates = measures.Updates()
+    updates.add(Trace(events).all(Update))
+    return updates.as_dict()
+
+
 def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> None:
     def update(read: int, written: int, workers: str) -> Update:
         return Update("ps:0", 0, "shard 0", "cpu", read, written, 1.0, 1, workers)
@@ -157,7 +164,7 @@ def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> N
         update(1, 4, "worker:2"),
         update(3, 5, "worker:2"),
     ]
-    found = measures.staleness(Trace(named))
+    found = staleness(*named)
     assert found == {
         "mean": 1.0,
         "max": 2,
@@ -165,7 +172,7 @@ def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> N
         "by_worker": {"worker:0": 0, "worker:2": 1.5, "worker:10": 1},
     }
     assert list(found["by_worker"]) == ["worker:0", "worker:2", "worker:10"]
-    assert measures.staleness(Trace(EVENTS))["by_worker"] == {}
+    assert staleness(*EVENTS)["by_worker"] == {}
 
 
 def test_an_update_written_before_it_named_its_workers_is_read_as_one_that_names_none() -> None:
@@ -190,7 +197,7 @@ def test_throughput_leaves_out_the_first_step() -> None:
 
 
 def test_the_chrome_export_names_threads_and_keeps_times(tmp_path: Path) -> None:
-    save_chrome(Trace(EVENTS), tmp_path / "trace.json")
+    chrome.save(Trace(EVENTS), tmp_path / "trace.json")
     entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {e["args"]["name"] for e in entries if e["name"] == "thread_name"} == {
         "worker:0",

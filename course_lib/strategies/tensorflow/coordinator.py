@@ -23,7 +23,6 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
 from course_lib.jitter import draws
-from course_lib.record import weights
 from course_lib.record.events import Dropped, Metric, Phase, Read, Update
 from course_lib.spec import RunSpec
 from course_lib.strategies import saving
@@ -113,7 +112,7 @@ def _result(task: Task, model: Model, loss: float) -> dict[str, Any]:
     if workload.sample:
         found["sample"] = workload.sample(outputs)
     if task.spec.keep_model:
-        weights.leave(task.files, task.name, models.named_weights_of(model.keras))
+        task.files.leave_weights(task.name, models.named_weights_of(model.keras))
     return found | {"matmul_flops": matmul_flops()}
 
 

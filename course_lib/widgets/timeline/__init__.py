@@ -15,10 +15,10 @@ import traitlets
 from course_lib import text
 from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
-from course_lib.record import measures
+from course_lib.record import chrome, measures
 from course_lib.record.events import ACTIVE, Lifecycle, Message, Phase, task_key
 from course_lib.record.reality import SIMULATED, reality
-from course_lib.record.trace import Trace, save_chrome
+from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.spec import RunSpec
 from course_lib.widgets.kit import badge, page
@@ -85,7 +85,7 @@ class Timeline(anywidget.AnyWidget):
         """Write the trace in Chrome's format. Open the file at ui.perfetto.dev yourself: nothing is
         sent anywhere from here.
         """
-        save_chrome(self.source.trace, Path(path))
+        chrome.save(self.source.trace, Path(path))
         return Path(path)
 
     def to_html(self, path: Path | str) -> Path:
