@@ -5,7 +5,7 @@ What is kept:
     events       what happened, as records of eight kinds, and how a task records them
     trace        all events of a run on one clock; chrome exports it
     rundir       what lies where in a run directory; home: where these are, and which make room
-    reading      how its files are read; files: how they are written
+    files        how its files are written and read
     logs         what tasks print, held to a size
     checkpoints  what a run can go on from
     beats        what each task of a live run entered last

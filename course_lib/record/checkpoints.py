@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from course_lib.errors import Damaged
-from course_lib.record import reading
+from course_lib.record.files import opened, read_model
 from course_lib.record.rundir import RunDir, folder_name
 
 KEPT = 2
@@ -176,7 +176,7 @@ def _read(path: Path) -> Checkpoint:
 def _harm(path: Path, kept: Stamp) -> str:
     """What is wrong with a file, "" if nothing is."""
     try:
-        with reading.opened(path) as file:
+        with opened(path) as file:
             return "" if _stamp(file) == kept else "is damaged: it is not as it was written"
     except Damaged as error:
         return f"cannot be read: {error.why}"
@@ -187,7 +187,7 @@ def _parts(path: Path) -> tuple[dict[str, Manifest], str]:
     parts: dict[str, Manifest] = {}
     for file in sorted(path.glob(f"*/{MANIFEST}")):
         try:
-            parts[file.parent.name] = reading.model(file, Manifest)
+            parts[file.parent.name] = read_model(file, Manifest)
         except Damaged as error:
             return parts, f"{file.parent.name}/{MANIFEST} is damaged: {error.why}"
     missing = {name for part in parts.values() for name in part.parts} - parts.keys()

@@ -3,7 +3,7 @@
 and bytes on the wire, see `measures`.
 
 A look costs as much time as there are new events, however long the run has been; only the curves,
-which are numpy arrays, are computed from the beginning each time.
+which are numpy arrays, and the counts of staleness are computed from the beginning each time.
 """
 
 from __future__ import annotations

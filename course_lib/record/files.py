@@ -1,17 +1,25 @@
 """How the files of a run are written: for this user only, whole or not at all, and with one line
-that names the disk if it refuses.
+that names the disk if it refuses. And how they are read: a file may be cut off or damaged, written
+by another version or by a learner's code, or be no file at all; `Damaged` names what cannot be
+read. No reader waits for a FIFO, or takes more than `LARGEST` at a time.
 """
 
 import contextlib
 import errno
+import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from course_lib.errors import Unavailable, shortage
+from pydantic import BaseModel, ValidationError
 
+from course_lib.errors import Damaged, Unavailable, shortage
+
+LARGEST = 64 << 20  # bytes
+M = TypeVar("M", bound=BaseModel)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # said when there is no room for a file
 
 
@@ -67,3 +75,60 @@ def filling(folder: Path) -> Iterator[None]:
         refused = no_room(folder, error, "No process was started")
         shutil.rmtree(folder, ignore_errors=True)
         raise refused from None
+
+
+# --- reading ---
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file, opened for the block. Whatever goes wrong in that becomes `Damaged`."""
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Damaged(path, "it is no regular file")
+            yield file
+    except Damaged:
+        raise
+    except Exception as error:  # numpy and zipfile have many for a file that is cut off
+        raise Damaged(path, _line(error)) from None
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # else opening a FIFO waits for a writer
+
+
+def _line(error: Exception) -> str:
+    """An error in one line; of pydantic's many complaints, the first."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return ": ".join(map(str, (*first["loc"], first["msg"])))
+    words = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+    return words or type(error).__name__
+
+
+def read_lines(path: Path, start: int = 0) -> bytes:
+    """The next complete lines of a file; a last one that is cut off is left out."""
+    with opened(path) as file:
+        file.seek(start)
+        found = file.read(LARGEST)
+    return found[: found.rfind(b"\n") + 1]
+
+
+def read_end(path: Path, size: int) -> bytes:
+    """The last bytes of a file, `size` at most."""
+    with opened(path) as file:
+        file.seek(-min(size, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        return file.read(size)
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON holds."""
+    with opened(path) as file:
+        return json.loads(file.read(LARGEST))
+
+
+def read_model(path: Path, kind: type[M]) -> M:
+    """The model that a file of JSON holds."""
+    with opened(path) as file:
+        return kind.model_validate_json(file.read(LARGEST))

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from course_lib.record.events import Dropped, Lifecycle, Metric, Phase, Update
@@ -50,9 +51,7 @@ class Ledger(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """It as JSON, with `balanced`; and with what is `wrong`, if anything is."""
         found = {**self._asdict(), "balanced": self.balanced}
-        if self.balanced:
-            del found["wrong"]
-        return found
+        return {name: value for name, value in found.items() if name != "wrong" or value}
 
 
 class _Life(NamedTuple):
@@ -64,7 +63,8 @@ class _Life(NamedTuple):
     cut: bool = False
 
 
-class _Gradient(NamedTuple):
+@dataclass
+class _Gradient:
     end: float
     life: _Life
     last: bool = False  # in its life
@@ -88,13 +88,12 @@ class _Place:
         self.named = Counter((who, u.step) for u in updates for who in u.workers.split())
         self.together = Counter(u.step for u in updates if not u.workers)  # those of all workers
 
-    def missing(self, counts: Mapping[Key, int]) -> list[tuple[Key, int]]:
-        """How many of so many gradients were not applied here, if any were not."""
-        named, together = self.named, dict(self.together)
-        applied = (
-            (key, n, named[key] + min(together.get(key[1], 0), n)) for key, n in counts.items()
-        )
-        return [(key, n - here) for key, n, here in applied if here < n]
+    def missing(self, computed: Computed) -> Iterator[tuple[Key, int]]:
+        """How many of the gradients of a task and step were not applied here, if any were not."""
+        for key, found in computed.items():
+            here = self.named.get(key, 0) + min(self.together.get(key[1], 0), len(found))
+            if here < len(found):
+                yield key, len(found) - here
 
     @property
     def again(self) -> int:
@@ -115,9 +114,8 @@ def ledger(trace: Trace) -> Ledger:
     overflowed = {metric.step for metric in trace.all(Metric, name="overflow") if metric.value}
     unapplied: dict[Key, list[str]] = {}  # the reasons, at the place with most of them
     wrong = list(_too_often(computed, places, lives))
-    counts = {key: len(gradients) for key, gradients in computed.items()}
     for place in places:
-        for (task, step), missing in place.missing(counts):
+        for (task, step), missing in place.missing(computed):
             gradients = computed[task, step]
             why = drops[task, step, place.variables] + drops[task, step, ""]
             why += ["overflow"] * missing * (step in overflowed and not place.named)
@@ -187,7 +185,7 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
     """
     found: Computed = defaultdict(list)
     going_on: dict[str, int] = {}  # task -> the step that it computes
-    last: dict[tuple[str, float], tuple[Key, int]] = {}  # task and start of its life
+    last: dict[tuple[str, float], _Gradient] = {}  # of a task's life, by the start of that
     phases = [p for p in trace.all(Phase) if p.what in ("read", "compute")]
     for p in sorted(phases, key=lambda p: p.start):
         if p.what == "read":
@@ -200,9 +198,9 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
                 found[key].pop()
             found[key].append(_Gradient(p.end, life))
             going_on[p.task] = p.step
-            last[p.task, life.start] = key, len(found[key]) - 1
-    for key, number in last.values():
-        found[key][number] = found[key][number]._replace(last=True)
+            last[p.task, life.start] = found[key][-1]
+    for gradient in last.values():
+        gradient.last = True
     for place in places:
         for (task, step), times in place.named.items():
             cut = [life for life in lives[task] if life.cut]

@@ -25,7 +25,8 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
-EXCHANGE = ("reduce", "hidden")  # the part of an exchange that a task waited for, and the other
+# the parts of an exchange -> the phases that they are recorded as
+EXCHANGE = {"hidden": "hidden", "exposed": "reduce"}
 
 
 def table(trace: Trace) -> str:
@@ -36,18 +37,17 @@ def table(trace: Trace) -> str:
     says for how long.
     """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    spans: dict[str, tuple[float, float]] = {}
-    for p in with_waits(trace):
+    phases, whole = with_waits(trace), IdleTime()
+    whole.add(phases)
+    for p in phases:
         spent[p.task][p.kind] += p.end - p.start
-        first, last = spans.get(p.task, (p.start, p.end))
-        spans[p.task] = min(first, p.start), max(last, p.end)
     others = {what for times in spent.values() for what in times} - {*SHOWN}
     hidden, shown = "hidden" in others, [*SHOWN, *sorted(others - {"hidden"})]
     rows = [["", *shown, *["hidden"] * hidden]]
     for task in sorted(spent, key=task_key):
-        whole = spans[task][1] - spans[task][0] or 1.0
+        first, last = whole.spans.get(task, (0.0, 1.0))
         times = [spent[task][what] for what in shown]
-        shares = [f"{seconds:.2f} s {seconds / whole:4.0%}" for seconds in times]
+        shares = [f"{seconds:.2f} s {seconds / (last - first):4.0%}" for seconds in times]
         rows.append([task, *shares, *[f"{spent[task]['hidden']:.2f} s"] * hidden])
     return text.table(rows, right=True)
 
@@ -57,12 +57,11 @@ def exchange_ms(trace: Trace) -> dict[str, float]:
     and steps: `hidden` behind its computing, and `exposed`. Waits for tasks that had not come yet
     are in neither. Empty if nothing was exchanged.
     """
-    found = [p for p in with_waits(trace) if p.what in EXCHANGE]
+    found = [p for p in with_waits(trace) if p.what in EXCHANGE.values()]
     steps = len({(p.task, p.step) for p in found})
-    spent = {what: sum(p.end - p.start for p in found if p.what == what) for what in EXCHANGE}
     return {
-        name: round(1000 * spent[what] / steps, 2)
-        for name, what in (("hidden", "hidden"), ("exposed", "reduce"))
+        part: round(1000 * sum(p.end - p.start for p in found if p.what == what) / steps, 2)
+        for part, what in EXCHANGE.items()
         if steps
     }
 
@@ -109,7 +108,6 @@ class Updates:
     """
 
     def __init__(self) -> None:
-        self._seen: Counter[int] = Counter()
         # place and step -> how many so far
         self._made: Counter[tuple[str, str, str, int]] = Counter()
         self._stalest: dict[tuple[int, int], int] = {}  # step, and number in it -> staleness
@@ -121,12 +119,7 @@ class Updates:
             here = u.task, u.device, u.variables, u.step
             update = u.step, self._made[here]
             self._made[here] += 1
-            known = self._stalest.get(update)
-            if known is None or u.staleness > known:
-                self._stalest[update] = u.staleness
-                self._seen[u.staleness] += 1
-                if known is not None:
-                    self._seen[known] -= 1
+            self._stalest[update] = max(u.staleness, self._stalest.get(update, u.staleness))
             for worker in u.workers.split():
                 self._of[worker][0] += u.staleness
                 self._of[worker][1] += 1
@@ -134,13 +127,12 @@ class Updates:
     @property
     def staleness(self) -> Counter[int]:
         """How many updates had each staleness."""
-        return +self._seen
+        return Counter(self._stalest.values())
 
     @property
     def mean(self) -> float:
         """The mean staleness; 0 without updates."""
-        count = self._seen.total()
-        return sum(stale * n for stale, n in self._seen.items()) / count if count else 0.0
+        return sum(self._stalest.values()) / len(self._stalest) if self._stalest else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """How stale the gradients were when they were applied, counted in updates.
@@ -283,7 +275,7 @@ def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
     """
     exchanges: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for p in with_waits(trace):
-        if p.what in EXCHANGE:
+        if p.what in EXCHANGE.values():
             exchanges[p.step].append((p.start, p.end))
 
     def progress(at: float) -> float:

@@ -39,9 +39,8 @@ import psutil
 from pydantic import BaseModel
 
 from course_lib.errors import Damaged, LockstepError
-from course_lib.record import reading
 from course_lib.record.events import Lifecycle, from_lines
-from course_lib.record.files import leave, whole
+from course_lib.record.files import leave, opened, read_end, read_lines, read_model, whole
 from course_lib.spec import RunSpec
 
 # A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
@@ -176,11 +175,11 @@ class RunDir:
 
     @cached_property
     def spec(self) -> RunSpec:
-        return reading.model(self.path / "spec.json", RunSpec)
+        return read_model(self.path / "spec.json", RunSpec)
 
     @cached_property
     def facts(self) -> RunFacts:
-        return reading.model(self.path / "run.json", RunFacts)
+        return read_model(self.path / "run.json", RunFacts)
 
     @property
     def holds_run(self) -> bool:
@@ -232,7 +231,7 @@ class RunDir:
 
     def log_tail(self, task: str, lines: int = 15) -> str:
         """The last lines of what a task printed, those of stderr last."""
-        ends = [reading.tail(path, 1 << 16) for path in self.logs(task) if path.is_file()]
+        ends = [read_end(path, 1 << 16) for path in self.logs(task) if path.is_file()]
         text = b"".join(ends).decode(errors="replace")
         return "\n".join(line[:300] for line in text.splitlines()[-lines:])
 
@@ -244,7 +243,7 @@ class RunDir:
         found = []
         for path in self.path.glob("tasks/*/error.json"):
             try:
-                found.append(reading.model(path, TaskError))
+                found.append(read_model(path, TaskError))
             except Damaged as damaged:
                 task = path.parent.name.replace("-", ":")
                 found.append(TaskError(task=task, reason=str(damaged), at=math.inf))
@@ -270,7 +269,7 @@ class RunDir:
         """All weights that the tasks have left. Raises `LockstepError` if there are none."""
         arrays: dict[str, np.ndarray] = {}
         for path in sorted(self.path.glob("tasks/*/weights.npz")):
-            with reading.opened(path) as file, np.load(file) as held:
+            with opened(path) as file, np.load(file) as held:
                 arrays |= held
         if not arrays:
             why = "it has keep_model=False, has not finished, or is a function of your own"
@@ -305,7 +304,7 @@ class RunDir:
         """
         if not any(self.path.glob("tasks/*/tmp")):
             return False
-        lines = reading.lines(self.lifecycle) if self.lifecycle.exists() else b""
+        lines = read_lines(self.lifecycle) if self.lifecycle.exists() else b""
         events, _ = from_lines(lines)
         pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
         changed = self.path.stat().st_mtime  # when the last file appeared in it, or went

@@ -9,8 +9,8 @@ from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.faults import Fault
-from course_lib.record import reading
 from course_lib.record.events import STATES, Lifecycle, Phase
+from course_lib.record.files import read_json
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, TaskError
 from course_lib.record.trace import Trace
@@ -73,7 +73,7 @@ class SavedRun(RunDir):
         Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
         """
         if self.result_file.exists():
-            return reading.parsed(self.result_file)
+            return read_json(self.result_file)
         if self.state == "failed":
             raise first_failure(self, self.trace)
         raise LockstepError(f"the run has no result: it is {self.state}")

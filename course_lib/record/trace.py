@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from course_lib.errors import Damaged
-from course_lib.record import reading
 from course_lib.record.events import E, Event, end_of, from_lines, task_key, to_line
+from course_lib.record.files import read_lines
 from course_lib.record.rundir import RunDir
 
 
@@ -104,7 +104,7 @@ class Trace:
         hold no event are left out, with a warning.
         """
         wrong = 0
-        while lines := reading.lines(path, self._offsets[path]):
+        while lines := read_lines(path, self._offsets[path]):
             self._offsets[path] += len(lines)
             events, others = from_lines(lines, self._origin)
             self._add(events)

@@ -17,8 +17,8 @@ import torch
 from course_lib.cluster.task import Task
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.messages import Peer, ready
-from course_lib.record import reading
 from course_lib.record.events import Lifecycle, from_lines
+from course_lib.record.files import read_lines
 
 LOOK = 0.5  # seconds between two looks for workers that were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}
@@ -156,7 +156,7 @@ def _lost(task: Task) -> set[int]:
     """The workers that the run goes on without, as the supervisor has noted: one that has never
     come leaves no connection that could close.
     """
-    events, _ = from_lines(reading.lines(task.files.lifecycle))
+    events, _ = from_lines(read_lines(task.files.lifecycle))
     lost = (e.task for e in events if isinstance(e, Lifecycle) and e.state == "lost")
     return {int(name.partition(":")[2]) for name in lost if name.startswith("worker:")}
 
