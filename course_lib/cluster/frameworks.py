@@ -36,9 +36,6 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE,
 }
 
-# through which torch's collectives and NCCL talk
-_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
 # Imported by the zygote, so that no task pays for it again. Imports only: a process that has run
 # one operation cannot be forked.
 _MODULES = {
@@ -71,7 +68,8 @@ def prepare(task: Task) -> None:
     Sources: tf.distribute multi-worker guide, torch.distributed "environment variable
     initialization".
     """
-    os.environ.update(dict.fromkeys(_INTERFACE, task.interface))
+    # through which torch's collectives and NCCL talk
+    os.environ |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), task.interface)
     if task.spec.framework == "tensorflow":
         # after a restart with fewer workers, some of these addresses are not used any more
         jobs = Counter(name.partition(":")[0] for name in task.spec.tasks)

@@ -48,12 +48,11 @@ def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if held:
-            raise KeyboardInterrupt(f"The with block ends, and stops the {what}.") from None
         ends = f"{what}.stop() ends it; if it has no name: from course_lib import Run; {stop_all}"
-        raise KeyboardInterrupt(
-            f"The {what} goes on, as long as this Python process does. {ends}"
-        ) from None
+        said = f"The {what} goes on, as long as this Python process does. {ends}"
+        if held:
+            said = f"The with block ends, and stops the {what}."
+        raise KeyboardInterrupt(said) from None
 
 
 class Run(Orders):
@@ -97,11 +96,9 @@ class Run(Orders):
         self._arrived = threading.Event()
         self._held = False  # by a `with` block, which stops it
         _going.append(self)
-        self._thread = threading.Thread(
-            target=self._listen, name=f"lockstep-{files.path.name}", daemon=True
-        )
+        name = f"lockstep-{files.path.name}"
         try:
-            self._thread.start()
+            threading.Thread(target=self._listen, name=name, daemon=True).start()
         except RuntimeError as error:  # no more threads
             self._end("failed")
             raise no_room(self.run_dir, OSError(errno.EAGAIN, str(error))) from None
@@ -184,10 +181,8 @@ class Run(Orders):
         """
         self._raise_error()
         if self.state != "finished":
-            raise LockstepError(
-                f"the run has no result: it is {self.state}"
-                + (". Call wait() first" if not self._over.is_set() else "")
-            )
+            cure = "" if self._over.is_set() else ". Call wait() first"
+            raise LockstepError(f"the run has no result: it is {self.state}{cure}")
         return self._result
 
     def model(self) -> Any:
