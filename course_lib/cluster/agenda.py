@@ -63,9 +63,7 @@ class Agenda:
             self._by_time.append((now + fault.lasts, undoing))
         order: dict[str, Any] = {"do": ORDERS.get(fault.do, fault.do), "fault": str(fault)}
         order |= {"factor": fault.factor, "jitter": fault.jitter}
-        if host is None:
-            return [{**order, "task": fault.who}]
         if fault.do in ("cut", "heal", "link"):
-            link = fault.link.model_dump() if fault.link else None
-            return [{**order, "host": host, "link": link}]
-        return [{**order, "task": task} for task, its in spec.places.items() if its == host]
+            return [{**order, "host": host, "link": fault.link and fault.link.model_dump()}]
+        tasks = [task for task, its in spec.places.items() if its == host] or [fault.who]
+        return [{**order, "task": task} for task in tasks]

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE
+from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, interface
 from course_lib.workloads.digits import images
 
 # Set when our first process is started, and inherited by all others. One thread in every numerical
@@ -69,7 +69,7 @@ def prepare(task: Task) -> None:
     initialization".
     """
     # through which torch's collectives and NCCL talk
-    os.environ |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), task.interface)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface(task.address)
     if task.spec.framework == "tensorflow":
         # after a restart with fewer workers, some of these addresses are not used any more
         jobs = Counter(name.partition(":")[0] for name in task.spec.tasks)

@@ -18,7 +18,6 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
 from course_lib.jitter import STEADY, Jitter
-from course_lib.network.layout import interface
 from course_lib.network.wires import Wires
 from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update
 from course_lib.record.rundir import RunDir
@@ -88,11 +87,6 @@ class Task:
     def address(self) -> str:
         """Where others reach this task, without the port."""
         return self.addresses[self.job][self.index].rpartition(":")[0]
-
-    @property
-    def interface(self) -> str:
-        """The network interface that `address` belongs to."""
-        return interface(self.address)
 
     @property
     def rank(self) -> int:
