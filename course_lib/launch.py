@@ -63,23 +63,24 @@ def prepare(
     """
     warm = nursery.is_warm(spec.framework) if warm is None else warm
     if programs is not None:
-        plan, notes = hardware.plan(spec, machine, warm), list[Reason]()
-        recovers, summary = "together", None
-    else:
-        strategy, model = catalog.find(spec.strategy), trial.sketch(spec)
-        plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
-        notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
-        if strategy.asynchronous:
-            text = "A step is a global batch, and each worker's piece of it is an update of its own"
-            made = f"{spec.steps * spec.workers:,}"
-            notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
-        programs, summary = strategy.programs[spec.framework], summarize
-        recovers = strategy.recovers
+        plan = saving.resumed(spec, hardware.plan(spec, machine, warm))
+        _warn_of_open_doors(plan)
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, *_restarts(spec, "together"))})
+        return Prepared(spec, machine, plan, programs, schedule, recovers="together")
+    strategy = catalog.find(spec.strategy)
+    model = trial.sketch(spec)
+    plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
     plan = saving.resumed(spec, plan)
     _warn_of_open_doors(plan)
-    reasons = (*plan.reasons, *notes, *_restarts(spec, recovers))
-    plan = plan.model_copy(update={"reasons": reasons})
-    return Prepared(spec, machine, plan, programs, schedule, summary, recovers)
+    notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
+    if strategy.asynchronous:
+        text = "A step is a global batch, and each worker's piece of it is an update of its own"
+        made = f"{spec.steps * spec.workers:,}"
+        notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
+    notes += _restarts(spec, strategy.recovers)
+    plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
+    roles = strategy.programs[spec.framework]
+    return Prepared(spec, machine, plan, roles, schedule, summarize, strategy.recovers)
 
 
 def _restarts(spec: RunSpec, recovers: str) -> list[Reason]:

@@ -21,6 +21,8 @@ from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
+Life = Sequence[Lifecycle]
+
 
 class Reality(NamedTuple):
     """`word`: measured, emulated or simulated. `why`: a sentence."""
@@ -36,14 +38,8 @@ SIMULATED = Reality("simulated", "The model ran; no process did.")
 def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
     """How real the run of a spec is: as it is planned or, with its trace, as it has been so far."""
     life = trace.all(Lifecycle) if trace else []
-    imposed = [
-        *_devices(spec),
-        *_links(spec, [e for e in life if e.state == "linked"]),
-        *_cuts([e for e in life if e.state in ("cut", "healed")]),
-        *_slow(spec, [e for e in life if e.state == "slowed"]),
-        *_jitter(spec, [e for e in life if e.state == "jittered"]),
-    ]
-    return _judge(imposed)
+    on_tasks = [*_slow(spec, life), *_jitter(spec, life)]
+    return _judge([*_devices(spec), *_links(spec, life), *_cuts(life), *on_tasks])
 
 
 def over(link: Link | None) -> Reality:
@@ -72,10 +68,10 @@ def _devices(spec: RunSpec) -> list[str]:
     return [sleeps] * (spec.device_ms > 0) + [stands_in] * spec.emulate
 
 
-def _slow(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
+def _slow(spec: RunSpec, life: Life) -> list[str]:
     found = []
     for task in spec.tasks:
-        ordered = [(e.at, e.factor) for e in orders if e.task == task]
+        ordered = [(e.at, e.factor) for e in _of(life, task, "slowed")]
         changes = [(0.0, spec.slow.get(task, 1.0)), *ordered]
         factors = {factor for _, factor in changes if factor != 1}
         if factors:
@@ -85,10 +81,10 @@ def _slow(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
     return found
 
 
-def _jitter(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
+def _jitter(spec: RunSpec, life: Life) -> list[str]:
     tasks: dict[str, list[str]] = defaultdict(list)  # what was imposed, in words -> on whom
     for task in spec.tasks:
-        ordered = [(e.at, e.jitter) for e in orders if e.task == task]
+        ordered = [(e.at, e.jitter) for e in _of(life, task, "jittered")]
         changes = [(0.0, spec.jitter_of(task)), *ordered]
         if forms := " and ".join(dict.fromkeys(form for _, form in changes if form)):
             tasks[forms + _when([(at, bool(form)) for at, form in changes])].append(task)
@@ -99,15 +95,12 @@ def _jitter(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
     ]
 
 
-def _links(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
+def _links(spec: RunSpec, life: Life) -> list[str]:
     planned = planned_links(spec)
     found = [f"the links between hosts are held to {planned}"] if planned else []
     for host in spec.all_hosts:
-        ordered = [
-            (e.at, Link(mbit=e.mbit, delay_ms=e.delay_ms))
-            for e in orders
-            if e.task == f"host:{host}"
-        ]
+        orders = _of(life, f"host:{host}", "linked")
+        ordered = [(e.at, Link(mbit=e.mbit, delay_ms=e.delay_ms)) for e in orders]
         given = {link for _, link in ordered} - {spec.link_of(host)}
         if given:
             to = f"set to {given.pop()}" if len(given) == 1 else "changed"
@@ -116,12 +109,18 @@ def _links(spec: RunSpec, orders: Sequence[Lifecycle]) -> list[str]:
     return found
 
 
-def _cuts(events: Sequence[Lifecycle]) -> list[str]:
-    hosts = dict.fromkeys(e.task for e in events if e.state == "cut")
+def _cuts(life: Life) -> list[str]:
+    hosts = dict.fromkeys(e.task for e in life if e.state == "cut")
+    turns = {host: _of(life, host, "cut", "healed") for host in hosts}
     return [
-        f"{host} is cut off{_when([(e.at, e.state == 'cut') for e in events if e.task == host])}"
-        for host in hosts
+        f"{host} is cut off{_when([(e.at, e.state == 'cut') for e in events])}"
+        for host, events in turns.items()
     ]
+
+
+def _of(life: Life, who: str, *states: str) -> list[Lifecycle]:
+    """When a task or host entered one of these states."""
+    return [e for e in life if e.task == who and e.state in states]
 
 
 def _when(changes: Sequence[tuple[float, bool]]) -> str:
