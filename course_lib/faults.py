@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import SpecError
 from course_lib.fields import Link, check_factor
-from course_lib.jitter import Jitter
+from course_lib.jitter import Jitter, seconds
 
 if TYPE_CHECKING:
     from course_lib.spec import RunSpec
@@ -79,13 +79,11 @@ class Fault:
         if isinstance(text, Fault):
             return text
         words = " ".join(text.split()) if isinstance(text, str) else ""
-        if not words:
-            raise SpecError("faults", text, FORM)
-        every = dict.fromkeys(TASK + HOST)
-        if (do := words.split()[0]) not in every:
+        do, every = words.partition(" ")[0], dict.fromkeys(TASK + HOST)
+        if words and do not in every:
             raise SpecError.unknown("faults", do, every)
         if not (found := _FAULT.fullmatch(words)):
-            raise SpecError("faults", words, FORM)
+            raise SpecError("faults", words or text, FORM)
         who, value, step, at, unit, long, its_unit = found.groups()
         if not _WHO.fullmatch(who):
             raise SpecError("faults", words, f"happens to a task or a host, such as {_example(do)}")
@@ -102,8 +100,9 @@ class Fault:
         except ValueError as error:
             text = error.allowed if isinstance(error, SpecError) else f"such as {_example(do)}"
             raise SpecError("faults", words, text) from None
-        seconds, lasts = _seconds(at, unit), _seconds(long, its_unit)
-        return cls(words, do, who, int(step) if step else None, seconds, lasts, **given)
+        begins = seconds(at, unit) if at else None
+        lasts = seconds(long, its_unit) if long else None
+        return cls(words, do, who, int(step) if step else None, begins, lasts, **given)
 
     def check(self, spec: RunSpec) -> Fault:
         """Return the fault if it can happen in a run, else raise `SpecError`."""
@@ -160,7 +159,3 @@ def _example(do: str) -> str:
     who = "host:1" if do not in TASK else "worker:1"
     value = {"slow": "=4", "jitter": "=exponential:20ms", "link": "=50"}.get(do, "")
     return f"{do} {who}{value} at step 3"
-
-
-def _seconds(number: str | None, unit: str) -> float | None:
-    return float(number) / (1000 if unit == "ms" else 1) if number else None

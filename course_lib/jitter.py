@@ -53,9 +53,9 @@ class Jitter(NamedTuple):
         if m := re.fullmatch(rf"lognormal:{_NUMBER}", text):
             found = Jitter(sigma=float(m[1]))
         elif m := re.fullmatch(rf"exponential:{_TIME}", text):
-            found = Jitter(mean=_seconds(m[1], m[2]))
+            found = Jitter(mean=seconds(m[1], m[2]))
         elif m := re.fullmatch(rf"one_in:0*([1-9]\d*):{_TIME}", text):
-            found = Jitter(chance=1 / int(m[1]), delay=_seconds(m[2], m[3]))
+            found = Jitter(chance=1 / int(m[1]), delay=seconds(m[2], m[3]))
         most = found.sigma <= 2 and found.mean <= 10 and found.delay <= 10
         if text and not (most and (found.sigma or found.mean or found.delay)):
             raise SpecError("jitter", text, FORMS)
@@ -89,5 +89,6 @@ def _block(seed: int, task: str, number: int) -> np.ndarray:
     return np.stack(drawn, axis=1)
 
 
-def _seconds(number: str, unit: str) -> float:
+def seconds(number: str, unit: str) -> float:
+    """A time that is written as a number of `ms` or `s`."""
     return float(number) / (1000 if unit == "ms" else 1)

@@ -60,7 +60,7 @@ class Run(Orders):
 
     `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to
     its state; `trace` is readable at any time, `result` once the run has finished. As a context
-    manager it is stopped at the end of the block.
+    manager it is stopped at the end of the block. `refused`: see `Orders`.
 
     `origin`: when the learner called `start` or `race`, on the machine's clock. `files`: its
     directory, if that is there already.
