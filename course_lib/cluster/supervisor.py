@@ -204,10 +204,8 @@ class Supervisor:
                 self.roster.stop()
             case {"do": "link", "host": host, "link": link}:
                 self.wiring.link(host, Link(**link), **told)
-            case {"do": "partition", "host": host}:
-                self.wiring.partition(host, **told)
-            case {"do": "heal", "host": host}:
-                self.wiring.heal(host, **told)
+            case {"do": "partition" | "heal" as do, "host": host}:
+                self.wiring.join(host, do == "heal", **told)
             case {"do": "kill"}:
                 self.killed[task] = told
                 os.kill(self.pids[task], signal.SIGKILL)

@@ -81,17 +81,11 @@ class Wiring:
         figures = {"mbit": link.mbit, "delay_ms": link.delay_ms}
         self._note(host_name(host), "linked", **told, **figures)
 
-    def partition(self, host: int, **told: str) -> None:
-        """Cut a host off from the others."""
+    def join(self, host: int, joined: bool, **told: str) -> None:
+        """Join a host to the others again, or cut it off from them."""
         if self.hosts:
-            self.hosts.cut(host)
-            self._note(host_name(host), "cut", **told)
-
-    def heal(self, host: int, **told: str) -> None:
-        """Join a host to the others again."""
-        if self.hosts:
-            self.hosts.heal(host)
-            self._note(host_name(host), "healed", **told)
+            (self.hosts.heal if joined else self.hosts.cut)(host)
+            self._note(host_name(host), "healed" if joined else "cut", **told)
 
     def _imposed(self, link: Link) -> Link:
         """The part of a link that our exchange keeps to: all of it if the kernel does not make its
