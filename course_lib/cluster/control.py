@@ -45,8 +45,8 @@ class Control:
     def _obey(self) -> None:
         while (messages := self._channel.receive()) is not None:
             for message in messages:
-                if "slow" in message:
-                    self._task.slow_factor = message["slow"]
+                if "factor" in message:
+                    self._task.slow_factor = message["factor"]
                 if "jitter" in message:
                     self._task.jitter = Jitter.of(message["jitter"])
                 if "leave" in message or message.get("inject") == "exit":

@@ -38,6 +38,7 @@ from course_lib.record.rundir import RunDir
 # second to notice it, so that their logs say what they saw.
 ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), None: (0.1, 0.2)}
 SAID = ("running", "done", "failed")  # by a task, whose code may say anything
+PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
 
 
@@ -212,14 +213,11 @@ class Supervisor:
             case {"do": "pause" | "resume" as do}:
                 os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
                 self._note_paused(task, do == "pause", **told)
-            case {"do": "slow", "factor": factor}:
-                self.pace[task]["slow"] = factor
-                self._tell(task, slow=factor)
-                self._note(task, "slowed", factor=factor, **told)
-            case {"do": "jitter", "jitter": jitter}:
-                self.pace[task]["jitter"] = jitter
-                self._tell(task, jitter=jitter)
-                self._note(task, "jittered", jitter=jitter, **told)
+            case {"do": "slow" | "jitter" as do}:
+                state, what = PACE[do]
+                self.pace[task][what] = order[what]
+                self._tell(task, **self.pace[task])
+                self._note(task, state, **{what: order[what]}, **told)
             case {"do": "raise" | "exit" | "oom" as do}:
                 self._note(task, INJECTED[do], **told)
                 self._tell(task, inject=do, why=told["why"])
