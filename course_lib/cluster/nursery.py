@@ -20,7 +20,7 @@ from pathlib import Path
 
 import course_lib
 from course_lib.cluster.frameworks import ENVIRONMENT
-from course_lib.cluster.pipes import Channel, interpreter, pair
+from course_lib.cluster.pipes import Channel, interpreter, pair, ready
 from course_lib.errors import LockstepError, StartTimeout
 
 _lock = threading.Lock()
@@ -90,18 +90,18 @@ class Zygote:
     def fork_onto(self, sock: socket.socket, timeout: float) -> None:
         """Have the zygote fork a supervisor that talks through `sock`, once it is ready."""
         deadline = time.monotonic() + timeout
+        late = StartTimeout((), (), timeout, importing=self.framework)
         if not self._turn.acquire(timeout=timeout):
-            raise StartTimeout((), (), timeout, importing=self.framework)
+            raise late
         try:
             while not self.ready:
-                self.channel.sock.settimeout(max(0.01, deadline - time.monotonic()))
+                if not ready(self.channel, deadline - time.monotonic()):
+                    raise late
                 if (messages := self.channel.receive()) is None:
                     raise self._broken("it ended")
                 self.ready = bool(messages)
             socket.send_fds(self.channel.sock, [b"f"], [sock.fileno()])
-        except TimeoutError:
-            raise StartTimeout((), (), timeout, importing=self.framework) from None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # somebody has closed the channel
             raise self._broken(str(error)) from None
         finally:
             self._turn.release()

@@ -54,7 +54,9 @@ class Task:
     attempt: int = 0
     step: int | None = field(default=None, init=False)
     _drawn: tuple[float, float] | None = field(default=None, init=False, repr=False)
-    at_step_end: Callable[[], None] = field(default=lambda: None, init=False, repr=False)
+    at_step_end: Callable[[], None] = field(
+        default_factory=lambda: lambda: None, init=False, repr=False
+    )
     """Strategies call it at the end of each step; the starting line of a race makes it wait."""
     at_fault: Callable[[int], None] = field(default=lambda step: None, init=False, repr=False)
     """Called when a step begins at which a fault is due; returns once that has happened."""

@@ -20,7 +20,7 @@ from course_lib.jitter import Jitter
 from course_lib.record import memory
 from course_lib.record.again import Again
 from course_lib.record.curves import EMPTY, WINDOW, Readings
-from course_lib.record.events import STATES, Dropped, E, Lifecycle, Metric, Phase, Update, end_of
+from course_lib.record.events import STATES, Dropped, E, Lifecycle, Metric, Phase, Update
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
@@ -119,7 +119,8 @@ class Digest:
         self.losses = self._loss.curve(self.zero, list(self._early))
         self.accuracies = self._accuracy.curve(self.zero)
         self.over = over
-        if news := [end_of(e) for e in (*every, *life, *metrics, *updates)]:
+        moments = [e.at for events in (life, metrics, updates) for e in events]
+        if news := [*(p.end for p in every), *moments]:
             self.seconds = max(self.seconds, *news)
             self._ahead = min(self._ahead, time.monotonic() - self.seconds)
         return bool(news)
