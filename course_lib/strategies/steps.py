@@ -21,6 +21,7 @@ tensors, how to wait for a GPU, stamps inside of a graph) is in `torch/steps.py`
 
 import contextlib
 import functools
+import timeit
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -251,13 +252,7 @@ def fastest(multiply: Callable[[], Any], size: int) -> float:
     `size`: those of the shortest of ten, as other programs only ever add to the time.
     """
     multiply()
-
-    def seconds() -> float:
-        begun = clock()
-        multiply()
-        return clock() - begun
-
-    return 2 * size**3 / min(seconds() for _ in range(10))
+    return 2 * size**3 / min(timeit.repeat(multiply, timer=clock, number=1, repeat=10))
 
 
 def outcome(
