@@ -251,7 +251,7 @@ class Workload:
         values, its = files.trained_weights(), files.spec.workload
         if its != self.name:
             raise LockstepError(f"the run in {run_dir} trained {its}: take its Workload, not this")
-        name = f"course_lib.strategies.{files.spec.framework}.trained:model"
+        name = f"course_lib.strategies.{files.spec.framework}.models:rebuilt"
         return pkgutil.resolve_name(name)(self, files.spec.seed, values)
 
     # --- of our own workloads, whose models are described by layers ---

@@ -80,8 +80,7 @@ def check_model(run: Run) -> None:
     and its buffers make it as good on the test examples.
     """
     model, framework = run.model(), run.spec.framework
-    home = "torch.models" if framework == "torch" else "tensorflow.steps"
-    models = importlib.import_module(f"course_lib.strategies.{home}")
+    models = importlib.import_module(f"course_lib.strategies.{framework}.models")
     if run.spec.strategy != "pipeline_parallel":  # whose stages have digests of their own
         weights = model
         if framework == "torch":

@@ -238,10 +238,9 @@ def test_models_start_from_the_shared_weights_and_give_them_back(framework: str)
     def build(task):
         from importlib import import_module
 
-        home = "torch.models" if framework == "torch" else "tensorflow.steps"
-        bridge = import_module(f"course_lib.strategies.{home}")
-        model = bridge.build(workloads.load(task.spec), task.spec.seed)
-        return digest(bridge.weights_of(model if framework == "tensorflow" else model.parameters()))
+        models = import_module(f"course_lib.strategies.{framework}.models")
+        model = models.build(workloads.load(task.spec), task.spec.seed)
+        return digest(models.weights_of(model if framework == "tensorflow" else model.parameters()))
 
     for name in SMALL:
         spec = {"workload": name, "seed": 4, **SMALL[name]}

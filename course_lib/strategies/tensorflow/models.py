@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +26,15 @@ def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Mo
         weights = iter(workload.initial_weights(seed))
         layers = [_layer(layer, weights) for layer in workload.layers]
         return keras.Sequential([keras.Input(workload.input_shape), *layers])
+
+
+def rebuilt(workload: Workload, seed: int, weights: Mapping[str, np.ndarray]) -> keras.Model:
+    """The workload's `keras.Model` with these weights, in Keras' order. Building it seeds the
+    random numbers of this process, as `keras.utils.set_random_seed(seed)` does.
+    """
+    built = build(workload, seed)
+    built.set_weights(list(weights.values()))
+    return built
 
 
 def from_builder(workload: Workload, seed: int) -> Any:

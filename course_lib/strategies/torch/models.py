@@ -5,7 +5,7 @@ Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, 
 height, width), and images have their channels first.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,16 @@ def build(workload: Workload, seed: int) -> Any:
         for parameter, weight in zip(model.parameters(), weights, strict=True):
             parameter.copy_(torch.from_numpy(weight).permute(_TO_TORCH[weight.ndim]))
     return model
+
+
+def rebuilt(workload: Workload, seed: int, weights: Mapping[str, np.ndarray]) -> Any:
+    """The workload's `torch.nn.Module` with these weights and buffers, on the CPU, in evaluation
+    mode.
+    """
+    with torch.random.fork_rng(devices=[]):  # the builder is seeded, whoever calls this is not
+        module = build(workload, seed).eval()
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+    return module
 
 
 def _modules(workload: Workload) -> Iterator[nn.Module]:
