@@ -13,6 +13,7 @@ from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard, StrategyTable, Timeline
+from course_lib.widgets.timeline import Traceable
 from tests.browser.lab import Tab, opened
 from tests.made_up import EVENTS, training
 
@@ -35,6 +36,9 @@ card""",
 )
 
 
+LANES = ".ls-timeline[data-to] .lanes"
+
+
 def view(page: Page) -> tuple[float, float]:
     """The span of seconds that a timeline shows."""
     return tuple(
@@ -44,20 +48,18 @@ def view(page: Page) -> tuple[float, float]:
     )
 
 
-def focused(page: Page) -> None:
-    page.locator(".ls-timeline[data-to] .lanes").focus()
+def focused(tab: Tab, given: Traceable, folder: Path) -> Page:
+    """The page of a timeline, whose lanes have the focus."""
+    page = tab.open(Timeline(given).to_html(folder / "t.html"))
+    page.locator(LANES).focus()
+    return page
 
 
 def test_keys_go_from_phase_to_phase_and_a_wait_says_for_whom(
     browser: Browser, tmp_path: Path
 ) -> None:
     tab = Tab(browser, reduced_motion="reduce")
-    page = tab.open(
-        Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 6.5)])).to_html(
-            tmp_path / "t.html"
-        )
-    )
-    focused(page)
+    page = focused(tab, Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 6.5)]), tmp_path)
     page.keyboard.press("Home")
     expect(page.locator("[aria-live]")).to_have_text("worker:0 · step 0. compute: 1 s")
     page.keyboard.press("ArrowRight")
@@ -83,8 +85,7 @@ def test_zoom_and_pan_by_keys_wheel_and_drag_stay_within_the_run(
     browser: Browser, tmp_path: Path
 ) -> None:
     tab = Tab(browser, reduced_motion="reduce")
-    page = tab.open(Timeline(Trace(training(workers=4, steps=100))).to_html(tmp_path / "t.html"))
-    focused(page)
+    page = focused(tab, Trace(training(workers=4, steps=100)), tmp_path)
     begin, end = view(page)
     assert end - begin == pytest.approx(0.3)  # ten steps of 100
     page.keyboard.press("+")
@@ -123,8 +124,7 @@ def test_a_hundred_thousand_phases_are_shown_as_shares_and_as_bars_when_near(
     browser: Browser, tmp_path: Path
 ) -> None:
     tab = Tab(browser, reduced_motion="reduce")
-    page = tab.open(Timeline(Trace(training(workers=8, steps=3000))).to_html(tmp_path / "t.html"))
-    focused(page)
+    page = focused(tab, Trace(training(workers=8, steps=3000)), tmp_path)
     expect(page.locator(".ls-timeline")).to_have_attribute("data-shares", "false")
     page.get_by_role("button", name="whole run").click()
     expect(page.locator(".ls-timeline")).to_have_attribute("data-shares", "true")
@@ -141,10 +141,8 @@ def test_messages_of_a_simulation_are_told_by_pointer_and_keys(
     browser: Browser, tmp_path: Path
 ) -> None:
     tab = Tab(browser, color_scheme="dark", reduced_motion="reduce")
-    simulation = simulate(build("ring", 4), 4 * 2**20, trace=True)
-    page = tab.open(Timeline(simulation).to_html(tmp_path / "t.html"))
+    page = focused(tab, simulate(build("ring", 4), 4 * 2**20, trace=True), tmp_path)
     expect(page.get_by_text("simulated").first).to_be_visible()
-    focused(page)
     page.keyboard.press("Home")
     expect(page.locator("[aria-live]")).to_contain_text("1 MiB in")
     expect(page.locator("[aria-live]")).to_contain_text("round 0")
@@ -232,7 +230,7 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
 
         # The notebook's own keys (b: a new cell, y and m: what a cell is) do nothing while a widget
         # has the focus.
-        focused(page)
+        page.locator(LANES).focus()
         for key in ("ArrowRight", "b", "m", "+", "ArrowDown"):
             page.keyboard.press(key)
         expect(page.locator(".ls-timeline [aria-live]")).to_contain_text("worker:")
