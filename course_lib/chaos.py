@@ -48,7 +48,7 @@ FAULTS = (  # of each kind; {} is the task
     ("oom {}",),
     ("slow {}=4", "slow {}=6 for 200ms"),
     ("jitter {}=exponential:50ms",),
-    ("link host:1=20",),
+    ("link host:1=20", "link host:1=100,0,0.05"),
     ("cut host:1", "cut host:1 for 300ms"),
 )
 

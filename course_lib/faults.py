@@ -11,6 +11,7 @@ such texts:
     jitter worker:1=exponential:20ms at step 3
     cut host:1 at step 3 for 500ms    nothing gets to the host or away from it
     link host:1=50,2.5 at step 3      its link has 50 Mbit/s and a delay of 2.5 ms
+    link host:1=50,0,0.01 at 2s       its link has 50 Mbit/s and loses 1 % of its packets
 
 `at step 40`: when the named worker begins that step, or the first one after it that it makes. For a
 ps, a chief or a host: when the first worker does; where a chief hands out the steps, when it waits
@@ -150,8 +151,7 @@ def _given(do: str, value: str) -> dict[str, Any]:
             Jitter.of(value)
             return {"jitter": value}
         case "link":
-            mbit, _, delay = value.partition(",")
-            return {"link": Link(mbit=float(mbit), delay_ms=float(delay or 0))}
+            return {"link": Link.of(value)}
     return {}
 
 

@@ -77,12 +77,17 @@ def parse_bytes(text: str | int, field: str = "bytes") -> int:
     return int(size)
 
 
+_FIGURE = r"\s*(-?\d*\.?\d+)?\s*"
+_LINK = re.compile(rf"(?=.*\d){_FIGURE}(?:,{_FIGURE})?(?:,{_FIGURE})?")
+
+
 class Link(BaseModel):
     """The link between a host and the switch that joins all hosts.
 
     `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: the delay added to
-    everything that leaves the host. A topology's link with the same values is
-    `collectives.AlphaBeta(0, 1 / link.bytes_per_second, link.delay)`.
+    everything that leaves the host. `loss`: the share of packets that are lost in each direction.
+    A topology's link with the same speed and delay is
+    `collectives.AlphaBeta(0, 1 / link.bytes_per_second, link.delay)`; it loses nothing.
     """
 
     model_config = STRICT
@@ -91,10 +96,30 @@ class Link(BaseModel):
         None, 100_000, "the link of each host, no limit if not given", "megabits a second"
     )
     delay_ms: float = number(0.0, 10_000, "the delay of each host's link", "milliseconds", True)
+    loss: float = field(
+        0.0, "what each host's link loses", "a share of packets, from 0, less than 1", ge=0, lt=1
+    )
 
     def __init__(self, /, **fields: Any) -> None:
         with complaints(Link):
             super().__init__(**fields)
+
+    @classmethod
+    def of(cls, text: str) -> Link:
+        """The link that is written as `50`, `50,2.5` or `50,2.5,0.01`: Mbit/s, ms and the share
+        that is lost; what is left empty is as usual. Raises `SpecError` for other texts.
+        """
+        if not (found := _LINK.fullmatch(text)):
+            form = "Mbit/s, ms of delay and the share that is lost, or the first of these"
+            raise SpecError("link", text, f"{form}, such as 50 or 50,2.5,0.01")
+        figures = zip(cls.model_fields, found.groups(), strict=True)
+        return cls(**{name: float(figure) for name, figure in figures if figure})
+
+    def check_lossless(self) -> None:
+        """Raise `SpecError` if it loses packets, where a formula or the simulation needs it."""
+        if self.loss:
+            text = "formulas and simulation know no loss: measure it in a run, start(..., link=...)"
+            raise SpecError("loss", self.loss, text)
 
     @property
     def bytes_per_second(self) -> float:
@@ -108,13 +133,14 @@ class Link(BaseModel):
 
     def __str__(self) -> str:
         rate = "any number of" if self.mbit is None else f"{self.mbit:g}"
-        return f"{rate} Mbit/s, {self.delay_ms:g} ms"
+        lost = f", {100 * self.loss:g} % lost" if self.loss else ""
+        return f"{rate} Mbit/s, {self.delay_ms:g} ms{lost}"
 
 
 def _by_name(link: object) -> object:
     """A link that is given as a dict; Python's error for names that are no strings has no field."""
     if isinstance(link, dict) and not all(isinstance(name, str) for name in link):
-        raise ValueError("mbit and delay_ms are names")
+        raise ValueError("mbit, delay_ms and loss are names")
     return link
 
 

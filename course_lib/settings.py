@@ -106,7 +106,7 @@ class Settings(BaseModel):
     links: dict[Annotated[int, Field(ge=0)], AnyLink] = field(
         {},
         "another link for one host",
-        "host=mbit or host=mbit,delay_ms, such as 1=50; in Python {1: Link(mbit=50)}",
+        "host=mbit,delay_ms,loss or the first of these, such as 1=50; in Python {1: Link(mbit=50)}",
     )
     workload: Annotated[str, BeforeValidator(_name_of)] = field(
         "digits",

@@ -226,11 +226,11 @@ def parse_item(field: str, text: str) -> tuple[Any, Any]:
     `("worker:1", 3)`, and `1=50,2.5` the link of host 1, `(1, Link(mbit=50, delay_ms=2.5))`.
     """
     number = r"\s*(-?\d*\.?\d+)\s*"
-    form = rf"(\d+)\s*={number}(?:,{number})?" if field == "links" else rf"([a-z]+:\d+)\s*={number}"
+    form = r"(\d+)\s*=(.*)" if field == "links" else rf"([a-z]+:\d+)\s*={number}"
     if not (match := re.fullmatch(rf"\s*{form}", text)):
         raise SpecError(field, text, str(RunSpec.model_fields[field].description))
-    value = float(match[2])
     if field == "links":
-        return int(match[1]), Link(mbit=value, delay_ms=float(match[3] or 0))
+        return int(match[1]), Link.of(match[2])
+    value = float(match[2])
     # RunSpec refuses half a host
     return match[1], int(value) if field == "placement" and value.is_integer() else value

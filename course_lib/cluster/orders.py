@@ -56,7 +56,8 @@ class Orders:
     def link(self, host: int, link: Link) -> None:
         """Give a host another link from now on: `run.link(1, Link(mbit=50))`.
 
-        Raises `SpecError` where nothing goes over a link.
+        Raises `SpecError` where nothing goes over a link, `Unavailable` where none can lose packets
+        and this one is to.
         """
         self.spec.check_host(host)
         if not self.plan.rate:
@@ -66,6 +67,7 @@ class Orders:
                 "this run is on one host, and a link is between hosts: "
                 "start it with hosts=2 or more",
             )
+        self._check_loss(link)
         self._order("link", host=host, link=link.model_dump())
 
     def partition(self, host: int) -> None:
@@ -131,7 +133,16 @@ class Orders:
         """Return a fault that can happen on the network of this run; raises `Unavailable`."""
         if fault.do == "cut":
             self._real_host("cut", fault.host or 0)
+        if fault.link:
+            self._check_loss(fault.link)
         return fault
+
+    def _check_loss(self, link: Link) -> None:
+        if link.loss and not self.plan.loss:
+            why = "nothing drops packets on the network of this run"
+            raise Unavailable(
+                "a link that loses packets", why, "`lockstep doctor` says what this machine lacks."
+            )
 
 
 def words(order: dict[str, Any]) -> str:

@@ -78,8 +78,7 @@ class Wiring:
         if self._wires.exists():
             with contextlib.closing(Wires(self._wires)) as imposed:
                 imposed.change(host, self._imposed(link))
-        figures = {"mbit": link.mbit, "delay_ms": link.delay_ms}
-        self._note(host_name(host), "linked", **told, **figures)
+        self._note(host_name(host), "linked", **told, **link.model_dump())
 
     def join(self, host: int, joined: bool, **told: str) -> None:
         """Join a host to the others again, or cut it off from them."""

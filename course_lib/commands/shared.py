@@ -70,8 +70,8 @@ def _options() -> Iterator[inspect.Parameter]:
         if name in NOT_GIVEN:
             continue
         if name == "link":
-            yield _option("mbit", Mbit)
-            yield _option("delay_ms", DelayMs)
+            for each, its in LINK.items():
+                yield _option(each, Annotated[float | None, typer.Option(help=about(its))])
         elif name in REPEATED:
             option = typer.Option(REPEATED[name], help=f"{text} May be repeated.")
             yield _option(name, Annotated[list[str] | None, option])
@@ -89,11 +89,11 @@ def _option(name: str, annotation: Any) -> inspect.Parameter:
 def fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as the fields that `RunSpec` takes."""
     found = {name: value for name, value in options.items() if value is not None}
-    imposed = link_of(found.pop("mbit", None), found.pop("delay_ms", None))
+    imposed = {name: found.pop(name) for name in LINK if name in found}
     for name in REPEATED:
         if name in found and name != "faults":
             found[name] = dict(parse_item(name, item) for item in found[name])
-    return found | ({"link": imposed} if imposed else {})
+    return found | ({"link": Link(**imposed)} if imposed else {})
 
 
 # --- what is printed ---

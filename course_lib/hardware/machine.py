@@ -195,6 +195,12 @@ _OFFERS = (  # what, the parts of the kernel that it needs, what it means, and w
         "Our own exchange delays; what frameworks send is not.",
     ),
     (
+        "loss",
+        ("veth", "bridge", "nftables"),
+        "the kernel (nftables) drops packets at random on a link that is to lose some",
+        "Links that lose packets are refused: leave loss out.",
+    ),
+    (
         "meter",
         ("veth", "bridge"),
         "the kernel counts what each task and each host sends and receives",
@@ -205,7 +211,7 @@ _OFFERS = (  # what, the parts of the kernel that it needs, what it means, and w
 
 def network_parts(can: Capability) -> dict[str, Capability]:
     """What a run's own network can have here, each with the reason: hosts, the rate of their links,
-    their delay, and the meter. `can`: whether there is a private network.
+    their delay and loss, and the meter. `can`: whether there is a private network.
     """
     found = {}
     for what, needs, why, cure in _OFFERS:

@@ -45,7 +45,7 @@ def plan(
     `warm` says that the zygote of this framework runs already, so that its memory is not counted
     twice. `all_reduce`: what the strategy has in place of the framework's own. `parameters`: how
     many the model has. Raises `SpecError` if the tasks need more memory than is free, `Unavailable`
-    if other people could reach what the frameworks open.
+    if other people could reach what the frameworks open, or if links cannot lose packets here.
     """
     start = _start(spec, machine)
     memory = _memory(spec, machine, start.choice, warm, parameters)
@@ -54,7 +54,7 @@ def plan(
     reduction = all_reduce or (native if spec.all_reduce == NATIVE else _scheduled(spec))
     threads = max(1, machine.cores // spec.workers)
     _refuse_open_doors(spec, machine)
-    kind, rate, delay, network = _network(spec, machine.private_network)
+    kind, imposers, network = _network(spec, machine.private_network)
     real = reality(spec)
     cores = Reason("cores", f"{_n(threads, 'thread')} a worker", _cores(spec, machine, gpus))
     slower = f"Where a CPU has no instructions for {spec.precision}, this is slower than float32."
@@ -69,8 +69,7 @@ def plan(
         backend=native.choice,
         reality=real.word,
         network=kind,
-        rate=rate,
-        delay=delay,
+        **imposers,
         reasons=(
             *(cores, device, reduction, start, memory, network),
             Reason("reality", real.word, real.why),
@@ -176,10 +175,8 @@ def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
     raise Unavailable(what, why, f"{cure}; LOCKSTEP_NETWORK=loopback runs it all the same.")
 
 
-def _network(
-    spec: RunSpec, can: Capability
-) -> tuple[Network, Imposer | None, Imposer | None, Reason]:
-    """The kind of network; who imposes the rate and the delay of its links; and why."""
+def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Imposer], Reason]:
+    """The kind of network; who imposes the rate, the delay and the loss of its links; and why."""
     kind: Network = "private"
     seen = "Nobody outside can reach or see the ports of its tasks."
     if not can.ok:
@@ -189,7 +186,7 @@ def _network(
     hosts, links = len(spec.all_hosts), [spec.link_of(host) for host in spec.all_hosts]
     if hosts == 1:
         why = f"{seen} All tasks are on one host, so nothing goes over a wire."
-        return kind, None, None, Reason("network", kind, why)
+        return kind, {}, Reason("network", kind, why)
     parts = network_parts(can)
     said = f" Links: {planned}." if (planned := planned_links(spec)) else ""
     asked = {
@@ -200,13 +197,16 @@ def _network(
         if asked[what] and not parts[what].ok:
             only = "binds our own exchange only, not what a framework sends"
             said += f" Their {what} {only}: {parts[what].why}."
-    rate: Imposer = "kernel" if parts["rate"].ok else "exchange"
-    delay: Imposer = "kernel" if parts["delay"].ok else "exchange"
+    if not (loss := parts["loss"]).ok and any(link.loss for link in links):
+        raise Unavailable("a link that loses packets", loss.why, loss.cure)
+    imposers: dict[str, Imposer] = {
+        what: "kernel" if parts[what].ok else "exchange" for what in asked
+    } | ({"loss": "kernel"} if loss.ok else {})
     if parts["hosts"].ok:
         why = f"{seen} Each task has an address of its own.{said}"
-        return "hosts", rate, delay, Reason("network", f"{hosts} hosts", why)
+        return "hosts", imposers, Reason("network", f"{hosts} hosts", why)
     why = f"{seen} The {hosts} hosts are one, as {parts['hosts'].why}.{said}"
-    return kind, rate, delay, Reason("network", kind, why)
+    return kind, imposers, Reason("network", kind, why)
 
 
 def _cores(spec: RunSpec, machine: Machine, gpus: int) -> str:

@@ -7,8 +7,9 @@ a link leads from each host to one switch in the middle.
 
 A line is a pair of `veth` interfaces: what goes in at one end comes out at the other. Switches are
 `bridge`s. `tbf`, the token bucket filter, holds back what leaves at `up` and at `dn`, so that each
-host has one uplink and one downlink of its link's rate, which its tasks share. Frameworks know
-nothing of all this: they see addresses and an interface `eth0`.
+host has one uplink and one downlink of its link's rate, which its tasks share. `nftables` drops
+packets that a link is to lose as they come in at `dn` and at `up`. Frameworks know nothing of all
+this: they see addresses and an interface `eth0`.
 
 Nothing here can be seen from outside, or outlives the processes in it. Sources: veth(4),
 tc-tbf(8), tc-netem(8).
@@ -41,6 +42,7 @@ _QUEUE = 4 << 20  # bytes that may wait at a link before some are lost
 # Bytes a second. tbf's figures have 32 bits: the rate, and the time in which a bucket of _LEAST
 # bytes fills, in ticks of 64 ns. The slowest passes a packet in a minute and a half.
 _SLOWEST, _UNLIMITED = 16, 1 << 32
+_MANY = 65535  # packets that Linux may pass on as one, as it does where nothing is lost
 
 
 def build(spec: RunSpec, facts: RunFacts) -> Hosts | None:
@@ -78,6 +80,7 @@ class Hosts:
         self.core = namespaces.current()
         self.namespaces: dict[str, int] = {}
         self._queues: dict[str, list[str]] = {}  # interface -> its queueing disciplines
+        self._lost: dict[int, float] = {}  # host -> the share of packets that its link loses
         self._hosts = sorted(set(places.values()))
         self._index: dict[str, int] = {}
         self._port = {task: f"t{i}" for i, task in enumerate(places)}
@@ -158,7 +161,9 @@ class Hosts:
             inner.link("set", index=index, state="up")
 
     def _shape(self, routes: Any, host: int, link: Link) -> None:
-        """Hold both ends of a host's line to its link's rate, and delay what leaves the host."""
+        """Hold both ends of a host's line to its link's rate, delay what leaves the host, and drop
+        what the link is to lose.
+        """
         rate = round(link.bytes_per_second) if self.rate and link.mbit else _UNLIMITED
         bucket = {}
         if rate < _UNLIMITED:
@@ -168,6 +173,19 @@ class Hosts:
         delay = {"netem": {"delay": round(link.delay * 1e6)}} if self.delay and link.delay else {}
         self._queue(routes, f"up{host}", delay | bucket)
         self._queue(routes, f"dn{host}", bucket)
+        self._lose(routes, host, link.loss)
+
+    def _lose(self, routes: Any, host: int, share: float) -> None:
+        """Drop a share of the packets that come to a host, and of those that leave it: one by one,
+        so none may be passed on together.
+        """
+        ends = f"up{host}", f"dn{host}"
+        if share != self._lost.get(host, 0.0):
+            namespaces.lose(f"host{host}", ends, share)
+            for end in ends:
+                together = 1 if share else _MANY
+                routes.link("set", index=self._index[end], gso_max_segs=together)
+            self._lost[host] = share
 
     def _queue(self, routes: Any, name: str, wanted: dict[str, dict[str, int]]) -> None:
         """Give an interface the `wanted` queueing disciplines (kind -> settings), outermost first.

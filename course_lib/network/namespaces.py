@@ -5,24 +5,34 @@ keep a namespace alive: when they are gone, however they ended, it is gone too.
 Run as a program, this file tries what the system allows, which only a process of its own can do, as
 it cannot be undone. It prints "ok" and the parts of the kernel that are there, or why there is no
 private network. It imports nothing of this library, so that it takes no longer than Python's start.
-Sources: network_namespaces(7), user_namespaces(7).
+Sources: network_namespaces(7), user_namespaces(7), and for `lose` linux/netfilter/nf_tables.h.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 _NEWUSER, _NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
-LINKS, QDISCS = ("veth", "bridge"), ("tbf", "netem")
+LINKS, QDISCS, NFTABLES = ("veth", "bridge"), ("tbf", "netem"), "nftables"
 # a request that wants an answer and makes something that is not there yet
 _NEWLINK, _NEWQDISC, _NEW = 16, 36, 0x605
 _LINKINFO, _KIND, _ROOT = 18, 1, 0xFFFFFFFF
 _LOOPBACK = 1
+
+# nftables: messages, of which the kernel takes all between begin and end or none, and numbers in
+# them. Attributes of each kind are numbered from 1.
+_NETFILTER, _NFTABLES, _NETDEV = 12, 10, 5
+_BEGIN, _END = 16, 17
+_NEWTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE = (_NFTABLES << 8 | kind for kind in (0, 2, 3, 6))
+_ADD = 0x401  # a request that makes something, or changes it
+_VERDICT, _REGISTER, _RANDOM, _LESS, _DROP = 0, 1, 1, 2, 0
 
 
 def make_private() -> None:
@@ -79,33 +89,82 @@ def _call(name: str, *arguments: int) -> None:
 
 
 def parts() -> list[str]:
-    """The kinds of interface and of queueing discipline that the kernel has, found by making them
-    in the namespace that this process is in.
+    """The kinds of interface and of queueing discipline that the kernel has, and nftables if it
+    has what `lose` needs, found by making them in the namespace that this process is in.
     """
     found = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         for kind in LINKS:
             info = struct.pack("BxHiII", 0, 0, 0, 0, 0) + _attribute(
-                _LINKINFO, _attribute(_KIND, kind.encode())
+                _LINKINFO, _attribute(_KIND, kind)
             )
-            found += [kind] if _ask(kernel, _NEWLINK, info) == 0 else []
+            found += [kind] if _ask(kernel, _message(_NEWLINK, _NEW, info)) == 0 else []
         # without its settings the kernel makes none; its error tells whether it knows the kind
         for kind in QDISCS:
-            info = struct.pack("BxxxiIII", 0, _LOOPBACK, 0, _ROOT, 0) + _attribute(
-                _KIND, kind.encode() + b"\0"
-            )
-            found += [kind] if _ask(kernel, _NEWQDISC, info) != -2 else []
+            info = struct.pack("BxxxiIII", 0, _LOOPBACK, 0, _ROOT, 0) + _attribute(_KIND, kind)
+            found += [kind] if _ask(kernel, _message(_NEWQDISC, _NEW, info)) != -2 else []
+    with contextlib.suppress(OSError):
+        lose("trial", ["lo"], 0.5)
+        found.append(NFTABLES)
     return found
 
 
-def _ask(kernel: socket.socket, what: int, body: bytes) -> int:
-    """The kernel's answer: 0, or the negative of an errno."""
-    kernel.sendall(struct.pack("IHHII", 16 + len(body), what, _NEW, 1, 0) + body)
-    return int(struct.unpack_from("i", kernel.recv(65536), 16)[0])
+def lose(name: str, interfaces: Sequence[str], share: float) -> None:
+    """Have the kernel drop this share of the packets that come in at interfaces of this namespace,
+    in place of what was last said under this name. Raises `OSError`; nothing has changed then.
+
+    A number of 32 bits is drawn for each packet, which is dropped if that is below the share's. All
+    bits are random, so it does not matter that a comparison takes them for big-endian.
+    """
+    table, chain = _attribute(1, name), "loss"
+    messages = [(_BEGIN, b""), (_NEWTABLE, table), (_DELTABLE, table)]  # what it may have said
+    if share:
+        devices = _attribute(4, *(_attribute(1, interface) for interface in interfaces))
+        ingress = _attribute(4, _attribute(1, 0), _attribute(2, 0), devices)  # hook and priority
+        rule = (
+            _expression("numgen", _REGISTER, 2**32 - 1, _RANDOM),
+            _expression("cmp", _REGISTER, _LESS, _attribute(1, int(share * 2**32))),
+            _expression("immediate", _VERDICT, _attribute(2, _attribute(1, _DROP))),
+        )
+        messages += [
+            (_NEWTABLE, table),
+            (_NEWCHAIN, table + _attribute(3, chain) + ingress + _attribute(7, "filter")),
+            (_NEWRULE, table + _attribute(2, chain) + _attribute(4, *rule)),
+        ]
+    head = struct.pack(">BBH", _NETDEV, 0, _NFTABLES)
+    batch = [_message(kind, _ADD, head + body) for kind, body in (*messages, (_END, b""))]
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETFILTER)
+    with kernel, contextlib.suppress(BlockingIOError):  # it answers at once, if it refuses
+        number = -_ask(kernel, *batch, flags=socket.MSG_DONTWAIT)
+        raise OSError(number, f"nftables: {os.strerror(number)}")
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
+def _ask(kernel: socket.socket, *messages: bytes, flags: int = 0) -> int:
+    """The kernel's first answer: 0, or the negative of an errno."""
+    kernel.sendall(b"".join(messages))
+    return int(struct.unpack_from("i", kernel.recv(65536, flags), 16)[0])
+
+
+def _message(kind: int, flags: int, body: bytes) -> bytes:
+    return struct.pack("IHHII", 16 + len(body), kind, flags, 1, 0) + body
+
+
+def _attribute(kind: int, *values: bytes | str | int) -> bytes:
+    """An attribute: a text, a number as nftables has them, or attributes in it."""
+    value = b"".join(map(_packed, values))
     return struct.pack("HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def _packed(value: bytes | str | int) -> bytes:
+    if isinstance(value, int):
+        return value.to_bytes(4, "big")
+    return value.encode() + b"\0" if isinstance(value, str) else value
+
+
+def _expression(name: str, *values: bytes | int) -> bytes:
+    """A part of a rule of nftables, with its first attributes."""
+    inner = (_attribute(kind, value) for kind, value in enumerate(values, 1))
+    return _attribute(1, _attribute(1, name), _attribute(2, *inner))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Nothing here starts a process or reads a clock.
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ def parse_entrant(text: str) -> dict[str, Any]:
     `multi_worker_mirrored,all_reduce=ring,workers=2`, as a dict. Raises `SpecError` for any other
     form.
     """
-    name, *settings = text.split(",")
+    name, *settings = re.split(r",(?![\d.,])", text)  # link host:1=50,2.5 has commas of its own
     fields: dict[str, Any] = {"strategy": name.strip()}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))

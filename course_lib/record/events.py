@@ -124,10 +124,10 @@ class Lifecycle(NamedTuple):
     far; or it is lost, and the run goes on without it. In any state a task can be paused and
     resumed, or slowed: from then on it takes `factor` times as long; or jittered:
     from the next step on it has delays as `jitter` says, "" for none. A host can be linked (given a
-    link of `mbit`, None for no limit, and `delay_ms`), cut or healed. `refused` is an order to a
-    task or host that could not be carried out, or an event that could not be written; it changes
-    nothing. `raised`, `left` and `exhausted` say that a task was made to raise an exception, to
-    leave early, or to run out of memory.
+    link of `mbit`, None for no limit, `delay_ms` and `loss`), cut or healed. `refused` is an order
+    to a task or host that could not be carried out, or an event that could not be written; it
+    changes nothing. `raised`, `left` and `exhausted` say that a task was made to raise an
+    exception, to leave early, or to run out of memory.
 
     `fault`: the fault that it is part of (see `course_lib/faults.py`), "" if it is of none.
     """
@@ -143,6 +143,7 @@ class Lifecycle(NamedTuple):
     jitter: str = ""
     fault: str = ""
     attempt: int = 0
+    loss: float = 0.0
 
     @property
     def words(self) -> str:
@@ -154,7 +155,8 @@ class Lifecycle(NamedTuple):
                 return f"jittered by {self.jitter}" if self.jitter else "no longer jittered"
             case "linked":
                 speed = "unlimited" if self.mbit is None else f"{self.mbit:g} Mbit/s"
-                return f"linked: {speed}, {self.delay_ms:g} ms"
+                lost = f", {100 * self.loss:g} % lost" if self.loss else ""
+                return f"linked: {speed}, {self.delay_ms:g} ms{lost}"
         return f"{self.state} {self.why}".strip()
 
 
@@ -163,7 +165,7 @@ class Traffic(NamedTuple):
     bytes and packets, as the kernel counts them.
 
     Bytes are those of whole packets, headers included. The kernel passes on up to 64 KB as one
-    packet; only a real network card cuts it up.
+    packet; only a real network card cuts it up, or a link that loses packets.
     """
 
     task: str

@@ -100,7 +100,7 @@ def _links(spec: RunSpec, life: Life) -> list[str]:
     found = [f"the links between hosts are held to {planned}"] if planned else []
     for host in spec.all_hosts:
         orders = _of(life, f"host:{host}", "linked")
-        ordered = [(e.at, Link(mbit=e.mbit, delay_ms=e.delay_ms)) for e in orders]
+        ordered = [(e.at, Link(mbit=e.mbit, delay_ms=e.delay_ms, loss=e.loss)) for e in orders]
         given = {link for _, link in ordered} - {spec.link_of(host)}
         if given:
             to = f"set to {given.pop()}" if len(given) == 1 else "changed"

@@ -77,9 +77,9 @@ class Plan(BaseModel, frozen=True):
 
     `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `cores`: of the machine, or
     of a race's share of it; `threads`: of each task. `start_method`: fork or spawn. `backend`: the
-    framework's own collectives (nccl, ring, gloo or none). `rate`, `delay`: who imposes those of
-    the links between hosts; None where there are none. `resumed_from`: steps that were done in the
-    run that this one resumes.
+    framework's own collectives (nccl, ring, gloo or none). `rate`, `delay`, `loss`: who imposes
+    those of the links between hosts; None where there are none, or nobody can. `resumed_from`:
+    steps that were done in the run that this one resumes.
     """
 
     start_method: str = "spawn"
@@ -92,6 +92,7 @@ class Plan(BaseModel, frozen=True):
     network: Network = "loopback"
     rate: Imposer | None = None
     delay: Imposer | None = None
+    loss: Imposer | None = None
     resumed_from: int = 0
     reasons: tuple[Reason, ...] = ()
 

@@ -139,8 +139,10 @@ def compare(
         _checked(algorithm, 4 if workers is None else workers, hosts, options)
         for algorithm in algorithms or ALGORITHMS
     ]
-    if link and hosts == 1:
-        raise SpecError("link", str(link), ONE_HOST)
+    if link:
+        link.check_lossless()
+        if hosts == 1:
+            raise SpecError("link", str(link), ONE_HOST)
     jobs = [measure.job(schedule, length, dtype, repeats) for schedule in schedules]
     if simulated:
         topology = measure.imposed(link) if link else Topology()

@@ -10,6 +10,7 @@ from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.collectives import ALGORITHMS, ring
 from course_lib.commands import shared
+from course_lib.fields import Link
 from course_lib.record.events import to_line
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec import RunSpec
@@ -234,7 +235,8 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
         ("run --hosts 2 --link 7=50", "links=7: this run has the hosts 0, 1"),
         (
             "run --hosts 2 --link 1=fast",
-            "links='1=fast': host=mbit or host=mbit,delay_ms, such as 1=50",
+            "link='fast': Mbit/s, ms of delay and the share that is lost, or the first of these, "
+            "such as 50 or 50,2.5,0.01",
         ),
         ("run --hosts 2 --link 1=-50", "mbit=-50.0: allowed: megabits a second, above 0"),
         (
@@ -303,8 +305,9 @@ def test_a_plausible_mistake_is_told_with_what_would_be_right(
 
 
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
-    nothing = dict.fromkeys(("workers", "backups", "slow", "links", "mbit", "delay_ms"))
+    nothing = dict.fromkeys(("workers", "backups", "slow", "links", "mbit", "delay_ms", "loss"))
     assert shared.fields(nothing) == {}
+    assert shared.fields({**nothing, "loss": 0.01}) == {"link": Link(loss=0.01)}
     assert shared.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {
         "backups": 1,
         "slow": {"worker:1": 3.0},

@@ -29,7 +29,7 @@ from course_lib.errors import SpecError, Stalled, TaskFailed, Unavailable
 from course_lib.fields import Link
 from course_lib.network.layout import reserve_ports
 from course_lib.record import measures
-from course_lib.record.events import Lifecycle, Message, Phase
+from course_lib.record.events import Lifecycle, Message, Phase, Traffic
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
 from tests.helpers import FOUR_HOSTS, until
@@ -38,6 +38,9 @@ pytestmark = pytest.mark.skipif(
     not hardware.machine.network_parts(hardware.probe().private_network)["hosts"].ok,
     reason=hardware.probe().private_network.why,
 )
+
+
+CAN_LOSE = hardware.machine.network_parts(hardware.probe().private_network)["loss"].ok
 
 
 @pytest.fixture(params=["hosts", "loopback"])
@@ -355,6 +358,9 @@ def test_orders_that_need_a_network_are_refused_where_there_is_none(
                 Unavailable, match=r"the network of this run is loopback.*Unset LOCKSTEP_NETWORK"
             ):
                 order(1)
+        for lossy in (lambda: run.link(1, Link(loss=0.1)), lambda: run.inject("link host:1=,,.1")):
+            with pytest.raises(Unavailable, match=r"loses packets is unavailable.*lockstep doctor"):
+                lossy()
         with pytest.raises(SpecError, match="host=7: this run has the hosts 0, 1"):
             run.link(7, Link())
 
@@ -367,6 +373,7 @@ from course_lib.network.hosts import Hosts
 from course_lib.spec import Link
 
 RATES = [None, 1e-7, 1e-3, 50, 100, 20_000, 34_000, 34_400, 100_000]
+LOSS = [0] * 9 + ([0.1] if LOSSY else [0])
 chance = random.Random(12)
 namespaces.make_private()
 for sequence in range(200):
@@ -378,13 +385,15 @@ for sequence in range(200):
         for _ in range(8):
             host, order = chance.randrange(2), chance.choice(["link", "link", "cut", "heal"])
             if order == "link":
-                links[host] = Link(mbit=chance.choice(RATES), delay_ms=chance.choice([0, 0, 2]))
+                figures = {"delay_ms": chance.choice([0, 0, 2]), "loss": chance.choice(LOSS)}
+                links[host] = Link(mbit=chance.choice(RATES), **figures)
                 hosts.change(host, links[host])
             else:
                 getattr(hosts, order)(host)
                 up[host] = order == "heal"
             (line,) = routes.get_links(hosts._index[f"dn{host}"])
             assert (line["flags"] & 1 == 1) == up[host]
+            assert line.get_attr("IFLA_GSO_MAX_SEGS") == (1 if links[host].loss else 65535)
             limited = links[host].mbit is not None and links[host].mbit < 34_360
             for end in (f"up{host}", f"dn{host}"):
                 there = routes.get_qdiscs(hosts._index[end])
@@ -400,7 +409,7 @@ def test_any_sequence_of_links_and_cuts_is_possible_after_any_start() -> None:
     parts = hardware.probe().private_network.parts
     if "tbf" not in parts:
         pytest.skip("this kernel has no tbf")
-    script = ORDERS.replace("DELAY", str("netem" in parts))
+    script = ORDERS.replace("DELAY", str("netem" in parts)).replace("LOSSY", str(CAN_LOSE))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "all went on\n", done.stderr
 
@@ -424,6 +433,53 @@ def test_links_and_cuts_go_on_over_a_run_that_began_without_a_link(network: str)
 
 def look_on() -> None:
     threading.Event().wait()
+
+
+@pytest.mark.skipif(not CAN_LOSE, reason="this kernel has no nftables")
+def test_each_way_of_a_link_loses_its_share_of_packets_and_a_link_without_loss_none() -> None:
+    count = 5000
+
+    def send(task: Any) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+            line.bind((task.address, 5000))
+            line.settimeout(0.2)
+            other, heard = (f"198.18.{1 - task.index}.1", 5000), b""
+            while not heard:  # the question for the other's address may be lost as well
+                line.sendto(b"are you there", other)
+                with contextlib.suppress(TimeoutError):
+                    heard = line.recv(100)
+            for number in range(count):
+                line.sendto(b"one of many", other)
+                if number % 100 == 0:
+                    time.sleep(1e-3)  # no queue on the way overflows
+
+    for loss, least, most in ((0.05, 0.93, 0.97), (0.0, 1.0, 1.01)):
+        with start(send, workers=2, hosts=2, links={1: Link(loss=loss)}) as run:
+            run.wait(60)
+            counted = {e.task: e for e in run.trace.all(Traffic)}
+        for sender, receiver in (("worker:0", "worker:1"), ("worker:1", "worker:0")):
+            assert count <= counted[sender].packets_sent <= 1.01 * count
+            arrived = counted[receiver].packets_received / counted[sender].packets_sent
+            assert least <= arrived <= most, counted
+
+
+@pytest.mark.skipif(not CAN_LOSE, reason="this kernel has no nftables")
+def test_sums_over_a_link_that_loses_packets_are_exact_and_more_bytes_go_over_the_wire() -> None:
+    def add(task: Any) -> bool:
+        ring, exact = build("ring", 2), True
+        with contextlib.closing(task.group(ring)) as group:
+            for step in range(5):
+                array = np.full(LENGTH, step + task.index, np.float32)
+                group.execute(ring, array)
+                exact &= bool((array == 2 * step + 1).all())
+        return exact
+
+    sent = []
+    for loss in (0.0, 0.05):
+        with start(add, workers=2, hosts=2, links={1: Link(loss=loss)}) as run:
+            assert run.wait(60).result == {"worker:0": True, "worker:1": True}
+            sent.append(sum(e.sent for e in measures.wire_bytes(run.trace).values()))
+    assert 1.03 * sent[0] < sent[1]  # at least 5 % of the packets twice, less noise
 
 
 def test_an_order_that_fails_costs_the_order_and_not_the_run() -> None:

@@ -50,7 +50,11 @@ def test_who_is_paused_for_good_has_to_be_named_by_a_standstill() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    ["pause worker:1 at step 3 for 1s", "slow worker:1=4 at step 3", "link host:1=5 at step 3"],
+    [
+        "pause worker:1 at step 3 for 1s",
+        "slow worker:1=4 at step 3",
+        "link host:1=5,0,0.1 at step 3",
+    ],
 )
 def test_what_ends_by_itself_must_not_end_the_run(fault: str) -> None:
     assert judged(fault, TaskFailed("worker:1", 3, "gave up")) == "wrong"

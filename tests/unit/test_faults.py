@@ -25,6 +25,7 @@ EVERY = [
     "jitter worker:1=exponential:20ms at step 3",
     "cut host:1 at step 3 for 500ms",
     "link host:1=50,2.5 at step 3",
+    "link host:1=,,0.01 at step 3 for 2s",
 ]
 SPEC = {"workers": 3, "ps": 1, "hosts": 2, "chief": True}
 
@@ -52,6 +53,7 @@ def test_what_a_fault_says() -> None:
     )
     link = Fault.of("link host:1=50,2.5 at 250ms")
     assert (link.host, link.link, link.seconds) == (1, Link(mbit=50, delay_ms=2.5), 0.25)
+    assert Fault.of("link host:1=50,0,0.05 at 2s").link == Link(mbit=50, loss=0.05)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,8 @@ def test_what_a_fault_says() -> None:
         ("jitter worker:1=soon at step 3", "one_in:100:200ms"),
         ("jitter worker:1=lognormal:1 at step 3", "set device_ms"),
         ("link host:1=-5 at step 3", "above 0"),
+        ("link host:1=fast at step 3", "Mbit/s, ms of delay and the share that is lost"),
+        ("link host:1=50,0,1 at step 3", "from 0, less than 1"),
         ("kill worker:1 at step 200", "the steps of this run are 0 to 199"),
         ("kill worker:1", "and when? add 'at step 40', or 'at 2.5s'"),
         ("kill worker:1 at step 3 for 2s", "kill cannot be undone: leave 'for' out"),
@@ -170,10 +174,10 @@ def test_what_is_done_to_a_host() -> None:
     assert (cut["do"], cut["host"]) == ("partition", 1)
     (heal,) = agenda.orders(*agenda.at_time(1.0), 1.0)
     assert (heal["do"], heal["host"]) == ("heal", 1)
-    (link,) = agenda.orders(Fault.of("link host:1=50 for 1s"), 0.0)
-    assert link["link"]["mbit"] == 50
+    (link,) = agenda.orders(Fault.of("link host:1=50,0,0.1 for 1s"), 0.0)
+    assert (link["link"]["mbit"], link["link"]["loss"]) == (50, 0.1)
     (back,) = agenda.orders(*agenda.at_time(1.0), 1.0)
-    assert back["link"]["mbit"] == 100
+    assert (back["link"]["mbit"], back["link"]["loss"]) == (100, 0)
     on_it = [task for task, host in agenda.spec.places.items() if host == 1]
     assert [order["task"] for order in agenda.orders(Fault.of("kill host:1"), 0.0)] == on_it
 

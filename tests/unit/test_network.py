@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib import hardware
+from course_lib import allreduce, hardware, stage
 from course_lib.collectives.schedule import place
 from course_lib.errors import SpecError, Unavailable
 from course_lib.fields import Link
@@ -141,6 +141,9 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         (lambda: Link(mbit=math.inf), "mbit=inf: allowed"),
         (lambda: Link(delay_ms=-1), "delay_ms=-1: allowed: milliseconds, from 0"),
         (lambda: Link(mbits=3), "field='mbits': did you mean 'mbit'?"),
+        (lambda: Link(loss=1), "loss=1: allowed: a share of packets, from 0, less than 1"),
+        (lambda: Link(loss=-0.1), "loss=-0.1: allowed"),
+        (lambda: Link(loss=math.nan), "loss=nan: allowed"),
         (lambda: RunSpec(hosts=2, link={"mbit": 0}), "mbit=0: allowed"),
         (lambda: RunSpec(hosts=2, link=200), "link=200: allowed: a Link"),
         (lambda: RunSpec(link=Link(mbit=200)), "a link is between hosts, and there is one"),
@@ -151,7 +154,11 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         ),
         (lambda: RunSpec(placement={"worker:0": -1}), "placement=-1: allowed: task=host"),
         (lambda: RunSpec(hosts=2).check_host(7), "host=7: this run has the hosts 0, 1"),
-        (lambda: parse_item("links", "1"), "links='1': host=mbit or host=mbit,delay_ms"),
+        (lambda: parse_item("links", "1"), "links='1': host=mbit,delay_ms,loss"),
+        (lambda: parse_item("links", "1="), "link='': Mbit/s, ms of delay and the share"),
+        (lambda: parse_item("links", "1=,,"), "link=',,': Mbit/s, ms of delay and the share"),
+        (lambda: parse_item("links", "1=5,0,0,0"), "such as 50 or 50,2.5,0.01"),
+        (lambda: parse_item("links", "1=5,0,1"), "loss=1.0: allowed"),
         (lambda: parse_item("links", "1=0"), "mbit=0.0: allowed"),
     ],
 )
@@ -162,7 +169,13 @@ def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # ty
 
 
 @pytest.mark.parametrize(
-    ("text", "link"), [("1=50", Link(mbit=50)), (" 1 = 50 , 2.5 ", Link(mbit=50, delay_ms=2.5))]
+    ("text", "link"),
+    [
+        ("1=50", Link(mbit=50)),
+        (" 1 = 50 , 2.5 ", Link(mbit=50, delay_ms=2.5)),
+        ("1=50,0,0.01", Link(mbit=50, loss=0.01)),
+        ("1=,,.01", Link(loss=0.01)),
+    ],
 )
 def test_a_slow_rack_as_the_command_line_writes_it(text: str, link: Link) -> None:
     assert parse_item("links", text) == (1, link)
@@ -236,7 +249,7 @@ def test_one_that_stops_while_it_reserves_does_not_stop_the_others(tmp_path: Pat
 
 # --- the plan, and what a machine offers ---
 
-ALL = ("veth", "bridge", "tbf", "netem")
+ALL = ("veth", "bridge", "tbf", "netem", "nftables")
 TWO_HOSTS = RunSpec(framework="python", hosts=2, link=Link(mbit=200, delay_ms=1))
 
 
@@ -277,6 +290,39 @@ def test_what_the_kernel_cannot_impose_our_exchange_does_and_the_plan_says_so(
     assert says in reason.why
 
 
+LOSSY = Link(mbit=200, loss=0.01)
+
+
+def test_a_link_that_loses_packets_is_planned_where_the_kernel_can_drop_them() -> None:
+    plan = hardware.plan(RunSpec(hosts=2, link=LOSSY), with_parts("veth", "bridge", "nftables"))
+    assert plan.loss == "kernel"
+    assert "Links: 200 Mbit/s, 0 ms, 1 % lost." in str(plan)
+
+
+@pytest.mark.parametrize("links", [{"link": LOSSY}, {"links": {1: LOSSY}}])
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (with_parts("veth", "bridge", "tbf", "netem"), "this kernel has no nftables"),
+        (PRIVATE, "this kernel has no veth or bridge or nftables"),
+        (LAPTOP, "there is no private network"),
+    ],
+)
+def test_a_link_that_loses_packets_is_refused_where_nobody_can_drop_them(
+    machine: hardware.Machine, why: str, links: dict[str, object]
+) -> None:
+    says = f"a link that loses packets is unavailable here: {why}. .* leave loss out"
+    with pytest.raises(Unavailable, match=says):
+        hardware.plan(RunSpec(framework="python", hosts=2, **links), machine)
+    assert hardware.plan(RunSpec(framework="python", hosts=2), machine).loss is None
+
+
+def test_a_formula_is_not_asked_about_a_link_that_loses_packets() -> None:
+    for asks in (allreduce, stage):
+        with pytest.raises(SpecError, match="know no loss: measure it in a run, start"):
+            asks("1KiB" if asks is allreduce else "ring", workers=4, hosts=2, link=LOSSY)
+
+
 @pytest.mark.parametrize(("machine", "network"), [(PRIVATE, "private"), (LAPTOP, "loopback")])
 def test_on_one_host_nothing_goes_over_a_wire_and_the_plan_says_so(
     machine: hardware.Machine, network: str
@@ -297,21 +343,15 @@ def test_the_doctor_tells_each_part_of_a_network_and_what_is_done_without_it() -
         what: (choice, why)
         for what, choice, why in hardware.machine_rows(with_parts("veth", "bridge", "tbf"))
     }
-    assert [rows[what][0] for what in ("private network", "hosts", "rate", "delay", "meter")] == [
-        "yes",
-        "yes",
-        "yes",
-        "no",
-        "yes",
-    ]
+    network = ("private network", "hosts", "rate", "delay", "loss", "meter")
+    assert [rows[what][0] for what in network] == ["yes", "yes", "yes", "no", "no", "yes"]
     assert (
         rows["delay"][1]
         == "This kernel has no netem. Our own exchange delays; what frameworks send is not."
     )
+    assert rows["loss"][1].startswith("This kernel has no nftables. Links that lose packets are")
     without = {what: choice for what, choice, _ in hardware.machine_rows(LAPTOP)}
-    assert [without[what] for what in ("private network", "hosts", "rate", "delay", "meter")] == [
-        "no"
-    ] * 5
+    assert [without[what] for what in network] == ["no"] * 6
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are no namespaces on other systems")
@@ -418,16 +458,28 @@ class Asked:
             ticks = settings["burst"] / settings["rate"] * 1e6 * 15.625
             assert 0 < settings["rate"] < 1 << 32 and ticks < 1 << 32
 
+    def link(self, what: str, index: int, gso_max_segs: int) -> None:
+        self.requests.append((what, str(gso_max_segs), index, {}))
+
+    def lose(self, name: str, interfaces: tuple[str, ...], share: float) -> None:
+        self.requests.append((name, str(share), 0, {}))
+
+
+def made_up(rate: bool = True, delay: bool = True) -> Hosts:
+    """A host with its uplink 1 and its downlink 2, which no kernel knows of."""
+    hosts = Hosts.__new__(Hosts)
+    hosts.rate, hosts.delay = rate, delay
+    hosts._index, hosts._queues, hosts._lost = {"up0": 1, "dn0": 2}, {}, {}
+    return hosts
+
 
 def shaped(*links: Link, rate: bool = True, delay: bool = True) -> list[tuple[str, str, int]]:
-    """What is asked of the kernel when a host has one link after the other: of its uplink 1 and its
-    downlink 2.
-    """
-    hosts, asked = Hosts.__new__(Hosts), Asked()
-    hosts.rate, hosts.delay = rate, delay
-    hosts._index, hosts._queues = {"up0": 1, "dn0": 2}, {}
-    for link in links:
-        hosts._shape(asked, 0, link)
+    """What is asked of the kernel when a host has one link after the other."""
+    hosts, asked = made_up(rate, delay), Asked()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(namespaces, "lose", asked.lose)
+        for link in links:
+            hosts._shape(asked, 0, link)
     return [request[:3] for request in asked.requests]
 
 
@@ -459,6 +511,27 @@ def test_a_link_that_changes_its_figures_loses_nothing_and_one_without_limit_is_
     ]
 
 
+def test_a_link_that_loses_packets_hands_them_on_one_by_one_until_it_loses_none() -> None:
+    one_by_one = [("set", "1", 1), ("set", "1", 2)]
+    together = [("set", "65535", 1), ("set", "65535", 2)]
+    assert shaped(Link(loss=0.1)) == [("host0", "0.1", 0), *one_by_one]
+    assert shaped(*[Link(loss=0.1)] * 2, Link(), Link())[3:] == [("host0", "0.0", 0), *together]
+
+
+def test_a_loss_that_the_kernel_refuses_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(12, "no memory")
+
+    hosts, asked = made_up(), Asked()
+    monkeypatch.setattr(namespaces, "lose", refuse)
+    with pytest.raises(OSError):
+        hosts._shape(asked, 0, Link(loss=0.1))
+    hosts._shape(asked, 0, Link())
+    monkeypatch.setattr(namespaces, "lose", asked.lose)
+    hosts._shape(asked, 0, Link(loss=0.1))
+    assert [name for name, *_ in asked.requests] == ["host0", "set", "set"]
+
+
 RATES = st.none() | st.sampled_from([1e-9, 4e-6, 1e-3, 34_000, 34_360, 100_000]) | st.floats(1, 1e4)
 LINKS = st.builds(
     lambda mbit, ms: Link(mbit=mbit, delay_ms=ms), RATES, st.sampled_from([0, 5, 1e4])
@@ -479,9 +552,7 @@ def test_after_a_link_that_the_kernel_refuses_the_next_one_is_possible() -> None
                 raise OSError(12, "no memory")
             super().tc(what, kind, index, **settings)
 
-    hosts, asked = Hosts.__new__(Hosts), Refusing()
-    hosts.rate = hosts.delay = True
-    hosts._index, hosts._queues = {"up0": 1, "dn0": 2}, {}
+    hosts, asked = made_up(), Refusing()
     for link in (Link(mbit=5), Link(delay_ms=5), Link(mbit=50)):
         with pytest.raises(OSError):
             hosts._shape(asked, 0, Link(mbit=1, delay_ms=link.delay_ms + 1))

@@ -732,6 +732,12 @@ def test_an_entrant_on_the_command_line_is_a_name_with_fields_of_its_own() -> No
     }
     with pytest.raises(SpecError, match="field=value"):
         parse_entrant("one_device,fast")
+    fault = "link host:1=50,0,.01 at step 3"  # commas of its own
+    assert parse_entrant(f"one_device,fault={fault},hosts=2") == {
+        "strategy": "one_device",
+        "faults": [fault],
+        "hosts": 2,
+    }
 
 
 # --- the starting line ---

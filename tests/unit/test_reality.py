@@ -86,6 +86,11 @@ def test_nothing_imposed_is_measured_and_faults_are_real() -> None:
             "the link of host:0 is changed from 2.1 s on.",
         ),
         (
+            [linked(None, 2.1)._replace(loss=0.05), linked(None, 4.0)],
+            "the link of host:0 is set to any number of Mbit/s, 0 ms, 5 % lost "
+            "from 2.1 s to 4.0 s.",
+        ),
+        (
             [Lifecycle("host:1", "cut", "", 2.1), Lifecycle("host:1", "healed", "", 4.0)],
             "host:1 is cut off from 2.1 s to 4.0 s.",
         ),

@@ -208,8 +208,8 @@ class LinkControls(_Following):
         return [min(max(link.mbit or top, 1.0), top) for link in _links(side, host)]
 
     def set(self, side: Side, host: int, mbit: float) -> None:
-        delay = _links(side, host)[-1].delay_ms
-        side.order("link", host, Link(mbit=mbit, delay_ms=delay))
+        now = _links(side, host)[-1]
+        side.order("link", host, Link(mbit=mbit, delay_ms=now.delay_ms, loss=now.loss))
 
     def refresh(self) -> None:
         """Show the link as it is now; disable the controls once all runs are over."""

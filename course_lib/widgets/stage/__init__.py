@@ -132,6 +132,7 @@ class AllReduceStage(anywidget.AnyWidget):
             workers, hosts, bytes, link = alike(done)
         inter = topology.inter
         if link:  # what it leaves open stays as the topology has it
+            link.check_lossless()
             inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
         self.run, self.past = run, PAST if done else ""
         self.base = replace(topology, inter=inter)
