@@ -2,12 +2,14 @@
 each with its reason.
 """
 
+from typing import Any
+
 from course_lib import workloads
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Capability, Machine, network_parts, sentence
 from course_lib.record.reality import planned_links, reality
-from course_lib.record.rundir import Imposer, Network, Plan, Reason
+from course_lib.record.rundir import Network, Plan, Reason
 from course_lib.spec import FRAMEWORKS, NATIVE, RunSpec
 
 MB = 2**20
@@ -175,7 +177,7 @@ def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
     raise Unavailable(what, why, f"{cure}; LOCKSTEP_NETWORK=loopback runs it all the same.")
 
 
-def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Imposer], Reason]:
+def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Any], Reason]:
     """The kind of network; who imposes the rate, the delay and the loss of its links; and why."""
     kind: Network = "private"
     seen = "Nobody outside can reach or see the ports of its tasks."
@@ -199,9 +201,8 @@ def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Imposer
             said += f" Their {what} {only}: {parts[what].why}."
     if not (loss := parts["loss"]).ok and any(link.loss for link in links):
         raise Unavailable("a link that loses packets", loss.why, loss.cure)
-    imposers: dict[str, Imposer] = {
-        what: "kernel" if parts[what].ok else "exchange" for what in asked
-    } | ({"loss": "kernel"} if loss.ok else {})
+    imposers = {what: "kernel" if parts[what].ok else "exchange" for what in asked}
+    imposers |= {"loss": "kernel"} if loss.ok else {}
     if parts["hosts"].ok:
         why = f"{seen} Each task has an address of its own.{said}"
         return "hosts", imposers, Reason("network", f"{hosts} hosts", why)
