@@ -16,37 +16,42 @@ from course_lib.record.ledger import ledger
 from course_lib.strategies import catalog
 
 IF_ANY = {"resumed_from", "diverged", "sample", "taken_over", "jitter", "faults", "examples_read"}
-"""What a summary leaves out if there was none."""
+"""What a summary leaves out if there is none."""
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run.
 
-    `replicas` compute, each a share of the batch; they live in so many `workers`, which are
-    processes. `diverged`, only if it trained nothing any more: see `Digest`. `flops_per_step`: of
-    the model, for a global batch (see `training_flops`); `mfu` and `mfu_why`: see `utilization`.
-    `all_reduce` is as the plan says. `seconds` are counted from `start`; `examples_per_second`
-    leaves out the first step, which compiles. `parameter_digest` maps each task to a hash of the
-    parameters it ended with: equal digests are equal to the last bit. `variables_on`: bytes of
-    parameters by the device that the runtime names; `optimizer_state_on`: those of the optimizer's
-    state. `memory`: bytes by task and kind, see `record/memory.py`; `memory_formula`: what the
-    strategy's formula says. `staleness`: how many updates had how many others between their read
-    and their write. `ledger`: what became of every gradient, see `record/ledger.py`. `faults`: what
-    was done to the run, and when. `exchange_ms`: of a step, how many milliseconds of exchange were
-    `hidden` behind computing, and how many were `exposed`. `idle_share`: the part of the time from
-    a task's first phase to its last in which it waited for others. (A race and the boards count it
-    from the start of the clock, which leaves out the first step.) `wire_bytes_per_step`: what each
-    task and each host `sent` and `received` in a step, counted by the kernel; None where there are
-    no hosts whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
-    frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
-    read, how many of these more than once, and how many never.
+    What was asked for: `replicas` compute, each a share of the batch; they live in so many
+    `workers`, which are processes. `all_reduce` is as the plan says.
 
-    `restarts`: how often tasks were started again after a failure; `steps_again`: how many steps
-    were done again for that reason, which count once in all figures; `tasks_lost`: those that the
-    run went on without.
+    What was learned: `parameter_digest` maps each task to a hash of the parameters it ended with:
+    equal digests are equal to the last bit. `flops_per_step`: of the model, for a global batch (see
+    `training_flops`). `diverged`, only if it trained nothing any more: see `Digest`. In float16, by
+    task: the `loss_scale` at the end, how many gradients were not used because of `overflows`, and
+    the mean share of `zeros` in the others (see `precision.py`).
 
-    In float16, by task: the `loss_scale` at the end, how many gradients were not used because of
-    `overflows`, and the mean share of `zeros` in the others (see `precision.py`).
+    Where everything was: `variables_on`: bytes of parameters by the device that the runtime names;
+    `optimizer_state_on`: those of the optimizer's state. `memory`: bytes by task and kind, see
+    `record/memory.py`; `memory_formula`: what the strategy's formula says.
+
+    What became of the gradients: `staleness`: how many updates had how many others between their
+    read and their write. `ledger`: see `record/ledger.py`. `restarts`: how often tasks were started
+    again after a failure; `steps_again`: how many steps were done again for that reason, which
+    count once in all figures; `tasks_lost`: those that the run went on without.
+
+    How long it took: `seconds` are counted from `start`; `examples_per_second` leaves out the first
+    step, which compiles. `idle_share`: the part of the time from a task's first phase to its last
+    in which it waited for others. (A race and the boards count it from the start of the clock,
+    which leaves out the first step.) `exchange_ms`: of a step, how many milliseconds of exchange
+    were `hidden` behind computing, and how many were `exposed`. `mfu` and `mfu_why`: see
+    `utilization`. `faults`: what was done to the run, and when.
+
+    On which machine and network: `wire_bytes_per_step`: what each task and each host `sent` and
+    `received` in a step, counted by the kernel; None where there are no hosts whose traffic it
+    could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
+    `examples_read`, with `record_examples`: how many examples of each epoch were read, how many of
+    these more than once, and how many never.
     """
     spec, trace, digest = run.spec, once(run.trace), Digest.of(run.spec, run.trace)
     values = {task: value or {} for task, value in run.values.items()}
@@ -57,6 +62,7 @@ def summarize(run: Run) -> dict[str, Any]:
     flops = reported.get("flops_per_step", 0)
     mfu, why = utilization(run, flops / spec.batch * rate)
     found = {
+        # what was asked for
         "strategy": spec.strategy,
         "framework": spec.framework,
         "workload": spec.workload,
@@ -70,6 +76,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "optimizer": spec.optimizer,
         "precision": spec.precision,
         **(_float16(run) if spec.precision == "float16" else {}),
+        # what was learned
         "parameters": reported["parameters"],
         "flops_per_step": flops,
         "final_loss": reported["final_loss"],
@@ -77,11 +84,13 @@ def summarize(run: Run) -> dict[str, Any]:
         "diverged": digest.diverged,
         "sample": reported.get("sample"),
         "parameter_digest": {task: v["digest"] for task, v in values.items() if "digest" in v},
+        # where everything was
         "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
         "variables_on": _by_device(values, "variables_on"),
         "optimizer_state_on": _by_device(values, "optimizer_state_on"),
         "memory": {task: digest.memory[task] for task in spec.tasks if task in digest.memory},
         "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
+        # what became of the gradients
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
         "ledger": ledger(run.trace).as_dict(),
@@ -89,6 +98,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "steps_again": digest.again.steps,
         "tasks_lost": digest.lost,
         "taken_over": _taken_over(run),
+        # how long it took
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "exchange_ms": measures.exchange_ms(trace),
         "seconds": {name: round(s, 4) for name, s in measures.seconds_to(trace).items()},
@@ -98,6 +108,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "device_ms": spec.device_ms,
         "jitter": spec.jitter,
         "faults": _faults(run),
+        # on which machine and network
         "reality": run.reality.word,
         "network": run.plan.network,
         "network_why": reasons["network"].why,
