@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from course_lib.errors import SpecError
+from course_lib import start
+from course_lib.errors import SpecError, TaskFailed
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
@@ -29,6 +30,13 @@ SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 workers, but in another order; weights and losses are of size 0.1 to 2.
 """
 
+
+ALL_REDUCE = [
+    *("algorithm", "workers", "hosts", "bytes", "rounds"),
+    *("bytes_sent_per_worker", "busiest_link_bytes"),
+    *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
+]
+"""The figures of an all-reduce, in their order."""
 
 FOUR_HOSTS: dict[str, Any] = {"workers": 4, "hosts": 4, "workload": "wide", "steps": 30}
 """The fields of a run in which all that workers send goes over a wire."""
@@ -105,6 +113,19 @@ def refused(says: str, strategy: str, **fields: Any) -> None:
     with pytest.raises(SpecError) as caught:
         spec_for(strategy, **fields)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+def names_a_killed_worker(strategy: str) -> None:
+    """Check that a killed worker ends a run in torch with its name."""
+    with start(strategy, framework="torch", workers=2, steps=100_000) as run:
+        while len(run.trace.all(Update)) < 10:
+            run.wait_running(60)
+            time.sleep(0.02)
+        run.kill("worker:1")
+        with pytest.raises(TaskFailed) as caught:
+            run.wait(30)
+        assert caught.value.task == "worker:1"
+        assert not (run.run_dir / "meetings").exists()
 
 
 def losses(trace: Trace, task: str = "worker:0") -> list[float]:

@@ -16,7 +16,7 @@ from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec import RunSpec
 from tests import made_up
 from tests.conftest import HOME, processes_of
-from tests.helpers import lockstep, until
+from tests.helpers import ALL_REDUCE, lockstep, until
 
 FIELDS = {
     *(
@@ -42,18 +42,6 @@ FIELDS = {
     ),
 }
 
-ALL_REDUCE = [
-    *(
-        "algorithm",
-        "workers",
-        "hosts",
-        "bytes",
-        "rounds",
-        "bytes_sent_per_worker",
-        "busiest_link_bytes",
-    ),
-    *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
-]
 NINE = [
     *("reduce_to_one", "tree", "double_tree", "ring", "halving_doubling"),
     *("recursive_doubling", "hierarchical", "direct", "parameter_server"),

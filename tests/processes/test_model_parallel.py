@@ -5,19 +5,18 @@ device's losses and to their facts by the trace.
 import functools
 import itertools
 import statistics
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from course_lib import Trace, start
-from course_lib.errors import SpecError, TaskFailed
+from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Phase, Update, task_key
 from course_lib.record.waits import with_waits
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.peers import FULLY_SHARDED, PIPELINE_PARALLEL, TENSOR_PARALLEL
-from tests.helpers import SUM_ORDER, keeping_weights, undisturbed
+from tests.helpers import SUM_ORDER, keeping_weights, names_a_killed_worker, undisturbed
 
 STEPS = 30
 UNEVEN = {"workload": "wide", "parameters": 7_585}  # 101 hidden units, 7,585 parameters
@@ -326,14 +325,7 @@ def test_two_workers_halve_the_loss_in_fifty_steps(name: str, framework: str) ->
 
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel", "fully_sharded"])
 def test_a_killed_worker_ends_the_run_with_its_name(name: str) -> None:
-    with start(name, framework="torch", workers=2, steps=100_000) as run:
-        while len(run.trace.all(Update)) < 10:
-            run.wait_running(60)
-            time.sleep(0.02)
-        run.kill("worker:1")
-        with pytest.raises(TaskFailed) as caught:
-            run.wait(30)
-        assert caught.value.task == "worker:1"
+    names_a_killed_worker(name)
 
 
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel", "fully_sharded"])

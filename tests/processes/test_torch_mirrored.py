@@ -3,16 +3,14 @@ read, as the traces and the weights show.
 """
 
 import functools
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from course_lib import Trace, start
-from course_lib.errors import TaskFailed
 from course_lib.record.events import Phase, Update
-from tests.helpers import SUM_ORDER, keeping_weights, losses
+from tests.helpers import SUM_ORDER, keeping_weights, losses, names_a_killed_worker
 
 NAMES = ("mirrored", "central_storage")
 STEPS = 50
@@ -141,15 +139,7 @@ def test_what_one_process_writes_into_the_shared_parameters_the_others_read() ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_killed_worker_ends_the_run_with_its_name(name: str) -> None:
-    with start(name, framework="torch", workers=2, steps=100_000) as run:
-        while len(run.trace.all(Update)) < 10:
-            run.wait_running(60)
-            time.sleep(0.02)
-        run.kill("worker:1")
-        with pytest.raises(TaskFailed) as caught:
-            run.wait(30)
-        assert caught.value.task == "worker:1"
-        assert not (run.run_dir / "meetings").exists()
+    names_a_killed_worker(name)
 
 
 def test_nothing_is_left_of_the_shared_memory() -> None:
