@@ -271,8 +271,7 @@ class Workload:
         """Write it into a folder, from which `found` makes it again in another process."""
         self.train.leave(folder / "train")
         self.test.leave(folder / "test")
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        kept = {name: value for name, value in facts.items() if name not in ("train", "test")}
+        kept = {name: value for name, value in vars(self).items() if name not in ("train", "test")}
         (folder / "workload.pickle").write_bytes(cloudpickle.dumps(kept))
 
     @classmethod
