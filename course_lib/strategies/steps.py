@@ -38,7 +38,8 @@ from course_lib.strategies.memory import Census
 from course_lib.strategies.phases import Phases
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads import order
-from course_lib.workloads.workload import Outputs, digest
+from course_lib.workloads.layers import digest
+from course_lib.workloads.workload import Outputs
 
 
 class TrainingStep(Phases, ABC):

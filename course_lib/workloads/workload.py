@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from course_lib.errors import LockstepError, SpecError
+from course_lib.errors import LockstepError, SpecError, trying
 from course_lib.record.rundir import RunDir
 from course_lib.workloads.examples import Examples
 from course_lib.workloads.layers import Layer, Shape, glorot
@@ -204,6 +204,17 @@ class Workload:
             cure = f"{self.loss} wants logits: leave the softmax at its end out"
             raise ValueError(f"its outputs look like probabilities, and {cure}")
 
+    def check_test(self, outputs: Outputs) -> None:
+        """Raise `ValueError` if the model cannot take two test examples, or the metric what it
+        makes of them.
+        """
+        inputs, targets = self.test.take(slice(2))
+        with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
+            found = outputs(inputs)
+        shapes = f"outputs of shape {found.shape} with {targets.shape}"
+        with trying(f"its metric cannot compare {shapes}"):
+            self.metric_of(found, targets)
+
     def metric_of(self, outputs: np.ndarray, targets: np.ndarray) -> float:
         """The metric for these outputs."""
         measure = self.metric if callable(self.metric) else METRICS[str(self.metric)]
@@ -283,13 +294,3 @@ class Workload:
         workload = cls(train=train, test=test, **kept)
         workload.sketches.update(sketches)
         return workload
-
-
-def digest(weights: Sequence[np.ndarray]) -> str:
-    """A fingerprint of weights, 16 hexadecimal digits: equal only if every float32 is equal to its
-    last bit.
-    """
-    fingerprint = hashlib.sha256()
-    for weight in weights:
-        fingerprint.update(np.ascontiguousarray(weight, np.float32).data)
-    return fingerprint.hexdigest()[:16]

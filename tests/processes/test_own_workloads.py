@@ -16,7 +16,7 @@ from course_lib.errors import SpecError, TaskFailed
 from course_lib.launch import prepare
 from course_lib.record.events import Lifecycle
 from course_lib.strategies import catalog
-from course_lib.workloads.workload import digest
+from course_lib.workloads.layers import digest
 from tests import own_models
 from tests.helpers import losses, until
 

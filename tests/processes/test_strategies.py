@@ -14,7 +14,7 @@ import pytest
 from course_lib import RunSpec, Trace, start, workloads
 from course_lib.record.events import Phase, Update
 from course_lib.strategies import catalog
-from course_lib.workloads.workload import digest
+from course_lib.workloads.layers import digest
 from tests.helpers import SUM_ORDER, keeping_weights, losses
 
 FRAMEWORKS = ("tensorflow", "torch")

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.spec import RunSpec
-from course_lib.workloads.layers import Conv, Dense, Flatten, glorot, shapes
-from course_lib.workloads.workload import digest
+from course_lib.workloads.layers import Conv, Dense, Flatten, digest, glorot, shapes
 from tests.helpers import examples_of
 
 DIGITS = workloads.load(RunSpec())

@@ -30,7 +30,7 @@ from course_lib.errors import LockstepError
 from course_lib.strategies.torch.memory import bytes_of
 from course_lib.strategies.torch.models import build, flat, model_of, trained, use
 from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, descend, gradients_of
-from course_lib.workloads.workload import digest
+from course_lib.workloads.layers import digest
 
 
 def worker(task: Task) -> dict[str, Any]:

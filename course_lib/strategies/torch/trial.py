@@ -1,6 +1,7 @@
 """The trial of a learner's own PyTorch model: what is known of it before a run."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,21 +36,46 @@ def sketch(task: Task) -> Sketch:
 
     Raises `ValueError` that says what it cannot do, such as an operation in the run's precision.
     """
-    found: Sketch = mixed(task.spec.precision, "cpu")(_tried)(task)
-    return found
+    return mixed(task.spec.precision, "cpu")(_tried)(task)
 
 
 def _tried(task: Task) -> Sketch:
     workload = workloads.load(task.spec)
-    inputs, targets = workload.train.take(slice(2))
+    model = built(workload, task.spec.seed)
+    one_step(workload, model)
+    workload.check_test(partial(outputs_of, model))
+    inputs = tensor(workload.train.take(slice(2))[0])
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
+    kept, copies = activations(workload, model)
+    return Sketch(
+        parameters=sum(parameter.numel() for parameter in trained(model)),
+        parts=or_why(stages.check, model, workload.stages, inputs),
+        units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
+        notes=() if all(synchronized) else (BATCH_NORM,),
+        synchronized=any(synchronized),
+        flops=training_flops(forward_flops(model, inputs) // len(inputs)),
+        activations=kept,
+        copies=copies,
+    )
+
+
+def built(workload: workloads.Workload, seed: int) -> nn.Module:
+    """The model that its builder returns."""
     if isinstance(workload.torch, nn.Module):
         raise ValueError("torch is a model: give a function that makes it, such as lambda: ...")
     with trying("its torch builder fails"):
-        model = build(workload, task.spec.seed)
+        model = build(workload, seed)
     if not isinstance(model, nn.Module):
         raise ValueError(f"its torch builder returns a {type(model).__name__}, no torch.nn.Module")
     if not trained(model):
         raise ValueError("its model has no parameters to train")
+    return model
+
+
+def one_step(workload: workloads.Workload, model: nn.Module) -> None:
+    """Two examples forward and backward; raises `ValueError` that says what went wrong."""
+    inputs, targets = workload.train.take(slice(2))
     floats = ', whole numbers (most layers want floats: x.astype("float32"))'
     kind = floats if inputs.dtype.kind == "i" else ""
     with trying(f"its model cannot take two inputs, of shape {inputs.shape}{kind}"):
@@ -71,24 +97,6 @@ def _tried(task: Task) -> Sketch:
     if unused:
         cure = "use them, or freeze them with requires_grad_(False)"
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
-    inputs, targets = workload.test.take(slice(2))
-    with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
-        found = outputs_of(model, inputs)
-    with trying(f"its metric cannot compare outputs of shape {found.shape} with {targets.shape}"):
-        workload.metric_of(found, targets)
-    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
-    kept, copies = activations(workload, model)
-    return Sketch(
-        parameters=sum(parameter.numel() for parameter in trained(model)),
-        parts=or_why(stages.check, model, workload.stages, tensor(inputs)),
-        units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
-        notes=() if all(synchronized) else (BATCH_NORM,),
-        synchronized=any(synchronized),
-        flops=training_flops(forward_flops(model, tensor(inputs)) // len(inputs)),
-        activations=kept,
-        copies=copies,
-    )
 
 
 def pieces(task: Task) -> None:
