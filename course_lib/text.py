@@ -1,4 +1,4 @@
-"""Plain text that several rooms print: aligned tables, numbers of bytes, and round numbers."""
+"""Plain text that several rooms print: aligned tables, and numbers in words."""
 
 import math
 from collections.abc import Sequence
@@ -37,6 +37,11 @@ def amount(nbytes: int) -> str:
     """A number of bytes for people: 3670016 is "3.5 MiB"."""
     power = next((i for i in (3, 2, 1) if nbytes >= 1024**i), 0)
     return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: "1 worker", "3 workers"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def round_up(value: float, digits: Sequence[float] = (1, 2, 5, 10)) -> float:

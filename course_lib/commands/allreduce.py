@@ -14,6 +14,7 @@ from course_lib.errors import SpecError
 from course_lib.reduction.allreduce import compare
 from course_lib.reduction.allreduce import stage as show_stage
 from course_lib.spec import ONE_HOST
+from course_lib.text import count
 
 AlgorithmNames = Annotated[
     list[str] | None, typer.Argument(help="Their names, see `allreduce --all`.", show_default=False)
@@ -51,7 +52,7 @@ def allreduce(
     if as_json:
         print(json.dumps(found if len(found) > 1 else found[0]))
     elif len(found) > 1:
-        where = f"{workers} workers on {hosts} host{'s' * (hosts > 1)}, {size} each"
+        where = f"{count(workers, 'worker')} on {count(hosts, 'host')}, {size} each"
         print(f"{where}, {results[0].reality}; most that a worker sends, most on a link")
         show(HEADERS, [cells(row) for row in found])
     else:

@@ -11,6 +11,7 @@ from course_lib.hardware.machine import Capability, Machine, network_parts, sent
 from course_lib.record.reality import planned_links, reality
 from course_lib.record.rundir import Network, Plan, Reason
 from course_lib.spec import FRAMEWORKS, NATIVE, RunSpec
+from course_lib.text import count
 
 MB = 2**20
 
@@ -58,7 +59,7 @@ def plan(
     _refuse_open_doors(spec, machine)
     kind, imposers, network = _network(spec, machine.private_network)
     real = reality(spec)
-    cores = Reason("cores", f"{_n(threads, 'thread')} a worker", _cores(spec, machine, gpus))
+    cores = Reason("cores", f"{count(threads, 'thread')} a worker", _cores(spec, machine, gpus))
     slower = f"Where a CPU has no instructions for {spec.precision}, this is slower than float32."
     narrow = spec.precision != "float32" and device.choice == "cpu"
     return Plan(
@@ -101,17 +102,17 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool, parameters:
         why = "How much is free cannot be read here, so nothing is refused."
         return Reason("memory", "not known", why)
     need, fits = gigabytes(once + tasks * each), max(0, (machine.memory - once) // each)
-    free = gigabytes(machine.memory)
+    free, what = gigabytes(machine.memory), count(tasks, "task")
     if tasks <= fits:
-        why = f"For {_n(tasks, 'task')}; the {free} that are free would hold {fits} of this kind."
+        why = f"For {what}; the {free} that are free would hold {fits} of this kind."
         return Reason("memory", f"about {need}", why)
-    most, what = fits - (tasks - spec.workers), _n(tasks, "task")
+    most = fits - (tasks - spec.workers)
     if spec.replicas > 1:  # the workers that were asked for are the devices of one process
         most = (machine.memory - once - each) // max(model, 1) + spec.replicas
         what = f"{spec.replicas} devices of one process"
     cure = "not even one worker fits: close other programs or notebooks"
     if most > 0:
-        cure = f"at most {_n(most, 'worker')}"
+        cure = f"at most {count(most, 'worker')}"
     cure += ", or fewer parameters" if sized else ""
     text = f"{spec.framework} needs about {need} for {what}, this machine has {free} free: {cure}"
     raise SpecError("workers", spec.shares, text)
@@ -122,7 +123,7 @@ def _gpus(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
     here, needed = len(machine.gpus), spec.shares
     if not here:
         return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
-    found = f"{_n(here, 'GPU')} ({machine.gpus[0].name})"
+    found = f"{count(here, 'GPU')} ({machine.gpus[0].name})"
     if spec.framework == "python":
         own = "functions of your own compute on the CPU unless they say otherwise"
         why = f"{found} left alone: {own}."
@@ -220,14 +221,10 @@ def _cores(spec: RunSpec, machine: Machine, gpus: int) -> str:
     elif workers == 1:
         how = "all of this machine is its own"
     elif cores >= workers:
-        each = _n(cores // workers, "core")
+        each = count(cores // workers, "core")
         how = f"each has {each} to itself, so they do compute at the same time"
     else:
         would = "device_ms would emulate a device for each"
         device = "device time is emulated" if spec.device_ms else would
         how = f"they take turns, so expect no speed-up from compute; {device}"
-    return f"{_n(cores, 'core')} for {_n(workers, 'worker')}: {how}."
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count(cores, 'core')} for {count(workers, 'worker')}: {how}."

@@ -30,6 +30,7 @@ from course_lib.racing.line import StartingLine, take_part
 from course_lib.record import home
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.signature import lists_fields
+from course_lib.text import count
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
 LOOK_EVERY = 0.02  # seconds between looks at the starting line
@@ -135,7 +136,7 @@ def _prepared(
 
 
 def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine) -> str:
-    each = "1 core" if share.cores == 1 else f"{share.cores} cores"
+    each = count(share.cores, "core")
     if cores[0]:
         return f"Each entrant has {each} of this machine to itself."
     planned = f"each plans its threads for {each}: one can take time from the other"

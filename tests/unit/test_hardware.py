@@ -37,7 +37,7 @@ MACOS = replace(
     LAPTOP, system="macOS", fork=Capability(False, "the libraries of macOS start threads")
 )
 
-ABILITIES = ["warm fork", "private network", "hosts", "rate", "delay", "meter"]
+ABILITIES = ["warm fork", "private network", "hosts", "rate", "delay", "loss", "meter"]
 
 Files = Callable[[dict[str, str]], Path]
 

@@ -19,7 +19,7 @@ from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.errors import SpecError, line_of
 from course_lib.fields import Link, parse_bytes
 from course_lib.record.trace import Trace
-from course_lib.text import amount
+from course_lib.text import amount, count
 from course_lib.widgets.kit import page
 from course_lib.widgets.stage import scene
 from course_lib.widgets.stage.scene import Played, Reduced, StagedAlgorithm
@@ -74,9 +74,8 @@ class Setting:
     def words(self, clock: str) -> dict[str, str]:
         """What stands at hosts and links, and the whole setting in a sentence."""
         inside, between = _in_words(self.inside), _in_words(self.between, self.delay)
-        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
-        hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
-        about = f"{workers} on {hosts}, {amount(self.bytes)} each"
+        where = f"{count(self.workers, 'worker')} on {count(self.hosts, 'host')}"
+        about = f"{where}, {amount(self.bytes)} each"
         if clock == "measured":
             held = f", links between hosts held to {self.held}" if self.held else ""
             about += f"; real processes on this machine{held}."
