@@ -6,6 +6,7 @@ that it can be played again. It has failed if
     hung        nothing ended it or was raised in time, or it could not be stopped
     leaked      a process, a descriptor or a temporary file of it is left
     wrong       a fault that ends nothing ended it, or the error names somebody else or nobody
+    alarm       it was only slow, and was said to stand still
     unbalanced  the ledger of its gradients does not add up
     other model it finished with other weights than a run without the fault, where these are always
                 the same
@@ -39,7 +40,9 @@ from course_lib.strategies import catalog
 STEPS, DEVICE_MS = 8, 30
 BOUND = 30.0  # seconds that an episode may take once it runs
 SOON = 2.0  # seconds in which what belonged to it has to be gone
+DRAWS = 1000  # so often one is drawn anew that is impossible, such as hosts in one process
 FATAL = ("kill", "raise", "exit", "oom")
+SLOWING = ("slow", "jitter", "link")
 FAULTS = (  # of each kind; {} is the task
     ("kill {}", "kill host:1"),
     ("pause {}", "pause {} for 300ms"),
@@ -47,7 +50,7 @@ FAULTS = (  # of each kind; {} is the task
     ("exit {}",),
     ("oom {}",),
     ("slow {}=4", "slow {}=6 for 200ms"),
-    ("jitter {}=exponential:50ms",),
+    ("jitter {}=exponential:50ms", "jitter {}=one_in:8:1200ms"),
     ("link host:1=20", "link host:1=100,0,0.05"),
     ("cut host:1", "cut host:1 for 300ms"),
 )
@@ -66,9 +69,19 @@ class Outcome(NamedTuple):
 
 
 def episodes(
-    count: int, seed: int, strategies: Sequence[str] = (), framework: str = ""
+    count: int,
+    seed: int,
+    strategies: Sequence[str] = (),
+    framework: str = "",
+    faults: Sequence[str] = (),
 ) -> Iterator[str]:
-    """So many episodes, always the same ones for a seed; of all strategies if none are named."""
+    """So many episodes, always the same ones for a seed; of all strategies and kinds of `faults` if
+    none are named.
+    """
+    kinds = {forms[0].split()[0]: forms for forms in FAULTS}
+    if unknown := [name for name in faults if name not in kinds]:
+        raise SpecError.unknown("faults", unknown[0], kinds)
+    allowed = [kinds[name] for name in faults or kinds]
     rows = [
         (row["strategy"], row["framework"])
         for row in catalog.rows(probe())
@@ -80,17 +93,19 @@ def episodes(
         raise SpecError("framework", framework, "none of these strategies runs in it")
     for number in range(count):
         rng = random.Random(f"{seed} {number}")
-        while True:
-            text = _drawn(rng, *rng.choice(rows))
-            with contextlib.suppress(SpecError, Unavailable):  # such as hosts in one process
+        for _ in range(DRAWS):
+            text = _drawn(rng, *rng.choice(rows), rng.choice(allowed))
+            with contextlib.suppress(SpecError, Unavailable):
                 spec_of(text)
                 break
+        else:
+            raise SpecError("faults", ",".join(faults), "none can happen under these strategies")
         yield text
 
 
-def _drawn(rng: random.Random, strategy: str, framework: str) -> str:
-    """A random episode, which may be impossible."""
-    fault, found = rng.choice(rng.choice(FAULTS)), catalog.find(strategy)
+def _drawn(rng: random.Random, strategy: str, framework: str, forms: Sequence[str]) -> str:
+    """A random episode with a fault of one of these forms, which may be impossible."""
+    fault, found = rng.choice(forms), catalog.find(strategy)
     workers = min(rng.choice((2, 3)), found.max_workers)
     fields = [f"framework={framework}", f"workers={workers}"]
     fields += [f"steps={STEPS}", f"device_ms={DEVICE_MS}"]
@@ -121,9 +136,11 @@ def play(text: str) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="lockstep-chaos-") as folder:
         problems: list[str] = []
         raised: LockstepError | None = None
+        alarm = ""
         run = start(spec.model_copy(update={"run_dir": Path(folder, "run")}))
         try:
-            run.wait_running(BOUND).wait(BOUND)
+            alarm = _standing(run.wait_running(BOUND))
+            run.wait(BOUND)
         except LockstepError as error:
             raised = error
         at = clock() - run.files.facts.origin
@@ -132,7 +149,7 @@ def play(text: str) -> Outcome:
         except Stalled as stalled:
             problems.append(f"hung: {stalled}")
         done = [e for e in run.trace.all(Lifecycle) if e.fault and e.state != "refused"]
-        problems += _judged(run, spec.faults[0], bool(done), raised)
+        problems += _judged(run, spec.faults[0], bool(done), raised, alarm)
         problems += [f"leaked: {what}" for what in _left(run, before)]
         problems += [f"unbalanced: {wrong}" for wrong in ledger(run.trace).wrong[:3]]
         together = catalog.find(spec.strategy).recovers == "together"
@@ -151,10 +168,22 @@ def _weights(spec: str, again: int = 0) -> Any:
         return run.wait(4 * BOUND).result["parameter_digest"]
 
 
-def _judged(run: Run, fault: Fault, happened: bool, raised: LockstepError | None) -> list[str]:
-    """What is wrong with how a run ended."""
+def _standing(run: Run) -> str:
+    """Wait until a run is over, "", or is said to stand still: what is said."""
+    deadline = clock() + BOUND
+    while run.state == "running" and clock() < deadline:
+        if still := run.standstill():
+            return still.words
+        time.sleep(0.02)
+    return ""
+
+
+def _judged(
+    run: Run, fault: Fault, happened: bool, raised: LockstepError | None, alarm: str = ""
+) -> list[str]:
+    """What is wrong with how a run ended, or with an `alarm` before."""
     if raised is None:
-        return []
+        return [f"alarm: {alarm}"] if alarm and fault.do in SLOWING else []
     said = str(raised).splitlines()[0]
     endless = fault.do in ("pause", "cut") and fault.lasts is None
     fatal = fault.do in FATAL and not run.spec.max_restarts

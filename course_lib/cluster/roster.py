@@ -7,12 +7,12 @@ before its task is done has failed. What a failure means is for the strategy to 
     together   all tasks are ended and started again: a synchronous step needs them all
     alone      a worker is started again while the others go on. Once no restarts are left, they go
                on without it, and it is `lost`. If a task fails that is no worker, all are started
-               again together, as all depend on it
+               again together, as all depend on it; also if any task fails while they still connect
     ""         the run fails
 """
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 
@@ -30,6 +30,7 @@ class Roster:
 
     `services` are the jobs that serve the others and never finish by themselves. `max_restarts`:
     how often tasks may be started again. `elastic`: a restart together takes one worker fewer.
+    `connected()`: whether the tasks have found each other, so that the others can do without one.
 
     `outcome` is None while the run goes on, then `finished`, `failed` or `stopped`. `alive`: tasks
     that have a process; `attempts`: the number of each task's attempt. `news`: states that the
@@ -43,11 +44,13 @@ class Roster:
         recovers: str = "",
         max_restarts: int = 0,
         elastic: bool = False,
+        connected: Callable[[], bool] = lambda: True,
     ) -> None:
         self.states = dict.fromkeys(tasks, "starting")
         self.alive = set(self.states)
         self.attempts = dict.fromkeys(self.states, 0)
         self.services, self.recovers, self.elastic = tuple(services), recovers, elastic
+        self.connected = connected
         self.outcome: str | None = None
         self.attempt = Attempt()
         self.news: list[tuple[str, str]] = []
@@ -129,7 +132,7 @@ class Roster:
         """
         workers = [t for t in self.states if t.startswith("worker:")]
         others = any(self.states[t] not in ("failed", "lost") for t in workers)
-        alone = self.recovers == "alone" and task in workers
+        alone = self.recovers == "alone" and task in workers and self.connected()
         if alone and others and not self._left:
             self._decide("lost", [task])
         elif not (self.recovers and self._left):

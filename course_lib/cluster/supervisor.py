@@ -28,6 +28,7 @@ from course_lib.errors import LockstepError, Unavailable
 from course_lib.faults import Fault
 from course_lib.fields import Link
 from course_lib.network.layout import host_name
+from course_lib.record.beats import Beats
 from course_lib.record.events import STATES, Lifecycle, to_line
 from course_lib.record.files import no_room
 from course_lib.record.logs import Logs
@@ -76,9 +77,9 @@ class Supervisor:
     def __init__(self, kernel: Channel, files: RunDir, start_task: StartTask) -> None:
         self.kernel, self.files, self.start_task = kernel, files, start_task
         spec, facts = files.spec, files.facts
-        self.roster = Roster(
-            spec.tasks, facts.services, facts.recovers, spec.max_restarts, spec.elastic
-        )
+        rules = facts.services, facts.recovers, spec.max_restarts, spec.elastic
+        self.roster = Roster(spec.tasks, *rules, self._connected)
+        self.beats = Beats(files.beats, spec.tasks)
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
         # task -> how it was made slow or late, so that it is so again after a restart
@@ -237,6 +238,12 @@ class Supervisor:
                 self._note(name, state)
         if "starting" not in self.roster.states.values():
             self.agenda.all_run(clock())
+
+    def _connected(self) -> bool:
+        """Whether the chief, if there is one, has reached all others: it has handed out a step."""
+        state = self.roster.states.get("chief:0")
+        # until it runs again, the beat is that of its last attempt
+        return not state or (state == "running" and self.beats.now("chief:0").step >= 0)
 
     def _close(self, name: str) -> None:
         """Close a task's channel, if it has one."""

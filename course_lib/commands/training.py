@@ -152,13 +152,17 @@ def chaos(
         str, typer.Option(help="Names, separated by commas; all if none are given.")
     ] = "",
     framework: Annotated[str, typer.Option(help="tensorflow or torch; both if not given.")] = "",
+    faults: Annotated[
+        str, typer.Option(help="Kinds, such as slow,jitter,link; all if none are given.")
+    ] = "",
     replay: Annotated[str, typer.Option(help="Play this one episode.")] = "",
 ) -> int:
     """Play short runs with a random fault in each, and look for hangs, leaks, errors that name
-    nobody, gradients that are lost and wrong models. The exit code is 1 if anything is found.
+    nobody, false alarms, gradients that are lost and wrong models. The exit code is 1 if anything
+    is found.
     """
-    names = [name for name in strategies.split(",") if name]
-    played = [replay] if replay else episodes(count, seed, names, framework)
+    names, kinds = ([name for name in each.split(",") if name] for each in (strategies, faults))
+    played = [replay] if replay else episodes(count, seed, names, framework, kinds)
     ended, problems, seconds = Counter[str](), Counter[str](), list[float]()
     for number, episode in enumerate(played, 1):
         outcome = play(episode)

@@ -3,6 +3,11 @@ happened.
 """
 
 import functools
+import os
+import random
+import signal
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +15,9 @@ import pytest
 
 from course_lib import Run, Workload, start
 from course_lib.errors import SpecError, TaskFailed
+from course_lib.record.checkpoints import MANIFEST
 from course_lib.record.events import Lifecycle, Metric, Phase, Read
-from tests.helpers import losses
+from tests.helpers import losses, until
 from tests.own_models import LARGEST
 
 STEPS, EVERY = 16, 6
@@ -69,6 +75,12 @@ RESUMED = [
     ("torch", "pipeline_parallel", "adamw", 2),
     ("tensorflow", "multi_worker_mirrored", "own", 2),
     ("tensorflow", "sync_parameter_server", "own", 2),
+]
+SAVED = [
+    ("torch", "multi_worker_mirrored"),
+    ("torch", "fully_sharded"),
+    ("tensorflow", "multi_worker_mirrored"),
+    ("tensorflow", "sync_parameter_server"),
 ]
 
 
@@ -139,6 +151,49 @@ def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(
         result = run.wait(150).result
     same(run, whole(framework, strategy, kind, workers), EVERY)
     assert result["resumed_from"] == {"step": EVERY, "run_dir": str(earlier.run_dir)}
+
+
+@pytest.mark.parametrize(("framework", "strategy"), SAVED)
+def test_kills_in_the_middle_of_saves_lose_no_checkpoint(framework: str, strategy: str) -> None:
+    """`LOCKSTEP_KILLS=50` kills as often, one task or all; usually two have to do. The tasks go on
+    from the last checkpoint each time, and end with the weights of a run that was not disturbed.
+    """
+    kills, dice = int(os.environ.get("LOCKSTEP_KILLS", "2")), random.Random(strategy)
+    fields = fields_of(framework, "own", 2) | {"steps": 8 * kills + 8}
+    torn, steps = 0, 0
+    with start(strategy, checkpoint_every=1, max_restarts=kills, **fields) as run:
+        for attempt in range(kills):
+            saving = partial(being_saved, run, attempt, steps + dice.randrange(3))
+            until(saving, "a save", every=0.0005)
+            kept = max((each.steps for each in run.checkpoints() if not each.problem), default=0)
+            pids = [e.pid for e in run.trace.all(Lifecycle, state="starting", attempt=attempt)]
+            time.sleep(dice.uniform(0, 0.03))
+            for pid in dice.choice([pids, dice.sample(pids, 1)]):
+                os.kill(pid, signal.SIGKILL)
+            again = partial(run.trace.all, Lifecycle, state="starting", attempt=attempt + 1)
+            until(again, "the restart")
+            found = run.checkpoints()
+            torn += any(each.problem and attempt_of(each.path) == attempt for each in found)
+            steps = max((each.steps for each in found if not each.problem), default=0)
+            assert steps >= kept
+        result = run.wait(300).result
+    print(f"{strategy} with {framework}: {kills} kills, {torn} torn saves, none lost before them")
+    assert result["restarts"] == kills
+    with start(strategy, **fields) as calm:
+        assert calm.wait(300).result["parameter_digest"] == result["parameter_digest"]
+
+
+def being_saved(run: Run, attempt: int, beyond: int) -> bool:
+    """Whether a task of this attempt is saving the state after more than so many steps."""
+    return any(
+        attempt_of(part.parent) == attempt and int(part.parent.stem.removeprefix("step-")) > beyond
+        for part in run.files.checkpoints.glob("step-*/*")
+        if part.is_dir() and not (part / MANIFEST).exists()
+    )
+
+
+def attempt_of(checkpoint: Path) -> int:
+    return int(checkpoint.suffix.removeprefix(".") or 0)
 
 
 def test_with_one_worker_fewer_no_example_is_skipped_and_none_is_used_twice() -> None:

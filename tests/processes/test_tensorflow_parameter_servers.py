@@ -356,6 +356,25 @@ def test_all_go_back_to_the_last_checkpoint_when_a_server_is_lost() -> None:
     assert [each.steps for each in run.checkpoints()] == [16, 24]
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_worker_that_is_lost_while_the_chief_connects_is_told_or_all_start_again(
+    restarts: int,
+) -> None:
+    fields: dict[str, Any] = {"workers": 2, "ps": 2, "steps": 8, "max_restarts": restarts}
+    # when the chief goes on, it knows that all servers have been up, and one is gone
+    faults = ["pause chief:0 at 0ms for 1s", "kill worker:1 at 900ms"]
+    with start(ASYNC, framework="tensorflow", faults=faults, **fields) as run:
+        if not restarts:
+            with pytest.raises(TaskFailed, match="it was killed as planned") as caught:
+                run.wait(60)
+            assert caught.value.task == "worker:1"
+            return
+        result = run.wait(60).result
+    every_version_once(run.trace, 2 * 8)
+    assert (result["restarts"], result["steps_again"]) == (1, 0)
+    assert {e.task for e in run.trace.all(Lifecycle) if e.attempt} == {*run.spec.tasks}
+
+
 def every_version_once(trace: Trace, count: int) -> None:
     """Hold that each ps made so many updates, apart from those that it made once more."""
     for ps in ("ps:0", "ps:1"):

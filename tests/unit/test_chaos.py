@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from course_lib.chaos import _judged
-from course_lib.errors import LockstepError, Stalled, TaskFailed
+from course_lib.chaos import _judged, episodes, spec_of
+from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.faults import Fault
 from course_lib.spec import RunSpec
 
@@ -60,6 +60,23 @@ def test_what_ends_by_itself_must_not_end_the_run(fault: str) -> None:
     assert judged(fault, TaskFailed("worker:1", 3, "gave up")) == "wrong"
     assert judged(fault, paused("worker:1")) == "hung"
     assert judged(fault, None) == ""
+
+
+@pytest.mark.parametrize("fault", ["slow worker:1=4", "jitter worker:1=exponential:9ms"])
+def test_a_run_that_is_only_slow_must_not_be_said_to_stand_still(fault: str) -> None:
+    run: Any = SimpleNamespace(spec=RunSpec(workers=2))
+    assert _judged(run, Fault.of(fault), True, None, "worker:1 waits") == ["alarm: worker:1 waits"]
+    assert _judged(run, Fault.of(fault), True, None) == []
+    assert _judged(run, Fault.of("pause worker:1 for 2s"), True, None, "worker:1 is paused") == []
+
+
+def test_kinds_of_faults_are_chosen_by_name() -> None:
+    kinds = {spec_of(text).faults[0].do for text in episodes(30, 1, faults=["slow", "jitter"])}
+    assert kinds == {"slow", "jitter"}
+    with pytest.raises(SpecError, match=r"faults='slows': did you mean 'slow'\?"):
+        next(episodes(1, 1, faults=["slows"]))
+    with pytest.raises(SpecError, match="faults='link': none can happen under these strategies"):
+        next(episodes(1, 1, ["one_device"], faults=["link"]))
 
 
 def test_with_a_restart_left_nothing_ends_the_run_and_without_a_fault_nothing_does() -> None:

@@ -188,6 +188,14 @@ def test_a_lost_server_starts_all_again_also_where_workers_do_so_alone() -> None
     assert {task for task, _ in it.news} == {*WORKERS, "ps:0"}
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_while_tasks_still_connect_none_can_do_without_a_worker(restarts: int) -> None:
+    it = Roster(WORKERS, ("ps",), "alone", restarts, connected=lambda: False)
+    it.gone("worker:1", -signal.SIGKILL)
+    assert (it.outcome, it.ending) == (None if restarts else "failed", {"worker:0", "worker:2"})
+    assert it.news == [(task, "restarting") for task in WORKERS * restarts]
+
+
 def test_elastic_a_restart_has_one_worker_fewer() -> None:
     it = recovering("together", restarts=3, elastic=True)
     for left in (2, 1, 1):

@@ -30,7 +30,8 @@ it has (`apply_once`).
 
 When a ps is lost, its shard of the variables is gone, and the coordinator raises an error. With
 `max_restarts` all tasks are started again, and go on from the last checkpoint, or from the
-beginning if there is none. What was done since then is lost.
+beginning if there is none. What was done since then is lost. So it is with a worker that is lost
+before the first step: the chief has to connect to all of them before it can do without one.
 
 When a worker is paused, or its host is cut off, no connection breaks, so TensorFlow waits for it
 without end. The others take all shares but the one that it has. At the next checkpoint, or at the
