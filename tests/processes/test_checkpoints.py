@@ -3,7 +3,6 @@ happened.
 """
 
 import functools
-import glob
 import os
 import random
 import signal
@@ -193,8 +192,8 @@ def being_saved(run: Run, attempt: int, beyond: int) -> bool:
     """Whether a task of this attempt is saving the state after more than so many steps."""
     return any(
         attempt_of(path) == attempt and int(path.stem.removeprefix("step-")) > beyond
-        for path in map(Path, glob.glob(f"{run.files.checkpoints}/step-*"))
-        if not glob.glob(f"{path}/*/{MANIFEST}")
+        for path in run.files.checkpoints.glob("step-*")
+        if not any((path / part / MANIFEST).exists() for part in ("worker-0", "chief-0"))
     )
 
 
