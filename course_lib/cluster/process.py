@@ -103,7 +103,7 @@ def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoR
         channel.send(state="running")
         value = program(task) if inspect.signature(program).parameters else program()
         control.end()
-        _leave_value(task, value)
+        files.leave_value(name, value)
         task.recorder.flush()
     # SystemExit too: a task that leaves early is a failure its learner should see
     except BaseException as error:
@@ -152,18 +152,6 @@ def _set_up(
     frameworks.prepare(task)
     program = files.programs()[task.job]
     return task, pkgutil.resolve_name(program) if isinstance(program, str) else program
-
-
-def _leave_value(task: Task, value: object) -> None:
-    try:
-        task.files.leave_value(task.name, value)
-    except OSError:
-        raise
-    except Exception as error:
-        raise TypeError(
-            f"its function returned a {type(value).__name__}, which cannot be sent back ({error}); "
-            "return numbers, strings, lists or arrays"
-        ) from None
 
 
 def _leave_error(files: RunDir, name: str, step: int | None, error: BaseException) -> None:

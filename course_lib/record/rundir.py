@@ -250,9 +250,16 @@ class RunDir:
                 found.append(TaskError(task=task, reason=str(damaged), at=math.inf))
         return found
 
-    def leave_value(self, task: str, value: Any) -> None:
-        """Keep what a task's function returned. Raises what pickling raises."""
-        leave(self._task(task) / "value.pickle", cloudpickle.dumps(value))
+    def leave_value(self, task: str, value: object) -> None:
+        """Keep what a task's function returned. Raises TypeError if that cannot be pickled."""
+        try:
+            content = cloudpickle.dumps(value)
+        except Exception as error:
+            raise TypeError(
+                f"its function returned a {type(value).__name__}, which cannot be sent back "
+                f"({error}); return numbers, strings, lists or arrays"
+            ) from None
+        leave(self._task(task) / "value.pickle", content)
 
     def values(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Task -> what its function returned, for those of the tasks that are done."""
