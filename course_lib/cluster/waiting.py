@@ -31,9 +31,8 @@ WAITS = ("reduce", "wait", "the graph")  # in these a task may wait for others
 class Standstill:
     """Nobody in a run has moved for so many `seconds`, `since` a time of its trace.
 
-    `does`: task -> what holds it up or whom it waits for, a verb first; the `culprit` is the first,
-    and `why` is what holds it up. `certain`: the run will not go on by itself. `cure`: what to do,
-    where `why` does not say so.
+    `does`: task -> what holds it up or whom it waits for, a verb first; the `culprit` is the first.
+    `certain`: the run will not go on by itself. `cure`: what to do, where `does` does not say so.
     """
 
     since: float
@@ -45,10 +44,6 @@ class Standstill:
     @property
     def culprit(self) -> str:
         return next(iter(self.does))
-
-    @property
-    def why(self) -> str:
-        return self.does[self.culprit]
 
     @property
     def words(self) -> str:

@@ -116,14 +116,14 @@ def _ticks(window: TimeWindow) -> list[tuple[float, str]]:
 
 def _staleness(digest: Digest, number: int) -> Inside:
     """The shares of updates by staleness, as bars with numbers."""
-    total = sum(digest.updates.staleness.values())
-    if not total:
+    seen = digest.updates.staleness
+    if not seen:
         return None
-    last = min(max(digest.updates.staleness), BINS - 1)
+    total, last = seen.total(), min(max(seen), BINS - 1)
     counts = np.zeros(last + 1, int)
-    for stale, count in digest.updates.staleness.items():
+    for stale, count in seen.items():
         counts[min(stale, last)] += count
-    beyond = "+" if max(digest.updates.staleness) > last else ""
+    beyond = "+" if max(seen) > last else ""
     items = []
     for n, count in enumerate(counts.tolist()):
         style = f"--share:{count / counts.max():.3f};--color:{entrant(number)[0]}"
