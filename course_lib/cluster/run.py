@@ -17,7 +17,7 @@ from typing import Any
 from course_lib import workloads
 from course_lib.cluster import nursery, waiting
 from course_lib.cluster.orders import Orders, words
-from course_lib.cluster.pipes import Channel, ready
+from course_lib.cluster.pipes import ready
 from course_lib.cluster.roster import death
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
@@ -279,9 +279,8 @@ class Run(Orders):
 
         Raises what went wrong.
         """
-        channel = nursery.supervisor(
-            self.spec.framework, self.plan.start_method, self.spec.start_timeout
-        )
+        framework, patience = self.spec.framework, self.spec.start_timeout
+        channel = nursery.supervisor(framework, self.plan.start_method, patience)
         with self._sending:
             if self._over.is_set():
                 channel.close()  # the supervisor goes, as it has no order to start
@@ -290,10 +289,14 @@ class Run(Orders):
             channel.post(start=str(self.run_dir))
             for order in self._unanswered:
                 channel.post(**order)
-        deadline = self._origin + self.spec.start_timeout
+        deadline = self._origin + patience
         while True:
-            arriving = self._tasks("starting", "restarting")
-            for message in self._receive(channel, deadline - clock() if arriving else None):
+            missing = self._tasks("starting", "restarting")
+            if not ready(channel, deadline - clock() if missing else None):
+                raise StartTimeout([t for t in self.tasks if t not in missing], missing, patience)
+            if (messages := channel.receive()) is None:
+                raise SupervisorLost("it left no word of why", nursery.last_words(framework))
+            for message in messages:
                 match message:
                     case {"over": "failed"}:
                         raise self._lookout.named(first_failure(self.files, self.trace))
@@ -302,28 +305,18 @@ class Run(Orders):
                     case {"unavailable": [what, why, cure]}:
                         raise Unavailable(what, why, cure)
                     case {"lost": int(status)}:
-                        raise SupervisorLost(death(status), nursery.last_words(self.spec.framework))
+                        raise SupervisorLost(death(status), nursery.last_words(framework))
                     case {"answer": problem}:
                         self._answered(problem)
                     case {"task": task, "state": state}:
                         self.tasks[task] = state
                         if state == "restarting":
-                            deadline = clock() + self.spec.start_timeout
+                            deadline = clock() + patience
             with self._sending:
                 channel.flush()  # orders for which there was no room
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
                 self.state = "running"
                 self._arrived.set()
-
-    def _receive(self, channel: Channel, patience: float | None) -> list[dict[str, Any]]:
-        if not ready(channel.sock, patience):
-            missing = self._tasks("starting", "restarting")
-            arrived = [task for task in self.tasks if task not in missing]
-            raise StartTimeout(arrived, missing, self.spec.start_timeout) from None
-        messages = channel.receive()
-        if messages is None:
-            raise SupervisorLost("it left no word of why", nursery.last_words(self.spec.framework))
-        return messages
 
 
 @dataclass(frozen=True)
