@@ -28,11 +28,8 @@ class Agenda:
 
     def at_step(self, task: str, step: int) -> list[Fault]:
         """The faults that are due as this task begins a step; of two alike, only one."""
-        found = [
-            fault
-            for fault in dict.fromkeys(self._by_step)
-            if (fault.step or 0) <= step and fault.told_by(task, self.spec)
-        ]
+        told = [f for f in dict.fromkeys(self._by_step) if f.told_by(task, self.spec)]
+        found = [fault for fault in told if (fault.step or 0) <= step]
         for fault in found:
             self._by_step.remove(fault)
         return found

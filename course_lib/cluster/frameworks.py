@@ -74,9 +74,8 @@ def prepare(task: Task) -> None:
         # after a restart with fewer workers, some of these addresses are not used any more
         jobs = Counter(name.partition(":")[0] for name in task.spec.tasks)
         cluster = {job: where[: jobs[job]] for job, where in task.addresses.items()}
-        os.environ["TF_CONFIG"] = json.dumps(
-            {"cluster": cluster, "task": {"type": task.job, "index": task.index}}
-        )
+        this = {"type": task.job, "index": task.index}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": this})
         if task.files.facts.network == "loopback":
             os.environ["TF_GRPC_REUSE_PORT"] = "1"  # beside the sockets of `shut_out`
         import tensorflow as tf

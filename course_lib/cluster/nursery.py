@@ -107,9 +107,8 @@ class Zygote:
             self._turn.release()
 
     def _broken(self, why: str) -> LockstepError:
-        return LockstepError(
-            f"the process that imports {self.framework} failed: {why}. {last_words(self.framework)}"
-        )
+        what = f"the process that imports {self.framework} failed: {why}"
+        return LockstepError(f"{what}. {last_words(self.framework)}")
 
 
 def last_words(framework: str) -> str:

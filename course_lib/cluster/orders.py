@@ -61,12 +61,8 @@ class Orders:
         """
         self.spec.check_host(host)
         if not self.plan.rate:
-            raise SpecError(
-                "link",
-                str(link),
-                "this run is on one host, and a link is between hosts: "
-                "start it with hosts=2 or more",
-            )
+            why = "this run is on one host, and a link is between hosts"
+            raise SpecError("link", str(link), f"{why}: start it with hosts=2 or more")
         self._check_loss(link)
         self._order("link", host=host, link=link.model_dump())
 
@@ -123,10 +119,9 @@ class Orders:
     def _real_host(self, do: str, host: int) -> int:
         self.spec.check_host(host)
         if self.plan.network != "hosts":
-            why = next(reason.why for reason in self.plan.reasons if reason.what == "network")
-            raise Unavailable(
-                f"{do}({host})", f"the network of this run is {self.plan.network}", why
-            )
+            cure = next(reason.why for reason in self.plan.reasons if reason.what == "network")
+            why = f"the network of this run is {self.plan.network}"
+            raise Unavailable(f"{do}({host})", why, cure)
         return host
 
     def _check_fault(self, fault: Fault) -> Fault:
@@ -140,9 +135,8 @@ class Orders:
     def _check_loss(self, link: Link) -> None:
         if link.loss and not self.plan.loss:
             why = "nothing drops packets on the network of this run"
-            raise Unavailable(
-                "a link that loses packets", why, "`lockstep doctor` says what this machine lacks."
-            )
+            cure = "`lockstep doctor` says what this machine lacks."
+            raise Unavailable("a link that loses packets", why, cure)
 
 
 def words(order: dict[str, Any]) -> str:

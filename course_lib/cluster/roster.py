@@ -154,10 +154,8 @@ class Roster:
             self._first |= {task} & self.alive
 
     def _conclude(self) -> None:
-        working = {
-            task: state for task, state in self.states.items() if not task.startswith(self.services)
-        } or self.states
-        if {*working.values()} <= {"done", "lost"}:
+        working = [state for t, state in self.states.items() if not t.startswith(self.services)]
+        if {*(working or self.states.values())} <= {"done", "lost"}:
             self.outcome = self.outcome or "finished"
 
 

@@ -83,7 +83,7 @@ class Wiring:
     def join(self, host: int, joined: bool, **told: str) -> None:
         """Join a host to the others again, or cut it off from them."""
         if self.hosts:
-            (self.hosts.heal if joined else self.hosts.cut)(host)
+            self.hosts.join(host, joined)
             self._note(host_name(host), "healed" if joined else "cut", **told)
 
     def _imposed(self, link: Link) -> Link:

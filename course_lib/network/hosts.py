@@ -105,16 +105,10 @@ class Hosts:
         with _routes() as routes:
             self._shape(routes, host, link)
 
-    def cut(self, host: int) -> None:
-        """Cut a host off from all others; its own tasks still reach each other."""
-        self._switch(host, "down")
-
-    def heal(self, host: int) -> None:
-        """Undo `cut`."""
-        self._switch(host, "up")
-
-    def _switch(self, host: int, state: str) -> None:
+    def join(self, host: int, joined: bool) -> None:
+        """Join a host to all others again, or cut it off: its own tasks still reach each other."""
         with _routes() as routes:
+            state = "up" if joined else "down"
             routes.link("set", index=self._index[f"dn{host}"], state=state)
 
     def traffic(self, at: float) -> list[Traffic]:
