@@ -389,8 +389,8 @@ for sequence in range(200):
                 links[host] = Link(mbit=chance.choice(RATES), **figures)
                 hosts.change(host, links[host])
             else:
-                getattr(hosts, order)(host)
                 up[host] = order == "heal"
+                hosts.join(host, up[host])
             (line,) = routes.get_links(hosts._index[f"dn{host}"])
             assert (line["flags"] & 1 == 1) == up[host]
             assert line.get_attr("IFLA_GSO_MAX_SEGS") == (1 if links[host].loss else 65535)
