@@ -108,14 +108,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 def units_of(model: nn.Module, plan: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
     """What each layer has to share out among workers: `((64, "hidden unit"), (2, "head"))`."""
-    units = []
-    for name, how in plan.items():
-        module: Any = model.get_submodule(name)
-        if how == COLUMNS:
-            units.append((int(module.out_features), "hidden unit"))
-        elif how == HEADS:
-            units.append((int(module.num_heads), "head"))
-    return tuple(units)
+    counted = {COLUMNS: ("out_features", "hidden unit"), HEADS: ("num_heads", "head")}
+    found = ((model.get_submodule(n), *counted[how]) for n, how in plan.items() if how in counted)
+    return tuple((int(getattr(module, size)), unit) for module, size, unit in found)
 
 
 class Heads(nn.Module):
