@@ -56,13 +56,10 @@ class ShareDone(NamedTuple):
     scaled: list[float]
 
 
-def train(
-    task: Task, model: Model, program: Any, per_update: int = 1, beside: Future[Any] | None = None
-) -> dict[str, Any]:
+def train(task: Task, model: Model, program: Any, per_update: int = 1) -> dict[str, Any]:
     """Have all steps done and record them; what the chief returns (see `outcome`).
 
-    `program` is that of a step; a ps makes an update of `per_update` gradients. What goes on
-    `beside` the steps ends with the last of them.
+    `program` is that of a step; a ps makes an update of `per_update` gradients.
 
     The metric, where it is due, is that of the parameters as the chief finds them on the ps when a
     step is complete; meanwhile the workers go on. Where a checkpoint is due, no further step is
@@ -76,7 +73,7 @@ def train(
 
     def shares_done() -> Iterator[ShareDone]:
         for stretch in between_checkpoints(spec, model.steps_done):
-            yield from hand_out(task, model, program, stretch, beside)
+            yield from hand_out(task, model, program, stretch)
             if stretch and saving.due(spec, stretch.stop):
                 save_shards(task, model, stretch.stop, losses[stretch.stop - 1])
 
@@ -97,8 +94,8 @@ def train(
                 task.metric(workload.metric_name, accuracy, step, samples)
             del steps[step]
             task.at_step_end()
-    if beside:
-        beside.result(PATIENCE)
+    if model.loops:  # they end with the last step
+        model.loops.result(PATIENCE)
     found = _result(task, model, losses[spec.steps - 1])
     over(task).touch()
     return found
@@ -200,9 +197,7 @@ def between_checkpoints(spec: RunSpec, first: int) -> list[range]:
     return [range(*pair) for pair in itertools.pairwise([first, *ends, spec.steps])]
 
 
-def hand_out(
-    task: Task, model: Model, program: Any, steps: range, beside: Future[Any] | None
-) -> Iterator[ShareDone]:
+def hand_out(task: Task, model: Model, program: Any, steps: range) -> Iterator[ShareDone]:
     """Have the program of each of these steps run once for every share of its batch, by whichever
     worker is free.
 
@@ -211,7 +206,7 @@ def hand_out(
     handed out again here.
 
     Yields what came of them, as it comes. Raises TimeoutError if nothing comes for `PATIENCE`, and
-    any error of a step or of what goes on `beside` the steps.
+    any error of a step or of the model's loops.
     """
     spec, workload, wall, heard = task.spec, workloads.load(task.spec), WallClock(), clock()
     shares: Iterator[tuple[int, int]] = itertools.product(steps, range(spec.workers))
@@ -228,7 +223,7 @@ def hand_out(
                 pending[pool.submit(_fetch, value)] = n, share
             if not pending:
                 return
-            for future in _finished(task, pending, beside):
+            for future in _finished(task, model, pending):
                 n, share = pending.pop(future)
                 try:
                     values, heard = future.result(), clock()
@@ -249,12 +244,13 @@ def _fetch(value: Future[Any]) -> Any:
 
 
 def _finished(
-    task: Task, pending: dict[Future[Any], tuple[int, int]], beside: Future[Any] | None
+    task: Task, model: Model, pending: dict[Future[Any], tuple[int, int]]
 ) -> list[Future[Any]]:
     """Wait for any of the pending shares; those that are done."""
     task.begin(min(pending.values())[0])
     task.enter("wait")
-    futures = [*pending, *([beside] if beside and not beside.done() else [])]
+    loops = model.loops
+    futures = [*pending, *([loops] if loops and not loops.done() else [])]
     done, _ = wait(futures, PATIENCE, FIRST_COMPLETED)
     if not done:  # nothing wrong if devices are emulated that take so long
         workers = [name for name in task.spec.tasks if name.startswith("worker")]
@@ -265,8 +261,8 @@ def _finished(
                 f"no worker has finished its share of a step for {PATIENCE + longest:g} s; "
                 f"step {task.step} is not complete"
             )
-    if beside and beside.done():
-        beside.result()
+    if loops and loops.done():
+        loops.result()
     return [future for future in done if future in pending]
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
 from course_lib.cluster.task import Task, clock
+from course_lib.record import files
 from course_lib.record.rundir import folder_name
 from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
@@ -89,11 +91,8 @@ class Speed(NamedTuple):
 
 
 def _say(task: Task, speed: Speed) -> Speed:
-    file = serving(task, task.name)
-    file.parent.mkdir(exist_ok=True)
-    draft = file.with_suffix(".new")
-    draft.write_text(" ".join(map(str, speed)))
-    draft.replace(file)  # in one piece, as somebody may be reading
+    task.files.meetings.mkdir(exist_ok=True)
+    files.leave(serving(task, task.name), " ".join(map(str, speed)).encode())
     return speed
 
 
@@ -149,7 +148,7 @@ class Model:
     unequal the layers are. What is not trained, such as the moving means of batch normalisation and
     frozen weights, lies whole on the first ps: the `others`, in the order of `kept`. So does
     `scaling`, the value of the loss `scale`, in float16. `steps_done`: before it went on from a
-    checkpoint; `loss`: that of the last of these.
+    checkpoint; `loss`: that of the last of these. `loops`: what the ps do beside the steps.
 
     In the strategy's scope TensorFlow would put whole variables, or rows of them, on the ps in
     turn. Pieces of one vector make the bytes on all ps equal, as they are in PyTorch's page.
@@ -160,6 +159,7 @@ class Model:
         self.keras = models.build(workloads.load(spec), spec.seed, spec.precision)
         self.optimizer, self.census, self.scale = Optimizer(spec), Census(task), LossScale(spec)
         self.shards, self.steps_done, self.loss = list[Shard](), 0, math.nan
+        self.loops: Future[Any] | None = None
         parameters = np.concatenate([each.reshape(-1) for each in models.weights_of(self.keras)])
         for k, piece in enumerate(np.array_split(parameters, spec.ps)):
             with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):

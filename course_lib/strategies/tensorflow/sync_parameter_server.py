@@ -53,8 +53,9 @@ def chief(task: Task) -> dict[str, Any]:
         return [barrier.loop(*steps, model.optimizer) for barrier in barriers.values()]
 
     program = make_step(task, model, push)
-    running = ThreadPoolExecutor(1, "lockstep-loops").submit(loops.get_concrete_function())
-    return train(task, model, program, per_update=spec.workers, beside=running)
+    threads = ThreadPoolExecutor(1, "lockstep-loops")
+    model.loops = threads.submit(loops.get_concrete_function())
+    return train(task, model, program, per_update=spec.workers)
 
 
 class Barrier:
