@@ -56,8 +56,7 @@ def spec_for(what: str | RunSpec, /, **fields: Any) -> RunSpec:
     given = {field: value for field, value in fields.items() if value is not None}
     if "workload" in given:
         given["workload"] = workloads.named(given["workload"])
-    framework = given.setdefault("framework", _framework(strategy, given.get("workload", "")))
-    _check_framework(strategy, framework)
+    framework = given["framework"] = _framework(strategy, given)
     _check_one_host(strategy, framework, given)
     jobs, one_process = strategy.jobs[framework], framework in strategy.one_process
     devices = one_process and "replicas" not in given  # workers are the devices of one process
@@ -218,23 +217,23 @@ def _unused(spec: RunSpec) -> dict[str, str]:
     return found
 
 
-def _framework(strategy: Strategy, workload: str) -> str:
-    """The framework of a run that is not told one: one that the strategy has and the workload has a
-    model for, the usual one if possible.
+def _framework(strategy: Strategy, given: Mapping[str, Any]) -> str:
+    """The framework that is given, if the strategy is built in it. If none is given, one that the
+    workload has a model for, the usual one if possible.
     """
-    usual, own = RunSpec.model_fields["framework"].default, workloads.OWN.get(workload)
+    asked, usual = given.get("framework"), RunSpec.model_fields["framework"].default
     names = sorted(strategy.jobs, key=lambda name: name != usual)
-    return next((name for name in names if own and name in own.frameworks), names[0])
-
-
-def _check_framework(strategy: Strategy, framework: str) -> None:
-    if framework in [*strategy.jobs]:  # whatever was given, a list too
-        return
-    if framework in [name for other in STRATEGIES.values() for name in other.jobs]:
+    if asked is None:
+        own = workloads.OWN.get(given.get("workload", ""))
+        return next((name for name in names if own and name in own.frameworks), names[0])
+    if asked in names:
+        return str(asked)
+    if asked in [name for other in STRATEGIES.values() for name in other.jobs]:
         built = " and ".join(strategy.jobs)
-        text = f"{strategy.name} is built in {built} only: leave it out"
-        raise SpecError("framework", framework, text)
-    raise SpecError.unknown("framework", framework, strategy.jobs)
+        raise SpecError(
+            "framework", asked, f"{strategy.name} is built in {built} only: leave it out"
+        )
+    raise SpecError.unknown("framework", asked, strategy.jobs)
 
 
 def _check_one_host(strategy: Strategy, framework: str, given: Mapping[str, Any]) -> None:
