@@ -26,16 +26,16 @@ class Optimizer(optimizers.Optimizer):
 
     def at(self, step: Any, updates: Any) -> tuple[Any, list[Any]]:
         """The learning rate of a step and the corrections after so many `updates`, for `apply`."""
-        if not self.counts:
-            return float(self.rates[0]), []
         rate = float(self.rates[0])
+        if not self.counts:
+            return rate, []
         if not self.constant:
             rate = tf.gather(tf.constant(self.rates, tf.float32), step)
         return rate, self.corrections(tf.cast(updates + 1, tf.float32), tf.math.expm1)
 
-    def clipped(self, gradients: Sequence[Any], scale: Any = None) -> list[Any]:
+    def clipped(self, gradients: Sequence[Any]) -> list[Any]:
         """All gradients of the model times their `factor`."""
-        factor = self.factor(gradients, scale)
+        factor = self.factor(gradients)
         return list(gradients) if factor is None else [factor * each for each in gradients]
 
     def factor(self, gradients: Sequence[Any], scale: Any = None) -> Any:
