@@ -29,7 +29,6 @@ class Phases:
         # The seconds that recent steps computed, for each part of a step that is computed at a
         # time. The least of them counts, as a busy machine only ever adds to it.
         self._busy: defaultdict[float, deque[float]] = defaultdict(lambda: deque([0.0], maxlen=5))
-        self.failure: Exception | None = None  # what went wrong in an exchange beside computing
         self._beside: list[Span] = []
         # the exchanges that the present computing waited for; None if nothing is being computed
         self._exchanged: list[Span] | None = None
@@ -65,8 +64,6 @@ class Phases:
         exchanged = self._exchanged = list[Span]()
         with self.emulating():
             yield
-        if self.failure:
-            raise self.failure
         self.sleep(self._owed)  # what no layer has taken
         number, slept, going_on = self.number, self._slept, self._end
         end, self._computed = self._computed or self.now(), None

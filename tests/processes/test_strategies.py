@@ -88,6 +88,49 @@ def test_the_naive_page_learns_what_the_frameworks_own_learns(framework: str) ->
     ]
 
 
+def plain_ddp(task: Any) -> str:
+    """DDP without a communication hook, as its documentation has it: a digest of what it learns."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from course_lib.strategies.torch.models import model_of, weights_of
+    from course_lib.strategies.torch.steps import TorchStep, join
+
+    join(task)
+    model = model_of(task)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=task.spec.bucket_mb)
+    step = TorchStep(task, model)
+    while step.begin():
+        inputs, targets = step.read(task.index, task.spec.workers)
+        step.loss_of(ddp(inputs), targets).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(parameter.grad, alpha=float(step.optimizer.rates[step.number]))
+                parameter.grad = None
+    return digest(weights_of(model.parameters()))
+
+
+def test_the_hook_of_ddp_changes_no_bit_of_what_ddp_learns() -> None:
+    """With two workers: the sum of two halves is half the sum."""
+    fields = {"workers": 2, "workload": "digits_deep", "bucket_mb": 0.01, "steps": 5}
+    with start(plain_ddp, framework="torch", **fields) as run:
+        plain = run.wait(60).values
+    with start("multi_worker_mirrored", framework="torch", **fields) as run:
+        assert run.wait(60).result["parameter_digest"] == plain
+    assert len(run.trace.all(Phase, "worker:0", what="reduce", step=4)) > 4  # buckets
+
+
+def test_three_workers_whose_parts_of_the_mean_are_no_binary_fractions_learn_it_all_the_same() -> (
+    None
+):
+    fields = {"framework": "torch", "global_batch": 48, "steps": STEPS}
+    traces = []
+    for name, workers in (("one_device", 1), ("multi_worker_mirrored", 3)):
+        with start(name, workers=workers, **fields) as run:
+            traces.append(run.wait(60).trace)
+    np.testing.assert_allclose(losses(traces[1]), losses(traces[0]), **SUM_ORDER)
+
+
 @pytest.mark.parametrize("workload", SMALL)
 def test_both_frameworks_learn_the_same(workload: str) -> None:
     ours, trace = trained("tensorflow", 1, workload)

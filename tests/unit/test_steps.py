@@ -121,13 +121,6 @@ def test_computing_ends_when_the_last_reduction_beside_it_begins() -> None:
     assert compute.end == reductions[-1].start
 
 
-def test_an_exchange_beside_computing_that_fails_ends_the_step_with_its_own_error() -> None:
-    step, _ = toy()
-    step.begin()
-    with pytest.raises(ConnectionError, match="worker:1"), step.computing():
-        step.failure = ConnectionError("worker:1")
-
-
 def test_a_slowed_task_takes_longer_over_device_time_and_what_it_computed() -> None:
     step, _ = toy(device_ms=4)
     paced: list[tuple[float, float]] = []

@@ -1,9 +1,9 @@
 """How DistributedDataParallel (DDP) averages gradients and, along with them, the loss: by the
 all-reduce of gloo or NCCL, or by one of ours.
 
-DDP calls a communication hook whenever the backward pass has filled a bucket of gradients. The
-hooks here do what DDP does without one, and record when each bucket's reduction began and ended.
-DDP checks their annotations, so these must not be strings.
+DDP calls a communication hook whenever the backward pass has filled a bucket of gradients. The hook
+here does what DDP does without one, and records when each bucket's reduction began and ended. DDP
+checks its annotations, so these must not be strings.
 """
 
 from collections.abc import Callable
@@ -19,32 +19,35 @@ from torch.futures import Future
 from course_lib.strategies.torch.steps import TorchStep
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
-Outcome = Callable[[], Any]
-"""Raises the error of an all-reduce, if it had one."""
+Call = Callable[[], Any]
+Reduce = Callable[[torch.Tensor, Call, bool], Call]
+"""Starts the all-reduce of a bucket, and says whether it is the `last`. It calls the second when it
+is over; what is returned waits for that, and raises the error if there was one.
+"""
 
 
 class LossAmongGradients(torch.nn.Module):
-    """A model that returns its loss, disguised so that DDP averages the loss as well.
+    """A model that returns its part of the mean loss, made so that the all-reduce of gradients adds
+    up to means, and averages the loss as well.
 
-    DDP averages gradients and nothing else, and a message of its own for the loss would make every
-    step longer. So there is one parameter more. It is zero and stays zero; it is multiplied by the
-    loss and added to it, so that its gradient is the loss.
+    The loss is multiplied by one parameter more, `part`, which is 1 / workers. So the sum of all
+    workers' gradients is their mean, and nobody has to pass over them once more to divide; and the
+    gradient of `part` is the loss, which needs no message of its own.
     """
 
     def __init__(self, step: TorchStep) -> None:
         super().__init__()
-        self.model, self.loss_of = step.model, step.loss_of
-        self.zero = torch.nn.Parameter(torch.zeros((), device=step.device))
+        self.model, self.loss_of, self.workers = step.model, step.loss_of, step.spec.workers
+        self.part = torch.nn.Parameter(torch.full((), 1 / self.workers, device=step.device))
 
     def forward(self, inputs: Any, targets: Any) -> Any:
-        loss = self.loss_of(self.model(inputs), targets)
-        return torch.addcmul(loss, loss.detach(), self.zero)  # loss + loss * zero
+        return self.loss_of(self.model(inputs), targets) * self.part
 
     def mean_loss(self) -> float:
         """The mean loss of all workers, once the backward pass is over."""
-        assert self.zero.grad is not None
-        loss, self.zero.grad = self.zero.grad.item(), None
-        return loss
+        assert self.part.grad is not None
+        total, self.part.grad = self.part.grad.item(), None
+        return total / self.workers
 
 
 def lay_out(ddp: Any, step: TorchStep) -> None:
@@ -61,46 +64,62 @@ def lay_out(ddp: Any, step: TorchStep) -> None:
         ddp.zero_grad(set_to_none=True)
 
 
-def averaging(step: TorchStep) -> Hook:
+def adding_up(step: TorchStep) -> Hook:
     """The hook for the all-reduce of this run.
 
     With `overlap`, a bucket's all-reduce starts as soon as the backward pass has filled the bucket;
-    without, all start when the last bucket is full, which is when the pass is over.
+    without, all start when the last bucket is full, which is when the pass is over. Then the hook
+    waits for them. So all futures that it returns to DDP are done, and if an all-reduce fails, the
+    backward pass raises its own error. (Of an error in a future DDP makes a RuntimeError.)
     """
-    workers, reduce = dist.get_world_size(), _scheduled(step) if step.task.schedule else _native
-    full: list[tuple[torch.Tensor, Future[torch.Tensor]]] = []
+    reduce = _scheduled(step) if step.task.schedule else _native()
+    devices = [step.device] if step.device.type == "cuda" else []
+    full: list[torch.Tensor] = []
+    waits: list[Call] = []
 
-    def start(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        share = bucket.buffer().div_(workers)
-        mean: Future[torch.Tensor] = Future(devices=[step.device] if share.is_cuda else [])
-        full.append((share, mean))
-        if bucket.is_last():  # from here on the backward pass only waits
+    def hook(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        last = bucket.is_last()
+        full.append(bucket.buffer())
+        if last:
             step.task.enter("reduce")
-        if step.spec.overlap or bucket.is_last():
-            begun = step.now()
-            for each in full:
-                reduce(each[0], partial(end, *each, begun))
+        if last or step.spec.overlap:
+            over = partial(step.reduced_beside, step.now())
+            waits.extend(reduce(sums, over, last) for sums in full)
             full.clear()
-        return mean
+        if last:
+            for wait in waits:
+                wait()
+            waits.clear()
+        done: Future[torch.Tensor] = Future(devices=devices)
+        done.set_result(bucket.buffer())
+        return done
 
-    def end(share: torch.Tensor, mean: Future[torch.Tensor], begun: Any, outcome: Outcome) -> None:
-        try:
-            outcome()
-            step.reduced_beside(begun)
-        except Exception as error:  # a future would make it a RuntimeError that speaks of tensors
-            step.failure = error
-        mean.set_result(share)
-
-    return start
+    return hook
 
 
-def _native(share: torch.Tensor, end: Callable[[Outcome], None]) -> None:
-    """The all-reduce of the process group, as DDP starts it without a hook."""
-    dist.all_reduce(share, async_op=True).get_future().then(lambda future: end(future.value))
+def _native() -> Reduce:
+    """Starts the all-reduce of the process group, as DDP does without a hook. `dist.all_reduce`
+    does the same, after checks in Python that take as long as all the rest of a hook.
+    """
+    group, asynchronous = dist.group.WORLD, dist.AllreduceOptions()
+    asynchronous.asyncOp = True
+    assert group
+
+    def reduce(sums: torch.Tensor, over: Call, last: bool) -> Call:
+        work = group.allreduce([sums], asynchronous)
+        told = None if last else work.get_future().then(lambda _: over())
+
+        def wait() -> None:
+            work.wait()
+            told.wait() if told else over()
+
+        return wait
+
+    return reduce
 
 
-def _scheduled(step: TorchStep) -> Callable[[torch.Tensor, Callable[[Outcome], None]], None]:
-    """The all-reduce by the schedule of the run.
+def _scheduled(step: TorchStep) -> Reduce:
+    """Starts the all-reduce by the schedule of the run.
 
     It goes on in a thread beside the backward pass, one bucket after the other in the order in
     which they are filled, which is the same on all workers.
@@ -109,13 +128,11 @@ def _scheduled(step: TorchStep) -> Callable[[torch.Tensor, Callable[[Outcome], N
     schedule, group = step.task.schedule, step.task.group()
     thread = ThreadPoolExecutor(1, "lockstep-exchange")
 
-    def exchange(share: torch.Tensor) -> None:
-        here = share.cpu()  # the tensor itself, where it is on the CPU already
+    def exchange(sums: torch.Tensor, over: Call) -> None:
+        here = sums.cpu()  # the tensor itself, where it is on the CPU already
         group.execute(schedule, here.numpy())
-        share.copy_(here)
+        sums.copy_(here)
         step.census.note(exchange=group.buffered)
+        over()
 
-    def reduce(share: torch.Tensor, end: Callable[[Outcome], None]) -> None:
-        thread.submit(exchange, share).add_done_callback(lambda future: end(future.result))
-
-    return reduce
+    return lambda sums, over, last: thread.submit(exchange, sums, over).result

@@ -146,7 +146,7 @@ def outputs_of(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
 
 def tensor(values: np.ndarray, device: Any = "cpu") -> torch.Tensor:
     """An array as a tensor on a device."""
-    return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
+    return torch.from_numpy(values if values.flags.carray else values.copy()).to(device)
 
 
 def model_of(task: Task) -> Any:

@@ -45,7 +45,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.exchange import LossAmongGradients, averaging, lay_out
+from course_lib.strategies.torch.exchange import LossAmongGradients, adding_up, lay_out
 from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, trained
 
 
@@ -77,7 +77,7 @@ def worker(task: Task) -> dict[str, Any]:
     join(task)
     model = model_of(task)
     step = TorchStep(task, model)
-    replica = LossAmongGradients(step)  # called, it returns the loss, which travels along
+    replica = LossAmongGradients(step)  # called, it returns the loss / workers, which travels along
     # What differs from `naive`: DDP averages inside of `backward`, in buckets of `bucket_mb` MiB.
     # One flag saves a copy; the other leaves the statistics of batch normalisation to each replica,
     # and saves a message a step.
@@ -88,11 +88,11 @@ def worker(task: Task) -> dict[str, Any]:
         forward_sync_buffers=False,
     )
     lay_out(ddp, step)  # where a run goes on from a checkpoint, in the same buckets
-    ddp.register_comm_hook(None, averaging(step))  # DDP's all-reduce, or ours, with its times
+    ddp.register_comm_hook(None, adding_up(step))  # DDP's all-reduce, or ours, with its times
     while step.begin():
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            # when it returns, each gradient is the mean over all workers
+            # when it returns, each gradient is the sum over all workers, and so the mean
             step.backward(inputs, targets, forward=ddp, alone=ddp.no_sync)
         with step.applying():
             descend(step)
