@@ -156,7 +156,7 @@ class Run(Orders):
         return starting | self._lookout.look(handle=handle).describe()
 
     def standstill(self) -> waiting.Standstill | None:
-        """Why nobody in the run has moved for a second or longer; None while somebody may."""
+        """Why nobody in the run has moved for half a second or longer; None while somebody may."""
         return self._lookout.standstill()
 
     @property

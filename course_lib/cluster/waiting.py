@@ -20,8 +20,9 @@ from course_lib.record.events import Lifecycle, Phase, end_of
 from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace
 
-SILENT = 1.0  # seconds in the same thing after which a task may be waiting, or longer:
-STEPS = 3  # so many of its own steps
+SILENT = 1.0  # seconds in the same thing after which a task may be waiting,
+SOON = 0.5  # or in an exchange or wait, if it is known how long its steps usually take;
+STEPS = 3  # but never less than so many of its own steps
 RECENT = 50  # phases that tell how long its steps are
 LONG, LONG_STEPS = 10.0, 20  # the same, after which a task that others wait for may never go on
 WAITS = ("reduce", "wait", "the graph")  # in these a task may wait for others
@@ -93,18 +94,18 @@ class Look:
         """
         active = [task for task in self.busy if not task.startswith(services)]
         free = [task for task in active if task not in self.stopped]
-        found, certain, cure = self.describe(), True, ""
+        found, certain, cure, least = self.describe(), True, "", SOON
         if self.stopped and all(self.silent(task) and task not in self.held for task in free):
             stops = self.stopped.values()
             since = max([*(stop.at for stop in stops), *(self.since[task] for task in free)])
             certain = not all(stop.fault and Fault.of(stop.fault).lasts for stop in stops)
         elif endless := calls.endless(self.beats, kept, set(self.beats).difference(self.busy)):
-            found, cure = endless, calls.CURE
+            found, cure, least = endless, calls.CURE, SILENT
             since = max((self.since[t] for t in found if t in self.since), default=self.now)
         else:
             return self._computing(free)
         still = Standstill(since, self.now - since, found, certain, cure)
-        return still if still.seconds > SILENT else None
+        return still if still.seconds > least else None
 
     def _computing(self, active: Sequence[str]) -> Standstill | None:
         """The standstill of tasks that all wait for others which compute, and for very long."""
@@ -124,7 +125,9 @@ class Look:
 
     def silent(self, task: str) -> bool:
         """Whether a task has been in the same thing for longer than its steps usually take."""
-        return self.now - self.since[task] > max(SILENT, STEPS * self._usual(task))
+        usual = self._usual(task)
+        least = SOON if usual and self.beats[task].what in WAITS else SILENT
+        return self.now - self.since[task] > max(least, STEPS * usual)
 
     def _recent(self, task: str) -> list[Phase]:
         """The last phases of a task; of a chief, which may only hand out work, those of all."""
@@ -230,7 +233,7 @@ class Lookout:
         states, now = dict(self._states), clock()
         busy = [task for task, state in states.items() if state == "running"]
         active = [task for task in busy if not task.startswith(self._services)]
-        lively = active and all(now - self._beats.now(task).since < SILENT for task in active)
+        lively = active and all(now - self._beats.now(task).since < SOON for task in active)
         if lively or not {*states.values()} <= {"running", "done", "lost"}:
             return None
         return self.look(busy).standstill(self._services, self._calls())

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 KEPT = 16  # the latest calls of collectives that are kept of each task
-# between two counts, which differ while the record is being written
-_RECORD = struct.Struct("<Q q40sd qqQq 32s48s64s Q")
-_NO_CALL = (-1, 0, 0, b"", b"", b"")
-_SLOT = (1 + KEPT) * _RECORD.size
-_CALLS = range(_RECORD.size, _SLOT, _RECORD.size)  # where they lie in a slot
+# A slot has a record of what is no call, and those of the latest calls. A record lies between two
+# counts, which differ while it is being written; what was entered last has the highest.
+_PHASE = struct.Struct("<Q q40sd Q")
+_CALL = struct.Struct("<Q q40sd qqQq 32s48s64s Q")
+_SLOT = _PHASE.size + KEPT * _CALL.size
+_CALLS = range(_PHASE.size, _SLOT, _CALL.size)  # where they lie in a slot
 
 
 class Beat(NamedTuple):
@@ -64,39 +65,56 @@ class Beats:
         """
         first, memory = self._slots[task], self._memory
         memory[first : first + _SLOT] = bytes(_SLOT)
-        places = (first + place for place in (0, *_CALLS))
-        now, *calls = (slice(at, at + _RECORD.size) for at in places)
-        counts, kept = itertools.count(1), itertools.cycle(calls)
+        phase = slice(first, first + _PHASE.size)
+        calls = itertools.cycle([slice(first + at, first + at + _CALL.size) for at in _CALLS])
+        counts = itertools.count(1)
 
-        def write(step: int, what: str, since: float, number: int = 0, *call: Any) -> None:
-            count = next(counts)
-            more = (*call[:3], *map(str.encode, call[3:])) if call else _NO_CALL
-            record = _RECORD.pack(count, step, what.encode(), since, number, *more, count)
-            memory[now] = record
+        def write(
+            step: int,
+            what: str,
+            since: float,
+            number: int = 0,
+            rank: int = -1,
+            members: int = 0,
+            size: int = 0,
+            group: str = "",
+            about: str = "",
+            where: str = "",
+        ) -> None:
+            count, name = next(counts), what.encode()
             if number:
-                memory[next(kept)] = record
+                texts = group.encode(), about.encode(), where.encode()
+                call = number, rank, members, size, *texts
+                memory[next(calls)] = _CALL.pack(count, step, name, since, *call, count)
+            else:
+                memory[phase] = _PHASE.pack(count, step, name, since, count)
 
         return write
 
     def now(self, task: str) -> Beat:
         """What a task is in."""
-        return self._get(self._slots[task])
+        return _beat(*max(self._read(_PHASE, self._slots[task]), *self._calls(task)))
 
     def calls(self, task: str) -> list[Beat]:
         """The latest calls of a task, in any order."""
-        kept = (self._get(self._slots[task] + place) for place in _CALLS)
-        return [call for call in kept if call.number]
+        return [_beat(*record) for record in self._calls(task) if record[0]]
 
     def close(self) -> None:
         """The run is over. What was said last can be read on, and no descriptor is kept open."""
         self._memory = memoryview(bytes(self._memory))
 
-    def _get(self, at: int) -> Beat:
+    def _calls(self, task: str) -> list[tuple[Any, ...]]:
+        return [self._read(_CALL, self._slots[task] + place) for place in _CALLS]
+
+    def _read(self, kind: struct.Struct, at: int) -> tuple[Any, ...]:
+        """The count of a record, 0 if nothing has been written, and the fields of its beat."""
         for _ in range(100):
-            first, *fields, last = _RECORD.unpack_from(self._memory, at)
-            if first == last:
+            *record, count = kind.unpack_from(self._memory, at)
+            if record[0] == count:
                 break
-        texts = (
-            f.rstrip(b"\0").decode(errors="ignore") if isinstance(f, bytes) else f for f in fields
-        )
-        return Beat._make(texts) if first else Beat()
+        return tuple(record)
+
+
+def _beat(count: int, *fields: Any) -> Beat:
+    texts = (f.rstrip(b"\0").decode(errors="ignore") if isinstance(f, bytes) else f for f in fields)
+    return Beat(*texts) if count else Beat()

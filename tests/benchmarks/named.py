@@ -1,5 +1,5 @@
 """From a signal to the error: one worker of four is killed or stopped from outside. Our error has
-to name it.
+to name it, and a board beside it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from course_lib import start
+from course_lib import Run, start
 from course_lib.errors import Stalled, TaskFailed
 from course_lib.network.layout import LOOPBACK, reserve_ports
 from course_lib.record.events import Lifecycle, Phase
+from course_lib.widgets import TrainingBoard
 from tests.benchmarks import clusters, timed
 from tests.benchmarks.harness import Aim, Options, Rows, compare
 from tests.helpers import until
@@ -41,13 +43,28 @@ def rows(options: Options) -> Rows:
                 aim,
                 options,
             )
+        yield compare(
+            f"SIGSTOP of a worker of {WORKERS} until a board names it, {framework}",
+            "s",
+            partial(on_a_board, framework),
+            ("an error names it", partial(ours, framework, signal.SIGSTOP)),
+            Aim("shown"),
+            options,
+        )
 
 
-def ours(framework: str, sent: signal.Signals) -> float:
+@contextlib.contextmanager
+def going(framework: str) -> Iterator[tuple[Run, Lifecycle]]:
+    """A run in the midst of its training, and the start of the worker that is to get a signal."""
     fields = {"framework": framework, "workers": WORKERS, "steps": 1_000_000}
     with start("multi_worker_mirrored", **fields) as run:
         until(lambda: run.trace.all(Phase, "worker:0", step=20), "twenty steps")
         [victim] = run.trace.all(Lifecycle, f"worker:{VICTIM}", state="starting")
+        yield run, victim
+
+
+def ours(framework: str, sent: signal.Signals) -> float:
+    with going(framework) as (run, victim):
         began = time.monotonic()
         os.kill(victim.pid, sent)
         try:
@@ -59,6 +76,20 @@ def ours(framework: str, sent: signal.Signals) -> float:
         seconds = time.monotonic() - began
     if named != victim.task:
         raise clusters.Unfinished(f"{named} was named, and {victim.task} got {sent.name}")
+    return seconds
+
+
+def on_a_board(framework: str) -> float:
+    """Seconds until a board that follows the run has the words; a browser then has to draw them."""
+    with going(framework) as (run, victim):
+        board = TrainingBoard(run)
+        time.sleep(1.0)
+        began = time.monotonic()
+        os.kill(victim.pid, signal.SIGSTOP)
+        says = f"{victim.task} is paused"
+        until(lambda: says in board.head.value, "the board's words", clusters.LONGEST, POLL)
+        seconds = time.monotonic() - began
+        board.halt()
     return seconds
 
 

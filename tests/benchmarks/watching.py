@@ -1,15 +1,19 @@
-"""What `task.watch` costs a loop of a learner's own: the time of a step that is watched and of one
-that is not, in turn, in one process, of two equal models.
+"""What watching costs a learner's own code: of `task.watch`, the time of a step that is watched and
+of one that is not, in turn, in one process, of two equal models; the same of a collective call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from course_lib import start
 from course_lib.cluster.task import Task, clock
-from tests.benchmarks import tracing
-from tests.benchmarks.harness import Options, Rows
+from tests.benchmarks import clusters, tracing
+from tests.benchmarks.harness import Aim, Options, Rows, turns
+
+CALLS = 20  # collective calls in a step
+MORE = 5.0  # microseconds that watching may add to one
 
 Step = Callable[[], object]
 
@@ -25,6 +29,15 @@ def rows(options: Options) -> Rows:
         work = in_turns(steps, length)
         what = f"watching a {name} loop"
         yield tracing.row(what, "not watched", framework, 1, work, length, options)
+
+    def pairs() -> Iterator[tuple[float, float]]:
+        run = start(in_turns(all_reduces, length), framework="torch", workers=1)
+        moments = run.wait(clusters.LONGEST).result["worker:0"]
+        for watched, bare in tracing.in_pairs(moments, length):
+            yield 1000 * watched / CALLS, 1000 * bare / CALLS + MORE
+
+    peer = f"not watched, and {MORE:g} us"
+    yield turns("an all_reduce of one rank, watched", "us", pairs, peer, Aim("at most", 1), options)
 
 
 def in_turns(steps: Callable[[Task], tuple[Step, Step]], length: int) -> Callable[[Task], Any]:
@@ -71,6 +84,27 @@ def ddp_steps(task: Task) -> tuple[Step, Step]:
 
     dist.init_process_group("gloo")
     return torch_steps(task, DistributedDataParallel)
+
+
+def all_reduces(task: Task) -> tuple[Step, Step]:
+    """One rank waits for nobody, so the time of a call is that of Python and gloo."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    numbers, work = torch.ones(10), dist.distributed_c10d.Work
+    watched, wait = dist.all_reduce, work.wait
+
+    def calls(all_reduce: Any, wait: Any) -> Step:
+        def step() -> None:
+            work.wait = wait
+            for _ in range(CALLS):
+                all_reduce(numbers)
+
+        return step
+
+    bare: Any = watched
+    return calls(watched, wait), calls(bare.__wrapped__, wait.__wrapped__)
 
 
 def tensorflow_steps(task: Task) -> tuple[Step, Step]:

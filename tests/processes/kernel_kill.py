@@ -1,4 +1,5 @@
-"""Kills a process that starts clusters, at a random moment, and looks for what survives it.
+"""Kills a process that starts clusters, at a random moment of a given kind, and looks for what
+survives it.
 
 Used by a test and by `make bench`.
 """
@@ -8,21 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
+from course_lib.record import checkpoints
+from course_lib.record.events import STATES, Lifecycle
+from course_lib.record.rundir import RunDir
+from course_lib.record.trace import Trace
 from tests.conftest import gone_within, processes_of
 
-# All that a kernel may leave behind: a run of a framework that saves often, one of a learner's
-# function that has children of its own, of which one has left its session and its parent, one whose
-# task is frozen, one that restarts again and again, and a race.
-KERNEL = """
+BEGIN = """
 import os, subprocess, sys, time
 from course_lib import race, start
 
@@ -43,7 +49,15 @@ def unlucky(task):
         os._exit(1)
     time.sleep(600)
 
+def reached():
+    open(sys.argv[2], "w").close()
+
 fields = {"framework": sys.argv[1], "workers": 2, "steps": 100000}
+"""
+# All that a kernel may leave behind: a run of a framework that saves often, one of a learner's
+# function that has children of its own, of which one has left its session and its parent, one whose
+# task is frozen, one that restarts again and again, and a race.
+EVERYTHING = """
 first = start("multi_worker_mirrored", checkpoint_every=20, **fields)
 second = start(stubborn, workers=2)
 third = start(unlucky, workers=2, max_restarts=100)
@@ -52,55 +66,152 @@ while len(list(second.run_dir.glob("child-*"))) < 2:
     time.sleep(0.01)
 second.pause("worker:0")
 first.wait_running(60)
-open(sys.argv[2], "w").close()
+reached()
 race("multi_worker_mirrored", "parameter_server", **fields)
-time.sleep(600)
 """
+# what a kernel does at the moment -> the program that brings it there
+MOMENTS = {
+    "start-up": EVERYTHING,
+    "training": """
+run = start("multi_worker_mirrored", **fields).wait_running(60)
+reached()
+""",
+    "save": """
+run = start("multi_worker_mirrored", checkpoint_every=1, **fields).wait_running(60)
+reached()
+""",
+    "restart": """
+faults = [f"kill worker:1 at step {n}" for n in range(1, 100)]
+recover = {"checkpoint_every": 1, "max_restarts": 100, "faults": faults}
+run = start("multi_worker_mirrored", **recover, **fields)
+while "restarting" not in run.tasks.values():
+    time.sleep(0.005)
+reached()
+""",
+    "race": """
+both = race("multi_worker_mirrored", "parameter_server", **fields)
+for run in both.runs.values():
+    run.wait_running(60)
+reached()
+""",
+}
+LATEST = {"start-up": 3.0, "restart": 1.0}  # seconds after that until the kill, at most; of others:
+USUAL = 0.3
+ARRIVES = 120.0  # seconds in which a kernel must have come to its moment
+
+
+class Kill(NamedTuple):
+    """What the runs did when a kernel was killed (one of `MOMENTS`), how many processes there were,
+    and what is left of it a second later.
+    """
+
+    fell: str
+    there: int
+    left: list[str]
 
 
 def kill(
-    framework: str, home: Path, seconds: float | None = None, stop: bool = False
-) -> tuple[int, list[str]]:
-    """Start a kernel process with runs and SIGKILL it after `seconds`, or once they run (None).
-    `stop`: all its processes are stopped (SIGSTOP) before.
-
-    Returns how many processes there were then, and what is left a second later: processes (and with
-    them sockets and namespaces, which have no names), temporary files, shared memory.
+    framework: str,
+    home: Path,
+    program: str = EVERYTHING,
+    seconds: float = 0.0,
+    stop: bool = False,
+) -> Kill:
+    """Start a kernel process with runs and SIGKILL it so many `seconds` after its `program` has
+    come to its moment; of "start-up", after its start. `stop`: all its processes are stopped
+    (SIGSTOP) before.
     """
-    home.mkdir(exist_ok=True)
-    before = set(shared_memory())
-    running = home / "both-run"
-    running.unlink(missing_ok=True)
+    (home / "tmp").mkdir(parents=True, exist_ok=True)
+    reached = home / "reached"
+    places = {"LOCKSTEP_HOME": str(home), "TMPDIR": str(home / "tmp")}
+    code = BEGIN + MOMENTS.get(program, program) + "time.sleep(600)"
     with tempfile.TemporaryFile() as log:
         kernel = subprocess.Popen(
-            [sys.executable, "-c", KERNEL, framework, str(running)],
-            env={**os.environ, "LOCKSTEP_HOME": str(home)},
+            [sys.executable, "-c", code, framework, str(reached)],
+            env={**os.environ, **places},
             stdout=log,
             stderr=log,
         )
-        begun = time.monotonic()
-        while kernel.poll() is None and not (
-            running.exists() if seconds is None else time.monotonic() - begun >= seconds
-        ):
-            time.sleep(0.01)
-        there = len(found := processes_of(str(home)))
-        for process in found if stop else ():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.suspend()
-        kernel.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + ARRIVES
+        while program != "start-up" and kernel.poll() is None and not reached.exists():
+            if time.monotonic() > deadline:
+                kernel.kill()
+                raise AssertionError(f"after {ARRIVES:g} s a kernel is not as far as {program}")
+            time.sleep(0.005)
+        time.sleep(seconds)
+        there, left = killed(kernel, home, stop)
         if kernel.wait() != -signal.SIGKILL:  # it must have gone on until it was killed
             log.seek(0)
             raise AssertionError(f"the kernel process ended by itself: {log.read().decode()}")
-    return there, gone_within(str(home), 1.0) + files_left(home) + memory_left(before)
+    return Kill(fell(home), there, left + files_left(home))
+
+
+def killed(
+    parent: subprocess.Popen[bytes], home: Path, stop: bool = False
+) -> tuple[int, list[str]]:
+    """SIGKILL a process whose LOCKSTEP_HOME, and that of all that comes from it, is `home`, and
+    whose TMPDIR is `home/tmp`. Returns how many processes there were, and what is left of them a
+    second later: processes, the sockets and namespaces that they held a moment before, shared
+    memory, temporary files.
+    """
+    memory, found = set(shared_memory()), processes_of(str(home))
+    handles = held_by(found) - held_by([psutil.Process()])
+    for process in found if stop else ():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+    parent.kill()
+    parent.wait()
+    left = gone_within(str(home), 1.0)
+    still = handles & (held_by(psutil.process_iter()) | mounted()) if handles else set()
+    left += [f"{handle} is left" for handle in (*sorted(still), *(home / "tmp").glob("*"))]
+    return len(found), left + memory_left(memory)
+
+
+def fell(home: Path) -> str:
+    """What the runs of a kernel were doing at the end, as their records tell; the first that holds
+    of: start-up, restart, save, race, training.
+    """
+    found = {"start-up"} if not [*home.glob("runs/*")] else set()
+    for files in map(RunDir, home.glob("runs/*")):
+        said = Trace.of_run(files).all(Lifecycle) if files.lifecycle.exists() else []
+        last = {event.task: event for event in said if event.state in STATES}
+        if not last or any(e.state == "starting" and not e.attempt for e in last.values()):
+            found.add("start-up")
+        elif any(e.state != "running" for e in last.values()):
+            found.add("restart")
+        elif any(checkpoint.problem for checkpoint in checkpoints.found(files)):
+            found.add("save")  # one is unfinished
+        else:
+            found.add("race" if files.line.exists() else "training")
+    return next(m for m in ("start-up", "restart", "save", "race", "training") if m in found)
+
+
+def held_by(processes: Iterable[psutil.Process]) -> set[str]:
+    """The sockets and namespaces of processes, as Linux names them: "socket:[4711]"."""
+    found = set[str]()
+    for process in processes:
+        for folder in ("fd", "ns"):
+            with contextlib.suppress(OSError):
+                for entry in Path(f"/proc/{process.pid}/{folder}").iterdir():
+                    with contextlib.suppress(OSError):
+                        found.add(str(entry.readlink()))
+    return {name for name in found if re.fullmatch(r"(?!pipe)\w+:\[\d+\]", name)}
+
+
+def mounted() -> set[str]:
+    """What is mounted here, among it namespaces that a file keeps alive."""
+    table = Path("/proc/self/mountinfo")
+    return set(table.read_text().split()) if table.exists() else set()
 
 
 def files_left(home: Path) -> list[str]:
     """What should be there only while a run goes on. A run that never had a supervisor has empty
     folders.
     """
-    found = []
+    found = list[Path]()
     for run in home.glob("runs/*"):
         begun = (run / "lifecycle.jsonl").exists()
+        found += [run / "beats"] * (begun and (run / "beats").exists())
         for folder in (*run.glob("tasks/*/tmp"), run / "meetings", run / "workload"):
             found += [*folder.rglob("*"), *[folder] * (begun and folder.exists())]
     return [f"{path} is left" for path in found]
@@ -121,12 +232,15 @@ def memory_left(before: set[Path]) -> list[str]:
     return [f"{path} is left" for path in fresh if path.exists() and str(path) not in in_use]
 
 
-def survivors(kills: int, home: Path, longest: float = 5.0, seed: int = 0) -> list[str]:
-    """`kills` kills at moments spread evenly at random over 0 to `longest` seconds, frameworks in
-    turn; everything that survived any of them.
+def survivors(kills: int, home: Path, seed: int = 0) -> tuple[Counter[str], list[str]]:
+    """`kills` kills at random moments of all kinds in turn, of TensorFlow's clusters every third
+    time: what they fell into, and everything that survived any of them.
     """
-    moments = random.Random(seed)
-    left = []
-    for i in range(kills):
-        left += kill(("tensorflow", "torch")[i % 2], home, moments.uniform(0, longest))[1]
-    return left
+    rng, moments, left = random.Random(seed), Counter[str](), []
+    for n in range(kills):
+        moment, framework = [*MOMENTS][n % len(MOMENTS)], ("torch", "torch", "tensorflow")[n % 3]
+        seconds = rng.uniform(0, LATEST.get(moment, USUAL))
+        done = kill(framework, home / str(n), moment, seconds)
+        moments[done.fell] += 1
+        left += [f"{framework}, {moment}, {seconds:.2f} s: {line}" for line in done.left]
+    return moments, left

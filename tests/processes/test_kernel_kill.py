@@ -5,12 +5,15 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conftest import gone_within
-from tests.processes.kernel_kill import kill, survivors
+from tests.conftest import gone_within, processes_of
+from tests.helpers import until
+from tests.processes.kernel_kill import EVERYTHING, held_by, kill, killed, survivors
 
 # kernel, zygotes of the framework and of plain Python; three supervisors and their keepers, four
 # tasks at least, four children
@@ -19,28 +22,38 @@ ALL = 17
 
 @pytest.mark.parametrize("seconds", [0.05, 0.4, 0.8, 1.5])
 def test_killed_while_starting(seconds: float, home: Path) -> None:
-    assert kill("torch", home, seconds)[1] == []
+    assert kill("torch", home, "start-up", seconds).left == []
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
 def test_killed_at_full_speed(framework: str, home: Path) -> None:
-    there, left = kill(framework, home)
-    assert there >= ALL
-    assert left == []
+    done = kill(framework, home, EVERYTHING)
+    assert done.there >= ALL
+    assert done.left == []
 
 
 def test_killed_while_all_its_processes_are_stopped(home: Path) -> None:
-    assert kill("torch", home, stop=True)[1] == []
+    assert kill("torch", home, stop=True).left == []
 
 
-def test_killed_at_random_moments(home: Path) -> None:
-    assert survivors(8, home) == []
+def test_killed_at_random_moments_of_all_kinds(home: Path) -> None:
+    moments, left = survivors(8, home)
+    assert moments.total() == 8 and len(moments) > 2
+    assert left == []
 
 
 def test_what_survives_its_parent_would_be_found(home: Path) -> None:
+    (home / "tmp" / "forgotten").mkdir(parents=True)
+    child = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(4)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
-    subprocess.run(["sh", "-c", "setsid sleep 5 &"], env=environment, check=True)
-    assert any("sleep 5" in line for line in gone_within(str(home), 0.5))
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    ours = held_by([psutil.Process()])
+    until(lambda: "socket" in str(held_by(processes_of(str(home))) - ours), "its socket")
+    there, left = killed(parent, home)
+    assert there == 2
+    for trace in ("create_server", "socket:[", "forgotten is left"):
+        assert any(trace in line for line in left)
     assert gone_within(str(home), 30.0) == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from course_lib.cluster.waiting import LONG, SILENT, Look, Standstill
+from course_lib.cluster.waiting import LONG, SILENT, SOON, Look, Standstill
 from course_lib.errors import Stalled, StartTimeout
 from course_lib.jitter import Jitter
 from course_lib.record.beats import Beat
@@ -93,7 +93,7 @@ def test_whoever_has_a_long_hiccup_is_waited_for_and_nobody_else() -> None:
 
 
 def test_who_goes_on_is_not_said_to_wait_for_a_paused_one() -> None:
-    it = look(END + SILENT / 2, PAUSED)
+    it = look(END + SOON / 2, PAUSED)
     assert it.describe()["worker:0"] == "is in reduce (in step 12)"
     assert stands(it) is None
 
@@ -147,15 +147,26 @@ def test_of_tasks_that_say_nothing_nothing_is_made_up() -> None:
     assert nothing.describe() == {"worker:0": "has recorded nothing so far"}
 
 
-def test_a_run_stands_still_when_all_have_been_silent_for_a_second_and_one_is_held_up() -> None:
-    assert stands(look(END + 2 * SILENT)) is None  # they may be slow
-    assert stands(look(END + 0.9 * SILENT, PAUSED)) is None
+def test_a_run_stands_still_when_all_wait_for_half_a_second_and_one_is_held_up() -> None:
+    assert SOON <= 0.5 and stands(look(END + 2 * SILENT)) is None  # they may be slow
+    assert stands(look(END + 0.9 * SOON, PAUSED)) is None
+    assert stands(look(END + 1.1 * SOON, PAUSED))
     found = stands(look(END + 1.4, PAUSED))
     assert found and (found.since, found.culprit, found.certain) == (END, "worker:2", True)
     assert found.words == (
         "worker:2 is paused (run.resume('worker:2') lets it go on), in reduce of step 12 for 1.4 s;"
         " worker:0 and worker:1 wait for worker:2 (in step 12)"
     )
+
+
+def test_who_computes_beside_a_paused_task_or_is_in_its_first_step_has_a_second() -> None:
+    computes = Beat(12, "compute", END)
+    assert stands(look(END + 0.9 * SILENT, PAUSED, worker_0=computes)) is None
+    assert stands(look(END + 1.1 * SILENT, PAUSED, worker_0=computes))
+    digest = Digest.of(SPEC, Trace([PAUSED]), over=False)  # no step is done yet
+    beats = dict.fromkeys(ALL, Beat(0, "reduce", END))
+    assert stands(Look(digest, beats, ALL, END + 0.9 * SILENT)) is None
+    assert stands(Look(digest, beats, ALL, END + 1.1 * SILENT))
 
 
 def test_a_pause_that_will_end_as_planned_is_no_standstill_for_certain() -> None:

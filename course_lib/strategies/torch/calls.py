@@ -47,6 +47,12 @@ def watch(task: Task) -> None:
     calls.watch_waits(module.Work)
 
 
+class _Inside(threading.local):
+    """Whether a thread is in a watched function: some of them call others."""
+
+    call = False
+
+
 class Calls:
     """The calls of a task, numbered within each group."""
 
@@ -56,7 +62,7 @@ class Calls:
         # of each group: its name, its ranks, these as bits, and this task's rank
         self._groups = WeakKeyDictionary[Any, tuple[str, list[int], int, int]]()
         self._begun = WeakKeyDictionary[Any, Beat]()
-        self._inside = threading.local()  # some of these functions call others
+        self._inside = _Inside()
 
     def watched(self, function: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
         """The function; what it is called with leaves a beat."""
@@ -66,18 +72,19 @@ class Calls:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            given = dict(zip(parameters, args, strict=False)) | kwargs
+            given = dict(zip(parameters, args, strict=False), **kwargs)
             group = given.get("group") or dist.GroupMember.WORLD
-            if hasattr(self._inside, "call") or not isinstance(group, dist.ProcessGroup):
+            if self._inside.call or not isinstance(group, dist.ProcessGroup):
                 return function(*args, **kwargs)
-            self._inside.call = beat = beat_of(given, group)
+            beat = beat_of(given, group)
             self.task.beat(*beat)
+            self._inside.call = True
             try:
                 found = function(*args, **kwargs)
             finally:
-                del self._inside.call
+                self._inside.call = False
             if found is not None and isinstance(found, dist.Work):
-                self._begun[found] = beat
+                self._begun[found] = Beat(*beat)
             self.task.enter(self.task.doing)  # but after an error the beat says what it was in
             return found
 
@@ -87,9 +94,10 @@ class Calls:
         """Who waits for a call that was begun with `async_op=True` is in that call again."""
         wait = work.wait
 
+        @functools.wraps(wait)
         def watched(begun: Any, *args: Any, **kwargs: Any) -> Any:
             # a call that is not asynchronous waits inside
-            beat = None if hasattr(self._inside, "call") else self._begun.get(begun)
+            beat = None if self._inside.call else self._begun.get(begun)
             if beat is None:
                 return wait(begun, *args, **kwargs)
             self.task.beat(*beat._replace(since=clock()))
@@ -99,8 +107,12 @@ class Calls:
 
         work.wait = watched
 
-    def _beat(self, name: str, end: str, of: str, given: Mapping[str, Any], group: Any) -> Beat:
-        """The beat of a call. `end`: the parameter that names another rank; `of`: the tensor."""
+    def _beat(
+        self, name: str, end: str, of: str, given: Mapping[str, Any], group: Any
+    ) -> tuple[Any, ...]:
+        """The `Beat` of a call, as a plain tuple. `end`: the parameter that names another rank;
+        `of`: the tensor.
+        """
         # `members`: whom the call surely waits for
         key, ranks, members, mine = self._groups.get(group) or self._joined(group)
         what = name
@@ -120,11 +132,11 @@ class Calls:
         self._numbers[key] += 1
         size, about, tensor = 0, "", given.get(of)
         if isinstance(tensor, torch.Tensor):
-            size = 0 if name in UNEVEN else tensor.nbytes
-            about = _about(tensor.shape, tensor.dtype)
+            size, about = _about(tensor.shape, tensor.dtype)
+            size = 0 if name in UNEVEN else size
         step = -1 if self.task.step is None else self.task.step
-        called = clock(), self._numbers[key], mine, members, size
-        return Beat(step, what, *called, key, about, _where())
+        number = self._numbers[key]
+        return step, what, clock(), number, mine, members, size, key, about, _where()
 
     def _joined(self, group: Any) -> tuple[str, list[int], int, int]:
         ranks = dist.get_process_group_ranks(group)
@@ -137,8 +149,9 @@ def _bits(ranks: Iterable[int]) -> int:
 
 
 @functools.lru_cache
-def _about(shape: torch.Size, dtype: torch.dtype) -> str:
-    return f"{tuple(shape)} {str(dtype).removeprefix('torch.')}"
+def _about(shape: torch.Size, dtype: torch.dtype) -> tuple[int, str]:
+    """The bytes of a tensor, and "(10, 4) float32"."""
+    return shape.numel() * dtype.itemsize, f"{tuple(shape)} {str(dtype).removeprefix('torch.')}"
 
 
 def _where() -> str:
