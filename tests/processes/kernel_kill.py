@@ -97,6 +97,7 @@ reached()
 }
 LATEST = {"start-up": 3.0, "restart": 1.0}  # seconds after that until the kill, at most; of others:
 USUAL = 0.3
+SOON = 1.0  # second after which nothing may be left
 ARRIVES = 120.0  # seconds in which a kernel must have come to its moment
 
 
@@ -143,7 +144,7 @@ def kill(
         if kernel.wait() != -signal.SIGKILL:  # it must have gone on until it was killed
             log.seek(0)
             raise AssertionError(f"the kernel process ended by itself: {log.read().decode()}")
-    return Kill(fell(home), there, left + files_left(home))
+    return Kill(fell(home), there, left)
 
 
 def killed(
@@ -161,10 +162,16 @@ def killed(
             process.suspend()
     parent.kill()
     parent.wait()
-    left = gone_within(str(home), 1.0)
-    still = handles & (held_by(psutil.process_iter()) | mounted()) if handles else set()
-    left += [f"{handle} is left" for handle in (*sorted(still), *(home / "tmp").glob("*"))]
-    return len(found), left + memory_left(memory)
+    deadline = time.monotonic() + SOON
+    while True:
+        left = gone_within(str(home), deadline - time.monotonic())
+        # a process that is about to end may be nobody's already, and still hold something
+        held = handles & (held_by(psutil.process_iter()) | mounted()) if handles else set[str]()
+        left += [f"{handle} is left" for handle in (*sorted(held), *(home / "tmp").glob("*"))]
+        left += memory_left(memory) + files_left(home)
+        if not left or time.monotonic() > deadline:
+            return len(found), left
+        time.sleep(0.02)
 
 
 def fell(home: Path) -> str:
