@@ -116,5 +116,8 @@ class Beats:
 
 
 def _beat(count: int, *fields: Any) -> Beat:
-    texts = (f.rstrip(b"\0").decode(errors="ignore") if isinstance(f, bytes) else f for f in fields)
-    return Beat(*texts) if count else Beat()
+    return Beat(*map(_plain, fields)) if count else Beat()
+
+
+def _plain(field: Any) -> Any:
+    return field.rstrip(b"\0").decode(errors="ignore") if isinstance(field, bytes) else field
