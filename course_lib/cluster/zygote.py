@@ -11,9 +11,9 @@ import os
 import signal
 import socket
 import sys
-import threading
-from pathlib import Path
 from typing import NoReturn
+
+import psutil
 
 from course_lib.cluster import frameworks, process, supervisor
 from course_lib.cluster.pipes import Channel
@@ -41,7 +41,7 @@ def begin(held: int | None, framework: str, fd: str) -> NoReturn:
             print("not forked: this process has too many open files", file=sys.stderr, flush=True)
             continue
         with socket.socket(fileno=fds[0]) as sock:
-            if (count := threads()) != 1:
+            if (count := psutil.Process().num_threads()) != 1:
                 why = f"{count} threads here, and only a process with one can be forked safely"
                 print(f"not forked: {why}", file=sys.stderr, flush=True)
             elif _fork(sock) == 0:
@@ -57,11 +57,3 @@ def _fork(sock: socket.socket) -> int:
     except OSError as error:
         Channel(sock).post(unavailable=shortage(error).parts)
         return -1
-
-
-def threads() -> int:
-    """How many threads this process has, as the operating system counts them, or as Python does
-    where that is not shown.
-    """
-    listed = Path("/proc/self/task")
-    return len(list(listed.iterdir())) if listed.is_dir() else threading.active_count()
