@@ -43,17 +43,17 @@ SOON = 2.0  # seconds in which what belonged to it has to be gone
 DRAWS = 1000  # so often one is drawn anew that is impossible, such as hosts in one process
 FATAL = ("kill", "raise", "exit", "oom")
 SLOWING = ("slow", "jitter", "link")
-FAULTS = (  # of each kind; {} is the task
-    ("kill {}", "kill host:1"),
-    ("pause {}", "pause {} for 300ms"),
-    ("raise {}",),
-    ("exit {}",),
-    ("oom {}",),
-    ("slow {}=4", "slow {}=6 for 200ms"),
-    ("jitter {}=exponential:50ms", "jitter {}=one_in:8:1200ms"),
-    ("link host:1=20", "link host:1=100,0,0.05"),
-    ("cut host:1", "cut host:1 for 300ms"),
-)
+FAULTS = {  # by kind; {} is the task
+    "kill": ("kill {}", "kill host:1"),
+    "pause": ("pause {}", "pause {} for 300ms"),
+    "raise": ("raise {}",),
+    "exit": ("exit {}",),
+    "oom": ("oom {}",),
+    "slow": ("slow {}=4", "slow {}=6 for 200ms"),
+    "jitter": ("jitter {}=exponential:50ms", "jitter {}=one_in:8:1200ms"),
+    "link": ("link host:1=20", "link host:1=100,0,0.05"),
+    "cut": ("cut host:1", "cut host:1 for 300ms"),
+}
 
 
 class Outcome(NamedTuple):
@@ -78,10 +78,9 @@ def episodes(
     """So many episodes, always the same ones for a seed; of all strategies and kinds of `faults` if
     none are named.
     """
-    kinds = {forms[0].split()[0]: forms for forms in FAULTS}
-    if unknown := [name for name in faults if name not in kinds]:
-        raise SpecError.unknown("faults", unknown[0], kinds)
-    allowed = [kinds[name] for name in faults or kinds]
+    if unknown := [name for name in faults if name not in FAULTS]:
+        raise SpecError.unknown("faults", unknown[0], FAULTS)
+    allowed = [FAULTS[name] for name in faults or FAULTS]
     rows = [
         (row["strategy"], row["framework"])
         for row in catalog.rows(probe())
