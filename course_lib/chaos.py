@@ -61,7 +61,6 @@ class Outcome(NamedTuple):
     after the fault the error came, if one did.
     """
 
-    episode: str
     fault: Fault
     ended: str
     problems: tuple[str, ...]
@@ -157,7 +156,7 @@ def play(text: str) -> Outcome:
             problems += ["other model"] * (weights == _weights(usual, again=1))
         ended = str(raised).splitlines()[0] if raised else run.state
         seconds = at - done[0].at if raised and done else None
-        return Outcome(text, spec.faults[0], ended, tuple(problems), seconds)
+        return Outcome(spec.faults[0], ended, tuple(problems), seconds)
 
 
 @functools.cache
