@@ -46,7 +46,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.exchange import LossAmongGradients, adding_up, lay_out
-from course_lib.strategies.torch.steps import TorchStep, descend, join, model_of, trained
+from course_lib.strategies.torch.steps import TorchStep, descend, join
 
 
 def naive(task: Task) -> dict[str, Any]:
@@ -55,15 +55,14 @@ def naive(task: Task) -> dict[str, Any]:
     `start(naive, framework="torch", workers=2)` runs it.
     """
     join(task)
-    model, workers = model_of(task), task.spec.workers
-    step = TorchStep(task, model)
+    step, workers = TorchStep(task), task.spec.workers
     while step.begin():
         inputs, targets = step.read(task.index, workers)
         with step.computing():
             loss = step.backward(inputs, targets)  # forward, then backward
         with step.reducing():
             # the loss, the last of them, is averaged only to be recorded
-            for tensor in [parameter.grad for parameter in trained(model)] + [loss]:
+            for tensor in [parameter.grad for parameter in step.parameters] + [loss]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers
         with step.applying():
@@ -75,8 +74,7 @@ def naive(task: Task) -> dict[str, Any]:
 def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch; DDP averages during the backward pass."""
     join(task)
-    model = model_of(task)
-    step = TorchStep(task, model)
+    step = TorchStep(task)
     replica = LossAmongGradients(step)  # called, it returns the loss / workers, which travels along
     # What differs from `naive`: DDP averages inside of `backward`, in buckets of `bucket_mb` MiB.
     # One flag saves a copy; the other leaves the statistics of batch normalisation to each replica,
