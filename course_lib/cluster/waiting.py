@@ -125,8 +125,10 @@ class Look:
 
     def silent(self, task: str) -> bool:
         """Whether a task has been in the same thing for longer than its steps usually take."""
-        usual = self._usual(task)
-        least = SOON if usual and self.beats[task].what in WAITS else SILENT
+        usual, what = self._usual(task), self.beats[task].what
+        # workers under a chief leave no beats: what they have ended is all that is known
+        waits = what in WAITS or (not what and self.digest.spec.chief)
+        least = SOON if waits and usual else SILENT
         return self.now - self.since[task] > max(least, STEPS * usual)
 
     def _recent(self, task: str) -> list[Phase]:

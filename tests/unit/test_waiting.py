@@ -141,6 +141,12 @@ def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_
     assert found and (found.culprit, found.certain, found.since) == ("ps:0", True, 1.3)
 
 
+def test_workers_under_a_chief_wait_as_soon_as_it_does_though_they_leave_no_beats() -> None:
+    spec, paused = RunSpec(workers=1, ps=1, chief=True), Lifecycle("ps:0", "paused", "", END)
+    found = stands(look(END + 1.1 * SOON, paused, spec=spec, worker_0=Beat()))
+    assert found and found.does["worker:0"] == "waits for ps:0"
+
+
 def test_of_tasks_that_say_nothing_nothing_is_made_up() -> None:
     digest = Digest.of(SPEC, Trace(), over=False)
     nothing = Look(digest, dict.fromkeys(ALL, Beat()), ALL[:1], 99.0)
