@@ -139,18 +139,16 @@ def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:
     """
 
     def role(task: Any) -> dict[str, Any]:
-        from course_lib.workloads import (
-            workload as model,
-        )  # before the strategy takes `digest` from it
+        from course_lib.workloads import layers  # before the strategy takes `digest` from it
 
         kept: list[np.ndarray] = []
-        original = model.digest
+        original = layers.digest
 
         def digest(weights: Any) -> str:
             kept.extend(np.array(w) for w in weights)
             return original(weights)
 
-        model.digest = digest
+        layers.digest = digest
         module, _, function = path.partition(":")
         result: dict[str, Any] = getattr(importlib.import_module(module), function)(task)
         return result | {"weights": kept}
