@@ -156,7 +156,9 @@ def killed(
     memory, temporary files.
     """
     memory, found = set(shared_memory()), processes_of(str(home))
-    handles = held_by(found) - held_by([psutil.Process()])
+    ours = {name for _, name in held_by([psutil.Process()])}
+    names = {name for _, name in held_by(found)} - ours
+    holders = {each for each in held_by(psutil.process_iter()) if each[1] in names}
     for process in found if stop else ():
         with contextlib.suppress(psutil.NoSuchProcess):
             process.suspend()
@@ -166,8 +168,9 @@ def killed(
     while True:
         left = gone_within(str(home), deadline - time.monotonic())
         # a process that is about to end may be nobody's already, and still hold something
-        held = handles & (held_by(psutil.process_iter()) | mounted()) if handles else set[str]()
-        left += [f"{handle} is left" for handle in sorted(held)]
+        # (only by those that held it before: a namespace may get the number of one that has gone)
+        held = {name for _, name in holders & held_by(psutil.process_iter())} | names & mounted()
+        left += [f"{name} is left" for name in sorted(held)]
         left += memory_left(memory) + files_left(home)
         if not left or time.monotonic() > deadline:
             return len(found), left
@@ -193,16 +196,16 @@ def fell(home: Path) -> str:
     return next(m for m in ("start-up", "restart", "save", "race", "training") if m in found)
 
 
-def held_by(processes: Iterable[psutil.Process]) -> set[str]:
-    """The sockets and namespaces of processes, as Linux names them: "socket:[4711]"."""
-    found = set[str]()
+def held_by(processes: Iterable[psutil.Process]) -> set[tuple[int, str]]:
+    """The sockets and namespaces of processes, by pid, as Linux names them: "socket:[4711]"."""
+    found = set[tuple[int, str]]()
     for process in processes:
         for folder in ("fd", "ns"):
             with contextlib.suppress(OSError):
                 for entry in Path(f"/proc/{process.pid}/{folder}").iterdir():
                     with contextlib.suppress(OSError):
-                        found.add(str(entry.readlink()))
-    return {name for name in found if re.fullmatch(r"(?!pipe)\w+:\[\d+\]", name)}
+                        found.add((process.pid, str(entry.readlink())))
+    return {each for each in found if re.fullmatch(r"(?!pipe)\w+:\[\d+\]", each[1])}
 
 
 def mounted() -> set[str]:

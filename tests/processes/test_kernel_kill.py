@@ -48,8 +48,13 @@ def test_what_survives_its_parent_would_be_found(home: Path) -> None:
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    ours = held_by([psutil.Process()])
-    until(lambda: "socket" in str(held_by(processes_of(str(home))) - ours), "its socket")
+    ours = {name for _, name in held_by([psutil.Process()])}
+
+    def sockets() -> set[str]:
+        found = {name for _, name in held_by(processes_of(str(home)))} - ours
+        return {name for name in found if name.startswith("socket")}
+
+    until(sockets, "the socket of its child")
     there, left = killed(parent, home)
     assert there == 2
     for trace in ("create_server", "socket:[", "forgotten is left"):
