@@ -31,6 +31,7 @@ from tests.conftest import gone_within, processes_of
 BEGIN = """
 import os, subprocess, sys, time
 from course_lib import race, start
+from course_lib.record.events import Phase
 
 def stubborn(task):
     subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -51,6 +52,10 @@ def unlucky(task):
 
 def reached():
     open(sys.argv[2], "w").close()
+
+def train(run):
+    while not run.trace.all(Phase, what="compute"):
+        time.sleep(0.01)
 
 fields = {"framework": sys.argv[1], "workers": 2, "steps": 100000}
 """
@@ -73,11 +78,13 @@ race("multi_worker_mirrored", "parameter_server", **fields)
 MOMENTS = {
     "start-up": EVERYTHING,
     "training": """
-run = start("multi_worker_mirrored", **fields).wait_running(60)
+train(start("multi_worker_mirrored", **fields))
 reached()
 """,
     "save": """
-run = start("multi_worker_mirrored", checkpoint_every=1, **fields).wait_running(60)
+run = start("multi_worker_mirrored", checkpoint_every=1, **fields)
+while not run.checkpoints():
+    time.sleep(0.01)
 reached()
 """,
     "restart": """
@@ -91,7 +98,7 @@ reached()
     "race": """
 both = race("multi_worker_mirrored", "parameter_server", **fields)
 for run in both.runs.values():
-    run.wait_running(60)
+    train(run)
 reached()
 """,
 }
