@@ -69,12 +69,23 @@ class Beats:
         calls = itertools.cycle([slice(first + at, first + at + _CALL.size) for at in _CALLS])
         counts = itertools.count(1)
 
-        def write(step: int, what: str, since: float, *call: Any) -> None:
+        def write(
+            step: int,
+            what: str,
+            since: float,
+            number: int = 0,
+            rank: int = -1,
+            members: int = 0,
+            size: int = 0,
+            group: str = "",
+            about: str = "",
+            where: str = "",
+        ) -> None:
             count, name = next(counts), what.encode()
-            if call:
-                *numbers, group, about, where = call
-                more = (*numbers, group.encode(), about.encode(), where.encode())
-                memory[next(calls)] = _CALL.pack(count, step, name, since, *more, count)
+            if number:
+                texts = group.encode(), about.encode(), where.encode()
+                call = number, rank, members, size, *texts
+                memory[next(calls)] = _CALL.pack(count, step, name, since, *call, count)
             else:
                 memory[phase] = _PHASE.pack(count, step, name, since, count)
 
