@@ -100,11 +100,13 @@ class Communicator:
         if self._closed:
             return
         self._closed = True
-        if not self._broken:
+        if self._broken:
+            self._group.close()
+        else:
             # an error of another rank does not matter any more
             with contextlib.suppress(LockstepError):
                 self._group.settle()
-        self._group.close()
+            self._group.close(self._group.patience)
         if self._segment:
             self._segment.close()
             self._segment = None

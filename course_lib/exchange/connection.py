@@ -8,11 +8,13 @@ peer on this host ("near") has no payload.
 import array
 import contextlib
 import errno
+import fcntl
 import math
 import os
 import select
 import socket
 import struct
+import termios
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -33,6 +35,8 @@ _MOST_BUFFERS = 64  # passed to the system in one call
 _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
+
+_LOOK = 0.02  # seconds between two looks at what is on its way when a connection is closed
 
 NO_DESCRIPTOR = -1
 
@@ -279,17 +283,21 @@ class Connection:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
-    def close(self, deadline: float) -> None:
-        """Close, once the peer has left as well or `deadline` has passed: if a far connection is
-        closed before the peer has read everything, the rest is lost.
+    def close(self, deadline: float, latest: float) -> None:
+        """Close, once the peer has left as well or `deadline` has passed; `latest`, while bytes are
+        on their way: if a far connection is closed and the peer says something, these are lost.
         """
         with contextlib.suppress(OSError):
-            while not self.near and self.wait(max(0.0, deadline - clock())):
-                if not self.sock.recv(_ROOM):
+            while not self.near and clock() < (latest if self._on_their_way() else deadline):
+                if self.wait(_LOOK) and not self.sock.recv(_ROOM):
                     break
         self.sock.close()
         self.window, self.theirs = None, np.empty(0)  # each mapping holds a descriptor
         self._said, self._peers_counters = ("", None), None
+
+    def _on_their_way(self) -> bool:
+        """Whether the peer's system has not confirmed all that was sent: see tcp(7), SIOCOUTQ."""
+        return any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
 
     def _lacking(self) -> int:
         """How many bytes of the next record are missing. Reading more would take bytes of its

@@ -128,12 +128,15 @@ class Group:
         told = [json.loads(calls[rank]) for rank in sorted(calls)]
         return self._error(self.meeting.accuse({"ranks": sorted(calls), "calls": told}))
 
-    def close(self) -> None:
-        deadline = clock() + _FAREWELL
+    def close(self, patience: float = _FAREWELL) -> None:
+        """Leave; `patience`: how many seconds bytes may still be on their way, as where packets are
+        lost and sent again.
+        """
+        now = clock()
         for connection in self.connections.values():
             connection.leave()
         for connection in self.connections.values():
-            connection.close(deadline)
+            connection.close(now + _FAREWELL, now + patience)
         self.connections.clear()
         self._counters.close()
         if self.wires:
