@@ -64,6 +64,8 @@ class Task:
     beat: Callable[..., None] = field(default=lambda *beat: None, repr=False)
     doing: str = field(default="", init=False)
     _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    # kept, as the last bytes that were sent are lost if nobody holds the connection any more
+    _joined: list[Communicator] = field(default_factory=list, init=False, repr=False)
     _watched: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -118,9 +120,11 @@ class Task:
         self._groups[name] += 1
         directory = self.files.meetings / f"{name}-{self._groups[name]}"
         imposed = Wires(self.files.wires) if self.files.wires.exists() else None
-        return Communicator(
+        joined = Communicator(
             members.index(self.name), hosts, directory, record, patience, self.address, imposed
         )
+        self._joined.append(joined)
+        return joined
 
     def begin(self, step: int) -> None:
         """Go on to a step, which begins with reading; its delays are drawn anew. If a fault is due,

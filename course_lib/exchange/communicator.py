@@ -110,6 +110,8 @@ class Communicator:
         if self._segment:
             self._segment.close()
             self._segment = None
+        self._calls.clear()
+        self._spares.clear()
 
     def _call(self, schedule: Schedule, length: int, dtype: np.dtype, private: bool) -> Call:
         """The prepared call. It is kept, since training makes the same calls in every step."""

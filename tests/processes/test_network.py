@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -480,6 +482,15 @@ def test_sums_over_a_link_that_loses_packets_are_exact_and_more_bytes_go_over_th
             assert run.wait(60).result == {"worker:0": True, "worker:1": True}
             sent.append(sum(e.sent for e in measures.wire_bytes(run.trace).values()))
     assert 1.03 * sent[0] < sent[1]  # at least 5 % of the packets twice, less noise
+
+
+def test_a_group_that_a_task_leaves_unclosed_stays_until_all_tasks_are_done() -> None:
+    def join(task: Any) -> bool:
+        group = weakref.ref(task.group(build("ring", 2)))
+        gc.collect()
+        return group() is not None
+
+    assert start(join, workers=2, hosts=2).wait(60).result == {"worker:0": True, "worker:1": True}
 
 
 def test_an_order_that_fails_costs_the_order_and_not_the_run() -> None:
