@@ -13,27 +13,28 @@ one after the other. Two things cost time. Each of the many small messages adds 
 the network is idle while the workers compute.
 
 `worker` uses PyTorch's DistributedDataParallel (DDP). It collects gradients in buckets, so there
-are few messages. The backward pass goes from the last layer to the first. As soon as it has filled
-a bucket, the bucket's all-reduce starts, while the pass goes on with the layers nearer to the
-input: communication hides behind computing. Only the last bucket cannot hide, as it is full when
-the pass is over. With `overlap=False` all buckets start then, and each step waits for them.
+are few messages. The backward pass goes from the last layer to the first. As soon as a bucket is
+full, its all-reduce starts, while the pass goes on with the layers nearer to the input:
+communication hides behind computing. Only the last bucket cannot hide, as it is full when the pass
+is over. With `overlap=False` all buckets start only then, and each step waits for them. The board
+shows as `reduce` what a step waits for after the pass, and what is hidden as a thin bar.
 
 The first bucket is full at 1 MiB of gradients and the others at 25 MiB; with `bucket_mb` all are
-full at that size. A tensor is never split between buckets, and in the first step one bucket has all
-gradients. So `digits` has one bucket, and `wide` has two from about 1.8 million parameters on: only
-then do the gradients behind its first layer make 1 MiB. With small buckets the first leaves early
-and the last, which nothing hides, is short; with large ones there are fewer messages, each of which
-has its latency. The best size lies in between; it depends on the model and the network. DDP uses
-the all-reduce of gloo, or of NCCL between GPUs; with `start(..., all_reduce="ring")` a schedule of
-ours is used.
+full at that size. A tensor is never split between buckets. In the first step one bucket has all
+gradients, since DDP does not know yet in which order they come. `digits` is smaller than 1 MiB, so
+it has one bucket. With small buckets the first leaves early and the last, which nothing hides, is
+short; with large ones there are fewer messages, each of which has its latency. The best size lies
+in between; it depends on the model and the network. DDP uses the all-reduce of gloo, or of NCCL
+between GPUs; with `start(..., all_reduce="ring")` a schedule of ours is used.
 
-If a worker is lost, nobody can end the step. Then all are started again (`max_restarts`) and go on
-from the last checkpoint (`checkpoint_every`), of which each copy holds all. With `elastic` they are
-one fewer; each computes as many examples as before, so the global batch shrinks, and the learning
-rate with it (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
+If a worker is lost, no other can finish the step. Then all are started again (`max_restarts`) and
+go on from the last checkpoint (`checkpoint_every`); as each holds the whole model, worker 0 saves
+it for all. With `elastic` one worker fewer goes on; each computes as many examples as before, so
+the global batch shrinks, and the learning rate with it (Goyal et al., "Accurate, Large Minibatch
+SGD", 2017).
 
-Emulated device time (`device_ms`) passes in the layers, by their FLOPs, a third of it forward and
-two thirds backward, so buckets hide behind it as they would on a device.
+Emulated device time (`device_ms`) is spread over the layers in proportion to their FLOPs, a third
+of it forward and two thirds backward, so buckets hide behind it as they would on a device.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
 2020.

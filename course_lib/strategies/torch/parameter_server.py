@@ -1,8 +1,9 @@
 """parameter_server: workers train at their own pace, and the parameter servers (ps) apply every
 gradient as soon as it comes (asynchronous SGD).
 
-Each ps holds a part of the parameters, its shard. A worker pulls all shards, computes the gradient
-of a piece of a batch, and pushes to each ps the part of the gradient that belongs to its shard:
+Each ps holds a part of the parameters, its shard. The batch of a step is cut into as many pieces as
+there are workers. A worker pulls all shards, computes the gradient of a piece, and pushes to each
+ps the part of the gradient that belongs to its shard:
 
     pull       ps -> worker    the newest values of every shard, and their versions
     compute    worker          the loss of a piece of a batch, and its gradient
@@ -10,32 +11,35 @@ of a piece of a batch, and pushes to each ps the part of the gradient that belon
     apply      ps              values -= rate * gradient, or what the run's optimizer makes of it,
                                whose state is here too: one more version of the shard
 
-No worker waits for another, only for the replies of the ps, so a slow worker slows nobody. The
-price is staleness: between a worker's pull and its push the others push too, and its gradient is
-applied to newer parameters than it was computed from. Staleness counts the updates in between. With
-w workers of equal speed it is close to w - 1 if computing is nearly all of a step. It is less
-otherwise, because the updates between a worker's push and its next pull do not count. A slower
-worker's is higher.
+No worker waits for another until the last pieces are done, only for the replies of the ps, so a
+slow worker slows nobody. The price is staleness: between a worker's pull and its push the others
+push too, and its gradient is applied to newer parameters than it was computed from. Staleness
+counts the updates in between. With w workers of equal speed it is close to w - 1 if computing is
+nearly all of a step. It is less otherwise, because the updates between a worker's push and its next
+pull do not count. The gradients of a slower worker are staler.
 
-When a worker is lost, the others go on: nobody ever waits for it. The piece that it was computing
-is given to the next one that asks. If the run may restart tasks (`max_restarts`), the lost worker
-is started again, pulls the newest values, and takes part again.
+When a worker is lost, the others go on without it. The piece that it was computing is given to the
+next one that asks. A push that the loss cut off may have reached some ps and not others. If ps 0,
+which hands out the pieces, has not seen it, the piece is computed again, and a ps that had applied
+the first gradient applies the second as well; if only ps 0 has seen it, the others miss it. If the
+run may restart tasks (`max_restarts`), the lost worker is started again, pulls the newest values,
+and takes part again.
 
 When a ps is lost, its shard is lost with it. If the run may restart tasks, all are started again
 and go back to the last checkpoint, for which each ps has saved its shard (`checkpoint_every`); the
-updates since then are lost. No ps waits for another before it saves: shards that are saved after
-the same number of updates need not have the same gradients in them. Large systems also keep a
+updates since then are lost. No ps waits for another before it saves, so the shards of a checkpoint
+have equally many updates, but not always those of the same gradients. Large systems also keep a
 second copy of each shard, and lose nothing.
 
-The data is cut as for synchronous training: a step is a global batch, cut into w pieces. But here
-no piece belongs to a worker: whoever has pushed takes the next piece that nobody has taken, so a
-fast worker does more of them. Ps 0 hands them out. A step is w updates, each from 1/w of the batch
-with the full learning rate.
+The data is cut as for synchronous training, but here no piece belongs to a worker: whoever has
+pushed takes the next piece that nobody has taken, so a fast worker does more of them. Ps 0 hands
+them out. A step is w updates, each from 1/w of the batch with the full learning rate: together they
+move the parameters about w times as far as one update by the mean.
 
 Calls go from worker to ps: `servers.ask(what, function, ...)` runs `function(shard, ...)` on every
 ps, one call at a time there, and returns what each replies. A function that a ps runs is marked
-`on_ps`. `Later(condition, answer)` is a reply that comes once the condition holds; it keeps no
-other call waiting. `shard.updating` records an update and counts the version up. Source: Dean et
+`on_ps`. `Later(condition, answer)` is a reply that comes once the condition holds; other calls are
+answered meanwhile. `shard.updating` records an update and counts the version up. Source: Dean et
 al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
 """
 
@@ -64,7 +68,7 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss, gradient = compute(step, inputs, targets)
             (gradient,) = clip([gradient], task.spec.clip_norm)  # while it is in one piece
-        with step.reducing():  # what differs from synchronous training is `apply_at_once`
+        with step.reducing():  # `sync_parameter_server` passes another function here
             replies = push(servers, snapshots, loss, gradient, apply_at_once)
         servers.done(replies)
     return servers.result()
@@ -97,10 +101,10 @@ def next_piece(shard: Shard, worker: int) -> Later:
 
 
 def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
-    """On a worker: fetch the newest values of all shards into its model.
+    """On a worker: fetch the newest values of all shards into the worker's model.
 
-    They are of version `at_least`, or newer; 0 means no wait. Ps 0 may also ask this worker to
-    measure the test accuracy (`evaluate_at`).
+    The values are of version `at_least`, or newer; 0 means no wait. Ps 0 may also ask this worker
+    to measure the test accuracy (`evaluate_at`).
     """
     snapshots: list[Snapshot] = servers.ask("pull", newest, at_least)
     fill(servers.step.model, [snapshot.values for snapshot in snapshots])
