@@ -173,13 +173,14 @@ def killed(
     parent.wait()
     deadline = time.monotonic() + SOON
     while True:
+        over = time.monotonic() > deadline  # a look may take long
         left = gone_within(str(home), deadline - time.monotonic())
         # a process that is about to end may be nobody's already, and still hold something
         # (only by those that held it before: a namespace may get the number of one that has gone)
         held = {name for _, name in holders & held_by(psutil.process_iter())} | names & mounted()
         left += [f"{name} is left" for name in sorted(held)]
         left += memory_left(memory) + files_left(home)
-        if not left or time.monotonic() > deadline:
+        if over or not left:
             return len(found), left
         time.sleep(0.02)
 
