@@ -7,6 +7,7 @@ interrupted.
 
 import codecs
 import io
+import signal
 import sys
 from typing import NoReturn
 
@@ -49,6 +50,7 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; every error is one readable text on stderr."""
     codecs.register_error("similar", ascii_for)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clear up as after an interrupt
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="similar")

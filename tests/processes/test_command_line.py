@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -410,6 +413,21 @@ def test_an_algorithm_that_is_wrong_is_told_with_the_reason(
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert told.startswith("ring is wrong: ") and "so rank 0 ends chunk 1 without" in told
+
+
+def test_a_command_that_is_told_to_end_clears_up(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "course_lib", "chaos", "--episodes", "50"]
+    with subprocess.Popen(
+        [*command, "--framework", "torch"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as chaos:
+        until(lambda: list(tmp_path.glob("lockstep-chaos-*/run/*")), "a run in a temporary folder")
+        chaos.terminate()
+        assert "interrupted" in chaos.communicate(timeout=30)[1]
+    assert chaos.returncode == 130
+    assert not list(tmp_path.glob("lockstep-*"))
 
 
 def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
