@@ -193,8 +193,11 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
             fate = what if math.isinf(end) else fate
         share = idle.share.get(task, 0.0)
         done = events(digest, (task, f"host:{digest.spec.places[task]}"))
-        places = [((at - window.begin) / window.span, word) for at, word in done]
-        marks = [(place, word) for place, word in places if 0 <= place <= 1]
+        marks = [
+            ((at - window.begin) / window.span, word)
+            for at, word in done
+            if window.begin <= at <= window.end  # none in the empty window of damaged times
+        ]
         found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), marks))
     return found
 
