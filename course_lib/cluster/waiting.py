@@ -206,9 +206,9 @@ class Look:
         if beat.what:
             return f"is in {beat.what}{step}"
         if beat.since > 0 and not phases:
-            return f"has left its last call {self.now - beat.since:.1f} s ago"
+            return f"left its last call {self.now - beat.since:.1f} s ago"
         if phases:
-            return f"has finished '{phases[-1].what}' of step {phases[-1].step} and nothing since"
+            return f"has finished '{phases[-1].what}' of step {phases[-1].step}, and nothing since"
         return "has recorded nothing so far"
 
 
@@ -247,12 +247,13 @@ class Lookout:
         look, kept = self.look(self._states), self._calls()
         for task, stop in look.stopped.items() if failure.remote_traceback else ():
             was = "its host was cut off" if stop.state == "cut" else "it was paused"
-            reason = f"{was}, and {failure.task} gave up waiting. It said: {failure.reason}"
+            reason = f"{was}, and {failure.task} gave up waiting: {failure.reason}"
             step = look.beats[task].step
             return TaskFailed(task, step if step >= 0 else None, reason)
         found = calls.endless(look.beats, kept)
         if failure.task in found:
-            reason = f"{'; '.join(clauses(found))}. {calls.CURE}. It ended with: {failure.reason}"
+            reason = f"{'; '.join(clauses(found))}. {calls.CURE}. "
+            reason += f"{failure.task} ended with: {failure.reason}"
             told = failure.remote_traceback, failure.log_tail
             return TaskFailed(failure.task, failure.step, reason, *told)
         return failure

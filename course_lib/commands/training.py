@@ -93,8 +93,8 @@ def report(result: dict[str, Any], trace: Trace) -> None:
     """Print a finished run as tables."""
     apart = ("run_dir", "memory", "memory_formula")  # shown below
     values = [[name, text(value)] for name, value in result.items() if name not in apart]
-    show(["result", "seconds are counted from the call"], values)
-    compiles = ", which TensorFlow compiles in" if result["framework"] == "tensorflow" else ""
+    show(["result", "seconds are counted from the start of the command"], values)
+    compiles = ", in which TensorFlow compiles" if result["framework"] == "tensorflow" else ""
     print(f"Where each task's time went, the first step included{compiles}:")
     print(measures.table(trace))
     if result["memory"]:
@@ -108,7 +108,7 @@ def race(
     entrants: Annotated[
         list[str],
         typer.Argument(
-            help="Two strategies or more. Fields of its own follow a comma: "
+            help="Two strategies or more. Settings for one strategy alone follow a comma: "
             "one_device,device_ms=80."
         ),
     ],

@@ -200,7 +200,7 @@ def test_an_endless_function_stalls_a_wait_and_obeys_stop() -> None:
     with pytest.raises(Stalled) as caught:
         run.wait(0.2)
     assert caught.value.waiting_for == dict.fromkeys(
-        ("worker:0", "worker:1"), "has finished 'compute' of step 3 and nothing since"
+        ("worker:0", "worker:1"), "has finished 'compute' of step 3, and nothing since"
     )
     assert run.stop().state == "stopped"
     assert alive(run) == []
@@ -245,7 +245,7 @@ def test_when_a_task_was_paused_the_failure_of_those_that_waited_says_so() -> No
     with pytest.raises(
         TaskFailed,
         match=(
-            r"worker:0 failed: it was paused, and worker:1 gave up waiting\. It said: TimeoutError:"
+            r"worker:0 failed: it was paused, and worker:1 gave up waiting: TimeoutError:"
             r" no answer"
         ),
     ):
