@@ -55,6 +55,7 @@ def torch_transformer(width: int = 32, blocks: int = 2, context: int = 8) -> Any
             return self.tokens(tokens) + self.places[: tokens.shape[1]]
 
     class Block(nn.TransformerEncoderLayer):
+        # the parent's has arguments that a decoder has no use for
         def forward(self, values: Any) -> Any:  # type: ignore[override]
             mask = nn.Transformer.generate_square_subsequent_mask(values.shape[1])
             return super().forward(values, src_mask=mask, is_causal=True)
@@ -123,6 +124,7 @@ def keras_transformer() -> Any:
     import keras
     from keras import layers
 
+    # Keras has no types: with some of its versions its classes are Any
     class Places(keras.Layer):  # type: ignore[misc, unused-ignore]
         def build(self, shape: Any) -> None:
             self.places = self.add_weight((shape[1], shape[2]), name="places")
@@ -144,6 +146,7 @@ def keras_tied() -> Any:
     """The weights that turn tokens into vectors also turn vectors into logits."""
     import keras
 
+    # as above, of Keras' types
     class Tied(keras.Model):  # type: ignore[misc, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
