@@ -2,6 +2,7 @@
 behind.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -44,7 +45,11 @@ def gone_within(home: str, seconds: float) -> list[str]:
     deadline = time.monotonic() + seconds
     while (left := processes_of(home)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return [f"{p.pid} {' '.join(p.cmdline())}" for p in left if p.is_running()]
+    lines = []
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):  # gone since it was found
+            lines.append(f"{process.pid} {' '.join(process.cmdline())}")
+    return lines
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,5 +1,5 @@
 """Kills a process that starts clusters, at a random moment of a given kind, and looks for what
-survives it.
+survives it, and for how long.
 
 Used by a test and by `make bench`.
 """
@@ -7,6 +7,7 @@ Used by a test and by `make bench`.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import re
@@ -15,8 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,17 +105,21 @@ reached()
 LATEST = {"start-up": 3.0, "restart": 1.0}  # seconds after that until the kill, at most; of others:
 USUAL = 0.3
 SOON = 1.0  # second after which nothing may be left
+PATIENCE = 10.0  # seconds after which what is left is a leak: no machine is as slow as that
 ARRIVES = 120.0  # seconds in which a kernel must have come to its moment
+
+Left = dict[str, float]
+"""What was left when `SOON` was over -> the seconds for which it was seen; infinity for a leak."""
 
 
 class Kill(NamedTuple):
-    """What the runs did when a kernel was killed (one of `MOMENTS`), how many processes there were,
-    and what is left of it a second later.
+    """What a kill found: how many processes there were, after how many `seconds` nothing was left
+    of them, and what was left too long.
     """
 
-    fell: str
     there: int
-    left: list[str]
+    seconds: float
+    left: Left
 
 
 def kill(
@@ -127,42 +131,45 @@ def kill(
 ) -> Kill:
     """Start a kernel process with runs and SIGKILL it so many `seconds` after its `program` has
     come to its moment; of "start-up", after its start. `stop`: all its processes are stopped
-    (SIGSTOP) before.
+    (SIGSTOP) before. Raises AssertionError if it never comes there, or ends by itself.
     """
     (home / "tmp").mkdir(parents=True, exist_ok=True)
-    reached = home / "reached"
+    reached, before = home / "reached", shared_memory()
     places = {"LOCKSTEP_HOME": str(home), "TMPDIR": str(home / "tmp")}
     code = BEGIN + MOMENTS.get(program, program) + "time.sleep(600)"
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, alone(home):
         kernel = subprocess.Popen(
             [sys.executable, "-c", code, framework, str(reached)],
             env={**os.environ, **places},
             stdout=log,
             stderr=log,
         )
-        deadline = time.monotonic() + ARRIVES
-        while program != "start-up" and kernel.poll() is None and not reached.exists():
-            if time.monotonic() > deadline:
-                kernel.kill()
-                raise AssertionError(f"after {ARRIVES:g} s a kernel is not as far as {program}")
+        deadline, late = time.monotonic() + ARRIVES, False
+        while not (late or program == "start-up" or reached.exists() or kernel.poll() is not None):
             time.sleep(0.005)
+            late = time.monotonic() > deadline
         time.sleep(seconds)
-        there, left = killed(kernel, home, stop)
-        if kernel.wait() != -signal.SIGKILL:  # it must have gone on until it was killed
+        done = killed(kernel, home, before, stop)
+        if late or kernel.returncode != -signal.SIGKILL:
+            what = f"was not as far after {ARRIVES:g} s" if late else "ended by itself"
             log.seek(0)
-            raise AssertionError(f"the kernel process ended by itself: {log.read().decode()}")
-    return Kill(fell(home), there, left)
+            raise AssertionError(f"the kernel process {what}: {log.read().decode()}")
+    return done
 
 
 def killed(
-    parent: subprocess.Popen[bytes], home: Path, stop: bool = False
-) -> tuple[int, list[str]]:
+    parent: subprocess.Popen[bytes],
+    home: Path,
+    before: list[Path],
+    stop: bool = False,
+    patience: float = PATIENCE,
+) -> Kill:
     """SIGKILL a process whose LOCKSTEP_HOME, and that of all that comes from it, is `home`, and
-    whose TMPDIR is `home/tmp`. Returns how many processes there were, and what is left of them a
-    second later: processes, the sockets and namespaces that they held a moment before, shared
-    memory, temporary files.
+    whose TMPDIR is `home/tmp`; look for what is left of it until there is nothing, or for
+    `patience` seconds: processes, the sockets and namespaces that they held a moment before, shared
+    memory that was not there `before` they were, temporary files.
     """
-    memory, found = set(shared_memory()), processes_of(str(home))
+    found = processes_of(str(home))
     ours = {name for _, name in held_by([psutil.Process()])}
     names = {name for _, name in held_by(found)} - ours
     holders = {each for each in held_by(psutil.process_iter()) if each[1] in names}
@@ -171,18 +178,36 @@ def killed(
             process.suspend()
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + SOON
+    begun, late = time.monotonic(), Left()
     while True:
-        over = time.monotonic() > deadline  # a look may take long
-        left = gone_within(str(home), deadline - time.monotonic())
+        gone_within(str(home), SOON - (time.monotonic() - begun))  # the cheapest look comes first
+        seconds = time.monotonic() - begun  # when this look began: it may take long
+        left = [f"process {line}" for line in gone_within(str(home), 0)]
         # a process that is about to end may be nobody's already, and still hold something
         # (only by those that held it before: a namespace may get the number of one that has gone)
-        held = {name for _, name in holders & held_by(psutil.process_iter())} | names & mounted()
-        left += [f"{name} is left" for name in sorted(held)]
-        left += memory_left(memory) + files_left(home)
-        if over or not left:
-            return len(found), left
+        left += sorted({name for _, name in holders & held_by(psutil.process_iter())})
+        left += [f"mounted {name}" for name in sorted(names & mounted())]
+        left += memory_left(before) + files_left(home)
+        if seconds > SOON:
+            late |= dict.fromkeys(left, seconds)
+        if not left or seconds > patience:
+            late |= dict.fromkeys(left, math.inf)
+            return Kill(len(found), seconds, late)
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """At the end of this block kill what runs with `home` as its LOCKSTEP_HOME, whatever happened
+    in it.
+    """
+    try:
+        yield
+    finally:
+        for process in (left := processes_of(str(home))):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended by itself
+                process.kill()
+        psutil.wait_procs(left, timeout=5.0)
 
 
 def fell(home: Path) -> str:
@@ -233,7 +258,7 @@ def files_left(home: Path) -> list[str]:
         found += [run / "beats"] * (begun and (run / "beats").exists())
         for folder in (*run.glob("tasks/*/tmp"), run / "meetings", run / "workload"):
             found += [*folder.rglob("*"), *[folder] * (begun and folder.exists())]
-    return [f"{path} is left" for path in found]
+    return [f"file {path}" for path in found]
 
 
 def shared_memory() -> list[Path]:
@@ -241,25 +266,21 @@ def shared_memory() -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
-def memory_left(before: set[Path]) -> list[str]:
+def memory_left(before: list[Path]) -> list[str]:
     """Shared memory that has come since, and that no process has open."""
     fresh = [path for path in shared_memory() if path not in before]
     in_use: set[str] = set()
     for process in psutil.process_iter() if fresh else ():
         with contextlib.suppress(psutil.Error):
             in_use |= {m.path for m in process.memory_maps()}
-    return [f"{path} is left" for path in fresh if path.exists() and str(path) not in in_use]
+    return [f"memory {path}" for path in fresh if path.exists() and str(path) not in in_use]
 
 
-def survivors(kills: int, home: Path, seed: int = 0) -> tuple[Counter[str], list[str]]:
-    """`kills` kills at random moments of all kinds in turn, of TensorFlow's clusters every third
-    time: what they fell into, and everything that survived any of them.
+def at_random(kills: int, seed: int = 0) -> Iterator[tuple[str, str, float]]:
+    """The first arguments of `kill` but the home: framework, moment and seconds, of kills of all
+    kinds in turn, of TensorFlow's clusters every third time.
     """
-    rng, moments, left = random.Random(seed), Counter[str](), []
+    rng = random.Random(seed)
     for n in range(kills):
         moment, framework = [*MOMENTS][n % len(MOMENTS)], ("torch", "torch", "tensorflow")[n % 3]
-        seconds = rng.uniform(0, LATEST.get(moment, USUAL))
-        done = kill(framework, home / str(n), moment, seconds)
-        moments[done.fell] += 1
-        left += [f"{framework}, {moment}, {seconds:.2f} s: {line}" for line in done.left]
-    return moments, left
+        yield framework, moment, rng.uniform(0, LATEST.get(moment, USUAL))

@@ -3,6 +3,7 @@
 `make bench` does it two hundred times: `make bench BENCH_ARGS=kills`.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -13,7 +14,16 @@ import pytest
 
 from tests.conftest import gone_within, processes_of
 from tests.helpers import until
-from tests.processes.kernel_kill import EVERYTHING, held_by, kill, killed, survivors
+from tests.processes.kernel_kill import (
+    EVERYTHING,
+    SOON,
+    at_random,
+    fell,
+    held_by,
+    kill,
+    killed,
+    shared_memory,
+)
 
 # kernel, zygotes of the framework and of plain Python; three supervisors and their keepers, four
 # tasks at least, four children
@@ -22,30 +32,41 @@ ALL = 17
 
 @pytest.mark.parametrize("seconds", [0.05, 0.4, 0.8, 1.5])
 def test_killed_while_starting(seconds: float, home: Path) -> None:
-    assert kill("torch", home, "start-up", seconds).left == []
+    assert kill("torch", home, "start-up", seconds).left == {}
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
 def test_killed_at_full_speed(framework: str, home: Path) -> None:
     done = kill(framework, home, EVERYTHING)
     assert done.there >= ALL
-    assert done.left == []
+    assert done.left == {}
 
 
 def test_killed_while_all_its_processes_are_stopped(home: Path) -> None:
-    assert kill("torch", home, stop=True).left == []
+    assert kill("torch", home, stop=True).left == {}
 
 
 def test_killed_at_random_moments_of_all_kinds(home: Path) -> None:
-    moments, left = survivors(8, home)
-    assert moments.total() == 8 and len(moments) > 2
+    moments, left = set(), []
+    for n, (framework, moment, seconds) in enumerate(at_random(8)):
+        left += kill(framework, home / str(n), moment, seconds).left.items()
+        moments.add(fell(home / str(n)))
+    assert len(moments) > 2
     assert left == []
 
 
-def test_what_survives_its_parent_would_be_found(home: Path) -> None:
+SURVIVOR = """
+import os, socket, time
+s, parent = socket.create_server(('127.0.0.1', 0)), os.getppid()
+while os.getppid() == parent:
+    time.sleep(0.02)
+time.sleep(2)
+"""
+
+
+def test_what_survives_its_parent_is_found_and_a_leak_told_from_what_is_slow(home: Path) -> None:
     (home / "tmp" / "forgotten").mkdir(parents=True)
-    child = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(4)"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SURVIVOR!r}])"
     environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
     ours = {name for _, name in held_by([psutil.Process()])}
@@ -55,10 +76,12 @@ def test_what_survives_its_parent_would_be_found(home: Path) -> None:
         return {name for name in found if name.startswith("socket")}
 
     until(sockets, "the socket of its child")
-    there, left = killed(parent, home)
-    assert there == 2
-    for trace in ("create_server", "socket:[", "forgotten is left"):
-        assert any(trace in line for line in left)
+    done = killed(parent, home, shared_memory(), patience=4.0)
+    assert done.there == 2
+    (process,) = (line for line in done.left if "create_server" in line)
+    (socket,) = (line for line in done.left if line.startswith("socket:["))
+    assert SOON < done.left[process] < math.inf and SOON < done.left[socket] < math.inf
+    assert done.left[f"file {home / 'tmp' / 'forgotten'}"] == math.inf
     assert gone_within(str(home), 30.0) == []
 
 

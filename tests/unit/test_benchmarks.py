@@ -1,6 +1,7 @@
 """The arithmetic of the benchmarks, and their command line; nothing is measured here."""
 
 import io
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.benchmarks import report, timed, tracing
+from tests.benchmarks import kills, report, timed, tracing
 from tests.benchmarks.__main__ import arguments, measure
 from tests.benchmarks.harness import ENOUGH, Aim, Options, Row, compare
 from tests.benchmarks.registry import SUBJECTS
+from tests.processes.kernel_kill import Kill
 
 PAIRS = ((1.0, 10.0), (2.0, 30.0), (1.0, 50.0))
 
@@ -126,6 +128,44 @@ def test_a_recorded_stretch_is_paired_with_the_unrecorded_one_after_it() -> None
         (4.0, 2.0),
         (8.0, 4.0),
     ]
+
+
+def test_two_hundred_kernels_are_killed_and_one_that_fails_does_not_cost_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every hundredth leaves something that is slow to go, one leaves something for ever."""
+    begun = itertools.count()
+    said: list[str] = []
+
+    def made_up(framework: str, home: Path, moment: str, seconds: float) -> Kill:
+        number = next(begun)
+        assert home.is_dir()
+        assert number != 7, "it ended by itself"
+        left = {"process 1 python": 1.5} if number % 100 == 50 else {}
+        return Kill(10, 0.25, left | ({"socket:[2]": math.inf} if number == 50 else {}))
+
+    monkeypatch.setattr(kills, "kill", made_up)
+    monkeypatch.setattr(kills, "fell", lambda home: "training")
+    monkeypatch.setattr(kills, "orphans", lambda options: 4.0)
+    (row,) = kills.rows(Options(repeats=2, say=said.append))
+    assert next(begun) == 200
+    assert row.pairs == ((0.0, 4.0), (0.0, 4.0), (2.0, 4.0), *((0.0, 4.0),) * 4, (1.0, 4.0)) + (
+        ((0.0, 4.0),) * 2
+    )
+    assert not row.reached and "2 slow, 1 leaks, 1 kernels failed" in row.name
+    assert "199 in training" in row.name and "at most 0.25 s" in row.name
+    (failed,) = (line for line in said if "it ended by itself" in line)
+    assert failed.startswith("seed 0, kill 7, ")
+    assert any("socket:[2] was left (a leak)" in line for line in said)
+
+
+def test_kills_end_where_kernels_fail_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Kill:
+        raise AssertionError("it ended by itself")
+
+    monkeypatch.setattr(kills, "kill", fails)
+    with pytest.raises(AssertionError, match="by itself"):
+        list(kills.rows(Options()))
 
 
 @pytest.mark.parametrize("given", [["strat"], ["--repeat", "0"], ["start", "nothing"]])
