@@ -65,7 +65,7 @@ def end_descendants() -> None:
         if not children:
             return
         for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.Error):  # gone, or not ours to kill: the others are
                 child.kill()
         psutil.wait_procs(children, timeout=0.1)
 

@@ -95,6 +95,11 @@ class Channel:
     def fileno(self) -> int:
         return self.sock.fileno()
 
+    @property
+    def gone(self) -> bool:
+        """Whether the other side has closed its end; what it said before may still be unread."""
+        return ready(self, 0, 0)  # a hang-up is told whatever is asked for
+
     def send(self, **message: Any) -> None:
         """Send one message, and wait until it is sent."""
         self.post(**message)

@@ -77,6 +77,7 @@ class Run(Orders):
             # under a chief, which hands out the work, workers serve as well
             services=("ps", "worker") if prepared.spec.chief else ("ps",),
             recovers=prepared.recovers,
+            temporary=prepared.temporary,
             sys_path=sys.path,
             cwd=str(Path.cwd()),
             version=version("lockstep-course"),
@@ -324,7 +325,7 @@ class Prepared:
     """All that is decided before a run starts. `programs`: by job, `module:function` or a function
     of the learner's own; `schedule`: its all-reduce, if that is not the framework's own;
     `summarize` makes the result of a finished run; without it, that is what each task returned.
-    `recovers`: see `Strategy`.
+    `recovers`: see `Strategy`; `temporary`: see `RunFacts`.
     """
 
     spec: RunSpec
@@ -334,3 +335,4 @@ class Prepared:
     schedule: Schedule | None = None
     summarize: Callable[[Run], Any] | None = None
     recovers: str = ""
+    temporary: bool = False

@@ -126,7 +126,7 @@ class Supervisor:
             return  # the kernel process is gone: nobody is left to tell
         finally:
             keeper.end_descendants()
-            self.files.clear()
+            self.files.clear(orphaned=self.kernel.gone)
         self.kernel.post(over=self.roster.outcome)
 
     def _patience(self) -> float:
@@ -143,8 +143,10 @@ class Supervisor:
         return max(0.0, min(moments) - clock())
 
     def _start(self, names: Iterable[str]) -> None:
-        """Start tasks, for the first time or again."""
+        """Start tasks, for the first time or again; none once the kernel process is gone."""
         for name in names:
+            if self.kernel.gone:
+                raise EOFError
             self._close(name)
             ours, theirs = pair()
             channels = (self.kernel, ours, *self.channels.values())

@@ -5,7 +5,6 @@ exceeds its bounds.
 import pickle
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from course_lib.course.plain import rebuilt
 from course_lib.errors import LockstepError, Stalled, TaskFailed
 from course_lib.hardware import plan, probe
 from course_lib.hardware.limits import gigabytes
+from course_lib.record import home
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.spec import RunSpec
 
@@ -198,19 +198,22 @@ def examinee(folder: Path, bounds: Bounds) -> Iterator[Examinee]:
     """A new examinee for the block; it runs cells in `folder`. At the end it is gone, and all that
     it has started. Raises whatever starting a run raises.
     """
-    with (
-        # a learner's code may have changed what lies in it
-        tempfile.TemporaryDirectory(prefix="lockstep-check-", ignore_cleanup_errors=True) as place,
-        socket.socket(socket.AF_UNIX) as door,
-    ):
-        door.bind(f"{place}/door")
+    fields: dict[str, Any] = {"framework": "python", "trace": False}
+    spec, machine = RunSpec(strategy="custom", workers=1, **fields).complete(), probe()
+    with home.temporary("lockstep-check-") as files, socket.socket(socket.AF_UNIX) as door:
+        address = files.path / "door"
+        door.bind(str(address))
         door.listen(1)
-        fields: dict[str, Any] = {"framework": "python", "trace": False, "run_dir": f"{place}/run"}
-        spec, machine = RunSpec(strategy="custom", workers=1, **fields).complete(), probe()
-        work = {"worker": partial(examine, folder, Path(place, "door"))}
         # without a summary, a run unpickles what its tasks have left
-        ready = Prepared(spec, machine, plan(spec, machine), work, summarize=lambda run: None)
-        run, by = Run(ready, clock()), None
+        ready = Prepared(
+            spec,
+            machine,
+            plan(spec, machine),
+            {"worker": partial(examine, folder, address)},
+            summarize=lambda run: None,
+            temporary=True,
+        )
+        run, by = Run(ready, clock(), files), None
         try:
             run.wait_running()
             # read before any code of the learner's runs, which could write another pid there

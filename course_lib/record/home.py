@@ -27,7 +27,7 @@ def create(spec: RunSpec) -> RunDir:
     """
     if spec.run_dir is None:
         with _usable("LOCKSTEP_HOME", _named()):
-            _make_room(runs())
+            _make_room(runs(), _OURS, KEEP)
             prefix = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.strategy}-"
             return RunDir(tempfile.mkdtemp(prefix=prefix, dir=runs()))
     with _usable("run_dir", spec.run_dir):
@@ -38,6 +38,21 @@ def create(spec: RunSpec) -> RunDir:
             raise SpecError("run_dir", str(spec.run_dir), allowed)
         path.chmod(0o700)  # it may have been there
         return RunDir(path)
+
+
+@contextlib.contextmanager
+def temporary(prefix: str) -> Iterator[RunDir]:
+    """A directory, empty and for this user only, of a run that nobody wants to see later; it is
+    removed at the end of the block.
+
+    If this process is killed in the block, the supervisor of the run removes it. Whatever is left
+    of others that were killed goes now, as old runs do.
+    """
+    with contextlib.suppress(OSError):
+        _make_room(Path(tempfile.gettempdir()), re.compile(re.escape(prefix) + r"\w+"), 0)
+    # a learner's code may have changed what lies in it
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as place:
+        yield RunDir(place)
 
 
 def _named() -> str:
@@ -74,13 +89,13 @@ def _usable(field: str, path: Path | str) -> Iterator[None]:
         raise SpecError(field, str(path), why) from None
 
 
-def _make_room(folder: Path) -> None:
-    """Remove the oldest runs of a folder: those of ours that are over and not young. Whatever else
-    is there stays.
+def _make_room(folder: Path, ours: re.Pattern[str], keep: int) -> None:
+    """Remove runs from a folder, all but the last `keep` by name: those of ours that are over and
+    not young. Whatever else is there stays.
     """
-    # the names begin with the time, so the oldest come first
-    named = sorted(p for p in folder.iterdir() if _OURS.fullmatch(p.name.removesuffix(_GOING)))
-    for path in named[:-KEEP]:
+    # the names that we give begin with the time, so the oldest come first
+    named = sorted(p for p in folder.iterdir() if ours.fullmatch(p.name.removesuffix(_GOING)))
+    for path in named[: max(0, len(named) - keep)]:
         with contextlib.suppress(OSError, ValueError, LockstepError):  # what cannot be read stays
             if path.suffix != _GOING:
                 if not _can_go(path):

@@ -112,6 +112,7 @@ class RunFacts(Plan, frozen=True):
     version: str = ""  # of this library; runs of early ones do not say it
     services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
     recovers: str = ""  # which tasks are started again after a failure, see `cluster.roster`
+    temporary: bool = False  # the directory is of no use without the process that started the run
     sys_path: list[str] = []
     cwd: str = ""
 
@@ -291,8 +292,13 @@ class RunDir:
         with contextlib.suppress(TypeError):
             leave(self.result_file, json.dumps(result).encode())
 
-    def clear(self) -> None:
-        """Remove what is needed only while the run goes on."""
+    def clear(self, orphaned: bool = False) -> None:
+        """Remove what is needed only while the run goes on. `orphaned`: the process that started it
+        is gone; of a `temporary` run nothing is left then.
+        """
+        if orphaned and self.facts.temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
         for path in (*self.path.glob("tasks/*/tmp"), self.meetings, self.workload):
             shutil.rmtree(path, ignore_errors=True)
         self.beats.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -342,13 +343,15 @@ def test_cells_that_end_the_process_are_told_once_for_all_answers(tmp_path: Path
     assert {v.text for v in verdicts} == {"Running the cells of the notebook ended its process."}
 
 
-def test_a_check_that_is_killed_takes_its_process_along(tmp_path: Path, home: Path) -> None:
+def test_a_check_that_is_killed_leaves_no_process_and_no_folder(tmp_path: Path, home: Path) -> None:
     sleeps = "import pathlib, time\npathlib.Path('runs').touch()\ntime.sleep(600)"
     path = answered(tmp_path / "mine.ipynb", {"answer-ring": sleeps})
-    environment = {**os.environ, "LOCKSTEP_HOME": str(home)}
-    with subprocess.Popen(
-        [sys.executable, "-m", "course_lib", "check", str(path)], env=environment
-    ) as process:
-        until((tmp_path / "runs").exists, "the cell to run, in the directory of the notebook")
-        process.kill()
-    assert gone_within(str(home), 5.0) == []
+    command = [sys.executable, "-m", "course_lib", "check", str(path)]
+    with tempfile.TemporaryDirectory() as place:  # a socket in it must have a short name
+        environment = {**os.environ, "LOCKSTEP_HOME": str(home), "TMPDIR": place}
+        with subprocess.Popen(command, env=environment) as process:
+            until((tmp_path / "runs").exists, "the cell to run, in the directory of the notebook")
+            assert list(Path(place).iterdir())
+            process.kill()
+        assert gone_within(str(home), 5.0) == []
+        assert list(Path(place).iterdir()) == []

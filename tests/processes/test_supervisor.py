@@ -15,8 +15,11 @@ import psutil
 import pytest
 
 from course_lib import Run, start
+from course_lib.cluster import nursery
 from course_lib.errors import SupervisorLost, TaskFailed
 from course_lib.record.events import Lifecycle, Phase
+from course_lib.record.rundir import RunDir, RunFacts
+from course_lib.spec import RunSpec
 from tests.helpers import until
 
 DAEMON = """
@@ -76,6 +79,22 @@ def test_a_supervisor_that_is_stopped_goes_on() -> None:
     with start(lambda: time.sleep(600), workers=2).wait_running(60) as run:
         supervisor_of(run).suspend()
     assert run.state == "stopped"
+
+
+def test_a_supervisor_starts_no_task_once_the_kernel_process_is_gone(tmp_path: Path) -> None:
+    """Of a temporary run it leaves nothing."""
+    spec, work = RunSpec(strategy="custom", framework="python"), {"worker": "time:time"}
+    runs = [RunDir(tmp_path / name) for name in ("usual", "temporary")]
+    for files, temporary in zip(runs, (False, True), strict=True):
+        files.path.mkdir()
+        files.describe(spec, RunFacts(origin=0.0, temporary=temporary), {}, work)
+        channel = nursery.supervisor("python", "spawn", 10.0)
+        channel.post(start=str(files.path))
+        channel.close()  # as the kernel process's end would, before the supervisor has read it
+    usual, temporary = runs
+    until(lambda: usual.lifecycle.exists() and not usual.goes_on(), "the end of the first")
+    assert usual.lifecycle.read_bytes() == b""
+    until(lambda: not temporary.path.exists(), "the end of the second")
 
 
 def test_a_keeper_that_is_killed_costs_nothing() -> None:

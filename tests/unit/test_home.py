@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,23 @@ def test_what_another_process_had_begun_to_remove_is_removed(runs: Path) -> None
     (left / "result.json").touch()
     create(SPEC)
     assert not left.exists()
+
+
+def test_what_killed_processes_left_of_temporary_runs_is_removed_by_the_next_once_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name, pid in (("trial-a", ended.pid), ("trial-b", os.getpid()), ("other-c", ended.pid)):
+        (tmp_path / name).mkdir()
+        began(tmp_path / name, pid)
+    (tmp_path / "trial-d").mkdir()  # young
+    with home.temporary("trial-") as files:
+        assert stat.S_IMODE(files.path.stat().st_mode) == 0o700
+        (files.path / "file").touch()
+        assert files.path.parent == tmp_path
+    assert {path.name for path in tmp_path.iterdir()} == {"trial-b", "other-c", "trial-d"}
 
 
 CLEARS = """
