@@ -4,6 +4,8 @@ of one that is not, in turn, in one process, of two equal models; the same of a 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,10 +89,15 @@ def ddp_steps(task: Task) -> tuple[Step, Step]:
 
 
 def all_reduces(task: Task) -> tuple[Step, Step]:
-    """One rank waits for nobody, so the time of a call is that of Python and gloo."""
+    """One rank waits for nobody, so the time of a call is that of Python and gloo. Another thread
+    carries it out. Both are held to one core, because to wake one that sleeps takes several times
+    as long as the call, and never the same time.
+    """
     import torch
     import torch.distributed as dist
 
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the threads that begin from here
     dist.init_process_group("gloo")
     numbers, work = torch.ones(10), dist.distributed_c10d.Work
     watched, wait = dist.all_reduce, work.wait

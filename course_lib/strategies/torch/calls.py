@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -59,8 +59,8 @@ class Calls:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._numbers = Counter[str]()
-        # of each group, by id: its name, its ranks, these as bits, and this task's rank
-        self._groups: dict[int, tuple[str, list[int], int, int]] = {}
+        # of each group: its name, its ranks, these as bits, and this task's rank
+        self._groups = WeakKeyDictionary[Any, tuple[str, list[int], int, int]]()
         self._begun = WeakKeyDictionary[Any, Beat]()
         self._inside = _Inside()
 
@@ -114,7 +114,7 @@ class Calls:
         `of`: the tensor.
         """
         # `members`: whom the call surely waits for
-        key, ranks, members, mine = self._groups.get(id(group)) or self._joined(group)
+        key, ranks, members, mine = self._groups.get(group) or self._joined(group)
         what = name
         if end:
             message, root = "send" in name or "recv" in name, given.get(end)
@@ -140,10 +140,8 @@ class Calls:
 
     def _joined(self, group: Any) -> tuple[str, list[int], int, int]:
         ranks = dist.get_process_group_ranks(group)
-        facts = group.group_name, ranks, _bits(ranks), dist.get_rank()
-        self._groups[id(group)] = facts
-        finalize(group, self._groups.pop, id(group))  # the next may get its id
-        return facts
+        self._groups[group] = group.group_name, ranks, _bits(ranks), dist.get_rank()
+        return self._groups[group]
 
 
 def _bits(ranks: Iterable[int]) -> int:
