@@ -22,8 +22,11 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # TensorFlow's hundred threads would each dirty an arena: slower starts, more memory
-    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1",
+    # TensorFlow's hundred threads would each dirty an arena: slower starts, more memory. And what a
+    # step frees is kept for the next one, up to 64 MiB: to get it back from Linux takes a page
+    # fault for every 4 KiB, hundreds in a step. glibc itself raises its thresholds as far as this
+    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1"
+    f":glibc.malloc.mmap_threshold={32 << 20}:glibc.malloc.trim_threshold={64 << 20}",
     "OMP_WAIT_POLICY": "PASSIVE",  # tasks share cores: a thread that waits must not spin
     # what matters comes as an exception; without a GPU the rest is alarm about CUDA
     "TF_CPP_MIN_LOG_LEVEL": "3",

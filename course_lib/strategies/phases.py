@@ -61,7 +61,8 @@ class Phases:
         self.task.enter("compute")
         begun = self._end = self.now()
         self._owed, self._slept = self.task.delay(min(self._busy[part]), part), 0.0
-        exchanged = self._exchanged = list[Span]()
+        exchanged: list[Span] = []
+        self._exchanged = exchanged
         with self.emulating():
             yield
         self.sleep(self._owed)  # what no layer has taken

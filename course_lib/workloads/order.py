@@ -53,7 +53,8 @@ def _read(
     examples: int, seed: int, parts: int, part: int, first: int, count: int
 ) -> list[tuple[int, np.ndarray]]:
     """So many examples of a part, from the `first` on, counted over all epochs."""
-    end, found = first + count, list[tuple[int, np.ndarray]]()
+    end = first + count
+    found: list[tuple[int, np.ndarray]] = []
     while first < end:
         epoch, start = divmod(first, math.ceil(examples / parts))
         order = _orders(examples, seed, epoch, parts)[part]

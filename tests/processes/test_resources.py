@@ -113,6 +113,24 @@ def test_numbers_of_numpy_as_steps_and_phases_with_ones_own_names_lose_no_trace(
     assert len(trace.all(Metric)) == 5
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere malloc is not glibc's")
+def test_a_step_gets_the_memory_that_the_last_one_freed() -> None:
+    def work() -> int:
+        import numpy as np
+
+        def steps(count: int) -> int:
+            for _ in range(count):
+                tensors = [np.ones(1 << 17) for _ in range(8)]  # 8 MiB
+                del tensors
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+        before = steps(3)
+        return steps(10) - before
+
+    (faults,) = start(work, workers=1).wait(30).values.values()
+    assert faults < 2048, "Linux gave the 8 MiB to more than one step of ten"  # 4 KiB at a time
+
+
 def test_runs_one_after_another_keep_no_descriptor_and_no_thread(count: int = 100) -> None:
     def work(task: Any) -> None:
         if task.spec.seed % 3 == 1:

@@ -30,13 +30,14 @@ class Optimizer(optimizers.Optimizer):
     @torch.no_grad()
     def apply(self, gradients: Iterable[torch.Tensor], step: int, updates: int) -> None:
         """Update the tensors by their gradients in a step, after so many `updates` before."""
-        rate, corrections = float(self.rates[step]), self.corrections(updates + 1)
+        rate = float(self.rates[step])
         if not self.state:
             self.begin()
+        if self.spec.optimizer == "sgd" and self.tensors:  # in one call, no tensors in between
+            torch._foreach_sub_(self.tensors, list(gradients), alpha=rate)
+            return
+        corrections = self.corrections(updates + 1)
         for tensor, gradient, state in zip(self.tensors, gradients, self.state, strict=True):
-            if not state:
-                tensor.sub_(gradient, alpha=rate)  # sgd, without a tensor in between
-                continue
             changes = self.changes(tensor, gradient, state, rate, corrections)
             for old, change in zip([tensor, *state], changes, strict=True):
                 old.add_(change)
