@@ -38,14 +38,14 @@ class SameTraining:
         self.loss: float | None = None
 
     def median(self, train: Callable[[], timed.Training]) -> Callable[[], float]:
-        def measure() -> float:
-            training = train()
-            self.loss = training.final_loss if self.loss is None else self.loss
-            if not math.isclose(training.final_loss, self.loss, abs_tol=SAME):
-                raise ValueError(
-                    f"not the same training: it ended with a loss of {training.final_loss:.4f} and"
-                    f" the other with {self.loss:.4f}"
-                )
-            return timed.median_ms(training.moments)
+        return lambda: self.median_ms(train())
 
-        return measure
+    def median_ms(self, training: timed.Training) -> float:
+        """Milliseconds of a step. Raises ValueError if it was another training."""
+        self.loss = training.final_loss if self.loss is None else self.loss
+        if not math.isclose(training.final_loss, self.loss, abs_tol=SAME):
+            raise ValueError(
+                f"not the same training: it ended with a loss of {training.final_loss:.4f} and"
+                f" the other with {self.loss:.4f}"
+            )
+        return timed.median_ms(training.moments)

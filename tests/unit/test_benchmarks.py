@@ -6,7 +6,10 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -117,6 +120,31 @@ def test_a_step_is_timed_after_the_warm_up() -> None:
     warm = [float(n) for n in range(timed.WARM_UP)]
     moments = [*warm, *(warm[-1] + x for x in (1.0, 1.002, 1.004, 1.024))]
     assert timed.median_ms(moments) == pytest.approx(2.0)
+
+
+def test_only_one_group_of_processes_goes_on_at_a_time_and_in_the_end_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped: set[str] = set()
+    during: list[set[str]] = []
+    monkeypatch.setattr(timed.time, "sleep", lambda seconds: during.append(set(stopped)))
+
+    def process(name: str) -> Any:
+        return SimpleNamespace(
+            suspend=lambda: stopped.add(name), resume=lambda: stopped.discard(name)
+        )
+
+    def gone() -> None:
+        raise psutil.NoSuchProcess(1)
+
+    ours = [SimpleNamespace(suspend=gone, resume=gone), process("ours")]
+    left = iter([True, True, True, False])
+    timed.take_turns([process("theirs")], ours, lambda: next(left))
+    assert during == [{"ours"}, {"theirs"}, {"ours"}]
+    assert not stopped
+    with pytest.raises(StopIteration):
+        timed.take_turns([process("theirs")], ours, lambda: next(left))
+    assert not stopped
 
 
 def test_a_recorded_stretch_is_paired_with_the_unrecorded_one_after_it() -> None:
