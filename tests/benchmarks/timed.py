@@ -30,7 +30,8 @@ from tests.helpers import examples_of
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
 WARM_UP = 50  # steps that are not counted
-TURN = 0.1  # seconds: tens of steps
+# seconds: some steps of the longest, so that few are cut in two; less than what is told as a pause
+TURN = 0.4
 
 
 class Training(NamedTuple):
