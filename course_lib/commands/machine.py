@@ -81,4 +81,6 @@ def lab(context: typer.Context) -> NoReturn:
         why = "the notebooks are not beside this package"
         raise Unavailable("the course", why, "Clone the repository and use `make lab` there.")
     command = [sys.executable, "-m", "jupyterlab", f"--notebook-dir={notebooks.parent}", *QUIET]
+    if os.geteuid() == 0:  # as in a container; JupyterLab wants it said
+        command.append("--allow-root")
     os.execv(sys.executable, [*command, *context.args])

@@ -441,3 +441,16 @@ def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
     done = lockstep("watch", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert "# compute" in done.stdout and "###" in done.stdout.replace("# compute", "")
+
+
+@pytest.mark.parametrize(("user", "told"), [(0, ["--allow-root"]), (1000, [])])
+def test_the_course_opens_for_root_as_well_as_in_a_container(
+    user: int, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(os, "execv", lambda _, command: commands.append(command))
+    with pytest.raises(SystemExit):
+        main(["lab", "--port=8890"])
+    (command,) = commands
+    assert [word for word in command if "root" in word] == told and command[-1] == "--port=8890"
