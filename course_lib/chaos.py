@@ -34,6 +34,7 @@ from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
 from course_lib.record.events import Lifecycle
 from course_lib.record.ledger import ledger
+from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
 
@@ -206,7 +207,7 @@ def _left(run: Run, before: int) -> list[str]:
         zygotes = psutil.Process().children()
         left = {p.pid for zygote in zygotes for p in zygote.children(recursive=True)}
         found = [f"process {pid}" for pid in left | set(filter(psutil.pid_exists, pids))]
-        found += map(str, [*run.run_dir.glob("tasks/*/tmp"), *run.run_dir.glob("meetings")])
+        found += map(str, RunDir(run.run_dir).passing())
         named = (p for p in Path("/dev/shm").glob("*") for pid in pids if f"_{pid}_" in p.name)
         found += map(str, named)
         if (more := psutil.Process().num_fds() - before) > 0:

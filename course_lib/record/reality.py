@@ -38,8 +38,14 @@ SIMULATED = Reality("simulated", "The model ran; no process did.")
 def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
     """How real the run of a spec is: as it is planned or, with its trace, as it has been so far."""
     life = trace.all(Lifecycle) if trace else []
-    on_tasks = [*_slow(spec, life), *_jitter(spec, life)]
-    return _judge([*_devices(spec), *_links(spec, life), *_cuts(life), *on_tasks])
+    on_steps = [*_slow(spec, life), *_jitter(spec, life)]
+    return _judge([*_devices(spec), *_links(spec, life), *_cuts(life), *on_steps])
+
+
+def computing(spec: RunSpec, trace: Trace) -> Reality:
+    """How real the time is that the tasks of a run computed, whatever its links are."""
+    life = trace.all(Lifecycle)
+    return _judge([*_devices(spec), *_slow(spec, life), *_jitter(spec, life)])
 
 
 def over(link: Link | None) -> Reality:

@@ -226,6 +226,11 @@ class RunDir:
         """Where a task puts temporary files; it is removed when the run is over."""
         return self._task(task) / "tmp"
 
+    def passing(self) -> list[Path]:
+        """The folders that are there only while the run goes on."""
+        folders = (*self.path.glob("tasks/*/tmp"), self.meetings, self.workload)
+        return [path for path in folders if path.exists()]
+
     def _task(self, task: str) -> Path:
         return self.path / "tasks" / folder_name(task)
 
@@ -299,7 +304,7 @@ class RunDir:
         if orphaned and self.facts.temporary:
             shutil.rmtree(self.path, ignore_errors=True)
             return
-        for path in (*self.path.glob("tasks/*/tmp"), self.meetings, self.workload):
+        for path in self.passing():
             shutil.rmtree(path, ignore_errors=True)
         self.beats.unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from course_lib.hardware import Machine
 class Standing(NamedTuple):
     """How real a strategy is on a machine, `why`, and, if it is not available, the `cure`."""
 
-    reality: Literal["measured", "emulated", "unavailable"]
+    reality: Literal["measured", "unavailable"]
     why: str
     cure: str = ""
 

@@ -13,6 +13,7 @@ from course_lib.record.again import once
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.record.ledger import ledger
+from course_lib.record.reality import computing
 from course_lib.strategies import catalog
 
 IF_ANY = {"resumed_from", "diverged", "sample", "taken_over", "jitter", "faults", "examples_read"}
@@ -173,9 +174,8 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
     appendix B.
     """
     spec, plan = run.spec, run.plan
-    slowed = any(run.trace.all(Lifecycle, state=state) for state in ("slowed", "jittered"))
-    if spec.device_ms or spec.emulate or spec.slow or spec.jitter or slowed:
-        return None, "Left out, as the time or the kind of a device is emulated."
+    if (computed := computing(spec, run.trace)).word != "measured":
+        return None, f"Left out, as computing is {computed.word}. {computed.why}"
     product = next((v["matmul_flops"] for v in run.values.values() if v and "matmul_flops" in v), 0)
     if not (flops > 0 and product):
         return None, "Left out, as no product was counted in the model, or no step was timed."

@@ -264,7 +264,5 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
         locked = float(page.locator(".widget-readout").first.inner_text())
         assert locked > 0
         expect(page.get_by_text(f"guessed {locked}")).to_be_visible()
-        expect(page.locator("svg[aria-label='guess and measurement'] rect[stroke]")).to_have_count(
-            2
-        )
+        expect(page.locator("svg[aria-label='guess and result'] rect[stroke]")).to_have_count(2)
         assert lab.complaints() == []

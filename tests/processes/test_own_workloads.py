@@ -372,6 +372,26 @@ def test_batch_normalisation_is_trained_and_the_plan_says_what_it_sees() -> None
     assert reason.choice == "868 parameters" and "each replica's own share" in reason.why
 
 
+def test_a_pipeline_s_batch_normalisation_sees_its_microbatches_and_nothing_else() -> None:
+    def builder() -> Any:
+        from torch import nn
+
+        first = nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU()
+        return nn.Sequential(*first, nn.Linear(32, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
+
+    normed = Workload("normed", **own_models.LARGEST, torch=builder, learning_rate=0.3)
+    fields: dict[str, Any] = {"framework": "torch", "workload": normed, "steps": 20}
+    alone = start("one_device", accumulate=4, **fields).wait(60)
+    run = start("pipeline_parallel", workers=2, microbatches=4, **fields).wait(60)
+    expected, found = alone.model().state_dict(), run.model().state_dict()
+    assert found["4.num_batches_tracked"] == 20 * 4
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name].numpy(), value.numpy(), atol=1e-4, err_msg=name)
+    assert run.result["test_accuracy"] == alone.result["test_accuracy"] > 0.7
+    (reason,) = [reason for reason in run.plan.reasons if reason.what == "model"]
+    assert "of each microbatch" in reason.why
+
+
 def test_frozen_weights_stay_as_they_are() -> None:
     from course_lib.strategies.torch.models import build
 

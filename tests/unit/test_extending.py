@@ -193,3 +193,13 @@ def test_every_field_of_a_run_is_an_option_with_its_title_and_what_is_allowed(na
         info = RunSpec.model_fields[field]
         assert str(info.title).lower() in options[field].help.lower()
         assert info.description == "true or false" or info.description in options[field].help
+
+
+@pytest.mark.parametrize("missing", ["toy(workers)", "closed_form(P, S)"])
+def test_an_algorithm_s_file_that_lacks_a_function_is_told_which(copy: Path, missing: str) -> None:
+    name = missing.partition("(")[0]
+    file = copy / "collectives" / "algorithms" / "toy.py"
+    file.write_text(ALGORITHM.replace(f"def {name}(", "def other("))
+    look = "from course_lib.collectives import ALGORITHMS"
+    said = python(copy, "-c", f"try: {look}\nexcept Exception as e: print(e)")
+    assert f"the file must define {missing}" in said and str(file) in said

@@ -1,4 +1,4 @@
-"""Predict: a guess that is locked before the run and met again beside what was measured."""
+"""Predict: a guess that is locked before the run and met again beside what the run gave."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -7,7 +7,7 @@ from course_lib.widgets import Predict
 
 
 def bars(card: Predict) -> list[float]:
-    """Widths of the bars of guess and measurement, in order."""
+    """Widths of the bars of guess and result, in order."""
     root = ET.fromstring(f"<div>{card.answer.value}</div>")
     return [float(e.get("width", 0)) for e in root.iter("rect") if e.get("stroke")]
 
@@ -45,7 +45,7 @@ def test_several_numbers_are_guessed_together_and_named_where_one_is_missing() -
     card.lock()
     assert card.guess == {"ring": 10, "tree": 20}
     text = card.reveal({"ring": 30.0, "tree": 1500.0})
-    assert text == "Your guess: ring 10 ms, tree 20 ms. Measured: ring 30 ms, tree 1,500 ms."
+    assert text == "Your guess: ring 10 ms, tree 20 ms. Result: ring 30 ms, tree 1,500 ms."
     assert len(bars(card)) == 4
 
 
@@ -54,11 +54,11 @@ def test_bars_begin_at_zero_so_that_their_lengths_compare() -> None:
     card.input.value = 80
     card.lock()
     card.reveal(40.0)
-    guess, measured = bars(card)
-    assert abs((guess - 1) / (measured - 1) - 2) < 0.02
+    guess, result = bars(card)
+    assert abs((guess - 1) / (result - 1) - 2) < 0.02
 
 
-def test_a_measurement_off_the_scale_is_drawn_whole() -> None:
+def test_a_result_off_the_scale_is_drawn_whole() -> None:
     card = Predict("How long?", numbers=(0, 10, "ms"))
     card.input.value = 5
     card.lock()
@@ -66,22 +66,22 @@ def test_a_measurement_off_the_scale_is_drawn_whole() -> None:
     assert max(bars(card)) <= 301
 
 
-def test_without_a_guess_only_the_measurement_is_drawn() -> None:
+def test_without_a_guess_only_the_result_is_drawn() -> None:
     card = Predict("How long?", numbers=(0, 10, "ms"))
-    assert card.reveal(3.0) == "You made no guess. Measured: 3 ms."
+    assert card.reveal(3.0) == "You made no guess. Result: 3 ms."
     assert len(bars(card)) == 1 and card.input.disabled
 
 
-def test_text_and_page_have_question_guess_and_measurement(tmp_path: Path) -> None:
+def test_text_and_page_have_question_guess_and_result(tmp_path: Path) -> None:
     card = Predict("Is a < b?", choices=["yes", "no"])
     card.input.value = "yes"
     card.lock()
-    assert card.table() == "Is a < b?\nguess: yes\nmeasured: not measured yet"
+    assert card.table() == "Is a < b?\nguess: yes\nresult: none yet"
     card.reveal("no", "Look again.")
-    assert card.table() == "Is a < b?\nguess: yes\nmeasured: no\nLook again."
+    assert card.table() == "Is a < b?\nguess: yes\nresult: no\nLook again."
     page = card.to_html(tmp_path / "p.html").read_text()
     assert (
         "Is a &lt; b?" in page
-        and "You guessed: yes. You were wrong; measured: no. Look again." in page
+        and "You guessed: yes. You were wrong; result: no. Look again." in page
     )
     assert repr(card) == "Predict('Is a < b?')"

@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
-from course_lib.record.reality import over, reality
+from course_lib.record.reality import computing, over, reality
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -55,6 +55,15 @@ def test_a_spec_that_imposes_something_is_emulated_before_and_after_the_start(
     spec = RunSpec(**{"framework": "torch", "workers": 2, **fields})
     assert reality(spec) == reality(spec, Trace())
     assert told(spec=spec) == ("emulated", why)
+
+
+def test_computing_is_as_real_as_what_is_imposed_on_it_whatever_the_links_are() -> None:
+    over_links = RunSpec(framework="torch", workers=2, hosts=2, link=Link(mbit=50))
+    assert computing(over_links, Trace([linked(1.0, 2.0)])).word == "measured"
+    for event in (slowed(4.0, 2.0), jittered("exponential:5ms", 2.0)):
+        word, why = computing(over_links, Trace([event]))
+        assert word == "emulated" and "Mbit" not in why
+    assert computing(RunSpec(framework="torch", device_ms=20), Trace()).word == "emulated"
 
 
 def test_nothing_imposed_is_measured_and_faults_are_real() -> None:

@@ -93,20 +93,20 @@ def test_a_guess_is_locked_and_revealed() -> None:
     card.lock()
     card.input.value = "b"
     assert card.guess == "a"
-    assert card.reveal("b") == "You guessed: a. You were wrong; measured: b."
+    assert card.reveal("b") == "You guessed: a. You were wrong; result: b."
 
 
-def test_a_number_is_shown_beside_the_measurement() -> None:
+def test_a_number_is_shown_beside_the_result() -> None:
     card = Predict("How long?", numbers=(0, 100, "ms"))
     card.input.value = 20
     card.lock()
-    assert card.reveal(42.0) == "Your guess: 20 ms. Measured: 42 ms."
+    assert card.reveal(42.0) == "Your guess: 20 ms. Result: 42 ms."
 
 
-def test_without_a_guess_the_measurement_is_shown_all_the_same() -> None:
+def test_without_a_guess_the_result_is_shown_all_the_same() -> None:
     assert (
         Predict("Which?", choices=["a", "b"]).reveal("b", "So it is.")
-        == "You made no guess. Measured: b. So it is."
+        == "You made no guess. Result: b. So it is."
     )
 
 

@@ -24,8 +24,9 @@ HALVES: dict[str, Algorithm] = {}
 
 for module in sorted(lazy.modules(__name__), key=lambda module: getattr(module, "ORDER", 100)):
     name = module.__name__.rpartition(".")[2]
-    if not callable(getattr(module, name, None)):
-        raise SpecError(module.__file__ or name, name, f"the file must define {name}(workers)")
+    for needed, how in ((name, f"{name}(workers)"), ("closed_form", "closed_form(P, S)")):
+        if not callable(getattr(module, needed, None)):
+            raise SpecError(module.__file__ or name, name, f"the file must define {how}")
     ALGORITHMS[name] = getattr(module, name)
     FOILS |= {function.__name__: function for function in getattr(module, "FOILS", ())}
     HALVES |= {function.__name__: function for function in getattr(module, "HALVES", ())}

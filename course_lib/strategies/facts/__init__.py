@@ -1,1 +1,1 @@
-"""The strategies, one file each, found by `catalog`."""
+"""The strategies, by kind, found by `catalog`."""

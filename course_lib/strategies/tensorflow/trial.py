@@ -21,7 +21,8 @@ from course_lib.workloads.sketch import Sketch, training_flops
 from course_lib.workloads.workload import Workload
 
 BATCH_NORM = (
-    "Batch normalisation takes means and variances of each replica's own share of a batch; "
+    "Batch normalisation takes means and variances of each replica's own share of a batch, and "
+    "with accumulate of each part of it; "
     "keras.layers.BatchNormalization(synchronized=True) takes them over all replicas."
 )
 

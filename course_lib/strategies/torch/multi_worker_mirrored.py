@@ -16,22 +16,24 @@ the network is idle while the workers compute.
 are few messages. The backward pass goes from the last layer to the first. As soon as a bucket is
 full, its all-reduce starts, while the pass goes on with the layers nearer to the input:
 communication hides behind computing. Only the last bucket cannot hide, as it is full when the pass
-is over. With `overlap=False` all buckets start only then, and each step waits for them. The board
-shows as `reduce` what a step waits for after the pass, and what is hidden as a thin bar.
+is over. With `overlap=False` all buckets start only then, and each step waits for them. In the
+lanes of the board, `reduce` is what a step waits for after the pass; a thin bar is communication
+that is hidden.
 
 The first bucket is full at 1 MiB of gradients and the others at 25 MiB; with `bucket_mb` all are
 full at that size. A tensor is never split between buckets. In the first step one bucket has all
-gradients, since DDP does not know yet in which order they come. `digits` is smaller than 1 MiB, so
-it has one bucket. With small buckets the first leaves early and the last, which nothing hides, is
-short; with large ones there are fewer messages, each of which has its latency. The best size lies
-in between; it depends on the model and the network. DDP uses the all-reduce of gloo, or of NCCL
-between GPUs; with `start(..., all_reduce="ring")` a schedule of ours is used.
+gradients, since DDP does not know yet in which order they come. The model of the `digits` workload
+is smaller than 1 MiB: it has one bucket, and nothing overlaps. With small buckets the first leaves
+early and the last, which nothing hides, is short; with large ones there are fewer messages, each of
+which has its latency. The best size lies in between; it depends on the model and the network. DDP
+uses the all-reduce of gloo, or of NCCL between GPUs; with `start(..., all_reduce="ring")` a
+schedule of ours is used.
 
-If a worker is lost, no other can finish the step. Then all are started again (`max_restarts`) and
-go on from the last checkpoint (`checkpoint_every`); as each holds the whole model, worker 0 saves
-it for all. With `elastic` one worker fewer goes on; each computes as many examples as before, so
-the global batch shrinks, and the learning rate with it (Goyal et al., "Accurate, Large Minibatch
-SGD", 2017).
+If a worker is lost, no other can finish the step, and the run fails. With `max_restarts` all are
+started again instead and go on from the last checkpoint (`checkpoint_every`); as each holds the
+whole model, worker 0 saves it for all. With `elastic` they go on from there with one worker fewer;
+each computes as many examples as before, so the global batch shrinks, and the learning rate with it
+(Goyal et al., "Accurate, Large Minibatch SGD", 2017).
 
 Emulated device time (`device_ms`) is spread over the layers in proportion to their FLOPs, a third
 of it forward and two thirds backward, so buckets hide behind it as they would on a device.
@@ -65,7 +67,7 @@ def naive(task: Task) -> dict[str, Any]:
             # the loss, the last of them, is averaged only to be recorded
             for tensor in [parameter.grad for parameter in step.parameters] + [loss]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
-                tensor /= workers
+                tensor /= workers  # in place
         with step.applying():
             descend(step)  # parameter -= rate * gradient, and the gradients are reset
         step.done(loss.item())
@@ -76,10 +78,12 @@ def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch; DDP averages during the backward pass."""
     join(task)
     step = TorchStep(task)
-    replica = LossAmongGradients(step)  # called, it returns the loss / workers, which travels along
+    # The model, whose loss is multiplied by one parameter more, which is 1 / workers: sums of
+    # gradients are means then, and the gradient of that parameter takes the loss along.
+    replica = LossAmongGradients(step)
     # What differs from `naive`: DDP averages inside of `backward`, in buckets of `bucket_mb` MiB.
-    # One flag saves a copy; the other leaves the statistics of batch normalisation to each replica,
-    # and saves a message a step.
+    # `gradient_as_bucket_view` saves a copy. `forward_sync_buffers=False` leaves the statistics of
+    # batch normalisation to each replica, and saves a message a step.
     ddp = DistributedDataParallel(
         replica,
         bucket_cap_mb=task.spec.bucket_mb,
@@ -87,11 +91,12 @@ def worker(task: Task) -> dict[str, Any]:
         forward_sync_buffers=False,
     )
     lay_out(ddp, step)  # where a run goes on from a checkpoint, in the same buckets
-    ddp.register_comm_hook(None, adding_up(step))  # DDP's all-reduce, or ours, with its times
+    ddp.register_comm_hook(None, adding_up(step))  # sums a bucket, and records when
     while step.begin():
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
-            # when it returns, each gradient is the sum over all workers, and so the mean
+            # when it returns, each gradient is the sum over all workers, which is the mean here;
+            # with `accumulate`, the parts before the last are computed `alone`: nothing is sent
             step.backward(inputs, targets, forward=ddp, alone=ddp.no_sync)
         with step.applying():
             descend(step)

@@ -18,29 +18,33 @@ counts the updates in between. With w workers of equal speed it is close to w - 
 nearly all of a step. It is less otherwise, because the updates between a worker's push and its next
 pull do not count. The gradients of a slower worker are staler.
 
-When a worker is lost, the others go on without it. The piece that it was computing is given to the
-next one that asks. A push that the loss cut off may have reached some ps and not others. If ps 0,
-which hands out the pieces, has not seen it, the piece is computed again, and a ps that had applied
+When a worker is lost, its connections end, so every ps knows, and the others go on without it. The
+piece that it had taken (`shard.taken`) goes to `shard.left`, and from there to the next one that
+asks. A worker that is lost while it pushes may have reached some ps and not others. If ps 0, which
+hands out the pieces, has not seen the push, the piece is computed again, and a ps that had applied
 the first gradient applies the second as well; if only ps 0 has seen it, the others miss it. If the
 run may restart tasks (`max_restarts`), the lost worker is started again, pulls the newest values,
 and takes part again.
 
 When a ps is lost, its shard is lost with it. If the run may restart tasks, all are started again
 and go back to the last checkpoint, for which each ps has saved its shard (`checkpoint_every`); the
-updates since then are lost. No ps waits for another before it saves, so the shards of a checkpoint
-have equally many updates, but not always those of the same gradients. Large systems also keep a
-second copy of each shard, and lose nothing.
+updates since then are lost. Each ps saves after as many updates as the others, but does not wait
+for them, so those may be updates by other gradients. Large systems also keep a second copy of each
+shard, and lose nothing.
 
 The data is cut as for synchronous training, but here no piece belongs to a worker: whoever has
 pushed takes the next piece that nobody has taken, so a fast worker does more of them. Ps 0 hands
 them out. A step is w updates, each from 1/w of the batch with the full learning rate: together they
 move the parameters about w times as far as one update by the mean.
 
-Calls go from worker to ps: `servers.ask(what, function, ...)` runs `function(shard, ...)` on every
-ps, one call at a time there, and returns what each replies. A function that a ps runs is marked
-`on_ps`. `Later(condition, answer)` is a reply that comes once the condition holds; other calls are
-answered meanwhile. `shard.updating` records an update and counts the version up. Source: Dean et
-al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
+PyTorch has no parameter server of its own, so this page is all there is. Calls go from worker to
+ps: `servers.ask(what, function, argument)` runs `function(shard, argument)` on every ps, one call
+at a time there, and returns a list with the reply of each; `of=0` asks ps 0 alone. An argument that
+is a list has an element for each ps. `what` names the call in messages. A function that a ps runs
+is marked `on_ps`. `Later(condition, answer)` is a reply that comes once the condition holds; other
+calls are answered meanwhile. `shard.updating` records an update and counts the version up.
+
+Source: Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
 """
 
 from collections.abc import Callable
@@ -67,7 +71,7 @@ def worker(task: Task) -> dict[str, Any]:
         inputs, targets = step.read(piece % workers, workers)
         with step.computing():
             loss, gradient = compute(step, inputs, targets)
-            (gradient,) = clip([gradient], task.spec.clip_norm)  # while it is in one piece
+            (gradient,) = clip([gradient], task.spec.clip_norm)  # by the norm of the whole
         with step.reducing():  # `sync_parameter_server` passes another function here
             replies = push(servers, snapshots, loss, gradient, apply_at_once)
         servers.done(replies)
@@ -94,7 +98,8 @@ def next_piece(shard: Shard, worker: int) -> Later:
         piece, lost = shard.left.pop() if shard.left else (shard.next_piece, None)
         if piece < pieces:
             shard.taken[worker] = piece
-            shard.next_piece += lost is None
+            if lost is None:
+                shard.next_piece += 1
         return piece, lost
 
     return Later(lambda: bool(shard.left) or shard.next_piece < pieces or not shard.taken, answer)
@@ -126,7 +131,7 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Te
     """
     while True:
         scale, loss = step.scale.value, step.backward(inputs, targets).item()
-        gradient = flat(gradients_of(step)).cpu()
+        gradient = flat(gradients_of(step)).cpu()  # and the step's own are gone
         if not step.scale.on:
             return loss, gradient
         if step.finite(float(gradient.norm()), zeros_in([gradient])):
@@ -155,14 +160,16 @@ def push(
 
 
 def ps(task: Task) -> None:
-    """Hold a shard of the parameters, and answer the workers."""
+    """Hold a shard of the parameters, and answer the workers, until the run ends: the supervisor
+    stops a ps when all workers are done.
+    """
     serve(task)
 
 
 @on_ps
 def apply_at_once(shard: Shard, gradient: Gradient) -> Reply:
     """On a ps: apply the gradient, whatever has happened since its worker pulled."""
-    shard.taken.pop(gradient.worker, None)
+    shard.taken.pop(gradient.worker, None)  # its piece is done; ps 0 hands them out
     with shard.updating([gradient]):
         shard.optimizer.apply([gradient.values], gradient.step, updates=shard.version)
     return shard.reply()

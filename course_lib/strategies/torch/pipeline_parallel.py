@@ -32,6 +32,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.func import functional_call
 from torch.nn.utils import get_total_norm
 
 from course_lib import workloads
@@ -134,6 +135,15 @@ class Stage(PipelineStage):
         self.step = step
         self.share = 1 / (step.spec.workers * step.spec.microbatches)  # of the work of a step
         self.kept: dict[int, int] = {}  # microbatch -> bytes
+
+    def _compute_outputs(self, *args: Any, module: torch.nn.Module, **kwargs: Any) -> Any:
+        """Called by PyTorch before the first step, with memory that may hold anything, to see the
+        shapes. It must not move the statistics of batch normalisation, which are copied for it, nor
+        draw random numbers that the first step would draw.
+        """
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            return functional_call(module, buffers, args, kwargs)
 
     def forward_one_chunk(self, microbatch: int, *args: Any, **kwargs: Any) -> Any:
         """Called by the schedule when the activations of a microbatch are here."""

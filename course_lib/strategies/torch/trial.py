@@ -26,7 +26,8 @@ from course_lib.workloads.sketch import Sketch, training_flops
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
 TOLERANCE = 1e-3  # of a norm: only the order in which workers' sums are added up may differ
 BATCH_NORM = (
-    "Batch normalisation takes means and variances of each replica's own share of a batch; on GPUs "
+    "Batch normalisation takes means and variances of each replica's own share of a batch, with "
+    "accumulate of each part of it, and in a pipeline of each microbatch; on GPUs "
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm in the builder takes them over all replicas."
 )
 

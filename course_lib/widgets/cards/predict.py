@@ -1,5 +1,5 @@
 """Predict: a question that the learner answers before anything runs. The guess is locked, and later
-shown beside the measurement.
+shown beside what the run gave.
 """
 
 import math
@@ -15,16 +15,17 @@ Range = tuple[float, float, str]
 """Of a slider: the lowest value, the highest, and the unit."""
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
-GUESS, MEASURED, STRIPES = "#CC79A7", "#0072B2", "url(#ls-guess)"
+GUESS, RESULT, STRIPES = "#CC79A7", "#0072B2", "url(#ls-guess)"
 
 
 class Predict(w.VBox):
     """A card with a question and either `choices`, or a slider over `numbers` = (lowest, highest,
     unit), or several: {"ring": (0, 100, "ms"), ...}.
 
-    `guess` is None until the learner locks it; after that it cannot be changed. `reveal(measured,
-    note)` shows guess and measurement side by side; without a guess it says so and shows the
-    measurement. Raises ValueError unless it is given either choices or numbers.
+    `guess` is None until the learner locks it; after that it cannot be changed. `reveal(result,
+    note)` shows guess and result side by side; without a guess it says so and shows the result. How
+    real a result is, measured, emulated or simulated, stands where it comes from. Raises ValueError
+    unless it is given either choices or numbers.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Predict(w.VBox):
         self.question, self.choices, self.numbers = question, tuple(choices), numbers
         self.ranges: dict[str, Range] = dict(_named(numbers)) if numbers else {}
         self.guess: Any = None
-        self.measured: Outcome | None = None
+        self.result: Outcome | None = None
         self.note = ""
         self._moved: set[str] = set()
         radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
@@ -49,7 +50,7 @@ class Predict(w.VBox):
         self.button.on_click(lambda _: self.lock())
         self.hint, self.answer = w.HTML(), w.HTML()
         row = w.HBox([self.button, self.hint], layout=w.Layout(align_items="center"))
-        look = w.Layout(border_left=f"4px solid {MEASURED}", padding="4px 14px", margin="6px 0")
+        look = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
         parts = [w.HTML(_question(question)), *self.inputs.values(), row, self.answer]
         super().__init__(parts, layout=look)
 
@@ -69,27 +70,27 @@ class Predict(w.VBox):
             self.hint.value = "It stays as it is. Now run the experiment."
             self._close("Locked")
 
-    def reveal(self, measured: Outcome, note: str = "") -> str:
-        """Show the guess beside what was `measured` (a choice, a number in the card's unit, or one
-        for each name); returns the text shown.
+    def reveal(self, result: Outcome, note: str = "") -> str:
+        """Show the guess beside the `result` (a choice, a number in the card's unit, or one for
+        each name); returns the text shown.
         """
         self._close("Locked" if self.guess is not None else "No guess")
         self.hint.value = ""
-        self.measured, self.note = measured, note
-        said = f"{self._compare(measured)} {note}".strip()
+        self.result, self.note = result, note
+        said = f"{self._compare(result)} {note}".strip()
         look = "margin:6px 0 0;font-size:14px;line-height:1.5"
         self.answer.value = join((self._picture(), element("p", said, style=look)))
         return said
 
     def table(self) -> str:
-        """Question, guess and measurement as text."""
+        """Question, guess and result as text."""
         guess = "no guess" if self.guess is None else self._show(self.guess)
-        measured = "not measured yet" if self.measured is None else self._show(self.measured)
-        lines = [self.question, f"guess: {guess}", f"measured: {measured}", self.note]
+        result = "none yet" if self.result is None else self._show(self.result)
+        lines = [self.question, f"guess: {guess}", f"result: {result}", self.note]
         return "\n".join(filter(None, lines))
 
     def to_html(self, path: Path | str) -> Path:
-        """Write a page with question, guess and measurement that needs no kernel and no network."""
+        """Write a page with question, guess and result that needs no kernel and no network."""
         choices = element("ul", [element("li", choice) for choice in self.choices])
         answer = Markup(self.answer.value) or element("p", self.table().splitlines()[1])
         body = join((_question(self.question), choices if self.choices else None, answer))
@@ -100,13 +101,13 @@ class Predict(w.VBox):
 
     # --- what is said ---
 
-    def _compare(self, measured: Outcome) -> str:
+    def _compare(self, result: Outcome) -> str:
         if self.guess is None:
-            return f"You made no guess. Measured: {self._show(measured)}."
+            return f"You made no guess. Result: {self._show(result)}."
         if self.choices:
-            verdict = "right" if self.guess == measured else "wrong"
-            return f"You guessed: {self.guess}. You were {verdict}; measured: {measured}."
-        return f"Your guess: {self._show(self.guess)}. Measured: {self._show(measured)}."
+            verdict = "right" if self.guess == result else "wrong"
+            return f"You guessed: {self.guess}. You were {verdict}; result: {result}."
+        return f"Your guess: {self._show(self.guess)}. Result: {self._show(result)}."
 
     def _show(self, value: Outcome) -> str:
         if isinstance(value, Mapping):
@@ -118,22 +119,22 @@ class Predict(w.VBox):
         return f"{digits} {self.ranges[name][2] if name in self.ranges else ''}".strip()
 
     def _picture(self) -> list[Markup]:
-        """Guess and measurement as bars, one pair for each number."""
-        guesses, found = _named(self.guess), _named(self.measured)
+        """Guess and result as bars, one pair for each number."""
+        guesses, found = _named(self.guess), _named(self.result)
         names = [name for name in self.ranges if name in found]
         return [self._scale(name, guesses.get(name), float(found[name])) for name in names]
 
-    def _scale(self, name: str, guess: float | None, measured: float) -> Markup:
+    def _scale(self, name: str, guess: float | None, result: float) -> Markup:
         low, high, _ = self.ranges[name]
-        values = [v for v in (guess, measured) if v is not None and math.isfinite(v)]
+        values = [v for v in (guess, result) if v is not None and math.isfinite(v)]
         # bars that begin at zero can be compared by their length
         low, high = min(0.0, low, *values), max(high, *values)
         bars: list[Markup] = []
-        for label, value, fill in (("guess", guess, STRIPES), ("measured", measured, MEASURED)):
+        for label, value, fill in (("guess", guess, STRIPES), ("result", result, RESULT)):
             if value is not None:
                 y = 4 + 26 * (len(bars) // 4)
                 width = 1 + 300 * (value - low) / ((high - low) or 1)
-                edge = GUESS if label == "guess" else MEASURED
+                edge = GUESS if label == "guess" else RESULT
                 bars += [
                     svg.text(72, y + 15, label, text_anchor="end"),
                     svg.rect(80, y, 300, 20, opacity=0.12),
@@ -143,7 +144,7 @@ class Predict(w.VBox):
         line = svg.path("M", 0, 8, "L", 8, 0, stroke="white", stroke_width=2)
         parts = [svg.pattern("ls-guess", GUESS, line), bars]
         look = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
-        height, said = 8 + 26 * (len(bars) // 4), "guess and measurement"
+        height, said = 8 + 26 * (len(bars) // 4), "guess and result"
         drawn = svg.drawing(640, height, parts, aria_label=said, **look)
         return element("div", element("b", name), drawn, style="margin-top:8px")
 

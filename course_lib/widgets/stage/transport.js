@@ -3,7 +3,7 @@
 const CLOCKS = {
   rounds: ["rounds", "Every round takes equally long: it shows what happens, not when."],
   simulated: ["simulated time", "Times from the model of the links below."],
-  measured: ["measured time", "Times from the real processes that carried it out."],
+  measured: ["time of the real run", "Times from the real processes that carried it out, measured or emulated."],
 };
 const ICONS = {
   first: "M3 2v12M13 2 5 8l8 6z",

@@ -51,7 +51,7 @@ def test_only_swaps_need_a_second_buffer(name):
     added_into_what_is_sent = [
         t for r in rounds for t in r if (t.dst, t.chunk) in {(u.src, u.chunk) for u in r}
     ]
-    assert bool(added_into_what_is_sent) == (name == "recursive_doubling")
+    assert bool(added_into_what_is_sent) == (name in {"recursive_doubling"})
     assert all(t.op == "reduce" for t in added_into_what_is_sent)
 
 
