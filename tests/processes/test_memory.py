@@ -66,17 +66,23 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
 
             def measuring(x: Any, y: Any) -> Any:
                 loss = forward(x, y) if forward else step.loss_of(step.model(x), y)
-                found["forward"] = bytes_now(loss)
-                found["buffers"] = sum(each.borrowed() for each in instances)
+                found["forward"], found["buffers"] = steady(loss)
                 return loss
 
             loss = backward(step, inputs, targets, measuring, **how)
-            found["backward"] = bytes_now() - inputs.nbytes - targets.nbytes
+            now, borrowed = steady()
+            found["backward"] = now - borrowed - inputs.nbytes - targets.nbytes
             return loss
 
-        def bytes_now(loss: Any = None) -> int:
-            now = storages(loss)
-            return sum(count for address, count in now.items() if address not in before)
+        def steady(loss: Any = None) -> tuple[int, int]:
+            """Bytes in storages that were not there before, and how many of them are borrowed for
+            an exchange: a thread of gloo may hold those for a moment after it.
+            """
+            count, borrowed = 0, -1
+            while borrowed != (now := sum(each.borrowed() for each in instances)):
+                borrowed, there = now, storages(loss)
+                count = sum(size for address, size in there.items() if address not in before)
+            return count, borrowed
 
         def kept(self: Any, *arguments: Any) -> None:
             begin(self, *arguments)
