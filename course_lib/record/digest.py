@@ -21,6 +21,7 @@ from course_lib.record import memory
 from course_lib.record.again import Again
 from course_lib.record.curves import EMPTY, WINDOW, Readings
 from course_lib.record.events import STATES, Dropped, E, Lifecycle, Metric, Phase, Update
+from course_lib.record.marks import Mark, marks
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
@@ -235,6 +236,11 @@ class Digest:
             if ENOUGH <= count == self._useless[name]:
                 return f"All {count} gradients so far {said}."
         return ""
+
+    @property
+    def marks(self) -> list[Mark]:
+        """What was done to tasks and hosts, in order of time."""
+        return marks(self.life)
 
     @property
     def lost(self) -> list[str]:

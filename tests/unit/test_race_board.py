@@ -819,6 +819,12 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     side = SomeRun(Trace([*lockstep(), *done]))
     view = View({"it": side})
     view.look()
+    assert view.sides[0].digest.marks == [
+        (9.0, "paused", "pause", ("worker:1",)),
+        (9.5, "resumed", "resume", ("worker:1",)),
+        (9.6, "slowed", "slow \u00d73", ("worker:0",)),
+        (9.8, "restarting", "restart", ("worker:0", "worker:1")),
+    ]
     zero = view.sides[0].digest.zero
     losses, examples, _ = view.panels()
     assert [word for _, word in losses.events] == ["pause", "resume", "slow \u00d73", "restart"]

@@ -7,7 +7,7 @@ equal time, so that they cost the same however fast a cluster steps; `pictures` 
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from course_lib.record import measures
 from course_lib.record.curves import WINDOW, Curve, Goal
 from course_lib.record.digest import Digest
 from course_lib.record.events import OWN
+from course_lib.record.marks import marks
 from course_lib.text import round_up
 from course_lib.widgets.kit.palette import FATE
 
@@ -79,40 +80,8 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
 
 
-WORDS = {  # what is marked on charts and lanes, and how
-    "killed": "kill",
-    "failed": "fail",
-    "paused": "pause",
-    "resumed": "resume",
-    "slowed": "slow",
-    "jittered": "jitter",
-    "linked": "link",
-    "cut": "cut",
-    "healed": "heal",
-    "raised": "raise",
-    "left": "exit",
-    "exhausted": "oom",
-    "restarting": "restart",
-    "lost": "lost",
-}
-APART = 0.1  # seconds within which the same mark is not made twice
 ROWS = 3  # in which the words of neighbours stand below each other
 AT_THE_END = 0.85  # the share of the width from which on a word stands left of its mark
-
-
-def events(digest: Digest, who: Collection[str] = ()) -> list[tuple[float, str]]:
-    """What was done to tasks and hosts, or to those of `who`: when, in seconds of the trace, and a
-    word. What is done to several at once is there once.
-    """
-    found: list[tuple[float, str]] = []
-    every = (e for whom, its in digest.life.items() if not who or whom in who for e in its)
-    for e in sorted((e for e in every if e.state in WORDS), key=lambda e: e.at):
-        word = WORDS[e.state]
-        if e.state == "slowed":
-            word = f"slow \u00d7{e.factor:g}" if e.factor > 1 else "full speed"
-        if not any(said == word and e.at - at < APART for at, said in found):
-            found.append((e.at, word))
-    return found
 
 
 COLUMNS = 600
@@ -192,13 +161,12 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
                 _paint(cells, window, start, end, what)
             fate = what if math.isinf(end) else fate
         share = idle.share.get(task, 0.0)
-        done = events(digest, (task, f"host:{digest.spec.places[task]}"))
-        marks = [
-            ((at - window.begin) / window.span, word)
-            for at, word in done
-            if window.begin <= at <= window.end  # none in the empty window of damaged times
+        done = [
+            ((mark.at - window.begin) / window.span, mark.word)
+            for mark in marks(digest.life, (task, f"host:{digest.spec.places[task]}"))
+            if window.begin <= mark.at <= window.end  # none in the empty window of damaged times
         ]
-        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), marks))
+        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), done))
     return found
 
 

@@ -80,8 +80,8 @@ class View:
             accuracies = [side.digest.accuracies for side in self.sides]
             found.append(plots.progress("accuracy", "seconds", accuracies, self.goal))
         found.append(plots.throughput(losses))
-        every = ((side.digest.zero, plots.events(side.digest)) for side in self.sides)
-        done = [(at - zero, word) for zero, events in every for at, word in events if at > zero]
+        every = ((side.digest.zero, mark) for side in self.sides for mark in side.digest.marks)
+        done = [(mark.at - zero, mark.word) for zero, mark in every if mark.at > zero]
         return [replace(panel, events=done) if panel.x == "seconds" else panel for panel in found]
 
     def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
