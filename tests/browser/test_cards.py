@@ -2,6 +2,7 @@
 and in JupyterLab.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,76 @@ def test_the_machine_card_is_readable_in_the_dark_and_unfolds_its_words(
     tab.close()
 
 
+GUESSES = (
+    """
+from course_lib.widgets import Predict
+card = Predict("Which is faster?", choices=["the ring", "the tree"])
+card""",
+    "print('guessed', card.guess); card.reveal('the tree', 'It has fewer rounds.')",
+    """
+from ipywidgets import VBox
+others = [Predict(f"How long, {name}?", numbers=(0, 100, "ms")) for name in ("first", "second")]
+for other in others:
+    other.reveal(30.0)
+VBox(others)""",
+)
+
+
+def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_forgotten(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with opened(browser, tmp_path, *GUESSES, viewport={"width": 1280, "height": 1400}) as lab:
+        page = lab.page
+        lock = page.get_by_role("button", name="Lock my guess")
+        locked = page.get_by_role("button", name="Locked")
+        lab.run()
+        page.get_by_label("the ring").check()
+        lock.click()
+        expect(page.get_by_text("It stays as it is, even if you run this cell")).to_be_visible()
+
+        # The next cell has the focus, so Shift+Enter goes on and does not ask anew.
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_have_class(re.compile("mod-active"))
+        lab.run()
+        expect(page.get_by_text("guessed the ring")).to_be_visible()
+        expect(page.get_by_text("You were wrong.")).to_be_visible()
+        tick = page.get_by_text("✓", exact=True).locator("..")
+        expect(tick).to_have_text("✓the tree")
+        expect(page.get_by_text("It has fewer rounds.", exact=True)).to_be_visible()
+
+        # Run again: still locked. A new kernel: still locked.
+        lab.choose(0)
+        lab.run()
+        expect(page.get_by_text("You locked this guess earlier.")).to_be_visible()
+        assert page.get_by_label("the ring").is_checked() and locked.is_disabled()
+        page.keyboard.press("Escape")
+        page.keyboard.press("0")
+        page.keyboard.press("0")
+        page.get_by_role("button", name="Confirm Kernel Restart").click()
+        lab.kernel("Idle")
+        lab.choose(0)
+        lab.run()
+        expect(page.get_by_text("You locked this guess earlier.")).to_be_visible()
+        assert page.get_by_label("the ring").is_checked() and locked.is_disabled()
+
+        # Until it is forgotten; nothing has moved then.
+        place = locked.bounding_box()
+        page.get_by_role("button", name="Forget my guess").click()
+        expect(lock).to_be_enabled()
+        assert page.get_by_label("the ring").is_enabled() and lock.bounding_box() == place
+        lab.choose(0)
+        lab.run()
+        expect(lock).to_be_enabled()
+        assert page.get_by_text("You locked this guess earlier.").count() == 0
+
+        # Both cards of a cell have their bars: no two share an id.
+        lab.choose(2)
+        lab.run()
+        expect(page.locator("svg[aria-label='guess and result'] rect[stroke]")).to_have_count(2)
+        ids = page.evaluate("[...document.querySelectorAll('svg [id]')].map(e => e.id)")
+        assert len(ids) == len(set(ids)) > 1
+        assert lab.complaints() == []
+
+
 def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -258,7 +329,7 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
         for _ in range(3):
             page.keyboard.press("ArrowRight")
         page.get_by_role("button", name="Lock my guess").press("Enter")
-        expect(page.get_by_text("It stays as it is.")).to_be_visible()
+        expect(page.get_by_text("It stays as it is")).to_be_visible()
         lab.choose(3)
         lab.run()
         locked = float(page.locator(".widget-readout").first.inner_text())

@@ -1,9 +1,15 @@
 """Predict: a guess that is locked before the run and met again beside what the run gave."""
 
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from course_lib.widgets import Predict
+from course_lib.widgets.cards import guesses
 
 
 def bars(card: Predict) -> list[float]:
@@ -80,8 +86,116 @@ def test_text_and_page_have_question_guess_and_result(tmp_path: Path) -> None:
     card.reveal("no", "Look again.")
     assert card.table() == "Is a < b?\nguess: yes\nresult: no\nLook again."
     page = card.to_html(tmp_path / "p.html").read_text()
-    assert (
-        "Is a &lt; b?" in page
-        and "You guessed: yes. You were wrong; result: no. Look again." in page
-    )
+    assert "Is a &lt; b?" in page and "You were wrong." in page and "Look again." in page
     assert repr(card) == "Predict('Is a < b?')"
+
+
+def test_the_right_choice_is_ticked_and_says_why_and_the_guess_is_named() -> None:
+    card = Predict("Which?", choices=["a", "b", "c"])
+    card.input.value = "a"
+    card.lock()
+    card.reveal("b", "It has less to send.")
+    root = ET.fromstring(f"<div>{card.answer.value}</div>")
+    lines = ["".join(line.itertext()) for line in root]
+    assert lines == ["✗a  your guess", "✓b", "It has less to send.", "c", "You were wrong."]
+    assert card.input.layout.display == "none", "the list stands in its place"
+
+
+def test_two_cards_on_a_page_share_no_id() -> None:
+    ids = []
+    for _ in range(2):
+        card = Predict("How long?", numbers=(0, 10, "ms"))
+        card.reveal(3.0)
+        root = ET.fromstring(f"<div>{card.answer.value}</div>")
+        ids += [e.get("id") for e in root.iter() if e.get("id")]
+    assert len(ids) == len(set(ids)) == 2
+
+
+# --- what is kept beside the notebook ---
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file for guesses of a notebook that is open in Jupyter."""
+    names = {"__session__": str(tmp_path / "lesson.ipynb")}
+    monkeypatch.setattr(guesses, "get_ipython", lambda: SimpleNamespace(user_ns=names))
+    return tmp_path / guesses.NAME
+
+
+def which(choices: tuple[str, ...] = ("a", "b")) -> Predict:
+    return Predict("Which?", choices=choices)
+
+
+def how_long(highest: float = 100) -> Predict:
+    return Predict("How long?", numbers={"ring": (0, highest, "ms"), "tree": (0, highest, "ms")})
+
+
+def locked(card: Predict, *values: Any) -> Predict:
+    for one, value in zip(card.inputs.values(), values, strict=True):
+        one.value = value
+    card.lock()
+    return card
+
+
+def test_a_locked_guess_is_there_in_a_new_card_and_cannot_be_changed(notebook: Path) -> None:
+    locked(which(), "b")
+    locked(how_long(), 10, 20)
+    again, numbers = which(), how_long()
+    assert (again.guess, numbers.guess) == ("b", {"ring": 10, "tree": 20})
+    again.input.value = "a"
+    again.lock()
+    assert again.guess == "b" and again.input.disabled and again.button.disabled
+    assert again.reveal("b") == "You guessed: b. You were right; result: b."
+
+
+def test_a_guess_can_be_forgotten_and_made_anew(notebook: Path) -> None:
+    card = locked(which(), "b")
+    card.reveal("a")
+    card.forget()
+    assert (card.guess, card.answer.value, card.input.layout.display) == (None, "", None)
+    assert which().guess is None
+    locked(card, "a")
+    assert which().guess == "a"
+
+
+def test_another_question_or_other_answers_are_another_guess(notebook: Path) -> None:
+    locked(which(), "b")
+    assert which(("a", "b", "c")).guess is None
+    assert Predict("Who?", choices=["a", "b"]).guess is None
+    locked(how_long(), 10, 20)
+    assert how_long(highest=15).guess is None
+    assert which().guess == "b"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\xff", '{"Which?": 1}'])
+def test_a_damaged_file_is_told_and_replaced(notebook: Path, text: str) -> None:
+    notebook.write_text(text, encoding="latin-1")
+    card = which()
+    assert card.guess is None
+    assert ("cannot be read" in card.hint.value) == (not text.startswith('{"'))
+    locked(card, "a")
+    assert which().guess == "a"
+
+
+@pytest.mark.parametrize("kept", ["c", 5, ["a"], {"": "a"}, None, [], {}])
+def test_a_kept_guess_that_cannot_be_the_answer_is_no_guess(notebook: Path, kept: Any) -> None:
+    locked(which(), "a")
+    (question,) = json.loads(notebook.read_text())
+    notebook.write_text(json.dumps({question: kept}))
+    assert which().guess is None
+
+
+def test_where_the_file_cannot_be_written_the_card_goes_on_and_says_so(notebook: Path) -> None:
+    notebook.mkdir()
+    card = locked(which(), "a")
+    assert card.guess == "a" and "cannot be written" in card.hint.value
+    assert card.reveal("a") == "You guessed: a. You were right; result: a."
+    assert [*notebook.parent.iterdir()] == [notebook], "no half-written file is left"
+
+
+def test_without_an_open_notebook_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    locked(which(), "a")
+    assert which().guess is None and not [*tmp_path.iterdir()]

@@ -1,5 +1,5 @@
 """Predict: a question that the learner answers before anything runs. The guess is locked, and later
-shown beside what the run gave.
+shown beside what the run gave. It stays locked when the cell or the kernel runs again.
 """
 
 import math
@@ -7,25 +7,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets as w
 
+from course_lib.widgets.cards import guesses
 from course_lib.widgets.kit import Markup, element, join, page, svg
 
 Range = tuple[float, float, str]
 """Of a slider: the lowest value, the highest, and the unit."""
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
-GUESS, RESULT, STRIPES = "#CC79A7", "#0072B2", "url(#ls-guess)"
+GUESS, RESULT = "#CC79A7", "#0072B2"
+RIGHT, WRONG = ("✓", "#009E73"), ("✗", "#D55E00")
+STAYS = "It stays as it is, even if you run this cell again. Now run the experiment."
+
+
+class _Onward(anywidget.AnyWidget):
+    """Nothing to see: at a message it moves the focus to the notebook's next cell."""
+
+    _esm = page.asset("cards/onward.js")
 
 
 class Predict(w.VBox):
     """A card with a question and either `choices`, or a slider over `numbers` = (lowest, highest,
     unit), or several: {"ring": (0, 100, "ms"), ...}.
 
-    `guess` is None until the learner locks it; after that it cannot be changed. `reveal(result,
-    note)` shows guess and result side by side; without a guess it says so and shows the result. How
-    real a result is, measured, emulated or simulated, stands where it comes from. Raises ValueError
-    unless it is given either choices or numbers.
+    `guess` is None until the learner locks it. Then it is kept beside the notebook, and cannot be
+    changed until `forget`. `reveal(result, note)` shows guess and result side by side, and `note`
+    says why; without a guess it says so and shows the result. How real a result is, measured,
+    emulated or simulated, stands where it comes from. Raises ValueError unless it is given either
+    choices or numbers.
     """
 
     def __init__(
@@ -45,14 +56,19 @@ class Predict(w.VBox):
         radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
         self.inputs = {name: self._slider(name) for name in self.ranges} or {"": radio}
         self.input = next(iter(self.inputs.values()))
-        tip = "After this the guess stays as it is"
-        self.button = w.Button(description="Lock my guess", icon="lock", tooltip=tip)
+        self.button = w.Button(icon="lock", tooltip="After this the guess stays as it is")
         self.button.on_click(lambda _: self.lock())
-        self.hint, self.answer = w.HTML(), w.HTML()
-        row = w.HBox([self.button, self.hint], layout=w.Layout(align_items="center"))
+        again = "Take the guess back, and guess anew"
+        self.eraser = w.Button(description="Forget my guess", icon="undo", tooltip=again)
+        self.eraser.on_click(lambda _: self.forget())
+        self.hint, self.answer, self._onward = w.HTML(), w.HTML(), _Onward()
+        row = [self.button, self.eraser, self.hint, self._onward]
         look = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
-        parts = [w.HTML(_question(question)), *self.inputs.values(), row, self.answer]
+        line = w.HBox(row, layout=w.Layout(align_items="center"))
+        parts = [w.HTML(_question(question)), *self.inputs.values(), self.answer, line]
         super().__init__(parts, layout=look)
+        self._open(True)
+        self._recall()
 
     def lock(self) -> None:
         """Keep the present choice as the guess; without one, the card says what is missing."""
@@ -67,19 +83,27 @@ class Predict(w.VBox):
         else:
             values = {name: slider.value for name, slider in self.inputs.items()}
             self.guess = values if isinstance(self.numbers, Mapping) else values[""]
-            self.hint.value = "It stays as it is. Now run the experiment."
-            self._close("Locked")
+            self._open(False)
+            self._keep(STAYS, "It stays as it is until you run this cell again")
+            self._onward.send({})
+
+    def forget(self) -> None:
+        """Take the guess back, so that another can be made; what was revealed is hidden."""
+        self.guess, self.result, self.note, self.answer.value = None, None, "", ""
+        self._moved.clear()
+        self._open(True)
+        self._keep("Your guess is forgotten.", "Your guess comes back if you run this cell again")
 
     def reveal(self, result: Outcome, note: str = "") -> str:
         """Show the guess beside the `result` (a choice, a number in the card's unit, or one for
         each name); returns the text shown.
         """
-        self._close("Locked" if self.guess is not None else "No guess")
-        self.hint.value = ""
         self.result, self.note = result, note
+        self._open(False)
+        self.hint.value = ""
         said = f"{self._compare(result)} {note}".strip()
-        look = "margin:6px 0 0;font-size:14px;line-height:1.5"
-        self.answer.value = join((self._picture(), element("p", said, style=look)))
+        known = result in self.choices
+        self.answer.value = join(self._choices() if known else [self._picture(), _line("p", said)])
         return said
 
     def table(self) -> str:
@@ -92,8 +116,8 @@ class Predict(w.VBox):
     def to_html(self, path: Path | str) -> Path:
         """Write a page with question, guess and result that needs no kernel and no network."""
         choices = element("ul", [element("li", choice) for choice in self.choices])
-        answer = Markup(self.answer.value) or element("p", self.table().splitlines()[1])
-        body = join((_question(self.question), choices if self.choices else None, answer))
+        asked = [choices if self.choices else None, element("p", self.table().splitlines()[1])]
+        body = join((_question(self.question), Markup(self.answer.value) or asked))
         return page.save(path, page.document("Predict", page.card(body), page.NARROW))
 
     def __repr__(self) -> str:
@@ -118,6 +142,22 @@ class Predict(w.VBox):
         digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
         return f"{digits} {self.ranges[name][2] if name in self.ranges else ''}".strip()
 
+    def _choices(self) -> list[Markup]:
+        """All choices: the right one ticked, with the reason, and the guess named."""
+        rows = []
+        for choice in self.choices:
+            right, mine = choice == self.result, choice == self.guess
+            mark, color = RIGHT if right else WRONG if mine else ("", "inherit")
+            said = [element("b", choice) if right else choice]
+            said += [element("i", "  your guess", style=f"color:{color}")] if mine else []
+            look = f"display:inline-block;width:1.6em;font-weight:700;color:{color}"
+            rows.append(_line("div", element("span", mark, style=look), said, more=";margin:0"))
+            if right and self.note:
+                rows.append(_line("div", self.note, more=";margin:0 0 4px;padding-left:1.6em"))
+        word = "right" if self.guess == self.result else "wrong"
+        verdict = f"You were {word}." if self.guess else "You made no guess."
+        return [*rows, _line("div", verdict)]
+
     def _picture(self) -> list[Markup]:
         """Guess and result as bars, one pair for each number."""
         guesses, found = _named(self.guess), _named(self.result)
@@ -130,7 +170,11 @@ class Predict(w.VBox):
         # bars that begin at zero can be compared by their length
         low, high = min(0.0, low, *values), max(high, *values)
         bars: list[Markup] = []
-        for label, value, fill in (("guess", guess, STRIPES), ("result", result, RESULT)):
+        stripes = f"{svg.unique_prefix()}guess"
+        for label, value, fill in (
+            ("guess", guess, f"url(#{stripes})"),
+            ("result", result, RESULT),
+        ):
             if value is not None:
                 y = 4 + 26 * (len(bars) // 4)
                 width = 1 + 300 * (value - low) / ((high - low) or 1)
@@ -142,7 +186,7 @@ class Predict(w.VBox):
                     svg.text(388, y + 15, self._number(value, name)),
                 ]
         line = svg.path("M", 0, 8, "L", 8, 0, stroke="white", stroke_width=2)
-        parts = [svg.pattern("ls-guess", GUESS, line), bars]
+        parts = [svg.pattern(stripes, GUESS, line), bars]
         look = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
         height, said = 8 + 26 * (len(bars) // 4), "guess and result"
         drawn = svg.drawing(640, height, parts, aria_label=said, **look)
@@ -166,10 +210,58 @@ class Predict(w.VBox):
         else:
             slider.value = _named(self.guess)[name]
 
-    def _close(self, said: str) -> None:
+    def _open(self, asking: bool) -> None:
+        """Whether it asks, or has been answered: what can be moved and pressed."""
         for one in self.inputs.values():
-            one.disabled = True
-        self.button.disabled, self.button.description = True, said
+            one.disabled = not asking
+            # then a list of all choices takes its place
+            one.layout.display = "none" if self.result in self.choices else None
+        locked = self.guess is not None
+        self.button.disabled = not asking
+        said = "Lock my guess" if asking else "Locked" if locked else "No guess"
+        self.button.description = said
+        self.eraser.layout.visibility = "visible" if locked else "hidden"
+
+    # --- what is kept beside the notebook ---
+
+    @property
+    def _key(self) -> str:
+        """The question with its answers: another question, or other answers, is another guess."""
+        ranges = [
+            f"{name} {low:g} to {high:g} {unit}" for name, (low, high, unit) in self.ranges.items()
+        ]
+        return "\n- ".join([self.question, *self.choices, *ranges])
+
+    def _keep(self, said: str, otherwise: str) -> None:
+        try:
+            guesses.keep(self._key, self.guess)
+            self.hint.value = said
+        except OSError as error:
+            self.hint.value = join(f"{otherwise}: {guesses.NAME} cannot be written ({error}).")
+
+    def _recall(self) -> None:
+        """Take the guess that was locked earlier, if there is one for this question."""
+        try:
+            guess = guesses.kept(self._key)
+        except (OSError, ValueError) as error:
+            lost = f"Guesses locked earlier are lost: {guesses.NAME} cannot be read ({error})."
+            self.hint.value = join(lost)
+            return
+        values, several = _named(guess), isinstance(self.numbers, Mapping)
+        right = isinstance(guess, Mapping) is several and values.keys() == self.inputs.keys()
+        if right and all(map(self._fits, values, values.values())):
+            for name, value in values.items():
+                self.inputs[name].value = value
+            self.guess = guess
+            self._open(False)
+            self.hint.value = "You locked this guess earlier. Now run the experiment."
+
+    def _fits(self, name: str, value: Any) -> bool:
+        """Whether a value can be the answer."""
+        if self.choices:
+            return value in self.choices
+        low, high, _ = self.ranges[name]
+        return isinstance(value, int | float) and low <= value <= high
 
 
 def _named(value: Any) -> Mapping[str, Any]:
@@ -180,3 +272,7 @@ def _named(value: Any) -> Mapping[str, Any]:
 def _question(question: str) -> Markup:
     look = "font-size:15px;line-height:1.5"
     return element("div", element("b", "Predict."), f" {question}", style=look)
+
+
+def _line(tag: str, *inside: Any, more: str = "") -> Markup:
+    return element(tag, inside, style=f"margin:6px 0 0;font-size:14px;line-height:20px{more}")
