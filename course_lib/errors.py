@@ -41,6 +41,13 @@ class SpecError(LockstepError, ValueError):
         super().__init__(f"{field}={shown}: {allowed}")
 
     @classmethod
+    def of_call(cls, call: str, allowed: str) -> SpecError:
+        """The error for a call with arguments that it cannot take."""
+        error = cls("arguments", call, allowed)
+        error.args = (f"{call}: {allowed}",)
+        return error
+
+    @classmethod
     def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
         """The error for a name that does not exist. If others use the name for something of ours,
         it suggests our name (ddp: multi_worker_mirrored); otherwise the most similar one.

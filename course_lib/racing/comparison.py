@@ -14,7 +14,7 @@ from typing import Any
 
 from course_lib import text
 from course_lib.racing.fairness import Fairness
-from course_lib.record.curves import WINDOW, Curve, Goal
+from course_lib.record.curves import WINDOW, Curve, Goal, outcome, soonest
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
@@ -146,9 +146,49 @@ class Comparison:
         """The entrant that reached the target accuracy in the shortest time; None if nobody has."""
         return _soonest({label: f.seconds_to_accuracy for label, f in self.entrants.items()})
 
+    @property
+    def winner(self) -> str | None:
+        """The entrant that won a fair race, in which all came to the end; None if none can be named
+        (see `outcome`).
+        """
+        first = soonest(self._reached[1])
+        return first if first and not self._doubt else None
+
+    @property
+    def outcome(self) -> str:
+        """Who won and by which measure, or why no winner can be named, in a sentence."""
+        said = outcome(*self._reached)
+        if self._doubt:
+            return f"No winner can be named, as {self._doubt}; {said}."
+        return f"The winner is {self.winner}: {said}." if self.winner else f"No winner: {said}."
+
+    @property
+    def _reached(self) -> tuple[str, dict[str, float | None]]:
+        """What the race is decided by, and after how many seconds each entrant did it."""
+        if self.target_accuracy is not None:
+            found = {label: f.seconds_to_accuracy for label, f in self.entrants.items()}
+            return f"reached accuracy {self.target_accuracy:.3f}", found
+        if self.target_loss is not None:
+            found = {label: f.seconds_to_target for label, f in self.entrants.items()}
+            return f"reached loss {self.target_loss:.3f}", found
+        ended = {label: f.seconds or None for label, f in self.entrants.items()}
+        return "came to the end", ended
+
+    @property
+    def _doubt(self) -> str:
+        """Why its times decide nothing; "" if they do."""
+        for label, f in self.entrants.items():
+            if f.state != "finished":
+                return f"{label} {'failed' if f.state == 'failed' else f'is {f.state}'}"
+        if self.fairness.fair is None:
+            return "whether it was fair cannot be told"
+        return "" if self.fairness.fair else "the race was not fair"
+
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""
         return {
+            "winner": self.winner,
+            "outcome": self.outcome,
             "first": self.first,
             "first_to_accuracy": self.first_to_accuracy,
             "target_loss": self.target_loss,
@@ -192,12 +232,12 @@ class Comparison:
         return [[name, *(show(f) for f in self.entrants.values())] for name, show in lines.items()]
 
     def words(self) -> list[str]:
-        """What to know beside the table: fairness first, then whose loss became NaN, then the
-        notes.
+        """What to know beside the table: who won, whether it was fair, whose loss became NaN, and
+        the notes.
         """
         diverged = [f"{label}: {f.diverged}" for label, f in self.entrants.items() if f.diverged]
         fairness = filter(None, (self.fairness.why, self.fairness.advice))
-        return [*fairness, *diverged, *self.notes]
+        return [self.outcome, *fairness, *diverged, *self.notes]
 
     def __repr__(self) -> str:
         return "\n".join([text.table([self.headers(), *self.rows()]), *self.words()])

@@ -13,25 +13,23 @@ from typing import Any
 from course_lib import workloads
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
-from course_lib.faults import Fault, several
 from course_lib.spec import RunSpec, parse_item
 from course_lib.strategies import catalog
 from course_lib.strategies.optimizers import usual_rate
 
 BY_TASK = ("slow", "jitter", "faults")  # fields that may name single tasks
+Parsed = tuple[str | None, str, dict[str, Any]]
+"""(label if it has one, strategy, fields of its own)"""
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """One side of a race. `schedule`: its all-reduce, or None for the framework's own. `refused`:
-    why it goes without some of the common fields.
-    """
+    """One side of a race. `schedule`: its all-reduce, or None for the framework's own."""
 
     label: str
     spec: RunSpec
     schedule: Schedule | None
-    refused: tuple[SpecError, ...] = ()
 
 
 def parse_entrant(text: str) -> dict[str, Any]:
@@ -63,32 +61,42 @@ def _value(text: str) -> Any:
 
 
 def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[Entrant], list[str]]:
-    """The entrants, each with the `common` fields and its own, and notes on fields that some go
-    without and on how they differ.
+    """The entrants, each with the `common` fields and its own, and notes on how they differ.
 
-    Raises `SpecError` for fewer than two entrants, if they do not learn the same thing, and for a
-    common field that no entrant can take.
+    All that can have several workers get as many, unless they are told otherwise. Raises
+    `SpecError` for fewer than two entrants, if they do not learn the same thing, and for a common
+    field that does not reach every entrant.
     """
     if len(entrants) < 2:
         raise SpecError("race", list(entrants), "two entrants or more")
     parsed = [_parsed(entrant) for entrant in entrants]
+    asked = list(zip(_labels(parsed), parsed, strict=True))
     given = {name: value for name, value in common.items() if value is not None}
+    if "workers" not in given:
+        workers = _usual_workers(parsed)
+        for _, name, own in parsed:
+            if catalog.find(name).default_workers > 1 and not own.keys() & {"workers", "replicas"}:
+                own["workers"] = workers
     batches = [own["global_batch"] for _, _, own in parsed if own.get("global_batch")]
     if not (given.get("global_batch") or batches):
-        shares = math.lcm(*(_fit("", name, given, own).spec.shares for _, name, own in parsed))
+        found = _each_fits(asked, given)
+        shares = math.lcm(*(entrant.spec.shares for entrant in found))
         batches = [max(shares, 128 // shares * shares)]
-    given = {"global_batch": next(iter(batches), None), **given}
-
-    labelled = zip(_labels(parsed), parsed, strict=True)
-    found = [_fit(label, name, given, own) for label, (_, name, own) in labelled]
-    _check_taken(found, [own for _, _, own in parsed])
+    found = _each_fits(asked, {"global_batch": next(iter(batches), None), **given})
     _check_same(found)
-    notes = [_without(entrant, error) for entrant in found for error in entrant.refused]
-    return found, [*notes, *_device_notes(found), *_update_notes(found)]
+    return found, [*_device_notes(found), *_update_notes(found)]
 
 
-def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
-    """(label, strategy, fields of its own) of an entrant in any of its forms."""
+def _usual_workers(parsed: Sequence[Parsed]) -> int:
+    """How many workers an entrant has that is not told: as many as one that is told, else as many
+    as any of these strategies usually has.
+    """
+    told = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
+    return max(told or [catalog.find(name).default_workers for _, name, _ in parsed])
+
+
+def _parsed(entrant: Any) -> Parsed:
+    """An entrant in any of its forms."""
     match entrant:
         case str():
             return None, entrant, {}
@@ -106,7 +114,7 @@ def _parsed(entrant: Any) -> tuple[str | None, str, dict[str, Any]]:
     raise SpecError("race", entrant, FORMS)
 
 
-def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[str]:
+def _labels(parsed: Sequence[Parsed]) -> list[str]:
     """A label for each entrant: the one given, or else its strategy's name, followed by those of
     its own fields that tell it from other entrants of the same strategy.
     """
@@ -128,51 +136,32 @@ def _labels(parsed: Sequence[tuple[str | None, str, dict[str, Any]]]) -> list[st
     return labels
 
 
-def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Entrant:
-    """An entrant with its own fields, and those of the common ones that it can take."""
-    fields, algorithm = catalog.named({**common, **own})
-    for field in BY_TASK:
-        if isinstance(fields.get(field), Mapping):
-            # a copy, since tasks that this entrant does not have are removed from it
-            fields[field] = dict(fields[field])
-    if "faults" in fields:
-        fields["faults"] = [str(Fault.of(fault)) for fault in several(fields["faults"])]
-    refused: list[SpecError] = []
-    while True:
+def _each_fits(asked: Sequence[tuple[str, Parsed]], common: Mapping[str, Any]) -> list[Entrant]:
+    """All entrants. Raises the refusal of a field; that of a common one which other entrants can
+    take says how to give it to those alone.
+    """
+    fits: list[Entrant] = []
+    refused: list[tuple[str, str, SpecError]] = []
+    takers: list[str] = []  # strategies
+    for label, (_, name, own) in asked:
         try:
-            spec = catalog.spec_for(name, **fields)
-            if not spec.trace:
-                raise SpecError("trace", False, "a race is judged by its traces")
-            return Entrant(label, spec, catalog.schedule(spec, algorithm), tuple(refused))
-        except SpecError as error:
-            workload = fields.get("workload", RunSpec.model_fields["workload"].default)
-            decisive = ("framework", *_task(workload))
-            if error.field in (*decisive, *own) or error.field not in fields:
-                text = error.allowed if name in error.allowed else f"{error.allowed} (for {name})"
-                raise SpecError(error.field, error.value, text) from None
-            tasks = fields[error.field] if error.field in BY_TASK else None
-            if isinstance(tasks, dict) and error.value in tasks:
-                del tasks[error.value]
-            elif isinstance(tasks, list) and error.value in tasks:
-                tasks.remove(error.value)
-            else:
-                del fields[error.field]
-            refused.append(error)
-
-
-def _task(workload: str) -> tuple[str, ...]:
-    """The fields that decide what is learned, from which weights and in which order."""
-    of_workload = workloads.fields(workload) if workload in workloads.WORKLOADS else ()
-    return ("workload", *of_workload, "seed", "global_batch", "sampler")
-
-
-def _check_taken(entrants: Sequence[Entrant], own: Sequence[Mapping[str, Any]]) -> None:
-    """If no entrant can take a common field, it is a mistake: raise its refusal."""
-    for error in (error for entrant in entrants for error in entrant.refused):
-        pairs = zip(entrants, own, strict=True)
-        asked = [entrant for entrant, mine in pairs if error.field not in mine]
-        if all(_what(error) in map(_what, entrant.refused) for entrant in asked):
-            raise error
+            fits.append(_fit(label, name, common, own))
+            takers.append(name)
+        except SpecError as refusal:
+            refused.append((label, name, refusal))
+    if not refused:
+        return fits
+    label, name, error = refused[0]
+    field, value, allowed = error.field, error.value, error.allowed
+    own = next(own for other, (_, _, own) in asked if other == label)
+    takers += [name for _, name, other in refused if _what(other) != _what(error)]
+    workload = common.get("workload", RunSpec.model_fields["workload"].default)
+    if takers and field in common and field not in (*own, "framework", *_task(workload)):
+        allowed = f"does not reach {label} ({allowed}). Give it to the others alone: "
+        allowed += _alone(takers[0], field, value, common[field])
+    elif name not in allowed:
+        allowed += f" (for {name})"
+    raise SpecError(field, value, allowed)
 
 
 def _what(error: SpecError) -> tuple[str, str]:
@@ -180,10 +169,28 @@ def _what(error: SpecError) -> tuple[str, str]:
     return error.field, str(error.value) if error.field in BY_TASK else ""
 
 
-def _without(entrant: Entrant, error: SpecError) -> str:
-    straggler = error.field in BY_TASK and str(error.value).startswith("worker:")
-    what = f"the straggler {error.value}" if straggler else f"{error.field}={error.value}"
-    return f"{entrant.label} goes without {what}: {error.allowed}."
+def _alone(name: str, field: str, value: Any, common: Any) -> str:
+    """How to give a field to one entrant alone, on the command line and in Python."""
+    typed = f"fault={value}" if field == "faults" else f"{field}={value}"
+    if isinstance(common, Mapping) and value in common:
+        typed += f"={common[value]}"
+        common = {value: common[value]}
+    return f"{name},{typed} or in Python {{'strategy': {name!r}, {field!r}: {common!r}}}"
+
+
+def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Entrant:
+    """An entrant with the common fields and its own. Raises `SpecError` for what it cannot take."""
+    fields, algorithm = catalog.named({**common, **own})
+    spec = catalog.spec_for(name, **fields)
+    if not spec.trace:
+        raise SpecError("trace", False, "a race is judged by its traces")
+    return Entrant(label, spec, catalog.schedule(spec, algorithm))
+
+
+def _task(workload: str) -> tuple[str, ...]:
+    """The fields that decide what is learned, from which weights and in which order."""
+    of_workload = workloads.fields(workload) if workload in workloads.WORKLOADS else ()
+    return ("workload", *of_workload, "seed", "global_batch", "sampler")
 
 
 def _check_same(entrants: Sequence[Entrant]) -> None:

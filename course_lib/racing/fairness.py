@@ -18,21 +18,24 @@ some entrant (the system does not count, and devices are not emulated), the race
 usable cores were busy for no more than `MOST_BUSY` of the time in which all entrants ran. If all
 ran together for less than `SHORTEST` seconds, it cannot be told. Source:
 docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
+
+Nor is it fair if the entrants do not have the same workers, or if not the same is done to them.
 """
 
 import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
+from course_lib.spec import RunSpec
 from course_lib.text import round_up
 
 MOST_LOST = 0.2
@@ -40,6 +43,8 @@ MOST_BUSY = 0.7
 SHORTEST = 0.5
 OTHERS = 0.2  # if other programs use a larger share of the cores, the advice names them
 ROUND = (1, 1.5, *range(2, 11))  # digits of an advised device_ms: 15, 20, 30, ... 100, 150
+SAME = {"shares": "workers", "slow": "stragglers", "jitter": "jitter", "faults": "faults"}
+"""Fields of `RunSpec` that have to be the same for all entrants -> what they are in words."""
 NAN = float("nan")
 
 
@@ -116,6 +121,32 @@ def load(
     }
     busy = ours if math.isnan(busy) else max(ours, busy)
     return Load(until - since, cores, min(1.0, busy), min(1.0, ours), waited)
+
+
+def with_differences(found: Fairness, specs: Mapping[str, RunSpec]) -> Fairness:
+    """The verdict, which is no if the entrants' specs differ in one of `SAME`."""
+    differ = []
+    for name, what in SAME.items():
+        given = {label: getattr(spec, name) for label, spec in specs.items()}
+        first, *others = given.values()
+        if any(value != first for value in others):
+            differ.append(
+                ", ".join(f"{label} {_in_words(value)}" for label, value in given.items())
+            )
+            differ[-1] = f"{what} ({differ[-1]})"
+    if not differ:
+        return found
+    why = f"NOT FAIR: the entrants do not have the same {' and '.join(differ)}."
+    advice = f"Give all the same. {found.advice}".strip()
+    return replace(
+        found, fair=False, why=f"{why} {found.why if not found.fair else ''}".strip(), advice=advice
+    )
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{task}={what}" for task, what in value.items()]
+    return ", ".join(map(str, value or ["none"])) if not isinstance(value, int) else str(value)
 
 
 def judge(

@@ -51,14 +51,15 @@ def race(
 
     Each of the `entrants` is a strategy's name, `(label, name, fields)`, a dict with `strategy` in
     it, or a `RunSpec`; its own fields override the common `fields`. All are fields of `RunSpec`; a
-    field that is not set has the same default for every entrant. All learn the same workload from
-    the same weights, with the same examples in the same order. If an entrant cannot take a common
-    field, it goes without, and a note says so. `target_loss`: the loss that they race for; by
-    default the lowest that all of them reach. `target_accuracy`: the test accuracy that they race
-    for; it is then measured every `evaluate_every` steps (default `EVALUATE_EVERY`), and has to be
-    the metric of the workload. Raises `SpecError` or `Unavailable` before any process starts.
+    field that is not set has the same default for every entrant: so has `workers`, where a strategy
+    can have several. All learn the same workload from the same weights, with the same examples in
+    the same order. A common field that does not reach an entrant is an error. `target_loss`: the
+    loss that they race for; by default the lowest that all of them reach. `target_accuracy`: the
+    test accuracy that they race for; it is then measured every `evaluate_every` steps (default
+    `EVALUATE_EVERY`), and has to be the metric of the workload. Raises `SpecError` or `Unavailable`
+    before any process starts.
 
-        with race("multi_worker_mirrored", "one_device", workers=4, steps=100) as both:
+        with race("multi_worker_mirrored", "parameter_server", workers=4, steps=100) as both:
             print(both.wait().comparison)
     """
     origin = clock()
@@ -245,9 +246,7 @@ class Race:
 
     @property
     def notes(self) -> list[str]:
-        """How the machine is divided, which fields an entrant goes without, who missed the starting
-        line.
-        """
+        """How entrants differ, how the machine is divided, and who missed the starting line."""
         return [*self._notes, *self._line.notes, CLOCK_NOTE]
 
     @property
@@ -306,13 +305,15 @@ class Race:
         return busy
 
     def _fairness(self, found: Sequence[Figures]) -> Fairness:
-        specs = [run.spec for run in self.runs.values()]
+        specs = {label: run.spec for label, run in self.runs.items()}
         machine = fairness.load(list(self._samples), {f.label: f.clock for f in found}, self._cores)
         known = [(f.label, f.examples_per_second) for f in found if f.examples_per_second]
         steps = {label: self.runs[label].spec.batch / rate * 1000 for label, rate in known}
         overhead = {f.label: f.overhead for f in found}
-        device_ms = max(spec.device_ms for spec in specs)
-        return fairness.judge(machine, overhead, steps, device_ms, sum(s.workers for s in specs))
+        device_ms = max(spec.device_ms for spec in specs.values())
+        workers = sum(spec.workers for spec in specs.values())
+        verdict = fairness.judge(machine, overhead, steps, device_ms, workers)
+        return fairness.with_differences(verdict, specs)
 
 
 def _pids(run: Run) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from course_lib.record.events import Metric
 
 # batches over which a loss is averaged, because the loss of one batch varies by chance
 WINDOW = 10
+LEVEL = 1.03  # of two that came to a goal, neither is ahead if the times differ by less
 
 
 class Curve(NamedTuple):
@@ -88,6 +89,35 @@ class Goal(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.what} {self.value:.3g}"
+
+
+def soonest(seconds: Mapping[str, float | None]) -> str | None:
+    """Who was clearly the first; None if nobody was, or two were level."""
+    known = sorted((s, label) for label, s in seconds.items() if s is not None)
+    return known[0][1] if known and (len(known) == 1 or known[1][0] > LEVEL * known[0][0]) else None
+
+
+def outcome(did: str, seconds: Mapping[str, float | None]) -> str:
+    """Who `did` what all race for, such as "reached loss 0.3", after how many `seconds` (None:
+    never), in words.
+    """
+    known = sorted((s, label) for label, s in seconds.items() if s is not None)
+    missed = " and ".join(label for label, s in seconds.items() if s is None)
+    if not known:
+        return f"nobody {did}"
+    (fast, first), *others = known
+    if not others:
+        return f"only {first} {did}, after {in_seconds(fast)}{f'; {missed} did not' * bool(missed)}"
+    slow, second = others[0]
+    if soonest(seconds) is None:
+        return f"{first} and {second} {did} equally fast, after {in_seconds(fast)}"
+    gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
+    return f"{first} {did} in {in_seconds(fast)}, {gap} {second} ({in_seconds(slow)})"
+
+
+def in_seconds(value: float) -> str:
+    """A time for people."""
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"
 
 
 class Readings:

@@ -12,7 +12,7 @@ import pytest
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
 from course_lib.jitter import STEADY, Jitter
-from course_lib.racing.entrants import line_up, parse_entrant
+from course_lib.racing.entrants import parse_entrant
 from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 from course_lib.strategies import catalog
@@ -103,14 +103,6 @@ def test_the_devices_of_one_process_have_one_jitter() -> None:
     assert catalog.spec_for("mirrored", framework="tensorflow", jitter="one_in:9:5ms").workers == 1
     with pytest.raises(SpecError, match="cannot be slowed singly"):
         catalog.spec_for("mirrored", framework="tensorflow", jitter={"worker:1": "one_in:9:5ms"})
-
-
-def test_an_entrant_goes_without_the_jitter_of_a_task_that_it_does_not_have() -> None:
-    jitter = {"worker:0": "one_in:9:5ms", "worker:3": "one_in:9:5ms"}
-    entrants = ("one_device", "multi_worker_mirrored")
-    found, notes = line_up(entrants, {"framework": "torch", "jitter": jitter})
-    assert [entrant.spec.jitter for entrant in found] == [{"worker:0": "one_in:9:5ms"}, jitter]
-    assert any("one_device goes without the straggler worker:3" in note for note in notes)
 
 
 def paced(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> tuple[Task, list[float]]:

@@ -2,6 +2,7 @@
 was fair. All traces here are made up.
 """
 
+import ast
 import json
 import math
 import os
@@ -30,6 +31,7 @@ from course_lib.racing.fairness import (
     Load,
     LoadMeter,
     judge,
+    with_differences,
 )
 from course_lib.racing.line import StartingLine
 from course_lib.racing.race import divide, race
@@ -340,7 +342,6 @@ def test_a_target_accuracy_is_for_workloads_that_measure_it() -> None:
             "one_device",
             "fully_sharded",
             workload=slope,
-            workers=2,
             global_batch=2,
             target_accuracy=0.9,
         )
@@ -404,6 +405,52 @@ def verdict(
         dict.fromkeys(found.waited if found else (), device_ms or 5.0),
         device_ms,
         workers,
+    )
+
+
+def test_a_race_between_entrants_with_other_workers_or_stragglers_is_not_fair() -> None:
+    fair, four = Fairness(True, "Fair: nobody waited."), RunSpec(workers=4)
+    assert with_differences(fair, {"a": four, "b": four}) is fair
+    two = RunSpec(workers=2, slow={"worker:1": 3})
+    found = with_differences(fair, {"a": four, "b": two})
+    said = "NOT FAIR: the entrants do not have the same workers (a 4, b 2) and stragglers"
+    assert (found.fair, found.why) == (False, f"{said} (a none, b worker:1=3.0).")
+    busy = replace(fair, fair=False, why="NOT FAIR: the machine was saturated.")
+    assert with_differences(busy, {"a": four, "b": two}).why.endswith(f" {busy.why}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fair", "state", "said"),
+    [
+        ((2.0, 3.0), True, "finished", "The winner is a: a reached loss 0.300 in 2.0 s, 1.5 times"),
+        ((2.0, None), True, "finished", "The winner is a: only a reached loss 0.300, after 2.0 s"),
+        ((2.0, 2.01), True, "finished", "No winner: a and b reached loss 0.300 equally fast"),
+        ((None, None), True, "finished", "No winner: nobody reached loss 0.300."),
+        ((2.0, 3.0), False, "finished", "No winner can be named, as the race was not fair; a rea"),
+        ((2.0, 3.0), None, "finished", "No winner can be named, as whether it was fair cannot"),
+        ((2.0, 3.0), True, "stopped", "No winner can be named, as a is stopped; a reached loss"),
+        ((2.0, None), True, "failed", "No winner can be named, as a failed; only a reached"),
+    ],
+)
+def test_a_race_names_its_winner_and_the_measure_or_says_why_there_is_none(
+    seconds: tuple[float | None, ...], fair: bool | None, state: str, said: str
+) -> None:
+    found = {
+        label: replace(of(lockstep(), label=label), seconds_to_target=s, state=state)
+        for label, s in zip("ab", seconds, strict=True)
+    }
+    shown = Comparison(found, 0.3, None, Fairness(fair, "."))
+    assert shown.outcome.startswith(said)
+    assert shown.words()[0] == shown.as_dict()["outcome"] == shown.outcome
+    assert shown.winner == shown.as_dict()["winner"] == ("a" if "winner is a" in said else None)
+
+
+def test_where_no_loss_is_known_the_time_to_the_end_decides() -> None:
+    a, b = (replace(of(Trace(), label=label), seconds=s) for label, s in (("a", 9.0), ("b", 3.0)))
+    shown = comparing(a, b)
+    assert (
+        shown.outcome == "The winner is b: b came to the end in 3.0 s, 3.0 times sooner than a"
+        " (9.0 s)."
     )
 
 
@@ -563,11 +610,10 @@ def notes(*entrants: Any, **common: Any) -> str:
 def test_an_entrant_may_be_a_name_a_triple_a_dict_or_a_spec() -> None:
     found = specs(
         "one_device",
-        ("ring", "multi_worker_mirrored", {"all_reduce": "ring"}),
+        ("ring", "multi_worker_mirrored", {"all_reduce": "ring", "workers": 4}),
         {"strategy": "multi_worker_mirrored", "label": "tree", "all_reduce": "tree", "workers": 2},
         RunSpec(framework="tensorflow", workers=4, seed=3),
         seed=3,
-        workers=4,
     )
     assert list(found)[:3] == ["one_device", "ring", "tree"]
     assert [(s.strategy, s.framework, s.workers, s.all_reduce) for s in found.values()] == [
@@ -611,22 +657,43 @@ def test_all_entrants_get_the_same_batches_that_all_can_share_out() -> None:
         specs("one_device", "multi_worker_mirrored", workers=3, global_batch=64)
 
 
-def test_an_entrant_goes_without_what_it_cannot_take_and_a_note_says_so() -> None:
-    common = {"workers": 4, "all_reduce": "ring", "slow": {"worker:0": 2, "worker:3": 4}}
-    found = specs("multi_worker_mirrored", "one_device", **common)
-    assert found["multi_worker_mirrored"].slow == common["slow"]
-    assert (
-        found["one_device"].slow,
-        found["one_device"].workers,
-        found["one_device"].all_reduce,
-    ) == ({"worker:0": 2}, 1, "native")
-    text = notes("multi_worker_mirrored", "one_device", **common)
-    assert all(
-        f"one_device goes without {what}" in text
-        for what in ("workers=4", "all_reduce=ring", "the straggler worker:3")
-    )
-    assert "multi_worker_mirrored goes without" not in text
-    assert common["slow"] == {"worker:0": 2, "worker:3": 4}  # what was given is left alone
+def test_entrants_have_the_same_workers_unless_told_otherwise() -> None:
+    sync, servers = "multi_worker_mirrored", "parameter_server"  # which usually have 4 and 3
+    found = specs(sync, servers, slow={"worker:3": 4})
+    assert {(spec.workers, spec.slow["worker:3"]) for spec in found.values()} == {(4, 4)}
+    two = ("two", sync, {"workers": 2})
+    assert [spec.workers for spec in specs(two, servers).values()] == [2, 2]
+    assert [spec.workers for spec in specs(two, servers, workers=3).values()] == [2, 3]
+    in_one_process = {"strategy": "mirrored", "framework": "tensorflow"}
+    assert [spec.shares for spec in specs(in_one_process, servers).values()] == [4, 4]
+    # it can have one only
+    assert [spec.workers for spec in specs(servers, "one_device").values()] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why", "typed"),
+    [
+        ("slow", {"worker:0": 2, "worker:3": 4}, "this run has worker:0", "slow=worker:3=4"),
+        ("jitter", {"worker:3": "one_in:9:5ms"}, "has worker:0", "jitter=worker:3=one_in:9:5ms"),
+        ("faults", ["kill worker:2 at step 3"], "has worker:0", "fault=kill worker:2 at step 3"),
+        ("workers", 4, "one_device has exactly 1", "workers=4"),
+        ("all_reduce", "ring", "no all-reduce to replace", "all_reduce=ring"),
+    ],
+)
+def test_a_setting_that_does_not_reach_an_entrant_is_refused_with_its_name_and_the_cure(
+    field: str, value: Any, why: str, typed: str
+) -> None:
+    entrants = ("multi_worker_mirrored", ("alone", "one_device"))
+    with pytest.raises(SpecError) as refused:
+        race(*entrants, framework="torch", **{field: value})
+    assert refused.value.field == field
+    said = refused.value.allowed
+    assert said.startswith("does not reach alone (") and why in said
+    # the cure works as it is written
+    assert f"multi_worker_mirrored,{typed} or in Python" in said
+    assert parse_entrant(f"multi_worker_mirrored,{typed}")["strategy"] == "multi_worker_mirrored"
+    own = ast.literal_eval(said.partition("or in Python ")[2])
+    line_up([own, "one_device"], {"framework": "torch"})
 
 
 @pytest.mark.parametrize(
@@ -674,16 +741,15 @@ def test_a_target_that_is_no_loss_is_refused(target: Any) -> None:
 def test_a_note_says_what_equally_long_steps_mean_where_the_shares_of_a_batch_are_not_equal() -> (
     None
 ):
-    text = notes("multi_worker_mirrored", "one_device", workers=4, device_ms=20)
+    text = notes("multi_worker_mirrored", "one_device", device_ms=20)
     assert (
         "128 examples for one_device, 32 for multi_worker_mirrored" in text
         and "a device_ms of its own: 80" in text
     )
-    assert "20 ms" not in notes("multi_worker_mirrored", "one_device", workers=4)
+    assert "20 ms" not in notes("multi_worker_mirrored", "one_device")
     own = notes(
         "multi_worker_mirrored",
         {"strategy": "one_device", "device_ms": 80},
-        workers=4,
         device_ms=20,
     )
     assert "multi_worker_mirrored 20 ms, one_device 80 ms" in own and "of its own:" not in own

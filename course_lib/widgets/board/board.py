@@ -20,6 +20,7 @@ from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.side import Watched
 from course_lib.widgets.board.view import Raced, View
 from course_lib.widgets.kit import element, page, svg
+from course_lib.widgets.kit.given import is_run, takes
 
 DRAW_EVERY = 0.2  # seconds
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
@@ -63,7 +64,8 @@ class Board(w.VBox):
 
     def close(self) -> None:
         """End the updates and take the board away; the runs go on."""
-        self.halt()
+        if hasattr(self, "_thread"):  # what was refused is closed as well
+            self.halt()
         super().close()
 
     def table(self) -> str:
@@ -143,6 +145,9 @@ class TrainingBoard(Board):
         TrainingBoard(run)
     """
 
+    @takes(
+        'a run, live or saved: TrainingBoard(start("one_device")); a race has a RaceBoard', is_run
+    )
     def __init__(self, run: Watched) -> None:
         self.run = run
         super().__init__({run.spec.strategy: run}, stop=lambda: self.view.sides[0].order("stop"))
@@ -160,6 +165,10 @@ class RaceBoard(Board):
         RaceBoard(entrants)
     """
 
+    @takes(
+        'a race: RaceBoard(race("one_device", "mirrored")); a run has a TrainingBoard',
+        lambda race: isinstance(getattr(race, "runs", None), Mapping),
+    )
     def __init__(self, race: Raced) -> None:
         self.race = race
         super().__init__(race.runs, stop=race.stop, race=race)

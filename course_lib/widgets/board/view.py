@@ -9,12 +9,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from course_lib.record import measures
-from course_lib.record.curves import Goal
+from course_lib.record.curves import LEVEL, Goal, in_seconds, outcome
 from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
 from course_lib.widgets.board.side import Side, Watched
-
-LEVEL = 1.03  # times as long that count as equally fast
 
 
 class Raced(Protocol):
@@ -164,12 +162,12 @@ class View:
         if not times:  # a target that nobody has reached
             return self._ahead(shared)
         (first, seconds), *others = times
-        so_far = f"{goal} after {_seconds(seconds)}"
+        so_far = f"{goal} after {in_seconds(seconds)}"
         if behind:
             return f"**{first}** has reached {so_far}; {behind} not yet"
         if others[0][1] <= LEVEL * seconds:
             return f"**{first}** and **{others[0][0]}** are level: {so_far}"
-        later = ", ".join(f"**{label}** after {_seconds(then)}" for label, then in others)
+        later = ", ".join(f"**{label}** after {in_seconds(then)}" for label, then in others)
         return f"**{first}** is ahead: {so_far}, {later}"
 
     def _outcome(self, goal: Goal | None) -> str:
@@ -178,25 +176,9 @@ class View:
         stopped = "Stopped early. So far: " if early else ""
         if goal is None:
             return f"{stopped}there is no loss to compare"
-        times, missed = self._times(goal)
-        if not times:
-            return f"{stopped}nobody reached {goal}"
-        (first, fast), *others = times
-        if not others:
-            after = f"after {_seconds(fast)}; {missed} did not"
-            return f"{stopped}only **{first}** reached {goal}, {after}"
-        second, slow = others[0]
-        if slow <= LEVEL * fast:
-            both = f"**{first}** and **{second}**"
-            return f"{stopped}{both} reached {goal} equally fast, after {_seconds(fast)}"
-        gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
-        won = f"**{first}** reached {goal} in {_seconds(fast)}"
-        return f"{stopped}{won}, {gap} **{second}** ({_seconds(slow)})"
+        reached = {f"**{side.label}**": side.reached(goal) for side in self.sides}
+        return stopped + outcome(f"reached {goal}", {who: r and r[0] for who, r in reached.items()})
 
 
 def _names(labels: Sequence[str]) -> str:
     return " and ".join(f"**{label}**" for label in labels)
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"

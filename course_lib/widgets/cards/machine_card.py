@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from course_lib import text
 from course_lib.spec import FRAMEWORKS
 from course_lib.widgets.kit import Markup, badge, element, join
+from course_lib.widgets.kit.given import are_rows, takes
 from course_lib.widgets.kit.glossary import explained, glossary
 from course_lib.widgets.kit.page import Card
 from course_lib.widgets.kit.palette import REALITY
@@ -28,6 +29,10 @@ class MachineCard(Card):
 
     title = "This machine"
 
+    @takes(
+        "rows of text: machine_card() makes such a card",
+        lambda *given: all(map(are_rows, given)),
+    )
     def __init__(
         self,
         machine: Sequence[Fact],

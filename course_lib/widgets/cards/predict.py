@@ -12,6 +12,7 @@ import ipywidgets as w
 
 from course_lib.widgets.cards import guesses
 from course_lib.widgets.kit import Markup, element, join, page, svg
+from course_lib.widgets.kit.given import takes
 
 Range = tuple[float, float, str]
 """Of a slider: the lowest value, the highest, and the unit."""
@@ -35,18 +36,24 @@ class Predict(w.VBox):
     `guess` is None until the learner locks it. Then it is kept beside the notebook, and cannot be
     changed until `forget`. `reveal(result, note)` shows guess and result side by side, and `note`
     says why; without a guess it says so and shows the result. How real a result is, measured,
-    emulated or simulated, stands where it comes from. Raises ValueError unless it is given either
+    emulated or simulated, stands where it comes from. Raises SpecError unless it is given either
     choices or numbers.
     """
 
+    @takes(
+        'a question, and choices or numbers: Predict("Which is faster?", choices=["ring", "tree"]) '
+        'or Predict("How long?", numbers=(0, 100, "ms"))',
+        lambda question, choices, numbers: (
+            isinstance(question, str)
+            and ((_are_choices(choices) and not numbers) or (not choices and _are_numbers(numbers)))
+        ),
+    )
     def __init__(
         self,
         question: str,
         choices: Sequence[str] = (),
         numbers: Range | Mapping[str, Range] | None = None,
     ) -> None:
-        if bool(choices) == bool(numbers):
-            raise ValueError("a prediction needs either choices or numbers")
         self.question, self.choices, self.numbers = question, tuple(choices), numbers
         self.ranges: dict[str, Range] = dict(_named(numbers)) if numbers else {}
         self.guess: Any = None
@@ -267,6 +274,22 @@ class Predict(w.VBox):
 def _named(value: Any) -> Mapping[str, Any]:
     """A value for each name; that of a card with one slider has no name."""
     return value if isinstance(value, Mapping) else {"": value}
+
+
+def _are_choices(given: Any) -> bool:
+    texts = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+    return texts and len(set(given)) == len(given) > 1
+
+
+def _are_numbers(given: Any) -> bool:
+    """Whether it is a `Range`, or several by name."""
+    if isinstance(given, Mapping):
+        return bool(given) and all(map(_are_numbers, given.values()))
+    try:
+        low, high, unit = given
+        return bool(low < high) and isinstance(unit, str)
+    except (TypeError, ValueError):
+        return False
 
 
 def _question(question: str) -> Markup:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from course_lib import text
 from course_lib.spec import FRAMEWORKS
 from course_lib.widgets.kit import Inside, Markup, badge, element, join
+from course_lib.widgets.kit.given import are_rows, takes
 from course_lib.widgets.kit.glossary import explained, glossary
 from course_lib.widgets.kit.page import Card
 from course_lib.widgets.kit.palette import REALITY
@@ -34,6 +35,7 @@ class StrategyTable(Card):
 
     title = "Strategies"
 
+    @takes("rows of the catalogue: strategy_table() makes such a card", are_rows)
     def __init__(self, rows: Sequence[Mapping[str, str]]) -> None:
         self.rows = list(rows)
         self.by_name: dict[str, dict[str, Mapping[str, str]]] = {}

@@ -21,6 +21,7 @@ from course_lib.fields import Link, parse_bytes
 from course_lib.record.trace import Trace
 from course_lib.text import amount, count
 from course_lib.widgets.kit import page
+from course_lib.widgets.kit.given import takes
 from course_lib.widgets.stage import scene
 from course_lib.widgets.stage.scene import Played, Reduced, StagedAlgorithm
 from course_lib.widgets.stage.still import still_svg
@@ -111,6 +112,17 @@ class AllReduceStage(anywidget.AnyWidget):
     busy = t.Bool(False).tag(sync=True)
     runnable = t.Bool(False).tag(sync=True)
 
+    @takes(
+        "names of algorithms, functions, or results of allreduce, and settings by name: "
+        'AllReduceStage("ring", "tree", workers=8, link=Link(mbit=200))',
+        lambda algorithms, workers, hosts, bytes, topology, link, labels, run: (
+            all(isinstance(a, str) or callable(a) or hasattr(a, "schedule") for a in algorithms)
+            and isinstance(topology, Topology)
+            and isinstance(link, Link | None)
+            and isinstance(labels, list | tuple)
+            and (run is None or callable(run))
+        ),
+    )
     def __init__(
         self,
         *algorithms: str | Algorithm | Reduced,

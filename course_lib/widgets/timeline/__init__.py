@@ -22,6 +22,7 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.spec import RunSpec
 from course_lib.widgets.kit import badge, page
+from course_lib.widgets.kit.given import takes
 from course_lib.widgets.timeline.scene import packed
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
 
@@ -64,6 +65,7 @@ class Timeline(anywidget.AnyWidget):
     live = traitlets.Bool().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
 
+    @takes("what has a trace, such as a run or its directory: Timeline(run)", lambda given: True)
     def __init__(self, given: Traceable) -> None:
         self.given = given
         super().__init__()
@@ -173,7 +175,9 @@ def source(given: Traceable) -> TimelineSource:
         title = f"{given.schedule.name}, {given.schedule.ranks} ranks"
         return TimelineSource(trace, title, *SIMULATED)
     if not isinstance(trace, Trace):
-        raise SpecError("trace", given, "a run, the directory of one, a simulation, or a Trace")
+        raise SpecError(
+            "trace", given, "a run, the directory of one, a simulation, or a Trace: Timeline(run)"
+        )
     saved = trace.files.spec if trace.files and trace.files.holds_run else None
     spec: RunSpec | None = getattr(given, "spec", None) or saved
     if spec:
