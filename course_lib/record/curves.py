@@ -48,6 +48,10 @@ class Curve(NamedTuple):
         chosen = np.linspace(0, len(self.seconds) - 1, most).round().astype(int)
         return Curve(*(column[chosen] for column in self))
 
+    def examples_at(self, seconds: float) -> float:
+        """How many examples were used at a time, between two readings in proportion."""
+        return float(np.interp(seconds, self.seconds, self.examples)) if len(self.seconds) else 0.0
+
     def rate(self, over: float = math.inf) -> float | None:
         """Examples a second since the start of the clock, or in the last `over` seconds; None if
         there is no reading in that time.

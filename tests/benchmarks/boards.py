@@ -1,9 +1,8 @@
 """The boards: what they cost to make and to draw, early and late in a run; how late the page is,
 how smooth; and how soon Stop has stopped.
 
-A page is told by comm messages what to show. They are counted where they are sent; plotly's own
-script, which comes with its figure, is left out. Of the other widgets too, but for the stage, which
-has rows of its own.
+A page is told by comm messages what to show. They are counted where they are sent. Of the other
+widgets too, but for the stage, which has rows of its own.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def rows(options: Options) -> Rows:
 
 
 class Wire:
-    """Bytes that widgets have sent to their page, without plotly's own script."""
+    """Bytes that widgets have sent to their page."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -163,8 +162,6 @@ class Wire:
                 **_: Any,
             ) -> None:
                 state = (data or {}).get("state", {})
-                if str(state.get("_anywidget_id")).startswith("plotly."):
-                    state = {name: value for name, value in state.items() if name != "_esm"}
                 wire.bytes += len(json.dumps(state, default=str)) + sum(
                     memoryview(part).nbytes for part in buffers or []
                 )
@@ -265,7 +262,7 @@ def later(steps: int) -> tuple[float, float]:
         # as timeit does: a whole collection of a million events is not the picture's time
         gc.collect()
         before, began = wire.bytes, time.perf_counter()
-        shown.draw(charts_too=True)
+        shown.draw()
         took, size = 1000 * (time.perf_counter() - began), wire.bytes - before
         shown.close()
     return took, float(size)
@@ -308,7 +305,7 @@ def live_page(cell: str) -> Iterator[tuple[Page, Page]]:
     ):
         lab.run()
         lab.page.locator(".lk-row path").first.wait_for(state="attached")
-        lab.page.locator(".js-plotly-plot").wait_for()
+        lab.page.locator(".lk-chart .line").first.wait_for(state="attached")
         lab.page.wait_for_timeout(2000)
         yield lab.page, browser.new_page()
 

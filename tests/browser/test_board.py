@@ -31,7 +31,7 @@ def board_in_lab(browser: Browser, folder: Path, cell: str) -> Iterator[Lab]:
     """JupyterLab with a notebook open whose one cell shows a board, run."""
     with opened(browser, folder, cell, viewport=TALL) as lab:
         lab.run()
-        lab.page.locator(".jp-OutputArea .js-plotly-plot").wait_for()
+        lab.page.locator(".jp-OutputArea .lk-chart").first.wait_for()
         yield lab
 
 
@@ -69,9 +69,7 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
         "[...document.querySelectorAll('.lk-row')]"
         ".filter(row => row.querySelectorAll('path').length > 2).length == 4"
     )
-    page.wait_for_function(
-        "document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length >= 3"
-    )
+    page.wait_for_function("document.querySelectorAll('.lk-chart path.line').length == 3")
 
     expect(page.get_by_label("task", exact=True)).to_be_visible()
 
@@ -113,14 +111,15 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
 
     # The charts keep to the room that there is, now that nothing is drawn any more: the list of
     # files closes.
-    before = page.locator(".lk-board .js-plotly-plot").bounding_box()["width"]
+    chart = page.locator(".lk-chart > svg").first
+    before = chart.bounding_box()["width"]
     page.keyboard.press("Control+b")
     page.wait_for_function(
         """before => {
-          const plot = document.querySelector(".lk-board .js-plotly-plot");
-          const width = plot.clientWidth;
-          const drawn = plot.querySelector(".main-svg").clientWidth;
-          return width > before + 100 && Math.abs(drawn - width) < 2;
+          const chart = document.querySelector(".lk-chart > svg");
+          const drawn = chart.querySelector(".field").getBoundingClientRect();
+          const room = chart.getBoundingClientRect();
+          return room.width > before + 30 && Math.abs(room.right - 10 - drawn.right) < 1;
         }""",
         arg=before,
     )
@@ -147,6 +146,6 @@ def test_a_kernel_restart_leaves_a_readable_page_and_no_process(lab: Lab) -> Non
         "getComputedStyle(document.querySelector('.lk-board'), '::before').content"
     )
     assert "Not connected to a kernel" in said
-    expect(page.locator(".js-plotly-plot")).to_be_visible()
+    expect(page.locator(".lk-chart path.line").first).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()
     assert page.locator(".lk-row path").count() > 4

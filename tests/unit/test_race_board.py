@@ -24,25 +24,27 @@ from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.fields import Link
 from course_lib.racing import comparison
 from course_lib.racing.fairness import Fairness
-from course_lib.record.curves import EMPTY, Goal, Readings
+from course_lib.record.curves import Goal, Readings
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.widgets.board import charts, pictures
+from course_lib.widgets.board import pictures
 from course_lib.widgets.board.board import RaceBoard, TrainingBoard
+from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.plots import (
     COLUMNS,
     NAMES,
     NOTHING,
+    POINTS,
     Panel,
     TimeWindow,
     lanes,
     runs,
-    throughput,
 )
 from course_lib.widgets.board.view import View
+from course_lib.widgets.kit import svg
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.helpers import until
@@ -628,40 +630,66 @@ def test_a_board_costs_little_to_make_and_a_picture_no_more_late_in_a_run() -> N
             for run in board.race.runs.values():
                 run.more(1000)
             before = wire.bytes
-            board.draw(charts_too=True)
+            board.draw()
             sizes.append(wire.bytes - before)
-        points = max(len(line.x) for line in board.charts.figure.data)
+        points = max(len(x) / 4 for panel in board.charts.panels for x, _ in panel["lines"])
         board.close()
-    assert 10_000 < made < LIMIT and max(sizes) < LIMIT and points <= 1000
+    assert 10_000 < made < LIMIT and max(sizes) < LIMIT and points == POINTS
 
 
-def test_a_page_is_asked_for_the_next_redraw_when_it_has_answered_the_last_and_not_before(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_board_is_whole_before_anything_is_read_and_no_part_comes_or_goes_later() -> None:
+    runs = {"one": SomeRun(Trace(), "starting"), "other": SomeRun(Trace())}
+    assert View(runs).headline() == "**one** and **other**: starting\u2026"
+    board = RaceBoard(race_of(runs))
+    assert board.lanes.value.count('data-task="worker:') == 4
+    assert [panel["title"] for panel in board.charts.panels] == [
+        "loss over seconds",
+        "loss over examples",
+        "examples a second",
+    ]
+    parts = list(board.children)
+    board.halt()
+    runs["one"].trace._add(lockstep())
+    board.draw()
+    assert list(board.children) == parts
+    board.close()
+
+
+def test_all_that_a_chart_shows_is_in_its_state_for_a_page_that_is_opened_later(
+    board: RaceBoard,
 ) -> None:
-    now = 100.0
-    monkeypatch.setattr(charts.time, "monotonic", lambda: now)
-    live = charts.Charts(["it"], [throughput([EMPTY])])
-    panel = Panel("", "", "", [(np.arange(3), np.arange(3))])
+    board.halt()
+    board.draw()
+    for plain, panel in zip(board.charts.get_state()["panels"], board.view.panels(), strict=True):
+        assert plain["title"] == panel.title and len(plain["lines"]) == 2
+        for sent, line in zip(plain["lines"], panel.lines, strict=True):
+            for bytes_, axis in zip(sent, line, strict=True):
+                assert np.frombuffer(bytes_, np.float32) == pytest.approx(axis)
+        assert plain["wide"] == panel.wide and plain["linear"] == panel.y_axis(False)
 
-    def answer(edit: int) -> None:
-        live.figure._js2py_traceDeltas = {"trace_edit_id": edit, "trace_deltas": []}
 
-    answer(live.figure._last_trace_edit_id)  # about the empty figure
-    assert live.due
-    live.update([panel])
-    edit = live.figure._last_trace_edit_id
-    now += 0.1
-    answer(edit - 1)  # about another one
-    now += 0.2
-    assert not live.due
-    answer(edit)
-    now += 0.3 * (charts.REST_PER_ANSWER - 1) - 0.1
-    assert not live.due  # the page took 0.3 s, and has other work
-    now += 0.15
-    assert live.due
-    live.update([panel])
-    now += charts.SILENT
-    assert live.due  # nobody looks, or a cell runs
+def test_an_axis_that_the_page_makes_logarithmic_is_so_in_pictures_as_well(
+    board: RaceBoard, tmp_path: Path
+) -> None:
+    board.halt()
+    before = board.still(tmp_path / "board.svg").read_text()
+    board.charts.logarithmic = True
+    assert [panel.log for panel in board.view.panels()] == [True, True, None]
+    after = board.still(tmp_path / "board.svg").read_text()
+    assert ET.fromstring(after) is not None and after != before
+    low, high = board.view.panels()[0].y_axis(True)
+    assert 0 < low < 0.1 < 1 < high
+
+
+def test_a_chart_ends_where_its_lines_and_marks_end_and_holds_nothing_that_is_not_finite() -> None:
+    line = np.array([0.0, 2.0, 3.0]), np.array([4.0, math.nan, 0.0])
+    panel = Panel("", "seconds", "", [line], marks=[(5.0, "kill", "")])
+    assert panel.wide == 5.0 and panel.y_axis(False) == (0.0, pytest.approx(4 * 1.06))
+    assert panel.y_axis(True) == (pytest.approx(4 / 1.15), pytest.approx(4 * 1.15))
+    empty = Panel("", "seconds", "", [(np.zeros(0), np.zeros(0))])
+    assert (empty.wide, empty.y_axis(False), empty.y_axis(True)) == (1.0, (0.0, 1.0), (0.1, 1.0))
+    assert svg.log_ticks(0.02, 3.0) == [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
+    assert svg.log_ticks(0.01, 3.0) == [0.01, 0.1, 1]
 
 
 def test_the_controls_of_a_race_that_is_over_are_off() -> None:
@@ -827,15 +855,17 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     ]
     zero = view.sides[0].digest.zero
     losses, examples, _ = view.panels()
-    assert [word for _, word in losses.events] == ["pause", "resume", "slow \u00d73", "restart"]
-    assert losses.events[0][0] == pytest.approx(9.0 - zero)
-    assert examples.events == ()
+    words = ["pause", "resume", "slow \u00d73", "restart"]
+    assert [word for _, word, _ in losses.marks] == [word for _, word, _ in examples.marks] == words
+    assert losses.marks[0][0] == pytest.approx(9.0 - zero)
+    assert losses.marks[3][2] == f"restart: worker:0, worker:1, at {9.8 - zero:.1f} s"
+    curve = view.sides[0].digest.losses
+    assert examples.marks[0][0] == pytest.approx(
+        np.interp(9.0 - zero, curve.seconds, curve.examples)
+    )
     first, second = lanes(view.sides[0].digest, TimeWindow(8.0, 10.0))
     assert second.events == [(0.5, "pause"), (0.75, "resume"), (pytest.approx(0.905), "restart")]
     assert [word for _, word in first.events] == ["slow \u00d73", "restart"]
     assert 'style="left:50.0%"' in pictures.document(view) or ">pause<" in pictures.still(view)
-    live = charts.Charts(["it"], view.panels())
-    live.update(view.panels())
-    stems = live.figure.data[3]
-    assert [word for word in stems.text if word] == ["pause", "resume", "slow \u00d73", "restart"]
-    assert np.nanmax(stems.x) == pytest.approx(9.8 - zero)
+    shown = Charts(["it"], view.panels()).panels
+    assert [word for _, word, _ in shown[0]["marks"]] == words

@@ -47,9 +47,8 @@ def test_a_board_draws_every_phase_of_the_trace_and_ends_by_itself() -> None:
     }
     assert "<b>multi_worker_mirrored</b> is finished: step 1 of 1, loss 2.3" in board.head.value
     assert "measured" in board.head.value
-    assert [
-        line.name for line in board.charts.figure.data if len(line.x)
-    ] and board.controls.tasks.stop.disabled
+    ((seconds, losses),) = board.charts.panels[0]["lines"]
+    assert len(seconds) == len(losses) == 4 and board.controls.tasks.stop.disabled
     assert repr(board) == "TrainingBoard(multi_worker_mirrored, tensorflow, 2 workers)"
     board.close()
 

@@ -23,6 +23,7 @@ from course_lib.widgets.kit import element, page, svg
 from course_lib.widgets.kit.given import is_run, takes
 
 DRAW_EVERY = 0.2  # seconds
+HEAD = "76px"  # of the headline and what stands below it, whatever they say
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 
 
@@ -40,16 +41,19 @@ class Board(w.VBox):
         self.view = View(runs, race)
         self._prefix, self._stop_runs = svg.unique_prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
-        self.head, self.lanes, self.message = w.HTML(), w.HTML(), w.HTML()
+        self.charts.observe(self._scaled, "logarithmic")
+        self.head = w.HTML(layout=w.Layout(height=HEAD, overflow="auto"))
+        self.lanes, self.message = w.HTML(), w.HTML()
         legend = w.HTML(pictures.frame(self._prefix))
-        shown = [self.head, self.charts.box, self.lanes, legend, self.message]
-        for part in shown:
+        for part in (self.head, self.lanes, legend, self.message):
             part.add_class("ls")
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.controls = Controls(self.view.sides, self._orders.put, self._stop)
-        super().__init__([*shown[:-1], self.controls, self.message])
+        # what may grow or shrink stands below the controls, so that they stay where they are
+        below = (self.controls, self.message, self.lanes, legend)
+        super().__init__([self.head, self.charts, *below])
         self.add_class("lk-board")
-        self._news = False  # whether there is something that the charts do not show yet
+        self._show()  # the cell returns with all in place; nothing has been read yet
         # the thread that draws and a cell that writes a page share the view
         self._looking = threading.RLock()
         self._over = threading.Event()
@@ -82,8 +86,12 @@ class Board(w.VBox):
 
     def _made(self, of: Callable[[View], str]) -> str:
         with self._looking:
-            self._news = self.view.look() or self._news
+            self.view.look()
             return of(self.view)
+
+    def _scaled(self, change: dict[str, Any]) -> None:
+        """The page chose an axis, which pictures take over."""
+        self.view.logarithmic = change["new"]
 
     # --- the thread ---
 
@@ -120,21 +128,20 @@ class Board(w.VBox):
     def _say(self, text: str) -> None:
         self.message.value = element("div", text, class_="lk-message", role="status")
 
-    def draw(self, charts_too: bool = False) -> float:
-        """Draw the runs as they are now; return the seconds that it took.
-
-        The charts are drawn only if the page has kept up. `charts_too`: draw them in any case.
-        """
+    def draw(self) -> float:
+        """Draw the runs as they are now; return the seconds that it took."""
         began = time.monotonic()
         with self._looking:
-            self._news = self.view.look() or self._news
-            if self._news and (charts_too or self.view.over or self.charts.due):
-                self.charts.update(self.view.panels())
-                self._news = False
-            self.head.value = pictures.head(self.view)
-            self.lanes.value = pictures.sides(self.view, self._prefix)
-            self.controls.refresh()
+            self.view.look()
+            self._show()
         return time.monotonic() - began
+
+    def _show(self) -> None:
+        """Put what was seen at the last look into the widgets."""
+        self.charts.show(self.view.panels())
+        self.head.value = pictures.head(self.view)
+        self.lanes.value = pictures.sides(self.view, self._prefix)
+        self.controls.refresh()
 
 
 class TrainingBoard(Board):

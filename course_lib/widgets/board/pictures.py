@@ -4,12 +4,13 @@ The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.
 """
 
 import textwrap
+from typing import Any
 
 import numpy as np
 
 from course_lib.record.digest import Digest
 from course_lib.widgets.board import plots
-from course_lib.widgets.board.plots import AT_THE_END, COLUMNS, NAMES, Lane, Panel, TimeWindow
+from course_lib.widgets.board.plots import AT_THE_END, COLUMNS, NAMES, ROWS, Lane, Panel, TimeWindow
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
@@ -64,7 +65,7 @@ def head(view: View) -> Markup:
 def sides(view: View, prefix: str) -> Markup:
     """A block for each run: its figures, its lanes, and how stale its updates were."""
     blocks = [_block(view, i, prefix) for i in range(len(view.sides))]
-    return element("div", blocks, class_="lk-sides")
+    return element("div", blocks, class_="lk-sides" + " lk-many" * (len(blocks) > 1))
 
 
 def _block(view: View, number: int, prefix: str) -> Markup:
@@ -75,11 +76,11 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
         element("p", side.summary(), class_="lk-figures"),
-        element("p", said, class_="lk-figures") if (said := side.memory()) else None,
         element("p", side.failure, class_="lk-fail") if side.failure else None,
         [_row(lane, prefix) for lane in lanes],
         _axis(window),
         _staleness(side.digest, number),
+        element("p", side.memory(), class_="lk-figures"),
     ]
     facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
     return element("section", parts, class_="lk-side", **facts)
@@ -233,37 +234,39 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     """A panel as SVG in a box."""
     left, top = x + LEFT, y + TOP
     across, down = width - LEFT - RIGHT, height - TOP - BOTTOM
-    high = max(panel.highest, panel.target or 0.0) * 1.06 or 1.0
-    ends = [float(xs[-1]) for xs, _ in panel.lines if len(xs)]
-    wide = max([*ends, *(when for when, _ in panel.events)], default=1.0) or 1.0
+    scale = np.log10 if panel.log else np.asarray
+    low, high = panel.y_axis(bool(panel.log))
+    span = scale(high) - scale(low)
 
-    def at(px: float, py: float) -> tuple[float, float]:
-        return left + px / wide * across, top + down - py / high * down
+    def at(px: Any, py: Any) -> tuple[Any, Any]:
+        above = (scale(py) - scale(low)) / span
+        return left + px / panel.wide * across, top + (1 - above) * down
 
     parts = [svg.text(x, y + 16, panel.title, class_="ink", font_size=15, font_weight=600)]
-    for tick in svg.ticks(0, high, 4):
+    for tick in svg.log_ticks(low, high) if panel.log else svg.ticks(0, high, 4):
         _, level = at(0, tick)
         parts.append(svg.path("M", left, level, "h", across, class_="grid"))
         parts.append(svg.text(left - 6, level + 4, _short(tick), class_="muted", text_anchor="end"))
-    for tick in svg.ticks(0, wide, 4):
-        place, _ = at(tick, 0)
+    for tick in svg.ticks(0, panel.wide, 4):
+        place, _ = at(tick, high)
         label = {"class_": "muted", "text_anchor": "middle"}
         parts.append(svg.text(place, top + down + 17, _short(tick), **label))
     if panel.target is not None:
         _, level = at(0, panel.target)
         parts.append(svg.path("M", left, level, "h", across, class_="target"))
     for i, (xs, ys) in enumerate(panel.lines):
-        known = np.isfinite(ys)
+        known = np.isfinite(ys) & (ys > 0 if panel.log else True)
         points = np.column_stack(at(xs[known], ys[known])).round(1)
         if len(points):
-            color, _, dash, _ = entrant(i)
+            color, dash, _ = entrant(i)
             line = svg.path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
             parts.append(element("g", line, fill="none", stroke_width=2.5))
-    parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.marks) if place]
-    for number, (when, word) in enumerate(panel.events):
-        place, _ = at(when, 0)
-        below = 11 + 13 * (number % plots.ROWS)
-        parts.append(_event((place, top), down, word, below, when > AT_THE_END * wide))
+    parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.reached) if place]
+    for number, (when, word, said) in enumerate(panel.marks):
+        place, _ = at(when, high)
+        below = 11 + 13 * (number % ROWS)
+        drawn = _event((place, top), down, word, below, when > AT_THE_END * panel.wide)
+        parts.append(element("g", svg.title(said), drawn))
     return join(parts)
 
 

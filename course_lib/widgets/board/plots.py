@@ -1,6 +1,6 @@
 """What a board plots, as plain data: panels of curves, and lanes of what each task did lately.
 
-`charts` makes one live plotly figure of the panels, `pictures` SVG. Lanes are cut into columns of
+`charts` draws the panels in a page, `pictures` as SVG. Lanes are cut into columns of
 equal time, so that they cost the same however fast a cluster steps; `pictures` draws them as SVG,
 `lockstep watch` as characters.
 """
@@ -8,7 +8,7 @@ equal time, so that they cost the same however fast a cluster steps; `pictures` 
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +30,9 @@ class Panel:
     """A chart: its title, what its axes count, one line (x, y) an entrant, and a `target` across
     it, if there is one.
 
-    `marks`: where each entrant reached the target, None if it did not. `events`: what was done to
-    tasks and hosts, and where on the x axis.
+    `reached`: where each entrant reached the target, None if it did not. `marks`: what was done to
+    tasks and hosts: where on the x axis, a word, and a sentence with whom and when. `log`: whether
+    the y axis is logarithmic; None if it never is.
     """
 
     title: str
@@ -39,13 +40,24 @@ class Panel:
     y: str
     lines: Sequence[tuple[np.ndarray, np.ndarray]]
     target: float | None = None
-    marks: Sequence[tuple[float, float] | None] = ()
-    events: Sequence[tuple[float, str]] = ()
+    reached: Sequence[tuple[float, float] | None] = ()
+    marks: Sequence[tuple[float, str, str]] = ()
+    log: bool | None = None
 
     @property
-    def highest(self) -> float:
-        """The largest y of its lines."""
-        return max([float(y[np.isfinite(y)].max(initial=0.0)) for _, y in self.lines], default=0.0)
+    def wide(self) -> float:
+        """Where the x axis ends."""
+        ends = [float(x[-1]) for x, _ in self.lines if len(x)]
+        return max([*ends, *(at for at, _, _ in self.marks)], default=0.0) or 1.0
+
+    def y_axis(self, log: bool) -> tuple[float, float]:
+        """Where the y axis begins and ends, if it is logarithmic or not."""
+        known = np.concatenate([y for _, y in self.lines] + [np.array([self.target or 0.0])])
+        known = known[np.isfinite(known) & (known > 0)]
+        if not len(known):
+            return (0.1, 1.0) if log else (0.0, 1.0)
+        low, high = float(known.min()), float(known.max())
+        return (low / 1.15, high * 1.15) if log else (0.0, high * 1.06)
 
 
 def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
@@ -54,11 +66,12 @@ def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -
     """
     unit = f"loss, mean of {WINDOW} batches" if what == "loss" else what
     lines = [(getattr(c, over), c.means) for c in (curve.thinned(POINTS) for curve in curves)]
+    panel = Panel(f"{what} over {over}", over, unit, lines, log=False if what == "loss" else None)
     if goal is None or goal.what != what:
-        return Panel(f"{what} over {over}", over, unit, lines)
+        return panel
     axis = ("seconds", "examples").index(over)
-    marks = [(r[axis], goal.value) if (r := goal.reached(c)) else None for c in curves]
-    return Panel(f"{what} over {over}", over, unit, lines, goal.value, marks)
+    reached = [(r[axis], goal.value) if (r := goal.reached(c)) else None for c in curves]
+    return replace(panel, target=goal.value, reached=reached)
 
 
 def throughput(curves: Sequence[Curve]) -> Panel:

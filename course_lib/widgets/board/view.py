@@ -33,7 +33,8 @@ class View:
 
     def __init__(self, runs: Mapping[str, Watched], race: Raced | None = None) -> None:
         self.sides = [Side(label, run) for label, run in runs.items()]
-        self.race, self.fairness, self._span = race, "", 0.0
+        self.race, self.fairness, self.logarithmic = race, "", False
+        self._looked, self._span = False, plots.span_for([])
         targets = {"accuracy": race.target_accuracy, "loss": race.target_loss} if race else {}
         goals = [Goal(what, value) for what, value in targets.items() if value is not None]
         self.given = goals[0] if goals else None
@@ -43,7 +44,7 @@ class View:
 
         Once a race is over, it is asked when its starting line opened and whether it was fair.
         """
-        news = any([side.look() for side in self.sides])
+        news, self._looked = any([side.look() for side in self.sides]), True
         if news and self.over and self.race is not None:
             comparison = self.race.comparison
             for side in self.sides:
@@ -78,9 +79,26 @@ class View:
             accuracies = [side.digest.accuracies for side in self.sides]
             found.append(plots.progress("accuracy", "seconds", accuracies, self.goal))
         found.append(plots.throughput(losses))
-        every = ((side.digest.zero, mark) for side in self.sides for mark in side.digest.marks)
-        done = [(mark.at - zero, mark.word) for zero, mark in every if mark.at > zero]
-        return [replace(panel, events=done) if panel.x == "seconds" else panel for panel in found]
+        return [
+            replace(
+                panel,
+                marks=self._marks(panel.x),
+                log=None if panel.log is None else self.logarithmic,
+            )
+            for panel in found
+        ]
+
+    def _marks(self, over: str) -> list[tuple[float, str, str]]:
+        """What was done since the clock started, for a chart over `seconds` or `examples`."""
+        found = []
+        for side in self.sides:
+            curve, label = side.digest.losses, "" if len(self.sides) == 1 else f" of {side.label}"
+            for mark in side.digest.marks:
+                if (at := mark.at - side.digest.zero) > 0:
+                    said = f"{mark.word}: {', '.join(mark.who)}{label}, at {at:.1f} s"
+                    place = at if over == "seconds" else curve.examples_at(at)
+                    found.append((place, mark.word, said))
+        return sorted(found)
 
     def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
         """The lanes of a side, in a window as long as that of the others."""
@@ -90,6 +108,9 @@ class View:
 
     def headline(self) -> str:
         """Who is ahead or has won, or how far a single run is."""
+        if not self._looked:
+            doing = "what it recorded is being read" if self.over else "starting\u2026"
+            return f"{_names([side.label for side in self.sides])}: {doing}"
         if len(self.sides) == 1:
             return self.sides[0].how_far()
         if self._failed:

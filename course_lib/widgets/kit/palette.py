@@ -63,15 +63,15 @@ REALITY = {
 }
 UNKNOWN = ("?", INK, "this trace does not say how it came about")
 
-# Entrants of a race -> colour, dash in plotly, the same dash in SVG, marker in plotly.
+# Entrants of a race -> colour, dash in SVG, marker.
 ENTRANT = (
-    ("#0072B2", "solid", None, "circle"),
-    ("#D55E00", "dash", "9 4", "diamond"),
-    ("#009E73", "dot", "2 3", "square"),
-    ("#CC79A7", "dashdot", "9 3 2 3", "triangle-up"),
+    ("#0072B2", None, "circle"),
+    ("#D55E00", "9 4", "diamond"),
+    ("#009E73", "2 3", "square"),
+    ("#CC79A7", "9 3 2 3", "triangle"),
 )
 
 
-def entrant(number: int) -> tuple[str, str, str | None, str]:
-    """Colour, plotly dash, SVG dash and marker of an entrant; after the last, the first again."""
+def entrant(number: int) -> tuple[str, str | None, str]:
+    """Colour, SVG dash and marker of an entrant; after the last, the first again."""
     return ENTRANT[number % len(ENTRANT)]

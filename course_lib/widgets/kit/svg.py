@@ -94,7 +94,7 @@ def legend(
 
 def entrant_mark(number: int, x: float, y: float, size: float = 6.0) -> Markup:
     """The mark of a race's entrant, in its colour and shape, around a point."""
-    color, _, _, symbol = entrant(number)
+    color, _, symbol = entrant(number)
     look: dict[str, Any] = {"fill": color, "stroke": "white", "stroke_width": 1.5}
     wide, tall = 1.3 * size, 2.2 * size
     if symbol == "circle":
@@ -108,7 +108,7 @@ def entrant_mark(number: int, x: float, y: float, size: float = 6.0) -> Markup:
 
 def entrant_line(number: int, x: float, y: float) -> Markup:
     """A short piece of an entrant's line with its mark, as in the legend of a chart."""
-    color, _, dash, _ = entrant(number)
+    color, dash, _ = entrant(number)
     line = path("M", x, y, "h", 38, stroke=color, stroke_width=3, stroke_dasharray=dash)
     return join((line, entrant_mark(number, x + 19, y, 4.5)))
 
@@ -118,3 +118,13 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     step = round_up(max((high - low) / most, 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [n * step for n in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers for a logarithmic axis: powers of ten if there are enough of them."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    tens, finer = (
+        [n * 10.0**k for k in powers for n in digits if low <= n * 10.0**k <= high]
+        for digits in ((1,), (1, 2, 5))
+    )
+    return tens if len(tens) > 2 else finer

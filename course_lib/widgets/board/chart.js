@@ -1,0 +1,147 @@
+/* One chart as SVG: where things are, and how they look. */
+
+const SVG = "http://www.w3.org/2000/svg";
+const TALL = 174, LEFT = 44, RIGHT = 10, TOP = 8, BOTTOM = 22; // px
+const ALARM = "#D55E00";
+const ROWS = 3; // in which words of marks stand below each other
+const LETTER = 7.2; // px, of such a word
+
+const escaped = (text) => String(text).replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+const number = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
+const short = (value) => (Math.abs(value) >= 1000 ? `${Number((value / 1000).toPrecision(4))}k` : `${Number(value.toPrecision(4))}`);
+
+/** The point [x, y] of a line that is nearest to an x; undefined if it has none. */
+function valueAt([xs, ys], x) {
+  let from = 0, to = xs.length;
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    xs[middle] < x ? (from = middle + 1) : (to = middle);
+  }
+  const near = from > 0 && (from === xs.length || x - xs[from - 1] < xs[from] - x) ? from - 1 : from;
+  return near < xs.length && Number.isFinite(ys[near]) ? [xs[near], ys[near]] : undefined;
+}
+
+/** From numbers to pixels and back, for the part of a panel that is shown. */
+function shapeOf({ panel, zoom, logarithmic }, width) {
+  const [x0, x1] = zoom?.x ?? [0, panel.wide];
+  const [y0, y1] = zoom?.y ?? (logarithmic ? panel.log : panel.linear);
+  const across = width - LEFT - RIGHT, down = TALL - TOP - BOTTOM;
+  const up = logarithmic ? Math.log10 : Number, back = logarithmic ? (power) => 10 ** power : Number;
+  const px = (x) => LEFT + ((x - x0) / (x1 - x0)) * across;
+  const py = (y) => TOP + (1 - (up(y) - up(y0)) / (up(y1) - up(y0))) * down;
+  const toX = (left) => x0 + (Math.min(Math.max(left - LEFT, 0), across) / across) * (x1 - x0);
+  const toY = (top) => back(up(y0) + (1 - Math.min(Math.max(top - TOP, 0), down) / down) * (up(y1) - up(y0)));
+  const within = (left) => (left < LEFT - 4 || left > width - RIGHT + 4 ? null : toX(left));
+  /** The part between two corners: of the x axis only, if they are at about the same height. */
+  const part = (one, other) => {
+    const [from, to] = [toX(one[0]), toX(other[0])].sort((a, b) => a - b);
+    const level = Math.abs(one[1] - other[1]) < 14;
+    const y = level ? zoom?.y ?? null : [toY(Math.max(one[1], other[1])), toY(Math.min(one[1], other[1]))];
+    return to > from ? { x: [from, to], y } : null;
+  };
+  return { x0, x1, y0, y1, px, py, across, down, width, within, part };
+}
+
+/** Round numbers between two others, about `most` of them. */
+function ticks(low, high, most) {
+  const raw = (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((digit) => digit * power).find((one) => one >= raw * (1 - 1e-9));
+  const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, n) => (first + n) * step);
+}
+
+/** The same for a logarithmic axis: powers of ten if there are enough of them. */
+function logTicks(low, high) {
+  const found = (digits) => {
+    const all = [];
+    for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k++)
+      for (const digit of digits) all.push(digit * 10 ** k);
+    return all.filter((value) => value >= low && value <= high);
+  };
+  const tens = found([1]), finer = found([1, 2, 5]);
+  return tens.length > 2 ? tens : finer.length > 1 ? finer : ticks(low, high, 4);
+}
+
+/** A chart as SVG: axes, target, lines, marks, and the cursor or the part that is being chosen. */
+function drawing(chart) {
+  const { panel, shape, logarithmic } = chart;
+  const { x0, x1, y0, y1, px, py, across, down } = shape;
+  const bottom = TOP + down;
+  const levels = (logarithmic ? logTicks : ticks)(y0, y1, 4).map((y) => {
+    const at = py(y).toFixed(1);
+    return `<path class="grid" d="M${LEFT} ${at}h${across}"/><text class="soft" x="${LEFT - 6}" y="${+at + 4}" text-anchor="end">${short(y)}</text>`;
+  });
+  const places = ticks(x0, x1, Math.max(2, Math.min(6, across / 60))).map((x) =>
+    `<text class="soft" x="${px(x).toFixed(1)}" y="${bottom + 17}" text-anchor="middle">${short(x)}</text>`);
+  const target = panel.target === null ? "" : `<path class="target" d="M0 ${py(panel.target).toFixed(1)}h${shape.width}"/>`;
+  const entrants = chart.model.get("entrants");
+  const lines = entrants.map(({ color, dash }, i) => {
+    const path = pathOf(panel.lines[i], shape, logarithmic);
+    return path && `<path class="line" d="${path}" stroke="${color}"${dash ? ` stroke-dasharray="${dash}"` : ""}/>`;
+  });
+  const reached = panel.reached.map((place, i) => place ? `<g transform="translate(${px(place[0]).toFixed(1)} ${py(place[1]).toFixed(1)})">${entrants[i].mark}</g>` : "");
+  // what lies outside of the inner picture is cut off
+  const inner = `<svg x="${LEFT}" y="${TOP - 2}" width="${across}" height="${down + 4}" viewBox="${LEFT} ${TOP - 2} ${across} ${down + 4}">${target}${lines.join("")}${stems(panel, shape)}</svg>`;
+  return `<rect class="field" x="${LEFT}" y="${TOP}" width="${across}" height="${down}"/>${levels.join("")}${places.join("")}${inner}${reached.join("")}${pointed(chart)}`;
+}
+
+/** A line as the path of its points; a hole where a value is not finite. */
+function pathOf([xs, ys], { px, py }, logarithmic) {
+  let path = "", pen = "M";
+  for (let n = 0; n < xs.length; n++) {
+    if (!Number.isFinite(ys[n]) || (logarithmic && ys[n] <= 0)) { pen = "M"; continue; }
+    path += `${pen}${px(xs[n]).toFixed(1)} ${py(ys[n]).toFixed(1)}`;
+    pen = "L";
+  }
+  return path;
+}
+
+/** A vertical line for each mark, and its word where there is room for it. */
+function stems({ marks }, { px, x0, x1, width, down }) {
+  const taken = Array(ROWS).fill(0);
+  return marks.filter(([x]) => x >= x0 && x <= x1).map(([x, word]) => {
+    const at = px(x), size = word.length * LETTER + 8;
+    const left = at + size > width - RIGHT, from = left ? at - size : at;
+    const row = taken.findIndex((end) => end <= from);
+    const text = row < 0 ? "" : `<text class="word" x="${(left ? at - 4 : at + 4).toFixed(1)}" y="${TOP + 11 + 13 * row}"${left ? ' text-anchor="end"' : ""}>${escaped(word)}</text>`;
+    if (row >= 0) taken[row] = from + size;
+    return `<path class="stem" d="M${at.toFixed(1)} ${TOP}v${down}"/>${text}`;
+  }).join("");
+}
+
+/** The cursor with a dot on each line, or the part that is being chosen. */
+function pointed({ panel, cursor, band, shape, model }) {
+  const { px, py, x0, x1, down } = shape;
+  if (band) {
+    const [[a, b], [c, d]] = band, level = Math.abs(b - d) < 14;
+    return `<rect class="band" x="${Math.min(a, c)}" y="${level ? TOP : Math.min(b, d)}" width="${Math.abs(a - c)}" height="${level ? down : Math.abs(b - d)}"/>`;
+  }
+  if (cursor === null || cursor < x0 || cursor > x1) return "";
+  const dots = model.get("entrants").map(({ color }, i) => {
+    const [x, y] = valueAt(panel.lines[i], cursor) ?? [];
+    const [across, height] = [px(x), py(y)];
+    return x >= x0 && x <= x1 && height >= TOP && height <= TOP + down ? `<circle cx="${across}" cy="${height}" r="3.5" fill="${color}"/>` : "";
+  });
+  return `<path class="cursor" d="M${px(cursor).toFixed(1)} ${TOP}v${down}"/>${dots.join("")}`;
+}
+
+/** Save a chart as an SVG file that needs no style sheet: its title, who is who, and what is shown. */
+function save({ picture, panel, model }) {
+  const copy = picture.cloneNode(true), width = picture.clientWidth;
+  const originals = picture.querySelectorAll("*");
+  copy.querySelectorAll("*").forEach((node, i) => {
+    const style = getComputedStyle(originals[i]);
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "paint-order"]) node.setAttribute(name, style.getPropertyValue(name));
+  });
+  const { color, fontFamily } = getComputedStyle(picture.parentElement), paper = getComputedStyle(document.body).backgroundColor;
+  const names = model.get("entrants").map(({ label, color: stroke, dash }, i) => {
+    const y = TALL + 44 + 20 * i;
+    return `<path d="M${LEFT} ${y - 4}h30" stroke="${stroke}" stroke-width="3"${dash ? ` stroke-dasharray="${dash}"` : ""}/><text x="${LEFT + 38}" y="${y}" font-size="13">${escaped(label)}</text>`;
+  });
+  const tall = TALL + 40 + 20 * names.length;
+  const parts = `<rect width="100%" height="100%" fill="${paper}"/><text x="8" y="18" font-size="15" font-weight="600">${escaped(panel.title)}</text><g transform="translate(0 24)">${copy.innerHTML}</g>${names.join("")}`;
+  const file = `<svg xmlns="${SVG}" width="${width}" height="${tall}" viewBox="0 0 ${width} ${tall}" fill="${color}" font-family='${escaped(fontFamily)}'>${parts}</svg>\n`;
+  const address = URL.createObjectURL(new Blob([file], { type: "image/svg+xml" }));
+  make("a", { href: address, download: `${panel.title}.svg` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
