@@ -59,7 +59,7 @@ class Run(Orders):
     """A run that goes on in processes of its own.
 
     `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to
-    its state; `trace` is readable at any time, `result` once the run has finished. As a context
+    its state; `trace` is readable at any time, `result` once the run is over. As a context
     manager it is stopped at the end of the block. `refused`: see `Orders`.
 
     `origin`: when the learner called `start` or `race`, on the machine's clock. `files`: its
@@ -135,7 +135,10 @@ class Run(Orders):
         with self._sending:
             self._order("stop")
             if not self._channel:  # there is no supervisor yet
-                self._end("stopped")
+                try:
+                    self._sum_up("stopped")
+                finally:
+                    self._end("stopped")
         if not self._over.wait(timeout):
             left = dict.fromkeys(self._tasks(*ACTIVE), "has not ended")
             raise Stalled(left, timeout, stopping=True)
@@ -177,11 +180,11 @@ class Run(Orders):
 
     @property
     def result(self) -> Any:
-        """What came out of a finished run: the summary of a strategy, or `values` for functions of
-        your own. Raises if there is none.
+        """What came out of a run that has finished, or was stopped: the summary of a strategy, or
+        `values` for functions of your own. Raises if there is none.
         """
         self._raise_error()
-        if self.state != "finished":
+        if self.state not in ("finished", "stopped"):
             cure = "" if self._over.is_set() else ". Call wait() first"
             raise LockstepError(f"the run has no result: it is {self.state}{cure}")
         return self._result
@@ -242,10 +245,8 @@ class Run(Orders):
         error: LockstepError | None = None
         try:
             outcome = self._follow()
-            if outcome == "finished":
-                self.state = outcome
-                self._result = self._summarize(self) if self._summarize else self.values
-                self.files.leave_result(self._result)
+            if outcome != "failed" and not self._over.is_set():
+                self._sum_up(outcome)
         except LockstepError as problem:
             error = problem
         except OSError as problem:
@@ -255,6 +256,12 @@ class Run(Orders):
             error = LockstepError(f"the run broke in the notebook's own process: {what}")
         finally:
             self._end("failed" if error else outcome, error)
+
+    def _sum_up(self, outcome: str) -> None:
+        """Keep the result of a run that has finished or was stopped."""
+        self.state = outcome
+        self._result = self._summarize(self) if self._summarize else self.values
+        self.files.leave_result(self._result)
 
     def _end(self, outcome: str, error: LockstepError | None = None) -> None:
         """The run is over, unless it was before."""
@@ -324,7 +331,7 @@ class Run(Orders):
 class Prepared:
     """All that is decided before a run starts. `programs`: by job, `module:function` or a function
     of the learner's own; `schedule`: its all-reduce, if that is not the framework's own;
-    `summarize` makes the result of a finished run; without it, that is what each task returned.
+    `summarize` makes the result of a run that is over; without it, that is what each task returned.
     `recovers`: see `Strategy`; `temporary`: see `RunFacts`.
     """
 

@@ -92,7 +92,8 @@ def so_far(digest: Digest) -> str:
 def report(result: dict[str, Any], trace: Trace) -> None:
     """Print a finished run as tables."""
     apart = ("run_dir", "memory", "memory_formula")  # shown below
-    values = [[name, text(value)] for name, value in result.items() if name not in apart]
+    known = {name: value for name, value in result.items() if value not in (None, {}, [])}
+    values = [[name, text(value)] for name, value in known.items() if name not in apart]
     show(["result", "seconds are counted from the start of the command"], values)
     compiles = ", in which TensorFlow compiles" if result["framework"] == "tensorflow" else ""
     print(f"Where each task's time went, the first step included{compiles}:")

@@ -2,6 +2,7 @@
 lesson's cell shows.
 """
 
+import math
 from collections import defaultdict
 from statistics import mean
 from typing import Any
@@ -16,21 +17,22 @@ from course_lib.record.ledger import ledger
 from course_lib.record.reality import computing
 from course_lib.strategies import catalog
 
-IF_ANY = {"resumed_from", "diverged", "sample", "taken_over", "jitter", "faults", "examples_read"}
-"""What a summary leaves out if there is none."""
-
 
 def summarize(run: Run) -> dict[str, Any]:
-    """The summary of a finished run.
+    """The summary of a finished run, or of a stopped one as far as it came. It has the same keys
+    for every run: what there is none of is None, or empty.
+
+    `stopped`: whether the run was stopped; it took `steps_done` steps, with so many `examples`.
+    Digests, devices and the test metric are told by tasks at their end: a stopped run has none.
 
     What was asked for: `replicas` compute, each a share of the batch; they live in so many
     `workers`, which are processes. `all_reduce` is as the plan says.
 
     What was learned: `parameter_digest` maps each task to a hash of the parameters it ended with:
     equal digests are equal to the last bit. `flops_per_step`: of the model, for a global batch (see
-    `training_flops`). `diverged`, only if it trained nothing any more: see `Digest`. In float16, by
-    task: the `loss_scale` at the end, how many gradients were not used because of `overflows`, and
-    the mean share of `zeros` in the others (see `precision.py`).
+    `training_flops`). `diverged`: None, or why it trained nothing any more, see `Digest`. In
+    float16, by task: the `loss_scale` at the end, how many gradients were not used because of
+    `overflows`, and the mean share of `zeros` in the others (see `precision.py`).
 
     Where everything was: `variables_on`: bytes of parameters by the device that the runtime names;
     `optimizer_state_on`: those of the optimizer's state. `memory`: bytes by task and kind, see
@@ -58,11 +60,13 @@ def summarize(run: Run) -> dict[str, Any]:
     values = {task: value or {} for task, value in run.values.items()}
     model = workloads.load(spec).sketch_in(spec.framework, spec.precision)
     reasons = {reason.what: reason for reason in run.plan.reasons}
-    reported = next(v for v in values.values() if any(name.startswith("test_") for name in v))
-    rate = digest.losses.rate() or float("nan")
+    told = (v for v in values.values() if any(name.startswith("test_") for name in v))
+    metric = f"test_{workloads.load(spec).metric_name}"
+    reported: dict[str, Any] = next(told, {"final_loss": _last_loss(digest), metric: None})
+    rate = digest.losses.rate()
     flops = reported.get("flops_per_step", 0)
-    mfu, why = utilization(run, flops / spec.batch * rate)
-    found = {
+    mfu, why = utilization(run, flops / spec.batch * (rate or 0))
+    return {
         # what was asked for
         "strategy": spec.strategy,
         "framework": spec.framework,
@@ -72,17 +76,20 @@ def summarize(run: Run) -> dict[str, Any]:
         "replicas": spec.shares,
         "workers": spec.workers,
         "steps": spec.steps,
+        "stopped": run.state == "stopped",
+        "steps_done": digest.steps_done,
+        "examples": int(digest.losses.examples[-1]) if len(digest.losses.examples) else 0,
         "resumed_from": _resumed(run),
         "global_batch": spec.batch,
         "optimizer": spec.optimizer,
         "precision": spec.precision,
-        **(_float16(run) if spec.precision == "float16" else {}),
+        **_float16(run),
         # what was learned
-        "parameters": reported["parameters"],
+        "parameters": reported.get("parameters") or (model.parameters if model else None),
         "flops_per_step": flops,
         "final_loss": reported["final_loss"],
         **{name: value for name, value in reported.items() if name.startswith("test_")},
-        "diverged": digest.diverged,
+        "diverged": digest.diverged or None,
         "sample": reported.get("sample"),
         "parameter_digest": {task: v["digest"] for task, v in values.items() if "digest" in v},
         # where everything was
@@ -102,8 +109,11 @@ def summarize(run: Run) -> dict[str, Any]:
         # how long it took
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "exchange_ms": measures.exchange_ms(trace),
-        "seconds": {name: round(s, 4) for name, s in measures.seconds_to(trace).items()},
-        "examples_per_second": round(rate, 1),
+        "seconds": {
+            name: round(s, 4) if math.isfinite(s) else None
+            for name, s in measures.seconds_to(trace).items()
+        },
+        "examples_per_second": round(rate, 1) if rate else None,
         "mfu": mfu,
         "mfu_why": why,
         "device_ms": spec.device_ms,
@@ -120,7 +130,11 @@ def summarize(run: Run) -> dict[str, Any]:
         "examples_read": _examples_read(run) if spec.record_examples else {},
         "run_dir": str(run.run_dir),
     }
-    return {name: value for name, value in found.items() if value or name not in IF_ANY}
+
+
+def _last_loss(digest: Digest) -> float | None:
+    values = digest.losses.values
+    return float(values[-1]) if len(values) else None
 
 
 def _faults(run: Run) -> list[str]:
