@@ -35,14 +35,15 @@ notebooks: $(VENV)/.test
 bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 
-# The pictures in README.md, from runs that happen now.
-picture: $(VENV)/.lab
+# The pictures of README.md and notebooks/reference/, from runs that happen now.
+picture: $(VENV)/.test
 	@rm -rf .picture-run
 	@$(BIN)/lockstep run multi_worker_mirrored --steps 60 --device-ms 20 --slow worker:3=4 --run-dir .picture-run --json >/dev/null
 	@$(BIN)/lockstep picture .picture-run --first 30 --steps 5 --out notebooks/pictures/straggler.svg \
 		--title "Four TensorFlow workers, one of them four times slower"
 	@rm -rf .picture-run
 	@$(BIN)/lockstep stage ring hierarchical --workers 8 --hosts 2 --mbit 200 --real --round 3 --out notebooks/pictures/all_reduce.svg
+	@$(BIN)/python -m tests.browser.recording
 
 # The exercises, from the solutions.
 exercises: $(VENV)/.lab

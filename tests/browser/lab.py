@@ -103,6 +103,14 @@ class Lab(Tab):
             )
             expect(prompt).not_to_have_text("[ ]:")
 
+    def theme(self, name: str) -> None:
+        """Choose the theme `Light` or `Dark` in the menu."""
+        self.page.get_by_role("menuitem", name="Settings", exact=True).click()
+        for label in ("Theme", f"JupyterLab {name}"):
+            self.page.locator(".lm-Menu-itemLabel").get_by_text(label, exact=True).click()
+        chosen = f"body[data-jp-theme-name='JupyterLab {name}']"
+        self.page.locator(chosen).wait_for(state="attached")
+
     def choose(self, cell: int) -> None:
         """Choose a cell by its number, from 0."""
         self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputArea").click()

@@ -122,10 +122,7 @@ def photograph(lab: Lab, name: str, folder: Path) -> None:
     page.get_by_text("[2]:", exact=True).first.wait_for(timeout=120_000)
     page.locator(".jp-Cell").first.locator(".jp-InputCollapser").click()
     for theme in ("Light", "Dark"):
-        page.get_by_role("menuitem", name="Settings", exact=True).click()
-        for label in ("Theme", f"JupyterLab {theme}"):
-            page.locator(".lm-Menu-itemLabel").get_by_text(label, exact=True).click()
-        page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']").wait_for(state="attached")
+        lab.theme(theme)
         page.wait_for_timeout(1500)  # for sheets and canvases to take the theme
         page.screenshot(path=folder / f"{name}-{theme.lower()}.png")
 
