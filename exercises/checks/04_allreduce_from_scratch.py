@@ -166,6 +166,24 @@ def begun(schedule: Schedule) -> Rounds:
     return whole if verify(rebuilt(schedule, whole)).ok else []
 
 
+def same_chunk(attempt: Attempt) -> str:
+    """The ranks send their chunks once more instead of what has come to them. Three workers show
+    it: with two, each half of a ring has one round.
+    """
+    schedule = attempt.schedules.get(3)
+    if schedule is None or not begun(schedule):
+        return ""
+    sent = [{t.src: t.chunk for t in r} for r in rounds_of(schedule)]
+    for before, now in ((0, 1), (2, 3)):  # both rounds of each half
+        if now < len(sent) and sent[before] == sent[now] and 0 in sent[now]:
+            return (
+                f"The ranks send the same chunk again: with 3 workers, rank 0 sends chunk"
+                f" {sent[now][0]} in round {before} and in round {now}. Pass on what you received"
+                " in the round before."
+            )
+    return ""
+
+
 def strays(attempt: Attempt) -> str:
     """Where the schedule leaves the ring that it began."""
     proof = attempt.first_wrong(least=2)  # one worker has no ring
@@ -238,7 +256,7 @@ RING = ExerciseTask(
         judge,
         budget=over_ring,
         spent="2(P-1) rounds, every rank sends 2(P-1)/P of the buffer to one neighbour",
-        known=(whole_buffers, strays),
+        known=(whole_buffers, same_chunk, strays),
     ),
 )
 

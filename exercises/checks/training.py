@@ -19,13 +19,14 @@ from course_lib.record.events import ACTIVE, Message, Metric
 from course_lib.record.saved import SavedRun
 from course_lib.spec import NATIVE, RunSpec
 
-WORKERS, STEPS = 4, 60
+STRATEGY, WORKERS, STEPS = "multi_worker_mirrored", 4, 60
 # Two all-reduces add the same float32 numbers in different orders, and training carries the
 # differences on; losses are of size 1.
 CLOSE = 1e-5
 LONGEST_ANSWER = 30.0  # seconds of computing in the notebook's own process, which has little to do
 LONGEST_RUN = 90.0  # seconds that a run may take
 
+BEGIN = f'Begin the run with the strategy that is asked for: start("{STRATEGY}", ...).'
 Complaint = tuple[str, str]  # what is wrong, and the name of the mistake
 
 
@@ -78,7 +79,7 @@ def _complaint(run: Any) -> Complaint | None:
 
 def _other_run(spec: RunSpec) -> Complaint | None:
     asked = {
-        "strategy": "multi_worker_mirrored",
+        "strategy": STRATEGY,
         "framework": "torch",
         "workers": WORKERS,
         "workload": "digits",
@@ -87,10 +88,8 @@ def _other_run(spec: RunSpec) -> Complaint | None:
     }
     for field, want in asked.items():
         if (have := getattr(spec, field)) != want:
-            return (
-                f"The run has {field}={have!r}; asked for is {field}={want!r}.",
-                f"Pass {field}={want!r} to start.",
-            )
+            text = f"The run has {field}={have!r}; asked for is {field}={want!r}."
+            return text, BEGIN if field == "strategy" else f"Pass {field}={want!r} to start."
     if spec.all_reduce == NATIVE:
         return (
             "The run used PyTorch's own all-reduce: not one message of ours is in its trace.",
@@ -170,6 +169,8 @@ def _curve(run: Run | SavedRun) -> tuple[float, ...]:
 
 def _raised(error: Exception) -> str:
     """The name of the mistake behind an error; "" where its own text says what to do."""
+    if isinstance(error, SpecError) and STRATEGY in error.allowed:  # another one was begun
+        return BEGIN
     if (
         isinstance(error, SpecError)
         and error.field == "all_reduce"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from course_lib import start
 from course_lib.collectives import (
     Schedule,
     Transfer,
@@ -222,6 +223,24 @@ def wrong_way_round(workers: int) -> Schedule:
     )
 
 
+AGAIN = "The ranks send the same chunk again: with 3 workers, rank 0 sends chunk"
+
+
+@wrong("ring", f"{AGAIN} 0 in round 0 and in round 1. Pass on what you received")
+def same_chunk_in_every_round(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, around(workers, lambda r, i: r, lambda r, i: r))
+
+
+@wrong("ring", f"{AGAIN} 0 in round 0 and in round 1")
+def same_chunk_in_each_half(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, around(workers, lambda r, i: r, lambda r, i: r + 1))
+
+
+@wrong("ring", f"{AGAIN} 1 in round 2 and in round 3")
+def same_chunk_on_the_way_back(workers: int) -> Schedule:
+    return Schedule("mine", workers, workers, around(workers, falls, lambda r, i: r + 1))
+
+
 @wrong("ring", "A number runs over the end")
 def without_modulo(workers: int) -> Schedule:
     rounds = [
@@ -392,6 +411,26 @@ def another_all_reduce(workers: int) -> Schedule:
 def one_after_the_other_down(workers: int) -> Schedule:
     up = binomial(workers, list, lambda gaps: []).rounds
     return Schedule("mine", workers, 1, [*up, *([t] for t in spread(workers))])  # type: ignore[list-item]
+
+
+# --- train: those that no process is needed for ---
+
+FIELDS: dict[str, Any] = {"framework": "torch", "workers": 4, "steps": 60}
+
+
+@wrong("train", 'the strategy that is asked for: start("multi_worker_mirrored", ...)')
+def with_another_strategy(all_reduce: Any) -> Any:
+    return start("parameter_server", all_reduce=all_reduce, **FIELDS)
+
+
+@wrong("train", 'the strategy that is asked for: start("multi_worker_mirrored", ...)')
+def on_one_device(all_reduce: Any) -> Any:
+    return start("one_device", all_reduce=all_reduce, **FIELDS)
+
+
+@wrong("train", "Hand on the function itself, not what it returns and not its name")
+def by_its_name(all_reduce: Any) -> Any:
+    return start("multi_worker_mirrored", all_reduce=all_reduce.__name__, **FIELDS)
 
 
 # --- what is said ---
