@@ -1,7 +1,6 @@
 """`lockstep check` and `lockstep exercises`."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +26,8 @@ def check(
     verdicts = grade(notebook)
     passed = sum(map(bool, verdicts))
     if as_json:
-        tasks = [asdict(verdict) for verdict in verdicts]
+        fields = ("task", "state", "text", "hint")
+        tasks = [{field: getattr(verdict, field) for field in fields} for verdict in verdicts]
         print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": tasks}))
     else:
         rows = [[v.task, v.state, "\n".join(filter(None, [v.text, v.hint]))] for v in verdicts]

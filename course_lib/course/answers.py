@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from course_lib import lazy
+from course_lib.collectives import Schedule
 from course_lib.errors import SpecError, Unavailable
+from course_lib.record.trace import Trace
 
 ENDLESS = "Does a loop in it never end?"
 
@@ -32,12 +34,14 @@ class Verdict:
     """What a check found out about the answer to `task`; true if it passed.
 
     `text` says what was shown, or what is wrong. `hint` names the mistake if it was recognised.
+    `shown` is the schedule, or the trace of the run, that it is about; a notebook draws it.
     """
 
     task: str
     state: Literal["passed", "not yet", "to do"]
     text: str
     hint: str = ""
+    shown: Schedule | Trace | None = None
 
     def __bool__(self) -> bool:
         return self.state == "passed"
@@ -45,6 +49,11 @@ class Verdict:
     def __repr__(self) -> str:
         said = f"{self.task}: {self.state}.\n{self.text}"
         return f"{said}\n\n{self.hint}" if self.hint else said
+
+    def _repr_html_(self) -> str:
+        from course_lib.course.card import card  # widgets take long to import
+
+        return card(self)
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,9 @@ def judge(task: str, answer: Any) -> Verdict:
     finally:
         if isinstance(given, Run):
             given.stop()
+    shown = given.trace if isinstance(given, Run | SavedRun) else None
     if complaint:
-        return Verdict(task, "not yet", *complaint)
+        return Verdict(task, "not yet", *complaint, shown=shown)
     spec = given.spec
     text = (
         f"A ring of ours, handed to your function, trained {spec.workload} for {spec.steps} steps "
@@ -60,7 +61,7 @@ def judge(task: str, answer: Any) -> Verdict:
         "The losses are those of PyTorch's own all-reduce: the largest difference is "
         f"{_difference(given):.0e}, from float32 sums in another order."
     )
-    return Verdict(task, "passed", text)
+    return Verdict(task, "passed", text, shown=shown)
 
 
 def _complaint(run: Any) -> Complaint | None:

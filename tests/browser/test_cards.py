@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Page, expect
 
 from course_lib import hardware
@@ -286,6 +287,55 @@ def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_
         ids = page.evaluate("[...document.querySelectorAll('svg [id]')].map(e => e.id)")
         assert len(ids) == len(set(ids)) > 1
         assert lab.complaints() == []
+
+
+VERDICTS = """
+from IPython.display import display
+from course_lib.collectives import ring, Schedule, Transfer
+from course_lib.course import check
+
+def star(workers):
+    up = [Transfer(r, 0, 0, "reduce") for r in range(1, workers)]
+    return Schedule("star", workers, 1, [up, [t._replace(src=0, dst=t.src) for t in up]])
+
+display(check("reduce_to_one", star), check("ring", ring))"""
+
+
+def test_a_verdict_is_a_card_whose_hints_unfold_by_key_and_that_needs_no_kernel(
+    browser: Browser, tmp_path: Path
+) -> None:
+    def looks_right(page: Page) -> None:
+        expect(page.get_by_text("Round 1 adds where it should copy: rank 0")).to_be_visible()
+        expect(page.get_by_text("Proved for 1 to 9 workers")).to_be_visible()
+        expect(page.locator("svg.passed")).to_be_visible()
+        wide = "i => i.complete && i.naturalWidth > 200"
+        assert page.locator(".ls-verdict img").evaluate_all(f"all => all.map({wide})") == [True] * 2
+
+    with opened(browser, tmp_path, VERDICTS, viewport={"width": 1280, "height": 1400}) as lab:
+        page = lab.page
+        lab.run()
+        looks_right(page)
+        cells = page.locator(".jp-Notebook .jp-Cell").count()
+        hint = page.get_by_text("Two rounds are enough. In the first the sum")
+        expect(hint).to_be_hidden()
+        page.get_by_text("Hint 1 of 3").focus()
+        page.keyboard.press("b")  # the notebook's own: a new cell
+        page.keyboard.press("Enter")
+        expect(hint).to_be_visible()
+        assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+        lab.choose(0)
+        page.keyboard.press("Control+s")
+        while "ls-verdict" not in (tmp_path / "notebook.ipynb").read_text():
+            page.wait_for_timeout(100)
+        assert lab.complaints() == []
+        written, _ = HTMLExporter().from_filename(str(tmp_path / "notebook.ipynb"))
+    (tmp_path / "saved.html").write_text(written)
+    for scheme in ("light", "dark"):
+        tab = browser.new_page(color_scheme=scheme)
+        tab.route(re.compile("^http"), lambda route: route.abort())  # nbconvert's own scripts
+        tab.goto((tmp_path / "saved.html").as_uri())
+        looks_right(tab)
+        tab.close()
 
 
 def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
@@ -20,12 +21,14 @@ import pytest
 from course_lib.cluster.pipes import pair
 from course_lib.collectives import ring
 from course_lib.course import check, hint
-from course_lib.course.answers import TookTooLong, bounded, sets
+from course_lib.course.answers import TookTooLong, Verdict, bounded, sets
 from course_lib.course.examination import Bounds, Ended, Examinee, Said
 from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
 from course_lib.course.grading import read
 from course_lib.course.plain import plain, rebuilt
 from course_lib.errors import SpecError, Unavailable
+from course_lib.record.trace import Trace
+from tests.made_up import training
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = sets()
@@ -73,6 +76,34 @@ def test_there_are_three_hints_and_each_call_gives_the_next_one(task: str) -> No
     assert given[1] == hint(task, level=2)
     with pytest.raises(SpecError, match="1 to 3"):
         hint(task, level=4)
+
+
+# --- a verdict as a card ---
+
+
+def test_a_card_of_a_pass_has_a_tick_and_no_hints() -> None:
+    html = Verdict("ring", "passed", "Proved.\nCarried out.", shown=ring(3))._repr_html_()
+    assert 'class="passed"' in html and "<b>Proved.</b>" in html and "Carried out." in html
+    assert "<img" in html and "<details" not in html
+
+
+def test_a_card_escapes_the_words_of_an_answer() -> None:
+    html = check("ring", lambda workers: "<b>bold</b>")._repr_html_()
+    assert "&lt;lambda&gt;" in html and "<b>bold" not in html
+
+
+def test_a_card_of_a_run_shows_the_last_steps_of_its_lanes() -> None:
+    trace = Trace(training(workers=2, steps=20))
+    said = Verdict("train", "not yet", "It stopped.", "Wait for it.", trace)._repr_html_()
+    assert said.index("<b>It stopped.</b>") < said.index("Wait for it.") < said.index("<img")
+    svg = base64.b64decode(said.split("base64,")[1].split('"')[0]).decode()
+    assert "The last 6 steps of the run" in svg and "step 14" in svg and "step 13" not in svg
+
+
+def test_what_cannot_be_drawn_is_left_out_of_the_card() -> None:
+    for shown in (Trace(), ring(40)):
+        html = Verdict("ring", "not yet", "No.", shown=shown)._repr_html_()
+        assert "<b>No.</b>" in html and "<img" not in html
 
 
 # --- where the checks are ---

@@ -4,7 +4,10 @@ name.
 
 from __future__ import annotations
 
+import base64
 import itertools
+import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from typing import Any
 
@@ -447,6 +450,7 @@ def test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake(
     verdict = check(task, answer)
     assert (verdict.state, bool(verdict)) == ("not yet", False)
     assert says in repr(verdict), repr(verdict)
+    assert len(verdict._repr_html_()) < 100_000
 
 
 @pytest.mark.parametrize("task", [name for name in TASKS if name != "train"])
@@ -467,6 +471,38 @@ def test_a_wrong_answer_is_shown_in_the_smallest_case_that_fails_with_its_rounds
         "(+ adds, = replaces):\n  0: 1→0 +c0, 3→2 +c0\n  1: 2→0 +c0\n  2: 0→1 =c0, 2→3 =c0\n  3:"
         " 0→2 =c0"
     )
+
+
+def film(answer: Answer, task: str) -> tuple[list[str], int]:
+    """What stands above the pictures in the card of a wrong answer, and how many crosses are in
+    them.
+    """
+    data = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', check(task, answer)._repr_html_())
+    assert data
+    root = ET.fromstring(base64.b64decode(data[1]))
+    words = [e.text or "" for e in root.iter(f"{SVG}text")]
+    crosses = [e for e in root.iter(f"{SVG}path") if e.get("stroke-width") == "4"]
+    return [w for w in words if "round" in w or "end" in w], len(crosses)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_card_draws_the_failing_case_up_to_the_round_that_goes_wrong() -> None:
+    assert film(off_by_one, "ring") == (["round 0", "round 1  ✗"], 1)
+    assert film(adds_back, "reduce_to_one") == (["round 0", "round 1  ✗"], 1)
+    assert film(unchanged, "tree") == ([*(f"round {i}" for i in range(4)), "in the end"], 1)
+    # right sums, but too many rounds: nothing to cross out
+    assert film(chain, "reduce_to_one")[1] == 0
+
+
+def test_a_card_says_the_diagnosis_first_and_gives_a_hint_at_a_click() -> None:
+    html = check("ring", off_by_one)._repr_html_()
+    parts = ["The second half begins with the wrong chunk", "<img", "All that was found"]
+    parts += ["off_by_one is wrong for 2 workers:", *(f"Hint {n} of 3" for n in (1, 2, 3))]
+    places = [html.index(part) for part in parts]
+    assert places == sorted(places)
+    assert html.count("<details>") == 4 and "<script" not in html
 
 
 def broken_once(

@@ -30,17 +30,17 @@ def path(*steps: str | float, inside: Inside = None, **look: Any) -> Markup:
     return element("path", inside, d=" ".join(map(attribute, steps)), **look)
 
 
-def drawing(width: float, height: float, *inside: Inside, **look: Any) -> Markup:
+def drawing(width: float, height: float, /, *inside: Inside, **look: Any) -> Markup:
     """An SVG picture on a page."""
     box = f"0 0 {width:.0f} {height:.0f}"
     return element("svg", *inside, viewBox=box, font_size=14, role="img", **look)
 
 
-def picture(width: float, height: float, words: str, *inside: Inside) -> str:
+def picture(width: float, height: float, words: str, /, *inside: Inside, **look: Any) -> str:
     """An SVG file, whose title is `words`."""
     name, font = "http://www.w3.org/2000/svg", "system-ui, sans-serif"
     parts = (title(words), *inside)
-    return drawing(width, height, *parts, xmlns=name, font_family=font, fill=INK) + "\n"
+    return drawing(width, height, *parts, xmlns=name, font_family=font, fill=INK, **look) + "\n"
 
 
 def pattern(name: str, color: str, *lines: Inside) -> Markup:

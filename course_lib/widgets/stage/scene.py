@@ -101,6 +101,12 @@ class Played:
         transfers = _numbered(played)
         return cls(played, transfers, _break(schedule, problem, transfers), length)
 
+    @property
+    def sound(self) -> int:
+        """The rounds before the one in which it breaks; all, if nothing can be pointed at."""
+        b = self.breaks
+        return b.round if b and (b.transfer is not None or b.cell) else len(self.schedule.rounds)
+
 
 @dataclass(frozen=True)
 class StagedAlgorithm:

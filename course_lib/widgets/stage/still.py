@@ -1,26 +1,32 @@
 """A still picture of the stage as SVG, for slides and READMEs: what each rank has after some
-rounds, which transfers come next, and what the links have carried.
+rounds, which transfers come next, what the links have carried, and where a wrong schedule breaks.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from course_lib.collectives import State, Transfer, cost
 from course_lib.collectives.contributions import goal, members
 from course_lib.text import amount
-from course_lib.widgets.kit import Markup, element, join, svg
+from course_lib.widgets.kit import Inside, Markup, element, join, svg
 from course_lib.widgets.kit.palette import INK
 from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Played, StagedAlgorithm
 
 WIDTH, LABEL, ROW, TOP, GAP = 620, 30, 44, 80, 12  # of one algorithm's picture
+MOST_CELLS = 120  # chunks of ranks in a film: it is to stay below 100 kB
+WRONG = "#C02F00"  # no worker has this colour
+HEADS = join((svg.arrow_head("head", INK, 7), svg.arrow_head("alarm", WRONG, 7)))
 
 
 def still_svg(
     staged: Sequence[StagedAlgorithm], nbytes: int, about: str, rounds: int | None = None
 ) -> str:
-    """The algorithms side by side after `rounds` rounds (default: half of the shortest), in which
-    each worker brings `nbytes` bytes; below them, what it is `about`.
+    """The algorithms side by side after `rounds` rounds (default: those before the first one that
+    goes wrong, or else half of the shortest), in which each worker brings `nbytes` bytes; below
+    them, what it is `about`.
 
     Raises ValueError if none of them can be drawn.
     """
@@ -28,15 +34,43 @@ def still_svg(
     if not drawn:
         raise ValueError("; ".join(f"{one.label}: {one.problem}" for one in staged))
     if rounds is None:
-        rounds = max(1, min(len(played.schedule.rounds) for _, played in drawn) // 2)
-    pictures = [_Picture(one, played, rounds) for one, played in drawn]
+        half = max(1, min(len(played.schedule.rounds) for _, played in drawn) // 2)
+        rounds = min((played.sound for _, played in drawn if played.breaks), default=half)
+    pictures = [_Picture(played, rounds) for _, played in drawn]
     width, height = WIDTH * len(pictures), max(picture.height for picture in pictures) + 34
-    parts: list[Markup] = [svg.arrow_head("head", INK, 7)]
-    for i, picture in enumerate(pictures):
-        parts.append(element("g", picture.draw(nbytes), transform=f"translate({i * WIDTH} 0)"))
+    parts: list[Inside] = [HEADS]
+    for i, ((one, played), picture) in enumerate(zip(drawn, pictures, strict=True)):
+        times = [f"{c['seconds'] * 1e3:.3g} ms {c['reality']}" for c in one.clocks.values()]
+        said = f"after {picture.after} of {played.length} rounds; in all {', '.join(times)}"
+        parts.append(_placed(i * WIDTH, 0, picture.draw(one.label, said, nbytes)))
     parts.append(svg.text(12, height - 12, about))
     title = f"{' beside '.join(one.label for one, _ in drawn)}, after {rounds} rounds"
     return svg.picture(width, height, title, parts)
+
+
+def film_svg(played: Played, across: float = 1000) -> str:
+    """A schedule round by round: what each rank has when the round begins, and what is sent then.
+    The last picture is the round that goes wrong, or the end. Of many rounds the last are shown.
+    """
+    schedule = played.schedule
+    most = max(2, min(8, MOST_CELLS // (schedule.ranks * schedule.chunks)))
+    width = max(150.0, LABEL + 20 + 3 * GAP + schedule.chunks * 36 * len(set(schedule.hosts)))
+    frames = [_Picture(played, number, width, film=True) for number in range(played.sound + 1)]
+    frames = frames[-most:]
+    each = min(len(frames), max(1, int(across // width)))
+    parts: list[Inside] = [HEADS]
+    for i, frame in enumerate(frames):
+        end = frame.after == len(schedule.rounds)
+        label = "in the end" if end else f"round {frame.after}" + "  ✗" * bool(frame.breaks)
+        row, column = divmod(i, each)
+        parts.append(_placed(column * width, row * frame.height, frame.draw(label, "", 0)))
+    wide, high = each * width, frames[0].height * -(-len(frames) // each)
+    title = f"{schedule.name}, round by round"
+    return svg.picture(wide, high, title, parts, width=wide, height=high)
+
+
+def _placed(x: float, y: float, parts: Inside) -> Markup:
+    return element("g", parts, transform=f"translate({x:g} {y:g})")
 
 
 class _Picture:
@@ -44,10 +78,14 @@ class _Picture:
     chunk, in that a layer for each worker whose contribution the rank has.
     """
 
-    def __init__(self, staged: StagedAlgorithm, played: Played, rounds: int) -> None:
-        self.staged, self.length = staged, played.length
+    def __init__(
+        self, played: Played, rounds: int, width: float = WIDTH, film: bool = False
+    ) -> None:
         self.schedule = schedule = played.schedule
-        self.after = min(rounds, len(schedule.rounds))
+        self.after, self.width = min(rounds, len(schedule.rounds)), width
+        self.breaks = played.breaks if self.after >= played.sound else None
+        number = self.breaks.transfer if self.breaks else None
+        self.blamed = None if number is None else played.transfers[number][1]
         self.state = State(schedule)
         for transfers in schedule.rounds[: self.after]:
             self.state.apply(transfers)
@@ -55,10 +93,12 @@ class _Picture:
         for rank, host in enumerate(schedule.hosts):
             self.racks[host].append(rank)
         self.hosts = sorted(self.racks)
-        self.rack = (WIDTH - GAP) / len(self.racks) - GAP
+        self.rack = (width - GAP) / len(self.racks) - GAP
         self.cell = min((self.rack - LABEL - 20) / schedule.chunks, 96)
-        self.bottom = TOP + ROW * max(map(len, self.racks.values())) + 10
-        self.height = self.bottom + 30
+        self.named = len(self.racks) > 1 or not film  # the hosts
+        self.top = TOP if self.named else TOP - 24
+        self.bottom = self.top + ROW * max(map(len, self.racks.values())) + 10
+        self.height = self.bottom + (14 if film else 30)
 
     def left(self, host: int) -> float:
         return GAP + self.hosts.index(host) * (self.rack + GAP)
@@ -66,7 +106,7 @@ class _Picture:
     def corner(self, rank: int, chunk: int) -> tuple[float, float]:
         host = self.schedule.hosts[rank]
         x = self.left(host) + LABEL + 10 + chunk * self.cell
-        return x, TOP + self.racks[host].index(rank) * ROW
+        return x, self.top + self.racks[host].index(rank) * ROW
 
     def color(self, rank: int) -> str:
         if rank >= self.schedule.workers:  # a server
@@ -74,26 +114,28 @@ class _Picture:
         color = PALETTE[rank * 8 // self.schedule.workers % 8]
         return "#555555" if color == "ink" else color
 
-    def draw(self, nbytes: int) -> Iterator[Markup]:
-        clocks = self.staged.clocks.values()
-        times = ", ".join(f"{c['seconds'] * 1e3:.3g} ms {c['reality']}" for c in clocks)
-        said = f"after {self.after} of {self.length} rounds; in all {times}"
-        yield svg.text(12, 28, self.staged.label, font_size=20, font_weight=600)
-        yield svg.text(WIDTH - 12, 28, said, text_anchor="end")
+    def draw(self, label: str, said: str, nbytes: int) -> Iterator[Markup]:
+        yield svg.text(12, 30, label, font_size=20 if said else 16, font_weight=600)
+        yield svg.text(self.width - 12, 28, said, text_anchor="end")
         done = replace(self.schedule, rounds=self.schedule.rounds[: self.after])
         carried = cost(done, nbytes, itemsize=ITEMSIZE)
         shade = {"fill": INK, "fill_opacity": 0.06, "stroke": INK, "stroke_opacity": 0.4}
         for host, ranks in self.racks.items():
             x = self.left(host)
             yield svg.rect(x, 44, self.rack, self.bottom - 44, rx=10, **shade)
-            yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
-            if len(self.racks) > 1:
+            if self.named:
+                yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
+            if nbytes and len(self.racks) > 1:
                 said = f"↑ {amount(carried.up[host])}   ↓ {amount(carried.down[host])}"
                 yield svg.text(x + self.rack / 2, self.bottom + 22, said, text_anchor="middle")
             for rank in ranks:
                 yield from self._row(rank)
         if self.after < len(self.schedule.rounds):
             yield from map(self._arrow, self.schedule.rounds[self.after])
+        if self.breaks:
+            cells = itertools.product(range(self.schedule.ranks), range(self.schedule.chunks))
+            cell = self.breaks.cell
+            yield from (self._cross(*at) for at in ([cell] if cell else filter(self._wrong, cells)))
 
     def _row(self, rank: int) -> Iterator[Markup]:
         (x, y), server = self.corner(rank, 0), rank - self.schedule.workers
@@ -119,11 +161,33 @@ class _Picture:
             parts.append(svg.rect(x, y + r * layer, width, thick, fill=self.color(r)))
         return join(parts)
 
+    def _cross(self, rank: int, chunk: int) -> Markup:
+        """Where it goes wrong."""
+        x, y = self.corner(rank, chunk)
+        reach = min(self.cell, ROW) / 2 - 8
+        x, y = x + self.cell / 2 - 1 - reach, y + ROW / 2 - 2 - reach
+        lines = (x, y, "l", 2 * reach, 2 * reach, "m", 0, -2 * reach, "l", -2 * reach, 2 * reach)
+        looks = (("white", 8), (WRONG, 4))
+        return join(svg.path("M", *lines, stroke=color, stroke_width=w) for color, w in looks)
+
+    def _wrong(self, at: tuple[int, int]) -> bool:
+        """Whether a chunk of a rank is not as it must be in the end."""
+        rank, chunk = at
+        want = goal(self.schedule, rank, chunk)
+        has = self.state.once[rank][chunk], self.state.twice[rank][chunk]
+        return want is not None and has != (want, 0)
+
     def _arrow(self, t: Transfer) -> Markup:
         """A bow from one chunk to the other: down on the right, up on the left."""
+        name, color, wide = ("alarm", WRONG, 3) if t == self.blamed else ("head", INK, 1.3)
         corners = [self.corner(rank, t.chunk) for rank in (t.src, t.dst)]
         (ax, ay), (bx, by) = ((x + self.cell / 2, y + ROW / 2) for x, y in corners)
         bow = 18 if by > ay else -18
         middle = (ax + bx) / 2 + bow, (ay + by) / 2 + (abs(bow) if ay == by else 0)
-        look = {"fill": "none", "stroke": INK, "stroke_width": 1.3, "marker_end": "url(#head)"}
-        return svg.path("M", ax, ay, "Q", *middle, bx, by, inside=svg.title(str(t)), **look)
+        look: dict[str, Any] = {"fill": "none", "stroke": color, "stroke_width": wide}
+        look["marker_end"] = f"url(#{name})"
+        way = svg.path("M", ax, ay, "Q", *middle, bx, by, inside=svg.title(str(t)), **look)
+        x, y = ((a + 2 * b + c) / 4 for a, b, c in zip((ax, ay), middle, (bx, by), strict=True))
+        halo = {"stroke": "white", "stroke_width": 4, "paint_order": "stroke", "fill": "black"}
+        sign = "+" if t.op == "reduce" else "="
+        return join((way, svg.text(x, y + 6, sign, text_anchor="middle", font_weight=700, **halo)))

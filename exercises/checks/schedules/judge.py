@@ -39,7 +39,8 @@ def judge(
     tried = attempt(answer)
     if tried.failure:
         mistake = mistakes.name(tried, (*known, *mistakes.ANY))
-        return Verdict(task, "not yet", _example(tried), mistake)
+        shown = tried.failing.schedule if tried.failing is not None else None
+        return Verdict(task, "not yet", _example(tried), mistake, shown)
     if len(tried.schedules) < len(SIZES):
         text = f"{tried.name} must take the number of workers and nothing else: {tried.name}(4)."
         return Verdict(task, "not yet", text)
@@ -55,18 +56,18 @@ def judge(
                 f"{tried.name} gives the right sums, but is not what is asked for. "
                 f"For {workers} worker{'s' * (workers > 1)}:"
             )
-            return Verdict(task, "not yet", text, excess)
+            return Verdict(task, "not yet", text, excess, schedule)
     for workers in REAL:
         wrong = _carried_out(tried.schedules[workers])
         if wrong:
-            return Verdict(task, "not yet", wrong)
+            return Verdict(task, "not yet", wrong, shown=tried.schedules[workers])
     lengths = ", ".join(map(str, LENGTHS[:-1]))
     text = (
         f"Proved for {SIZES[0]} to {SIZES[-1]} workers; {spent}.\n"
         f"Carried out by {' and by '.join(map(str, REAL))} real processes on arrays of {lengths} "
         f"and {LENGTHS[-1]} numbers: every worker had the exact sum."
     )
-    return Verdict(task, "passed", text)
+    return Verdict(task, "passed", text, shown=tried.schedules[REAL[0]])
 
 
 def _example(tried: Attempt) -> str:
