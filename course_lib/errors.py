@@ -10,6 +10,8 @@ import errno
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from course_lib.folded import Folded
+
 OTHER_NAMES = {
     "ddp": "multi_worker_mirrored",
     "horovod": "multi_worker_mirrored",
@@ -17,11 +19,21 @@ OTHER_NAMES = {
     "zero": "fully_sharded",
     "tf": "tensorflow",
     "pytorch": "torch",
+    "batch": "global_batch",
+    "batch_size": "global_batch",
+    "lr": "learning_rate",
+    "num_workers": "workers",
+    "world_size": "workers",
+    "nodes": "hosts",
+    "model": "workload",
+    "dataset": "workload",
+    "backend": "framework",
 }
 """Names that others use -> ours."""
+MOST_LISTED = 20  # names, beside one that was probably meant
 
 
-class LockstepError(Exception):
+class LockstepError(Folded, Exception):
     """Base of the errors here, raised as it is where there are no fields; all can be pickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -55,8 +67,10 @@ class SpecError(LockstepError, ValueError):
         names = list(names)
         other = OTHER_NAMES.get(str(value).lower())
         near = [other] if other in names else difflib.get_close_matches(str(value), names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        return cls(field, value, f"{hint}allowed: {', '.join(names)}")
+        hint = [f"did you mean {near[0]!r}?"] if near else []
+        if not (near and len(names) > MOST_LISTED):
+            hint.append(f"allowed: {', '.join(names)}")
+        return cls(field, value, " ".join(hint))
 
 
 class Unavailable(LockstepError):
@@ -213,6 +227,10 @@ class TaskFailed(LockstepError):
         if log_tail:
             parts.append(f"--- end of the log of {task} ---\n{log_tail.rstrip()}")
         super().__init__("\n".join(parts))
+
+
+class Interrupted(Folded, KeyboardInterrupt):
+    """A wait was interrupted. It says what became of what was waited for."""
 
 
 class Injected(LockstepError):

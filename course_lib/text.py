@@ -44,6 +44,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def kind_of(value: object) -> str:
+    """What a function returned, in words: "a list", or "nothing" for None."""
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
 def round_up(value: float, digits: Sequence[float] = (1, 2, 5, 10)) -> float:
     """The smallest round number that is not below `value`: one of 1, 2, 5, 10, 20, 50, ... (and
     0.5, 0.2, ...), or of other `digits` times a power of ten.

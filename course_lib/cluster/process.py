@@ -12,11 +12,11 @@ import signal
 import socket
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from course_lib import folded
 from course_lib.cluster import frameworks, pipes
 from course_lib.cluster.control import Control, leave
 from course_lib.cluster.pipes import Channel
@@ -156,7 +156,7 @@ def _set_up(
 
 def _leave_error(files: RunDir, name: str, step: int | None, error: BaseException) -> None:
     """Leave the error, with its time, so that the first one can be told from those that it caused.
-    Its traceback begins in the role function.
+    Its traceback begins in the role function, and calls inside ours or a library's are folded.
     """
     at = clock()
     if isinstance(error, SystemExit):
@@ -166,11 +166,7 @@ def _leave_error(files: RunDir, name: str, step: int | None, error: BaseExceptio
         reason = f"{type(error).__name__}: {error}".strip(": ")
         if isinstance(error, OSError) and error.errno in LIMITS:
             reason += f". {shortage(error).cure}"
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if Path(frame.filename) != Path(__file__)]
-    text = ""
-    if theirs:
-        text = "".join([*traceback.format_list(theirs), *traceback.format_exception_only(error)])
+    text = folded.in_words(error, __file__, files.cells())
     if len(text) > _TRACEBACK_CHARS:
         head, tail = text[: _TRACEBACK_CHARS // 3], text[-_TRACEBACK_CHARS * 2 // 3 :]
         text = f"{head}\n  [... cut ...]\n{tail}"

@@ -21,7 +21,14 @@ from course_lib.cluster.pipes import ready
 from course_lib.cluster.roster import death
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
-from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
+from course_lib.errors import (
+    Interrupted,
+    LockstepError,
+    Stalled,
+    StartTimeout,
+    SupervisorLost,
+    Unavailable,
+)
 from course_lib.hardware import Machine, Plan
 from course_lib.hardware.limits import version
 from course_lib.record import checkpoints, home
@@ -52,7 +59,7 @@ def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
         said = f"The {what} goes on, as long as this Python process does. {ends}"
         if held:
             said = f"The with block ends, and stops the {what}."
-        raise KeyboardInterrupt(said) from None
+        raise Interrupted(said) from None
 
 
 class Run(Orders):

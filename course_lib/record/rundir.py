@@ -38,6 +38,7 @@ import numpy as np
 import psutil
 from pydantic import BaseModel
 
+from course_lib import folded
 from course_lib.errors import Damaged, LockstepError
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import leave, opened, read_end, read_lines, read_model, whole
@@ -164,12 +165,14 @@ class RunDir:
         """Write all that the tasks need to know. `programs`: job -> `module:function`, or a
         function of the learner's own; `schedule`: the all-reduce, or None for the framework's own.
         """
+        theirs = self.workload.exists() or any(map(callable, programs.values()))
         for name, content in (
             ("spec.json", spec.model_dump_json(indent=1).encode()),
             ("run.json", facts.model_dump_json(indent=1).encode()),
             ("machine.json", json.dumps(dict(machine), indent=1).encode()),
             ("programs.pickle", cloudpickle.dumps(dict(programs))),
             ("schedule.pickle", pickle.dumps(schedule)),
+            ("cells.json", json.dumps(folded.cells() if theirs else {}).encode()),
         ):
             leave(self.path / name, content)
         for task in spec.tasks:
@@ -196,6 +199,12 @@ class RunDir:
     def schedule(self) -> Any:
         """What `describe` was given."""
         return pickle.loads((self.path / "schedule.pickle").read_bytes())
+
+    def cells(self) -> folded.Cells:
+        """The notebook's cells when the run began, for tracebacks."""
+        with contextlib.suppress(OSError):  # of an early version
+            return dict(json.loads((self.path / "cells.json").read_text()))
+        return {}
 
     @property
     def addresses(self) -> dict[str, list[str]]:
@@ -307,6 +316,7 @@ class RunDir:
         for path in self.passing():
             shutil.rmtree(path, ignore_errors=True)
         self.beats.unlink(missing_ok=True)
+        (self.path / "cells.json").unlink(missing_ok=True)
 
     def forget_meetings(self) -> None:
         """Remove what an earlier attempt left for its tasks to find each other; the links stay."""

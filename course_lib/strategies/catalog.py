@@ -56,6 +56,7 @@ def spec_for(what: str | RunSpec, /, **fields: Any) -> RunSpec:
     given = {field: value for field, value in fields.items() if value is not None}
     if "workload" in given:
         given["workload"] = workloads.named(given["workload"])
+    _check_examples(given.get("workload", ""), given.get("global_batch"))
     framework = given["framework"] = _framework(strategy, given)
     _check_one_host(strategy, framework, given)
     jobs, one_process = strategy.jobs[framework], framework in strategy.one_process
@@ -188,14 +189,21 @@ def _refusals(strategy: Strategy, spec: RunSpec, unused: Mapping[str, str]) -> R
     yield from strategy.check(spec, hardware.probe())
     if (share := strategy.share(spec)) % spec.accumulate:
         yield "accumulate", f"must divide the {share} examples that are computed at a time"
-    mine, examples = workload.name, len(workload.train)
+    mine = workload.name
     if not workload.ours and spec.framework not in workload.frameworks:
         made = f"Workload(..., {spec.framework}=...) makes one"
         yield "framework", f"{mine} has no model for it: {made}"
-    if not workload.ours and spec.batch > examples:
-        yield "global_batch", f"at most {examples}: {mine} has no more examples to train with"
+    _check_examples(mine, spec.batch)
     yield from strategy.fits(spec, trial.sketch(spec))
     yield from ((field, why) for field, why in unused.items() if field in spec.model_fields_set)
+
+
+def _check_examples(workload: str, batch: object) -> None:
+    """Raise `SpecError` if a learner's own workload has fewer examples than are in a batch."""
+    own = workloads.OWN.get(workload)
+    if own and isinstance(batch, int) and batch > (examples := len(own.train)):
+        text = f"at most {examples}: {workload} has no more examples to train with"
+        raise SpecError("global_batch", batch, text)
 
 
 def _unused(spec: RunSpec) -> dict[str, str]:

@@ -124,9 +124,10 @@ def test_its_framework_is_the_one_that_it_has_a_model_for() -> None:
         spec_for("one_device", workload=workload, framework="torch", global_batch=4)
 
 
-def test_a_batch_has_at_most_as_many_examples_as_there_are() -> None:
-    with pytest.raises(SpecError, match="global_batch=64: at most 20: own has no more examples"):
-        spec_for("one_device", workload=own(), framework="torch", global_batch=64)
+@pytest.mark.parametrize("batch", [64, 9999, 23])  # 9999: more than any, 23: not for 4 workers
+def test_a_batch_has_at_most_as_many_examples_as_there_are(batch: int) -> None:
+    with pytest.raises(SpecError, match=f"={batch}: at most 20: own has no more examples"):
+        spec_for("multi_worker_mirrored", workload=own(), framework="torch", global_batch=batch)
 
 
 def test_the_metric_is_the_mean_over_all_test_examples() -> None:

@@ -15,6 +15,7 @@ from course_lib import lazy
 from course_lib.collectives.model import ClosedForm
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
+from course_lib.text import kind_of
 
 Algorithm = Callable[..., Schedule]
 
@@ -67,8 +68,8 @@ def build(
         options["colocated"] = True
     schedule = function(workers, **options)
     if not isinstance(schedule, Schedule):
-        must = "must return a Schedule(name, workers, chunks, rounds)"
-        raise SpecError(f"{name}({workers})", type(schedule).__name__, must)
+        text = "and must return a Schedule(name, workers, chunks, rounds)"
+        raise SpecError.of_call(f"{name}({workers})", f"returns {kind_of(schedule)}, {text}")
     if schedule.workers != workers:
         asked = f"a schedule for {workers} workers was asked for"
         raise SpecError(f"{name}({workers}).workers", schedule.workers, asked)

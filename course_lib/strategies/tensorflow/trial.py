@@ -17,6 +17,7 @@ from course_lib.strategies.tensorflow.flops import products
 from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import use
+from course_lib.text import kind_of
 from course_lib.workloads.sketch import Sketch, training_flops
 from course_lib.workloads.workload import Workload
 
@@ -62,8 +63,7 @@ def built(workload: Workload, spec: RunSpec) -> keras.Model:
     with trying("its tensorflow builder fails"), policy(spec.precision):
         model = models.from_builder(workload, spec.seed)
     if not isinstance(model, keras.Model):
-        kind = type(model).__name__
-        raise ValueError(f"its tensorflow builder returns a {kind}, no keras.Model")
+        raise ValueError(f"its tensorflow builder returns {kind_of(model)}, no keras.Model")
     return model
 
 
@@ -76,7 +76,7 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
             models.with_variables(model, workload)
         outputs = model(tf.constant(inputs), **models.mode(model, training=True))
     if not tf.is_tensor(outputs):
-        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
+        raise ValueError(f"its model returns {kind_of(outputs)}, not one tensor")
     if not model.trainable_variables:
         raise ValueError("its model has no parameters to train")
     workload.check_outputs(tf.cast(outputs, tf.float32).numpy())

@@ -21,6 +21,7 @@ from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut
+from course_lib.text import kind_of
 from course_lib.workloads.sketch import Sketch, training_flops
 
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
@@ -68,7 +69,7 @@ def built(workload: workloads.Workload, seed: int) -> nn.Module:
     with trying("its torch builder fails"):
         model = build(workload, seed)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"its torch builder returns a {type(model).__name__}, no torch.nn.Module")
+        raise ValueError(f"its torch builder returns {kind_of(model)}, no torch.nn.Module")
     if not trained(model):
         raise ValueError("its model has no parameters to train")
     return model
@@ -82,7 +83,7 @@ def one_step(workload: workloads.Workload, model: nn.Module) -> None:
     with trying(f"its model cannot take two inputs, of shape {inputs.shape}{kind}"):
         outputs = model(tensor(inputs))
     if not isinstance(outputs, torch.Tensor):
-        raise ValueError(f"its model returns a {type(outputs).__name__}, not one tensor")
+        raise ValueError(f"its model returns {kind_of(outputs)}, not one tensor")
     workload.check_outputs(outputs.detach().float().numpy())
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"):
