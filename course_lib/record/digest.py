@@ -261,7 +261,8 @@ class Digest:
         """
         every = self.spec.tasks
         workers = [task for task in every if task.startswith("worker:")]
-        return workers + [task for task in every if task in self._recent and task not in workers]
+        others = [task for task in every if task in self._recent or task.startswith("ps:")]
+        return list(dict.fromkeys([*workers, *others]))
 
     def latest(self, task: str, count: int) -> list[Phase]:
         """The last phases of a task, as recorded."""

@@ -111,6 +111,19 @@ class Lab(Tab):
         chosen = f"body[data-jp-theme-name='JupyterLab {name}']"
         self.page.locator(chosen).wait_for(state="attached")
 
+    def logged(self) -> list[str]:
+        """What stands in JupyterLab's log console; opens it. A reload of the page empties it."""
+        console = self.page.locator(".jp-LogConsolePanel")
+        if not console.count():
+            self.page.get_by_role("menuitem", name="View").click()
+            self.page.get_by_text("Show Log Console", exact=True).click()
+        console.wait_for()
+        return console.locator(".jp-OutputArea-child").all_inner_texts()
+
+    def complaints(self) -> list[str]:
+        """What went wrong in the page, and what stands in the log console."""
+        return super().complaints() + self.logged()
+
     def choose(self, cell: int) -> None:
         """Choose a cell by its number, from 0."""
         self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputArea").click()

@@ -1,5 +1,5 @@
 """The live board of a run in a real JupyterLab: it draws, its slider slows a real worker, Stop
-stops, and a kernel restart leaves nothing.
+stops, no part of it moves, and neither a new page nor a kernel restart takes anything away.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from course_lib.record.events import Lifecycle, Phase
 from course_lib.record.trace import Trace
@@ -149,3 +149,94 @@ def test_a_kernel_restart_leaves_a_readable_page_and_no_process(lab: Lab) -> Non
     expect(page.locator(".lk-chart path.line").first).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()
     assert page.locator(".lk-row path").count() > 4
+
+
+RACE = """
+from course_lib import race
+from course_lib.widgets import RaceBoard
+both = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=2,
+            steps=100000, device_ms=20)
+board = RaceBoard(both)
+board
+"""
+# of two boards, or two views of one, of three charts with two lines each
+ALL_LINES = "[...document.querySelectorAll('.lk-chart path.line')].filter(line => " + (
+    "line.getAttribute('d').length > 30).length == 12"
+)
+
+
+def test_charts_are_as_before_in_a_second_view_after_a_reload_and_in_a_tab_opened_again(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with opened(browser, tmp_path, RACE, "board", "both.stop()", viewport=TALL) as lab:
+        page = lab.page
+        lab.run(2)
+        page.wait_for_function(ALL_LINES)
+        assert lab.complaints() == []
+        page.keyboard.press("Control+s")
+        expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+        page.on("dialog", lambda dialog: dialog.accept())  # leave the page all the same
+        for state in ("live", "finished"):
+            for _ in range(2):
+                page.reload()
+                page.wait_for_function(ALL_LINES)
+            page.locator("#jp-main-dock-panel .lm-TabBar-tabCloseIcon").first.click()
+            expect(page.locator(".lk-chart")).to_have_count(0)
+            page.locator(".jp-DirListing-item").first.dblclick()
+            page.wait_for_function(ALL_LINES)
+            if state == "live":
+                lab.choose(2)
+                lab.run()
+                expect(page.locator('.lk-side[data-state="stopped"]')).to_have_count(4)
+                page.keyboard.press("Control+s")
+                expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+        assert lab.logged() == []
+
+
+# Notes each place in which a part of the board is seen, in every frame, from the cell's top.
+PLACES = """() => {
+  const parts = ".lk-controls button, .lk-controls select, .lk-controls .noUi-target, .lk-chart, " +
+    ".lk-row, .lk-axis, .lk-legend";
+  window.__places = {};
+  const look = () => {
+    requestAnimationFrame(look);
+    const board = document.querySelector(".lk-board");
+    if (!board) return;
+    const { top: y, left: x } = board.closest(".jp-Cell").getBoundingClientRect();
+    board.querySelectorAll(parts).forEach((part, n) => {
+      const { left, top, width, height } = part.getBoundingClientRect();
+      if (width) (window.__places[`${n} ${part.className} ${part.textContent.slice(0, 9)}`] ??= {})
+        [[left - x, top - y, width, height].map((each) => each.toFixed(1)).join(" ")] = 1;
+    });
+  };
+  look();
+}"""
+MOVED = """() => Object.entries(window.__places)
+  .map(([part, places]) => [part, ...Object.keys(places)]).filter((seen) => seen.length > 2)"""
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 720}, {"width": 1600, "height": 1000}])
+def test_no_part_of_a_board_moves_when_data_a_pause_a_failure_or_the_end_come(
+    browser: Browser, tmp_path: Path, size: ViewportSize
+) -> None:
+    cell = RACE.replace("workers=2", "workers=3")
+    with opened(browser, tmp_path, cell, viewport=size) as lab:
+        page = lab.page
+        page.evaluate(PLACES)
+        lab.run()
+        page.wait_for_function(ALL_LINES.replace("12", "6"))
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator('.lk-row[data-fate="paused"]')).to_have_count(2)
+        page.wait_for_timeout(2000)  # until it says that they stand still
+        page.get_by_role("button", name="Resume").click()
+        expect(page.locator('.lk-row[data-fate="paused"]')).to_have_count(0)
+        page.get_by_label("run", exact=True).select_option("multi_worker_mirrored")
+        page.get_by_role("button", name="Kill").click()
+        expect(page.locator(".lk-fail")).to_contain_text("it was killed by kill()")
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "stopped")
+        page.wait_for_timeout(500)
+        assert len(page.evaluate("Object.keys(window.__places)")) > 15
+        moved = page.evaluate(MOVED)
+        assert moved == []
+        assert lab.complaints() == []

@@ -23,7 +23,8 @@ from course_lib.widgets.kit import element, page, svg
 from course_lib.widgets.kit.given import is_run, takes
 
 DRAW_EVERY = 0.2  # seconds
-HEAD = "76px"  # of the headline and what stands below it, whatever they say
+# the heights of the headline with its note, and of messages, whatever they say
+HEAD, MESSAGE = "76px", "24px"
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 
 
@@ -43,7 +44,10 @@ class Board(w.VBox):
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.charts.observe(self._scaled, "logarithmic")
         self.head = w.HTML(layout=w.Layout(height=HEAD, overflow="auto"))
-        self.lanes, self.message = w.HTML(), w.HTML()
+        self.lanes, self.message = (
+            w.HTML(),
+            w.HTML(layout=w.Layout(height=MESSAGE, overflow="auto")),
+        )
         legend = w.HTML(pictures.frame(self._prefix))
         for part in (self.head, self.lanes, legend, self.message):
             part.add_class("ls")

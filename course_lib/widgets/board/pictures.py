@@ -73,14 +73,14 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     window, lanes = view.lanes(side, COLUMNS)
     about = side.spec.framework + ("" if side.state == "running" else f" · {side.state}")
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
+    below = "lk-fail" if side.failure else "lk-figures"
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
         element("p", side.summary(), class_="lk-figures"),
-        element("p", side.failure, class_="lk-fail") if side.failure else None,
         [_row(lane, prefix) for lane in lanes],
         _axis(window),
         _staleness(side.digest, number),
-        element("p", side.memory(), class_="lk-figures"),
+        element("p", side.failure or side.memory(), class_=below),
     ]
     facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
     return element("section", parts, class_="lk-side", **facts)
@@ -116,10 +116,12 @@ def _ticks(window: TimeWindow) -> list[tuple[float, str]]:
 
 
 def _staleness(digest: Digest, number: int) -> Inside:
-    """The shares of updates by staleness, as bars with numbers."""
+    """The shares of updates by staleness, as bars with numbers; their place while there are none,
+    except in a program of a learner's own, which may never have any.
+    """
     seen = digest.updates.staleness
     if not seen:
-        return None
+        return None if digest.spec.strategy == "custom" else element("div", class_="lk-stale")
     total, last = seen.total(), min(max(seen), BINS - 1)
     counts = np.zeros(last + 1, int)
     for stale, count in seen.items():
