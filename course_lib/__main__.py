@@ -18,7 +18,7 @@ from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.training import chaos, race, run
 from course_lib.commands.watch import picture, watch
-from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable, clauses
+from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
 from course_lib.text import ascii_for
 
 INTERRUPTED = 130
@@ -64,11 +64,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Stalled as stalled:
         if stalled.stopping:
             _fail(stalled, 1)
-        waited = "; ".join(clauses(stalled.waiting_for))
         why = f"not over after {stalled.seconds:g} s (--timeout)"
         if stalled.standing:
             why = f"has stood still for {stalled.seconds:.1f} s"
-        _fail(f"{why}, so it was stopped: {waited}", 1)
+        _fail(f"{why}, so it was stopped: {stalled.words}", 1)
     except LockstepError as error:
         _fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):

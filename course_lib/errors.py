@@ -9,6 +9,7 @@ import difflib
 import errno
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from course_lib.folded import Folded
 
@@ -145,9 +146,31 @@ class StartTimeout(LockstepError):
         super().__init__(text)
 
 
+class Doing(NamedTuple):
+    """What a task does, to be said after its name: `what`, a verb first; in which `step` (-1: in
+    none), for whom it waits, and the `cure`, if something holds it up.
+    """
+
+    what: str
+    step: int = -1
+    awaits: tuple[str, ...] = ()
+    cure: str = ""
+
+    def __repr__(self) -> str:
+        return self.said([self.step])
+
+    def said(self, steps: Iterable[int], cures: bool = True) -> str:
+        """It as several do it who are in these steps; with the cure, or without."""
+        known = [str(step) for step in sorted(set(steps)) if step >= 0]
+        where = f" in step{'s' if len(known) > 1 else ''} {_listed(known)}" if known else ""
+        whom = f" for {_names(self.awaits)}" if self.awaits else ""
+        return f"{self.what}{where}{whom}{f' ({self.cure})' if cures and self.cure else ''}"
+
+
 class Stalled(LockstepError):
-    """A wait ran out, or is in vain. Fields: `waiting_for` (task -> what it does, such as "waits
-    for ps:0 (in step 3)"; whoever is the cause comes first) and `seconds`.
+    """A wait ran out, or is in vain. Fields: `does` (task -> what it does; whoever is the cause
+    comes first), the same in words, such as "waits in step 3 for ps:0", as `waiting_for` and, once
+    for all that do the same, as `words`; and `seconds`.
 
     `standing`: the run has stood still for so long and will not go on by itself; `cure`: what to do
     then, if no task's words say so. `stopping`: the run had been told to stop. If not, it is left
@@ -156,14 +179,14 @@ class Stalled(LockstepError):
 
     def __init__(
         self,
-        waiting_for: Mapping[str, str],
+        does: Mapping[str, Doing],
         seconds: float,
         stopping: bool = False,
         standing: bool = False,
         cure: str = "",
     ) -> None:
-        self.waiting_for, self.seconds, self.stopping = dict(waiting_for), seconds, stopping
-        self.standing = standing
+        self.does, self.seconds = dict(does), seconds
+        self.stopping, self.standing = stopping, standing
         what = f"after {seconds:.1f} s the run is not over"
         end = "Wait longer with wait(timeout=...), or end it with stop()."
         if standing:
@@ -172,30 +195,58 @@ class Stalled(LockstepError):
         elif stopping:
             what = f"after {seconds:.1f} s a run that was told to stop is not over"
             end = "Call stop(timeout=...) to wait longer."
-        if waiting_for:
-            what += f": {'; '.join(clauses(waiting_for))}"
-        super().__init__(f"{what}. {end}")
+        super().__init__(f"{f'{what}: {self.words}' if does else what}. {end}")
+
+    @property
+    def waiting_for(self) -> dict[str, str]:
+        return {task: str(doing) for task, doing in self.does.items()}
+
+    @property
+    def words(self) -> str:
+        return sentence(self.does, cures=True)
 
 
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were", "calls": "call"}
+SEVERAL = 4  # neighbours whose names are not listed: "worker:0 to worker:3"
 
 
-def clauses(waiting_for: Mapping[str, str]) -> list[str]:
-    """One clause for all tasks that do the same, in whatever step: "worker:0 and worker:1 wait for
-    worker:2 (in steps 14 and 15)".
+def sentence(does: Mapping[str, Doing], cures: bool = False) -> str:
+    """What tasks do, said once for all that do the same: "worker:0 and worker:1 wait in step 22 for
+    worker:3, which is paused". `cures`: with what ends that.
     """
-    alike: dict[str, list[tuple[str, str]]] = {}
-    for task, does in waiting_for.items():
-        what, _, step = does.partition(" (in step ")
-        alike.setdefault(what, []).append((task, step.rstrip(")")))
+    alike: dict[Doing, list[str]] = {}
+    for task, doing in does.items():
+        alike.setdefault(doing._replace(step=-1), []).append(task)  # one may be a step ahead
+    waits = [doing for doing in alike if doing.awaits]
+    held = [d for d, tasks in alike.items() if waits and {*tasks} == {*waits[0].awaits}]
+    which = ""
+    if len(waits) == len(held) == 1:  # then whoever is waited for comes last
+        alike = {waits[0]: alike.pop(waits[0]), **alike}
+        which = f", which {_verb(held[0].said([], cures), len(alike.pop(held[0])))}"
     clauses = []
-    for what, found in alike.items():
-        verb, _, rest = what.partition(" ")
-        verb = _PLURAL.get(verb, verb) if len(found) > 1 else verb
-        steps = sorted({step for _, step in found if step}, key=int)
-        where = f" (in step{'s' if len(steps) > 1 else ''} {_listed(steps)})" if steps else ""
-        clauses.append(f"{_listed([task for task, _ in found])} {verb} {rest}{where}")
-    return clauses
+    for doing, tasks in alike.items():
+        does_so = _verb(doing.said([does[task].step for task in tasks], cures), len(tasks))
+        clauses.append(f"{_names(tasks)} {does_so}{which if doing in waits else ''}")
+    return "; ".join(clauses)
+
+
+def _verb(phrase: str, count: int) -> str:
+    """A phrase, its verb first, as `count` tasks do it."""
+    verb, space, rest = phrase.partition(" ")
+    return f"{_PLURAL.get(verb, verb) if count > 1 else verb}{space}{rest}"
+
+
+def _names(tasks: Sequence[str]) -> str:
+    """ "worker:0 to worker:6 and chief:0"."""
+    found: list[list[str]] = []
+    for task in tasks:
+        job, _, index = found[-1][-1].rpartition(":") if found else ("", "", "")
+        if index.isdigit() and task == f"{job}:{int(index) + 1}":
+            found[-1].append(task)
+        else:
+            found.append([task])
+    rows = ([f"{r[0]} to {r[-1]}"] if len(r) >= SEVERAL else r for r in found)
+    return _listed([name for row in rows for name in row])
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import workloads
-from course_lib.cluster import nursery, waiting
+from course_lib.cluster import nursery
 from course_lib.cluster.orders import Orders, words
 from course_lib.cluster.pipes import ready
 from course_lib.cluster.roster import death
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import (
+    Doing,
     Interrupted,
     LockstepError,
     Stalled,
@@ -37,11 +38,12 @@ from course_lib.record.files import filling, no_room
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
+from course_lib.record.standstill import Lookout, Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
-_STARTING = "is still starting"
+_STARTING = Doing("is still starting")
 _going: list[Run] = []
 
 
@@ -97,7 +99,7 @@ class Run(Orders):
             files.describe(prepared.spec, facts, machine, prepared.programs, prepared.schedule)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
         self._trace = Trace(files=files)
-        self._lookout = waiting.Lookout(files, self._trace, self.tasks)
+        self._lookout = Lookout(files, self._trace, self.tasks)
         self._summarize, self._origin = prepared.summarize, origin
         self._error: LockstepError | None = None
         self._result: Any = None
@@ -147,7 +149,7 @@ class Run(Orders):
                 finally:
                     self._end("stopped")
         if not self._over.wait(timeout):
-            left = dict.fromkeys(self._tasks(*ACTIVE), "has not ended")
+            left = dict.fromkeys(self._tasks(*ACTIVE), Doing("has not ended"))
             raise Stalled(left, timeout, stopping=True)
         return self
 
@@ -158,7 +160,7 @@ class Run(Orders):
         """
         return list(_going)
 
-    def waiting_for(self, handle: str = "run") -> dict[str, str]:
+    def waiting_for(self, handle: str = "run") -> dict[str, Doing]:
         """Task -> what it does or waits for, as its trace tells, of the tasks that are not over.
 
         `handle`: what cures are to call the run.
@@ -166,9 +168,13 @@ class Run(Orders):
         starting = dict.fromkeys(self._tasks("starting"), _STARTING)
         return starting | self._lookout.look(handle=handle).describe()
 
-    def standstill(self) -> waiting.Standstill | None:
+    def standstill(self) -> Standstill | None:
         """Why nobody in the run has moved for half a second or longer; None while somebody may."""
         return self._lookout.standstill()
+
+    def pulse(self) -> Pulse | None:
+        """What the run does at this moment; None if it is over."""
+        return self._lookout.pulse() if self.state in ACTIVE else None
 
     @property
     def trace(self) -> Trace:

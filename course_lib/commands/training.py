@@ -76,7 +76,7 @@ def follow(run: Run, timeout: float) -> None:
                 if stalled.standing:
                     raise
                 if time.monotonic() >= deadline:
-                    raise Stalled(stalled.waiting_for, timeout) from None
+                    raise Stalled(stalled.does, timeout) from None
                 digest.look(run.trace)
                 said = so_far(digest) or run.state
                 progress.update(bar, completed=digest.steps_done, figures=said)

@@ -19,7 +19,7 @@ from course_lib import hardware, workloads
 from course_lib.cluster import nursery
 from course_lib.cluster.run import WAIT, Prepared, Run, interrupt_explained
 from course_lib.cluster.task import clock
-from course_lib.errors import SpecError, Stalled, TaskFailed
+from course_lib.errors import Doing, SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine
 from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness
@@ -295,9 +295,9 @@ class Race:
             self._line.open()  # whatever went wrong here, no task may be left waiting
             self._over.set()
 
-    def _busy(self) -> dict[str, str]:
+    def _busy(self) -> dict[str, Doing]:
         """Tasks of all entrants that are not done -> what each of them does or waits for."""
-        busy: dict[str, str] = {}
+        busy: dict[str, Doing] = {}
         for label, run in self.runs.items():
             if run.state in ACTIVE:
                 waiting = run.waiting_for(f"race.runs[{label!r}]")

@@ -18,6 +18,8 @@ What it says:
     curves       losses and accuracies over time and examples
     digest       all these, kept up to date while a run goes on
     ledger       what became of every gradient
+    standstill   who waits for whom in a run that goes on; calls: collectives that never end
+    marks        what was done to tasks and hosts
     reality      whether a run was measured or emulated, and why
     saved        a run read from its directory, and the first failure of one
 """

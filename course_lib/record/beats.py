@@ -45,18 +45,20 @@ class Beat(NamedTuple):
 
 
 class Beats:
-    """The beats of a run with these `tasks`, in a file that is made if it is not there.
+    """The beats of a run with these `tasks`, in a file that is made if it is not there; with
+    `make=False` it is only read, and an OSError or ValueError raised if it is not there.
 
     What has been opened can be read on when the file is gone.
     """
 
-    def __init__(self, path: Path, tasks: Sequence[str]) -> None:
+    def __init__(self, path: Path, tasks: Sequence[str], make: bool = True) -> None:
         size = len(tasks) * _SLOT
-        with path.open("a+b") as file:
-            # zeros, as a hole in the file could not be filled when the disk is full
-            file.write(bytes(size - file.tell()))
-            file.flush()
-            self._memory = memoryview(mmap.mmap(file.fileno(), size))
+        with path.open("a+b" if make else "rb") as file:
+            if make:  # zeros, as a hole in the file could not be filled when the disk is full
+                file.write(bytes(size - file.tell()))
+                file.flush()
+            access = mmap.ACCESS_WRITE if make else mmap.ACCESS_READ
+            self._memory = memoryview(mmap.mmap(file.fileno(), size, access=access))
         self._slots = {task: n * _SLOT for n, task in enumerate(tasks)}
 
     def writer(self, task: str) -> Callable[..., None]:

@@ -13,6 +13,7 @@ from course_lib.record.events import STATES, Lifecycle, Phase
 from course_lib.record.files import read_json
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, TaskError
+from course_lib.record.standstill import Lookout, Pulse
 from course_lib.record.trace import Trace
 
 # A process that is killed cannot stamp its own death. The supervisor notes it a moment later, and
@@ -28,6 +29,8 @@ class SavedRun(RunDir):
 
     def __init__(self, run_dir: Path | str) -> None:
         super().__init__(run_dir)
+        self._states: dict[str, str] = {}
+        self._lookout: Lookout | None = None
         try:
             _ = self.spec
             self._trace = Trace.of_run(self)
@@ -60,6 +63,15 @@ class SavedRun(RunDir):
         awaited = [task for task in self.spec.tasks if not task.startswith(self.facts.services)]
         over = all(states.get(task) in ("done", "lost") for task in awaited)
         return "finished" if over else "stopped"
+
+    def pulse(self) -> Pulse | None:
+        """As `Run.pulse`: the process that started the run may be another."""
+        if not self.goes_on():
+            return None
+        self._states |= {e.task: e.state for e in self.trace.all(Lifecycle) if e.state in STATES}
+        with contextlib.suppress(OSError, ValueError):  # it may end at this moment
+            self._lookout = self._lookout or Lookout(self, self._trace, self._states, make=False)
+        return self._lookout.pulse() if self._lookout else None
 
     @property
     def reality(self) -> Reality:

@@ -187,6 +187,9 @@ class Made:
         self.spec = RunSpec(framework="torch", workers=WORKERS, steps=1_000_000, device_ms=10)
         self.state, self.trace, self.result, self.step = "running", Trace(), {}, 0
 
+    def pulse(self) -> None:
+        """Nothing is known but its trace."""
+
     def more(self, steps: int) -> None:
         events: list[Event] = []
         for n in range(self.step, self.step + steps):

@@ -338,7 +338,7 @@ def test_a_host_that_is_cut_off_is_named_when_all_wait_for_it() -> None:
     with start("multi_worker_mirrored", framework="torch", **fields) as run:
         until(lambda: run.trace.all(Phase, "worker:0", step=20), "some steps")
         run.partition(1)
-        says = r"worker:1 is on host:1, which is cut off \(run\.heal\(1\) joins it again\)"
+        says = r"worker:1, which is cut off with host:1 \(run\.heal\(1\) joins it again\)"
         with pytest.raises(Stalled, match=says) as caught:
             run.wait(60)
         assert caught.value.standing and caught.value.waiting_for["worker:0"].startswith("waits")

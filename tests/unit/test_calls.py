@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from course_lib.cluster.calls import endless
 from course_lib.record.beats import KEPT, Beat
+from course_lib.record.calls import endless
 
 ALL = 0b1111
 OUTSIDE = Beat(2, "", 1.0)
@@ -34,7 +34,7 @@ def found(*ranks: Sequence[Beat], over: Sequence[str] = ()) -> dict[str, str]:
     tasks = [f"worker:{n}" for n in range(len(ranks))]
     now = dict(zip(tasks, (made[-1] for made in ranks), strict=True))
     kept = {t: [c for c in made if c.number] for t, made in zip(tasks, ranks, strict=True)}
-    return endless(now, kept, over)
+    return {task: str(doing) for task, doing in endless(now, kept, over).items()}
 
 
 def test_ranks_in_the_same_call_may_only_be_slow() -> None:

@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from course_lib.cluster.waiting import Standstill
 from course_lib.commands.watch import frame, watch
-from course_lib.errors import LockstepError, SpecError, TaskFailed
+from course_lib.errors import Doing, LockstepError, SpecError, TaskFailed
 from course_lib.fields import Link
 from course_lib.racing import comparison
 from course_lib.racing.fairness import Fairness
@@ -28,6 +27,7 @@ from course_lib.record.curves import Goal, Readings
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
 from course_lib.record.saved import SavedRun, saved_runs
+from course_lib.record.standstill import STEPLESS, Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 from course_lib.widgets.board import pictures
@@ -63,6 +63,10 @@ class SomeRun:
     ) -> None:
         self.spec, self.state, self.trace, self.error = spec, state, trace, error
         self.orders: list[tuple[Any, ...]] = []
+        self.now: Pulse | None = None
+
+    def pulse(self) -> Pulse | None:
+        return self.now
 
     @property
     def result(self) -> Any:
@@ -384,18 +388,82 @@ def test_a_race_without_losses_is_at_its_start() -> None:
     assert view.headline() == "At the start: no loss yet from **sync**"
 
 
+END = lockstep().seconds
+STILL = Standstill(
+    END,
+    4.23,
+    {
+        "worker:1": Doing("is paused", 7, cure="run.resume('worker:1') lets it go on"),
+        "worker:0": Doing("waits", 7, ("worker:1",)),
+    },
+)
+
+
+def standing() -> SomeRun:
+    """A run whose steps have ended, and in which worker:1 is paused."""
+    run = SomeRun(Trace([*lockstep(), Lifecycle("worker:1", "paused", "by pause()", END)]))
+    run.state, now = "running", END + STILL.seconds
+    inside = {"worker:0": "wait", "worker:1": "compute"}
+    run.now = Pulse(now, STILL, [Phase(t, 10, what, END, now) for t, what in inside.items()])
+    return run
+
+
 def test_a_board_says_who_holds_up_a_run_that_stands_still() -> None:
-    does = {"worker:2": "is paused", "worker:0": "waits for worker:2 (in step 7)"}
-    still, moving = SomeRun(lockstep(), "running"), SomeRun(lockstep(), "running")
-    still.standstill = lambda: Standstill(3.0, 4.23, does)  # type: ignore[attr-defined]
-    moving.standstill = lambda: None  # type: ignore[attr-defined]
-    says = "Standing still for 4.2 s: worker:2 is paused; worker:0 waits for worker:2 (in step 7)."
-    assert View({"one": still}).detail() == says
-    assert f"one: {says}" in View({"one": still, "two": moving}).detail()
+    still, moving = standing(), SomeRun(lockstep(), "running")
+    says = "standing still for 4.2 s: worker:0 waits in step 7 for worker:1, which is"
+    alone = View({"one": still})
+    alone.look()
+    assert alone.headline() == f"**one** has been {says} paused"
+    assert alone.detail().startswith("Step ")
+    race = View({"one": still, "two": moving})
+    race.look()
+    assert race.detail().startswith(f"one has been {says} paused. ")
+    side = alone.sides[0]
+    assert side.summary().startswith("standing still for 4.2 s · loss")
+    assert "examples/s" in race.sides[1].summary() and "examples/s" not in side.summary()
     still.state = "finished"
-    over = View({"one": still})
-    over.look()
-    assert over.detail() == ""
+    alone.look()
+    assert "is finished" in alone.headline() and side.still is None
+
+
+def test_lanes_grow_grey_while_a_run_stands_still_and_say_who_waits() -> None:
+    view = View({"one": standing()})
+    view.look()
+    window, lanes = view.lanes(view.sides[0], 100)
+    assert (window.end, window.span) == (END + 4.23, 10.0)
+    assert [lane.note for lane in lanes] == ["waits 4.2 s", "paused"]
+    assert [NAMES[lane.cells[-1]] for lane in lanes] == ["wait", "paused"]
+    assert lanes[1].events[-1][1] == "pause"
+
+
+def test_lanes_never_go_back_when_a_run_goes_on() -> None:
+    run = standing()
+    view = View({"one": run})
+    view.look()
+    before = view.lanes(view.sides[0], 100)[0].end
+    run.now = Pulse(END + 5.0, None)
+    view.look()
+    assert view.lanes(view.sides[0], 100)[0].end == before
+
+
+def test_the_throughput_falls_to_0_while_a_run_stands_still() -> None:
+    run = standing()
+    view = View({"one": run, "two": SomeRun(lockstep(), "running")})
+    view.look()
+    (xs, ys), (_, moves) = view.panels()[-1].lines
+    assert ys[-2:].tolist() == [0.0, 0.0] and moves[-1] > 0
+    zero = view.sides[0].digest.zero
+    assert xs[-1] == pytest.approx(END + 4.23 - zero)
+
+
+def test_before_the_first_step_a_board_says_what_takes_so_long() -> None:
+    compiling = {f"worker:{n}": Doing("has been in compute of step 0 for 2 s") for n in range(4)}
+    run = SomeRun(Trace(), "running")
+    run.now = Pulse(2.0, Standstill(0.0, 2.0, compiling, certain=False, kind=STEPLESS))
+    view = View({"one": run})
+    view.look()
+    says = "worker:0 to worker:3 have been in compute of step 0 for 2 s"
+    assert view.headline() == f"**one** is running; no step is done yet: {says}"
 
 
 def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from course_lib.cluster.waiting import LONG, SILENT, SOON, Look, Standstill
-from course_lib.errors import Stalled, StartTimeout
+from course_lib.errors import Doing, Stalled, StartTimeout, sentence
 from course_lib.jitter import Jitter
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Phase
+from course_lib.record.standstill import LONG, SILENT, SOON, Look, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -20,7 +20,7 @@ ALL = ("worker:0", "worker:1", "worker:2")
 END = 12 * 0.1
 REDUCE = Beat(12, "reduce", END)
 PAUSED = Lifecycle("worker:2", "paused", "by pause()", END)
-WAITS = "waits for worker:2 (in step 12)"
+WAITS = "waits in step 12 for worker:2"
 
 
 def steps(task: str) -> list[Event]:
@@ -43,6 +43,10 @@ def look(
     return Look(Digest.of(spec, trace, over=False), inside, spec.tasks, now, handle)
 
 
+def says(of: Look) -> dict[str, str]:
+    return {task: str(doing) for task, doing in of.describe().items()}
+
+
 def stands(of: Look, kept: Mapping[str, Any] | None = None) -> Standstill | None:
     services = ("ps", "worker") if of.digest.spec.chief else ("ps",)
     return of.standstill(services, kept or dict.fromkeys(of.beats, ()))
@@ -54,7 +58,7 @@ def stands(of: Look, kept: Mapping[str, Any] | None = None) -> Standstill | None
         (
             PAUSED,
             "reduce",
-            "is paused (run.resume('worker:2') lets it go on), in reduce of step 12 for 2.0 s",
+            "is paused in step 12 (run.resume('worker:2') lets it go on)",
         ),
         (
             Lifecycle("worker:2", "slowed", "by slow()", END, factor=500),
@@ -64,8 +68,7 @@ def stands(of: Look, kept: Mapping[str, Any] | None = None) -> Standstill | None
         (
             Lifecycle("host:2", "cut", "by partition()", END),
             "reduce",
-            "is on host:2, which is cut off (run.heal(2) joins it again), in reduce of step 12"
-            " for 2.0 s",
+            "is cut off with host:2 in step 12 (run.heal(2) joins it again)",
         ),
     ],
     ids=["paused", "slowed", "cut off"],
@@ -73,7 +76,7 @@ def stands(of: Look, kept: Mapping[str, Any] | None = None) -> Standstill | None
 def test_who_falls_silent_waits_in_its_step_for_whoever_is_held_up(
     event: Lifecycle, inside: str, why: str
 ) -> None:
-    found = look(END + 2 * SILENT, event, worker_2=REDUCE._replace(what=inside)).describe()
+    found = says(look(END + 2 * SILENT, event, worker_2=REDUCE._replace(what=inside)))
     assert [*found.items()] == [("worker:2", why), ("worker:0", WAITS), ("worker:1", WAITS)]
 
 
@@ -84,7 +87,7 @@ def test_whoever_has_a_long_hiccup_is_waited_for_and_nobody_else() -> None:
     assert late == ["worker:2"]
     cure = "run.jitter('worker:2', None) ends that from the next step on"
     it = look(END + 2 * SILENT, spec=spec, worker_2=REDUCE._replace(what="compute"))
-    assert it.describe() == {
+    assert says(it) == {
         "worker:0": WAITS,
         "worker:1": WAITS,
         "worker:2": f"is delayed by 5.0 s of jitter ({cure})",
@@ -94,7 +97,7 @@ def test_whoever_has_a_long_hiccup_is_waited_for_and_nobody_else() -> None:
 
 def test_who_goes_on_is_not_said_to_wait_for_a_paused_one() -> None:
     it = look(END + SOON / 2, PAUSED)
-    assert it.describe()["worker:0"] == "is in reduce (in step 12)"
+    assert says(it)["worker:0"] == "is in reduce of step 12"
     assert stands(it) is None
 
 
@@ -107,10 +110,10 @@ def test_what_is_over_holds_nobody_up() -> None:
         Lifecycle("worker:2", "slowed", "by slow()", 1.1, factor=1),
     ]
     it = look(END + 2 * SILENT, *undone, worker_2=Beat(12, "compute", END))
-    assert it.describe() == {
-        "worker:0": "is in reduce (in step 12)",
-        "worker:1": "is in reduce (in step 12)",
-        "worker:2": "is in compute (in step 12)",
+    assert says(it) == {
+        "worker:0": "is in reduce of step 12",
+        "worker:1": "is in reduce of step 12",
+        "worker:2": "has been in compute of step 12 for 2 s",
     }
     assert stands(it) is None
 
@@ -121,21 +124,21 @@ def test_a_task_with_long_steps_is_at_work_for_longer() -> None:
     digest = Digest.of(SPEC, trace, over=False)
     beats = dict.fromkeys(SPEC.tasks, Beat(4, "compute", 20.0))
     early, late = (Look(digest, beats, ALL[:2], now) for now in (30.0, 60.0))
-    assert early.describe()["worker:0"] == "is in compute (in step 4)"
-    assert late.describe()["worker:0"] == "waits for worker:1 (in step 4)"
+    assert says(early)["worker:0"] == "is in compute of step 4"
+    assert says(late)["worker:0"] == "waits in step 4 for worker:1"
     assert stands(early) is None
     assert stands(late) is not None
 
 
 def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_silent() -> None:
     spec = RunSpec(workers=1, ps=1, chief=True)
-    assert sorted(look(9.0, spec=spec).describe()) == ["chief:0", "worker:0"]
+    assert sorted(says(look(9.0, spec=spec))) == ["chief:0", "worker:0"]
     paused = Lifecycle("ps:0", "paused", "", 1.3)
     it = look(9.0, paused, spec=spec, handle="race.runs['it']", ps_0=Beat())
-    assert it.describe() == {
+    assert says(it) == {
         "ps:0": "is paused (race.runs['it'].resume('ps:0') lets it go on)",
-        "chief:0": "waits for ps:0 (in step 12)",
-        "worker:0": "waits for ps:0 (in step 12)",
+        "chief:0": "waits in step 12 for ps:0",
+        "worker:0": "waits in step 12 for ps:0",
     }
     found = stands(it)
     assert found and (found.culprit, found.certain, found.since) == ("ps:0", True, 1.3)
@@ -144,13 +147,13 @@ def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_
 def test_workers_under_a_chief_wait_as_soon_as_it_does_though_they_leave_no_beats() -> None:
     spec, paused = RunSpec(workers=1, ps=1, chief=True), Lifecycle("ps:0", "paused", "", END)
     found = stands(look(END + 1.1 * SOON, paused, spec=spec, worker_0=Beat()))
-    assert found and found.does["worker:0"] == "waits for ps:0"
+    assert found and str(found.does["worker:0"]) == "waits for ps:0"
 
 
 def test_of_tasks_that_say_nothing_nothing_is_made_up() -> None:
     digest = Digest.of(SPEC, Trace(), over=False)
     nothing = Look(digest, dict.fromkeys(ALL, Beat()), ALL[:1], 99.0)
-    assert nothing.describe() == {"worker:0": "has recorded nothing so far"}
+    assert says(nothing) == {"worker:0": "has recorded nothing so far"}
 
 
 def test_a_run_stands_still_when_all_wait_for_half_a_second_and_one_is_held_up() -> None:
@@ -159,10 +162,8 @@ def test_a_run_stands_still_when_all_wait_for_half_a_second_and_one_is_held_up()
     assert stands(look(END + 1.1 * SOON, PAUSED))
     found = stands(look(END + 1.4, PAUSED))
     assert found and (found.since, found.culprit, found.certain) == (END, "worker:2", True)
-    assert found.words == (
-        "worker:2 is paused (run.resume('worker:2') lets it go on), in reduce of step 12 for 1.4 s;"
-        " worker:0 and worker:1 wait for worker:2 (in step 12)"
-    )
+    assert found.words == "worker:0 and worker:1 wait in step 12 for worker:2, which is paused"
+    assert found.brief == "standing still for 1.4 s"
 
 
 def test_who_computes_beside_a_paused_task_or_is_in_its_first_step_has_a_second() -> None:
@@ -212,8 +213,8 @@ def test_who_computes_for_very_long_is_told_as_what_it_is_and_not_for_certain() 
     found = stands(look(END + 1.2 * LONG, worker_1=late))
     assert found and not found.certain
     assert found.words == (
-        "worker:1 has been in compute of step 12 for 12 s, and its steps usually take 0.1 s;"
-        " worker:0 and worker:2 wait for worker:1 (in step 12)"
+        "worker:0 and worker:2 wait in step 12 for worker:1, which has been in compute of step 12"
+        " for 12 s (its steps usually take 0.1 s)"
     )
     lively = Beat(9, "compute", 12.9)
     assert stands(look(END + 1.2 * LONG, worker_1=late, worker_0=lively)) is None
@@ -221,34 +222,69 @@ def test_who_computes_for_very_long_is_told_as_what_it_is_and_not_for_certain() 
 
 def test_the_error_says_once_what_several_do() -> None:
     error = Stalled(look(9.0, PAUSED).describe(), 5)
-    assert str(error).startswith("after 5.0 s the run is not over: worker:2 is paused (run.resume(")
-    assert "; worker:0 and worker:1 wait for worker:2 (in step 12). Wait longer" in str(error)
-    some = {
-        "worker:0": "waits for worker:3 (in step 9)",
-        "worker:1": "waits for worker:3 (in step 10)",
-    }
-    some |= {"worker:2": "waits for worker:3 (in step 9)", "ps:0": "is paused"}
-    assert (
-        "worker:0, worker:1 and worker:2 wait for worker:3 (in steps 9 and 10); ps:0 is paused."
-        in str(Stalled(some, 5))
+    assert str(error).startswith(
+        "after 5.0 s the run is not over: worker:0 and worker:1 wait in step 12 for worker:2, which"
+        " is paused (run.resume('worker:2') lets it go on). Wait longer"
     )
+    assert error.waiting_for["worker:0"] == WAITS
     assert str(Stalled({}, 5)).startswith("after 5.0 s the run is not over. ")
 
 
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (
+            {"worker:0": ("waits", 9), "worker:1": ("waits", 10), "worker:3": ("is paused", 9)},
+            "worker:0 and worker:1 wait in steps 9 and 10 for worker:3, which is paused",
+        ),
+        (
+            {
+                **{f"worker:{n}": ("waits", 9) for n in range(7) if n != 3},
+                "worker:3": ("is paused", 9),
+                "ps:0": ("is paused", 8),
+            },
+            "worker:0, worker:1, worker:2, worker:4, worker:5 and worker:6 wait in step 9 for"
+            " worker:3; worker:3 and ps:0 are paused in steps 8 and 9",
+        ),
+        (
+            {**{f"worker:{n}": ("are lost", -1) for n in range(5)}, "chief:0": ("are lost", -1)},
+            "worker:0 to worker:4 and chief:0 are lost",
+        ),
+    ],
+)
+def test_a_sentence_says_who_waits_for_whom(does: dict[str, tuple[str, int]], says: str) -> None:
+    await_ = {"waits": ("worker:3",)}
+    assert sentence({t: Doing(what, n, await_.get(what, ())) for t, (what, n) in does.items()}) == (
+        says
+    )
+
+
+def test_who_waits_for_several_that_are_held_alike_says_so() -> None:
+    held = ("worker:1", "worker:2")
+    does = dict.fromkeys(held, Doing("is cut off with host:1")) | {
+        "worker:0": Doing("waits", 3, held)
+    }
+    assert sentence(does) == (
+        "worker:0 waits in step 3 for worker:1 and worker:2, which are cut off with host:1"
+    )
+
+
 def test_a_run_that_stands_still_is_told_so_with_the_cure() -> None:
-    paused = {"worker:2": "is paused (run.resume('worker:2') lets it go on)"}
+    paused = {"worker:2": Doing("is paused", cure="run.resume('worker:2') lets it go on")}
     error = Stalled(paused, 1.43, standing=True)
     assert str(error) == (
         "the run has stood still for 1.4 s: worker:2 is paused (run.resume('worker:2') lets it go"
         " on). It goes on when that is over; stop() ends it."
     )
     assert pickle.loads(pickle.dumps(error)).standing
-    cured = str(Stalled({"worker:0": "calls barrier"}, 2, standing=True, cure="Call it"))
+    cured = str(Stalled({"worker:0": Doing("calls barrier")}, 2, standing=True, cure="Call it"))
     assert cured.endswith("worker:0 calls barrier. Call it; stop() ends it.")
 
 
 def test_a_stop_that_stalls_names_who_has_not_ended_and_another_cure() -> None:
-    error = Stalled(dict.fromkeys(["worker:0", "worker:1"], "has not ended"), 10, stopping=True)
+    error = Stalled(
+        dict.fromkeys(["worker:0", "worker:1"], Doing("has not ended")), 10, stopping=True
+    )
     assert str(error) == (
         "after 10.0 s a run that was told to stop is not over: worker:0 and worker:1 have not"
         " ended. Call stop(timeout=...) to wait longer."

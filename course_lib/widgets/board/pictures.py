@@ -106,7 +106,8 @@ def _axis(window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
     ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.97]
     marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
-    return element("div", marks, class_="lk-axis")
+    shown = element("span", f"of these {window.span:g} s")
+    return element("div", marks, shown, class_="lk-axis")
 
 
 def _ticks(window: TimeWindow) -> list[tuple[float, str]]:
@@ -213,6 +214,8 @@ def _side(
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in _ticks(window):
         parts.append(svg.text(left + share * across, top + 14, words, **axis))
+    shown = f"of these {window.span:g} s"
+    parts.append(svg.text(left + across + 8, top + 14, shown, class_="muted", font_size=13))
     return join(parts), top + 34
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.curves import WINDOW, Curve, Goal
 from course_lib.record.digest import Digest
-from course_lib.record.events import OWN
+from course_lib.record.events import OWN, Phase
 from course_lib.record.marks import marks
+from course_lib.record.standstill import SILENT
 from course_lib.text import round_up
 from course_lib.widgets.kit.palette import FATE
 
@@ -74,9 +75,18 @@ def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -
     return replace(panel, target=goal.value, reached=reached)
 
 
-def throughput(curves: Sequence[Curve]) -> Panel:
-    """The rates of all entrants over time."""
-    return Panel("examples a second", "seconds", "examples/s", [_rates(c) for c in curves])
+def throughput(curves: Sequence[Curve], still: Sequence[tuple[float, float] | None]) -> Panel:
+    """The rates of all entrants over time. `still`: since when, and until now, one has stood still,
+    None if it moves.
+    """
+    lines = []
+    for curve, time in zip(curves, still, strict=True):
+        xs, ys = _rates(curve)
+        if time and len(xs):
+            since = max(time[0], float(xs[-1]))
+            xs, ys = np.append(xs, [since, max(since, time[1])]), np.append(ys, [0.0, 0.0])
+        lines.append((xs, ys))
+    return Panel("examples a second", "seconds", "examples/s", lines)
 
 
 def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
@@ -101,13 +111,15 @@ COLUMNS = 600
 NAMES = (*measures.SHOWN, "hidden", "checkpoint", OWN, *FATE)
 STEPS = 8  # of the slowest worker, that should fit into a lane
 NOTHING = -1  # a column in which no phase was recorded
+GOING = ("starting", "running", "paused", "resumed")  # states that a lane does not name
 
 
 class Lane(NamedTuple):
     """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
     `NOTHING`; `hidden`: the same for exchanges beside computing; `waited`: share of the window;
     `fate`: `paused`, `killed` or `cut` if the task is now, else empty; `factor`: how many times
-    slower it was made; `events`: what was done to it, and at which share of the window.
+    slower it was made; `events`: what was done to it, and at which share of the window; `since`:
+    what it has been in for long, and for how many seconds.
     """
 
     task: str
@@ -117,6 +129,7 @@ class Lane(NamedTuple):
     fate: str
     factor: float
     events: Sequence[tuple[float, str]] = ()
+    since: tuple[str, float] | None = None
 
     @property
     def name(self) -> str:
@@ -125,10 +138,15 @@ class Lane(NamedTuple):
     @property
     def note(self) -> str:
         """What stands at the end of the lane. A phase is recorded when it ends, so a worker that is
-        stuck in one is silent.
+        stuck in one is silent, unless its beats say more.
         """
-        if self.fate or not self.task.startswith("worker:"):
-            return self.fate
+        if self.fate:
+            return {"cut": "cut off"}.get(self.fate, self.fate)
+        if self.since:
+            what, seconds = self.since
+            return f"{ {'wait': 'waits'}.get(what, what) } {seconds:.1f} s"
+        if not self.task.startswith("worker:"):
+            return ""
         return "silent" if (self.cells == NOTHING).all() else f"waits {self.waited:.0%}"
 
 
@@ -153,12 +171,15 @@ def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
     return now if now / 3 < need <= now else round_up(min(need, 60.0))
 
 
-def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[Lane]:
+def lanes(
+    digest: Digest, window: TimeWindow, columns: int = COLUMNS, going_on: Sequence[Phase] = ()
+) -> list[Lane]:
     """A lane for each task of a run. Where several phases share a column, the shortest is drawn: a
-    longer one has other columns, too.
+    longer one has other columns, too. `going_on`: phases that are not over yet.
     """
     # a little more, so that all of a step is there to tell its waits
-    shown = digest.recent(window.begin - window.span / STEPS)
+    shown = digest.recent(window.begin - window.span / STEPS) + list(going_on)
+    long = {p.task: (p.what, s) for p in going_on if (s := p.end - p.start) > SILENT}
     idle = measures.IdleTime()
     idle.add(shown, window.begin, window.end)
     found = []
@@ -173,13 +194,17 @@ def lanes(digest: Digest, window: TimeWindow, columns: int = COLUMNS) -> list[La
             if start < window.end and end > window.begin:
                 _paint(cells, window, start, end, what)
             fate = what if math.isinf(end) else fate
+        state = digest.states.get(task)
+        if not (fate or digest.over) and state and state.state not in GOING:
+            fate = state.state
         share = idle.share.get(task, 0.0)
         done = [
             ((mark.at - window.begin) / window.span, mark.word)
             for mark in marks(digest.life, (task, f"host:{digest.spec.places[task]}"))
             if window.begin <= mark.at <= window.end  # none in the empty window of damaged times
         ]
-        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), done))
+        factor, since = digest.factor(task), long.get(task)
+        found.append(Lane(task, cells, hidden, share, fate, factor, done, since))
     return found
 
 

@@ -12,6 +12,7 @@ from course_lib.record.curves import WINDOW, Goal
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
+from course_lib.record.standstill import Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -27,23 +28,27 @@ class Watched(Protocol):
     def trace(self) -> Trace: ...
     @property
     def result(self) -> Any: ...
+    def pulse(self) -> Pulse | None: ...
 
 
 class Side:
-    """One run in a view: the run, the digest of its trace, and its `state` and `reality` as they
-    were at the last look.
+    """One run in a view: the run, the digest of its trace, and its `state`, `reality` and `pulse`
+    (None once it is over) as they were at the last look.
     """
 
     def __init__(self, label: str, run: Watched) -> None:
         self.label, self.run, self.spec = label, run, run.spec
         self.digest = Digest(run.spec)
         self.state, self.reality = run.state, reality(run.spec)
+        self.pulse: Pulse | None = None
+        self._shown = 0.0  # up to which time lanes were
 
     def look(self) -> bool:
         """Take in what is new; whether anything was."""
         state = self.run.state  # before the trace: if it is over by now, the trace is whole
         trace = self.run.trace
         news = self.digest.look(trace, over=state not in ACTIVE)
+        self.pulse = self.run.pulse() if state in ACTIVE else None
         if news or state != self.state:
             self.state, self.reality = state, reality(self.spec, trace)
             return True
@@ -79,11 +84,25 @@ class Side:
             return str(error).splitlines()[0]
 
     @property
-    def standing(self) -> str:
-        """Who holds up a run that stands still, in a sentence; empty for one that moves."""
-        look = getattr(self.run, "standstill", None)  # that only a live run has
-        still = look() if look and self.active else None
-        return f"Standing still for {still.seconds:.1f} s: {still.words}." if still else ""
+    def still(self) -> Standstill | None:
+        """Why nobody moves in a run that goes on; None if somebody does."""
+        return self.pulse.still if self.pulse else None
+
+    def still_since(self) -> tuple[float, float] | None:
+        """Since when, and until now, nobody has moved, on the clock of the charts."""
+        if not (self.pulse and self.still):
+            return None
+        return self.still.since - self.digest.zero, self.pulse.now - self.digest.zero
+
+    def edge(self) -> float:
+        """The time up to which lanes can be shown, in seconds of the trace: of a run that goes on,
+        never before what was shown; of one that stands still, now.
+        """
+        if not self.active:
+            return self.digest.edge()
+        now = self.pulse.now if self.pulse and self.still else self.digest.edge()
+        self._shown = max(self._shown, now)
+        return self._shown
 
     @property
     def idle(self) -> float | None:
@@ -101,26 +120,38 @@ class Side:
         return None if own else self.spec.steps
 
     def how_far(self) -> str:
-        """How far the run is."""
+        """How far the run is, or why it stands still."""
         state = f"**{self.label}** {'has' if self.state == 'failed' else 'is'} {self.state}"
-        loss, step = self.digest.losses.last, self.digest.steps_done
+        begun = math.isfinite(self.digest.zero)
+        if self.still and (begun or self.still.certain):
+            return f"**{self.label}** has been {self.still.brief}: {self.still.words}"
+        if steps := self.steps():
+            return f"{state}: {steps}"
+        why = f": {self.still.words}" if self.still else ""
+        return state + (f"; no step is done yet{why}" if self.active else "")
+
+    def steps(self) -> str:
+        """How many steps are done, and the loss by then; empty before the first."""
+        loss, of = self.digest.losses.last, f" of {self._steps:,}" if self._steps else ""
         if loss is None:
-            return state + ("; no step is done yet" if self.active else "")
-        of = f" of {self._steps:,}" if self._steps else ""
-        return f"{state}: step {step:,}{of}, loss {loss:.3g} (mean of {WINDOW} batches)"
+            return ""
+        return f"step {self.digest.steps_done:,}{of}, loss {loss:.3g} (mean of {WINDOW} batches)"
 
     def summary(self) -> str:
         """The figures of the run so far, in one line. They cover its whole time, except for the
         throughput of a run that goes on.
         """
         speed = self.digest.losses.rate(over=2.0 if self.active else math.inf)
+        if self.still:
+            speed = None
         loss, accuracy = self.digest.losses.last, self.digest.accuracies.last
         done = min(1.0, self.digest.steps_done / self._steps) if self._steps else 0.0
         parts = [
+            self.still.brief if self.still else "",
             f"{speed:,.0f} examples/s" if speed else "",
             f"loss {loss:.3g}" if loss is not None else "",
             f"accuracy {accuracy:.3g}" if accuracy is not None else "",
-            f"workers waited {self.idle:.0%}" if self.idle is not None else "",
+            f"workers waited {self.idle:.0%} of the run" if self.idle is not None else "",
             f"{done:.0%} done" if self.active and self._steps and loss is not None else "",
         ]
         return " · ".join(filter(None, parts))

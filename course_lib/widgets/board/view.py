@@ -10,9 +10,12 @@ from typing import Any, Protocol
 
 from course_lib.record import measures
 from course_lib.record.curves import LEVEL, Goal, in_seconds, outcome
+from course_lib.text import round_up
 from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
 from course_lib.widgets.board.side import Side, Watched
+
+LONGEST = 20.0  # seconds for which lanes grow while a run stands still
 
 
 class Raced(Protocol):
@@ -54,8 +57,10 @@ class View:
             if not self._failed:
                 fairness = comparison.fairness
                 self.fairness = " ".join(filter(None, (fairness.why, fairness.advice)))
-        active = [side.digest for side in self.sides if side.active]
-        self._span = plots.span_for(active or [side.digest for side in self.sides], self._span)
+        active = [side for side in self.sides if side.active]
+        self._span = plots.span_for([s.digest for s in active or self.sides], self._span)
+        for seconds in (side.still.seconds for side in active if side.still):
+            self._span = max(self._span, round_up(min(1.3 * seconds, LONGEST)))
         return news
 
     @property
@@ -78,7 +83,7 @@ class View:
         if any(side.spec.evaluate_every for side in self.sides):
             accuracies = [side.digest.accuracies for side in self.sides]
             found.append(plots.progress("accuracy", "seconds", accuracies, self.goal))
-        found.append(plots.throughput(losses))
+        found.append(plots.throughput(losses, [side.still_since() for side in self.sides]))
         return [
             replace(
                 panel,
@@ -102,9 +107,10 @@ class View:
 
     def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
         """The lanes of a side, in a window as long as that of the others."""
-        end, zero = side.digest.edge(), side.digest.zero
+        end, zero = side.edge(), side.digest.zero
         window = TimeWindow(end - self._span, end, zero if zero < end else 0.0)
-        return window, plots.lanes(side.digest, window, columns)
+        going_on = side.pulse.going_on if side.pulse else ()
+        return window, plots.lanes(side.digest, window, columns, going_on)
 
     def headline(self) -> str:
         """Who is ahead or has won, or how far a single run is."""
@@ -119,10 +125,13 @@ class View:
         return self._outcome(self.goal) if self.over else self._ahead(self.goal)
 
     def detail(self) -> str:
-        """What to know beside the headline: who stands still or learns nothing; of a race also its
-        goal, and at the end if it was fair.
+        """What to know beside the headline: who learns nothing; how far a single run is that stands
+        still; of a race who does, its goal, and at the end if it was fair.
         """
-        standing = self._each(lambda side: side.standing)
+        still = [side for side in self.sides if side.still]
+        standing = " ".join(side.how_far().replace("**", "") + "." for side in still)
+        if len(self.sides) == 1:
+            standing = still[0].steps().capitalize() if still else ""
         return " ".join(filter(None, [standing, self.diverged, self.fairness or self._aim()]))
 
     @property

@@ -1,19 +1,18 @@
 """Who waits for whom in a run that goes on. Beats tell what each task entered last
-(`record/beats.py`), events what was done to tasks and hosts and how long steps usually take.
+(`beats.py`), events what was done to tasks and hosts and how long steps usually take.
 """
 
 import itertools
 import statistics
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from course_lib.cluster import calls
-from course_lib.cluster.task import clock
-from course_lib.errors import TaskFailed, clauses
+from course_lib.errors import Doing, TaskFailed, sentence
 from course_lib.faults import Fault
 from course_lib.jitter import Jitter
-from course_lib.network.layout import host_name
+from course_lib.record import calls
 from course_lib.record.beats import Beat, Beats
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Phase, end_of
@@ -26,21 +25,24 @@ STEPS = 3  # but never less than so many of its own steps
 RECENT = 50  # phases that tell how long its steps are
 LONG, LONG_STEPS = 10.0, 20  # the same, after which a task that others wait for may never go on
 WAITS = ("reduce", "wait", "the graph")  # in these a task may wait for others
+STANDING, STEPLESS, JOINING = "standing still", "without a step", "connecting again"
 
 
-@dataclass(frozen=True)
-class Standstill:
+class Standstill(NamedTuple):
     """Nobody in a run has moved for so many `seconds`, `since` a time of its trace.
 
-    `does`: task -> what holds it up or whom it waits for, a verb first; the `culprit` is the first.
-    `certain`: the run will not go on by itself. `cure`: what to do, where `does` does not say so.
+    `does`: what each task does, whoever is the `culprit` first. `certain`: the run will not go on
+    by itself. `cure`: what to do, where `does` does not say so. `kind`: `STANDING`; a board and
+    `lockstep watch` also tell of runs that are `STEPLESS`, as somebody takes long over a step, or
+    that are `JOINING`, since a host was healed.
     """
 
     since: float
     seconds: float
-    does: Mapping[str, str]
+    does: Mapping[str, Doing]
     certain: bool = True
     cure: str = ""
+    kind: str = STANDING
 
     @property
     def culprit(self) -> str:
@@ -48,7 +50,22 @@ class Standstill:
 
     @property
     def words(self) -> str:
-        return "; ".join(clauses(self.does))
+        """Who waits for whom, and why."""
+        return sentence(self.does)
+
+    @property
+    def brief(self) -> str:
+        return f"{self.kind} for {self.seconds:.1f} s"
+
+
+class Pulse(NamedTuple):
+    """A live run at the moment `now` of its trace: why nobody moves, None if somebody does, and
+    what its tasks are in. `going_on` has the phases that are not over, with `now` as their end.
+    """
+
+    now: float
+    still: Standstill | None
+    going_on: Sequence[Phase] = ()
 
 
 class Look:
@@ -75,8 +92,8 @@ class Look:
         slowed = {task: why for task in self.busy if (why := self._slowed(task))}
         self.held = slowed | {task: self._ends(task) for task in self.stopped}
 
-    def describe(self) -> dict[str, str]:
-        """Task -> what it does: a verb and the rest, to be read after the task's name.
+    def describe(self) -> dict[str, Doing]:
+        """Task -> what it does.
 
         Those that are held come first; they hold up all others that have fallen silent. A server is
         named only if it is held.
@@ -117,11 +134,47 @@ class Look:
             usual, age = self._usual(task), self.now - self.since[task]
             if age < max(LONG, LONG_STEPS * usual):
                 return None
-            steps = f", and its steps usually take {usual:.1f} s" if usual else ""
-            found[task] = f"has been {self._in(task) or 'computing'} for {age:.0f} s{steps}"
+            steps = f" (its steps usually take {usual:.1f} s)" if usual else ""
+            found[task] = Doing(f"has been {self._in(task) or 'computing'} for {age:.0f} s{steps}")
         others = {task: self._does(task, found) for task in active if task not in found}
         since = max(self.since[task] for task in active)
         return Standstill(since, self.now - since, found | others, certain=False)
+
+    def slow_going(self, services: tuple[str, ...]) -> Standstill | None:
+        """That no task has moved for long, though it will: one computes, or its connections are
+        being made again, since its host was healed. None if one has moved.
+        """
+        active = [task for task in self.busy if not task.startswith(services)]
+        free = [task for task in active if task not in self.stopped]
+        if not free or not all(map(self.silent, free)):
+            return None
+        since, does, kind = max(self.since[task] for task in free), self.describe(), STEPLESS
+        healed = [e for n in self.digest.spec.all_hosts if (e := self._healed(n, since))]
+        if healed:
+            since, kind = max(e.at for e in healed), JOINING
+            joined = {e.task: Doing(f"is joined again with {e.task}") for e in healed}
+            hosts = {t: _host(n) for t, n in self.digest.spec.places.items() if t in free}
+            back = {t: joined[host] for t, host in hosts.items() if host in joined}
+            does = back | {t: self._does(t, back) for t in free if t not in back}
+        return Standstill(since, self.now - since, does, certain=False, kind=kind)
+
+    def _healed(self, host: int, since: float) -> Lifecycle | None:
+        last = self.digest.last(_host(host), "cut", "healed")
+        return last if last and last.state == "healed" and last.at >= since else None
+
+    def going_on(self) -> list[Phase]:
+        """The phases that are not over. Who may be waiting, and has been silent, does wait."""
+        return [
+            Phase(task, beat.step, self._kind(task), beat.since, self.now)
+            for task in self.busy
+            if (beat := self.beats[task]).what and beat.since < self.now
+        ]
+
+    def _kind(self, task: str) -> str:
+        beat = self.beats[task]
+        if beat.number:
+            return "wait" if self.silent(task) else "reduce"
+        return "wait" if beat.what in WAITS and self.silent(task) else beat.what
 
     def silent(self, task: str) -> bool:
         """Whether a task has been in the same thing for longer than its steps usually take."""
@@ -157,36 +210,38 @@ class Look:
         beat = self.beats[task]
         if beat.number:
             return f"in {calls.words(beat)}"
+        if beat.what and self.digest.spec.strategy == "custom":
+            return f"in {beat.what} of your function, step {beat.step},"
         return f"in {beat.what} of step {beat.step}" if beat.what else ""
 
     def _stop(self, task: str) -> Lifecycle | None:
         """How a task was paused, or its host cut off, if that lasts."""
-        host = host_name(self.digest.spec.places[task])
+        host = _host(self.digest.spec.places[task])
         paused, cut = (task, "paused", "resumed"), (host, "cut", "healed")
         last = (self.digest.last(*turns) for turns in (paused, cut))
         return next((event for event in last if event and event.state in ("paused", "cut")), None)
 
-    def _ends(self, task: str) -> str:
-        """How to end that a task is paused or cut off, and what it is in."""
-        beat, host = self.beats[task], self.digest.spec.places[task]
-        why = f"is paused ({self.handle}.resume({task!r}) lets it go on)"
+    def _ends(self, task: str) -> Doing:
+        """That a task is paused or cut off, and how to end that."""
+        step, host = self.beats[task].step, self.digest.spec.places[task]
         if self.stopped[task].state == "cut":
             cure = f"{self.handle}.heal({host}) joins it again"
-            why = f"is on {host_name(host)}, which is cut off ({cure})"
-        inside = self._in(task)
-        return f"{why}, {inside} for {self.now - beat.since:.1f} s" if inside else why
+            return Doing(f"is cut off with {_host(host)}", step, cure=cure)
+        return Doing("is paused", step, cure=f"{self.handle}.resume({task!r}) lets it go on")
 
-    def _slowed(self, task: str) -> str | None:
-        """How to end that a task takes long over what it is in; None if nothing is known to."""
+    def _slowed(self, task: str) -> Doing | None:
+        """Why a task takes long over what it is in, and how to end that; None if nothing is known
+        to hold it up.
+        """
         beat, handle = self.beats[task], self.handle
         if not self.silent(task) or beat.what in WAITS or beat.number:
             return None
         slowed = self.digest.last(task, "slowed")
         if slowed and slowed.factor > 1:
-            return f"was {slowed.words} ({handle}.slow({task!r}, 1) ends that)"
+            return Doing(f"was {slowed.words}", cure=f"{handle}.slow({task!r}, 1) ends that")
         if (late := self._late(task)) > SILENT:
             ends = f"{handle}.jitter({task!r}, None) ends that from the next step on"
-            return f"is delayed by {late:.1f} s of jitter ({ends})"
+            return Doing(f"is delayed by {late:.1f} s of jitter", cure=ends)
         return None
 
     def _late(self, task: str) -> float:
@@ -195,56 +250,75 @@ class Look:
         times, late = Jitter.of(self.digest.jitter(task)).of_step(spec.seed, task, step)
         return (times - 1) * spec.device_ms / 1000 + late
 
-    def _does(self, task: str, waits_for: Mapping[str, str]) -> str:
+    def _does(self, task: str, waits_for: Mapping[str, Doing]) -> Doing:
         """What a task does that nothing holds up but others."""
         beat, phases = self.beats[task], self.recent[task]
-        step = f" (in step {beat.step})" if beat.step >= 0 else ""
         if waits_for and self.silent(task):
-            return f"waits for {', '.join(waits_for)}{step}"
-        if beat.number:
-            return f"is in {calls.words(beat)}"
-        if beat.what:
-            return f"is in {beat.what}{step}"
+            return Doing("waits", beat.step, tuple(waits_for))
+        if inside := self._in(task):
+            age = self.now - self.since[task]
+            long = self.silent(task) and beat.what not in WAITS and not beat.number
+            return Doing(f"has been {inside} for {age:.0f} s" if long else f"is {inside}")
         if beat.since > 0 and not phases:
-            return f"left its last call {self.now - beat.since:.1f} s ago"
+            return Doing(f"left its last call {self.now - beat.since:.1f} s ago")
         if phases:
-            return f"has finished '{phases[-1].what}' of step {phases[-1].step}, and nothing since"
-        return "has recorded nothing so far"
+            last = f"'{phases[-1].what}' of step {phases[-1].step}"
+            return Doing(f"has finished {last}, and nothing since")
+        return Doing("has recorded nothing so far")
 
 
 class Lookout:
-    """Looks at a live run with these task `states`, which its `Run` keeps up to date."""
+    """Looks at a live run with these task `states`, which its owner keeps up to date. `make`: see
+    `Beats`.
+    """
 
-    def __init__(self, files: RunDir, trace: Trace, states: Mapping[str, str]) -> None:
-        self._trace, self._states, self._beats = trace, states, Beats(files.beats, files.spec.tasks)
+    def __init__(
+        self, files: RunDir, trace: Trace, states: Mapping[str, str], make: bool = True
+    ) -> None:
+        self._trace, self._states = trace, states
+        self._beats = Beats(files.beats, files.spec.tasks, make)
         self._origin, self._services = files.facts.origin, files.facts.services
         self._digest, self._looking = Digest(files.spec), threading.Lock()
 
     def look(self, busy: Iterable[str] | None = None, handle: str = "run") -> Look:
         """The run as it is now; `busy`: its tasks that run, where others are meant."""
         if busy is None:
-            busy = [task for task, state in self._states.items() if state == "running"]
+            busy = self._running()
         with self._looking:
             self._digest.look(self._trace.refresh())
-        beats = {task: self._beats.now(task) for task in self._states}
+        beats = {task: self._beats.now(task) for task in self._digest.spec.tasks}
         beats = {t: beat._replace(since=beat.since - self._origin) for t, beat in beats.items()}
-        return Look(self._digest, beats, busy, clock() - self._origin, handle)
+        return Look(self._digest, beats, busy, time.monotonic() - self._origin, handle)
 
     def standstill(self) -> Standstill | None:
         """Why the run stands still; None if it moves, or if tasks are still to come."""
-        states, now = dict(self._states), clock()
-        busy = [task for task, state in states.items() if state == "running"]
-        active = [task for task in busy if not task.startswith(self._services)]
-        lively = active and all(now - self._beats.now(task).since < SOON for task in active)
-        if lively or not {*states.values()} <= {"running", "done", "lost"}:
-            return None
-        return self.look(busy).standstill(self._services, self._calls())
+        lively = self._lively() or not {*self._states.values()} <= {"running", "done", "lost"}
+        return None if lively else self.look().standstill(self._services, self._calls())
+
+    def pulse(self) -> Pulse:
+        """What the run does at this moment."""
+        if self._lively():
+            return Pulse(time.monotonic() - self._origin, None)
+        look, still = self.look(), None
+        if {*self._states.values()} <= {"running", "done", "lost"}:
+            still = look.standstill(self._services, self._calls())
+            still = still or look.slow_going(self._services)
+        return Pulse(look.now, still, look.going_on())
+
+    def _running(self) -> list[str]:
+        return [task for task, state in [*self._states.items()] if state == "running"]
+
+    def _lively(self) -> bool:
+        """Whether all tasks that others wait for have entered something just now."""
+        now = time.monotonic()
+        active = [task for task in self._running() if not task.startswith(self._services)]
+        return bool(active) and all(now - self._beats.now(task).since < SOON for task in active)
 
     def named(self, failure: TaskFailed) -> TaskFailed:
         """A failure in the name of whoever is its cause, if the task that failed had waited in vain
         for one that was stopped, or if its call of a collective was not that of the other ranks.
         """
-        look, kept = self.look(self._states), self._calls()
+        look, kept = self.look(self._digest.spec.tasks), self._calls()
         for task, stop in look.stopped.items() if failure.remote_traceback else ():
             was = "its host was cut off" if stop.state == "cut" else "it was paused"
             reason = f"{was}, and {failure.task} gave up waiting: {failure.reason}"
@@ -252,7 +326,7 @@ class Lookout:
             return TaskFailed(task, step if step >= 0 else None, reason)
         found = calls.endless(look.beats, kept)
         if failure.task in found:
-            reason = f"{'; '.join(clauses(found))}. {calls.CURE}. "
+            reason = f"{sentence(found)}. {calls.CURE}. "
             reason += f"{failure.task} ended with: {failure.reason}"
             told = failure.remote_traceback, failure.log_tail
             return TaskFailed(failure.task, failure.step, reason, *told)
@@ -263,4 +337,8 @@ class Lookout:
         self._beats.close()
 
     def _calls(self) -> dict[str, list[Beat]]:
-        return {task: self._beats.calls(task) for task in self._states}
+        return {task: self._beats.calls(task) for task in self._digest.spec.tasks}
+
+
+def _host(number: int) -> str:
+    return f"host:{number}"

@@ -9,6 +9,7 @@ calls there. A message from rank 0 to rank 1 matches by order as well, in the gr
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from course_lib.errors import Doing
 from course_lib.record.beats import Beat
 
 CURE = "All ranks of a group must make the same calls in the same order, with the same sizes"
@@ -22,8 +23,8 @@ def words(call: Beat) -> str:
 
 def endless(
     now: Mapping[str, Beat], calls: Mapping[str, Sequence[Beat]], over: Collection[str] = ()
-) -> dict[str, str]:
-    """Tasks whose call never ends -> what each does, in words; whoever is the cause comes first.
+) -> dict[str, Doing]:
+    """Tasks whose call never ends -> what each does; whoever is the cause comes first.
 
     `now`: what each task is in, in order of the ranks; `calls`: the latest calls of each; `over`:
     tasks whose function has returned. Empty if each call may end.
@@ -38,15 +39,17 @@ def endless(
     stuck = set(waits)
     while free := {t for t in stuck if not any(m in stuck or m in over for m in waits[t])}:
         stuck -= free
-    gone = {m: "has returned from its function" for t in stuck for m in waits[t] if m in over}
+    gone = {
+        m: Doing("has returned from its function") for t in stuck for m in waits[t] if m in over
+    }
     return gone | {
-        task: f"waits for {', '.join(waits[task])} in {words(call)}"
+        task: Doing(f"waits for {', '.join(waits[task])} in {words(call)}")
         for task, call in inside.items()
         if task in stuck
     }
 
 
-def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, str]:
+def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Doing]:
     """The tasks that called something else where one made this call, and all others."""
     alike: dict[tuple[str, int], dict[str, Beat]] = defaultdict(dict)
     for task, kept in calls.items():
@@ -57,8 +60,12 @@ def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, str
         return {}
     # the fewest are the cause; of as many, not those of the first task
     few, *others = sorted(reversed(alike.values()), key=len)
-    found = {task: f"calls {words(c)} as number {c.number} of its group" for task, c in few.items()}
-    return found | {t: f"calls {words(c)} instead" for made in others for t, c in made.items()}
+    found = {
+        task: Doing(f"calls {words(c)} as number {c.number} of its group")
+        for task, c in few.items()
+    }
+    others_do = {t: Doing(f"calls {words(c)} instead") for made in others for t, c in made.items()}
+    return found | others_do
 
 
 def _missing(
