@@ -9,13 +9,15 @@ import codecs
 import io
 import signal
 import sys
-from typing import NoReturn
+from importlib import metadata
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from course_lib.commands.allreduce import allreduce, stage
 from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
+from course_lib.commands.screen import say
 from course_lib.commands.training import chaos, race, run
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
@@ -25,7 +27,6 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     help="Learn distributed training by running it.",
     rich_markup_mode=None,
 )
@@ -42,9 +43,27 @@ COMMANDS = (
     exercises,
     chaos,
 )
-for command in COMMANDS:
-    app.command()(command)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(lab)
+for command in (*COMMANDS, lab):
+    said = (
+        " ".join(str(command.__doc__).split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
+    )
+    further: Any = ({}, {"allow_extra_args": True, "ignore_unknown_options": True})[command is lab]
+    app.command(short_help=f"{said}.", context_settings=further)(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"lockstep {metadata.version('lockstep-course')}")
+        raise typer.Exit
+
+
+@app.callback()
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Learn distributed training by running it."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -55,7 +74,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="similar")
     try:
-        code = app(arguments, standalone_mode=False) or 0
+        code = app(arguments or sys.argv[1:] or ["--help"], standalone_mode=False) or 0
         if code == INTERRUPTED:  # typer has caught it already
             raise KeyboardInterrupt
         sys.exit(code)
@@ -79,7 +98,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _fail(error: object, code: int) -> NoReturn:
-    print(f"lockstep: {error}", file=sys.stderr)
+    say(f"lockstep: {error}", stderr=True)
     sys.exit(code)
 
 

@@ -1,7 +1,6 @@
 """`lockstep allreduce` and `lockstep stage`."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,8 @@ import typer
 from rich.filesize import decimal
 
 from course_lib.collectives import ALGORITHMS, verify
-from course_lib.commands.shared import DelayMs, Json, Mbit, link_of, show, text
+from course_lib.commands.screen import progress, say, show, text
+from course_lib.commands.shared import DelayMs, Json, Mbit, link_of
 from course_lib.errors import SpecError
 from course_lib.reduction.allreduce import compare
 from course_lib.reduction.allreduce import stage as show_stage
@@ -47,19 +47,22 @@ def allreduce(
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
     link = link_of(mbit, delay_ms)
-    results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link)
+    with progress() as shown:
+        what = f"{count(len(names), 'algorithm')}, {count(workers, 'worker')}"
+        shown.add_task(what, total=None, said="the model runs" if simulated else "real processes")
+        results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link)
     found = [result.as_dict() for result in results]
     if as_json:
         print(json.dumps(found if len(found) > 1 else found[0]))
     elif len(found) > 1:
         where = f"{count(workers, 'worker')} on {count(hosts, 'host')}, {size} each"
-        print(f"{where}, {results[0].reality}; most that a worker sends, most on a link")
+        say(f"{where}, {results[0].reality}; most that a worker sends, most on a link")
         show(HEADERS, [cells(row) for row in found])
     else:
-        show(["result", ""], [[name, text(value)] for name, value in found[0].items()])
+        show(["result", ""], [[name, text(value, name)] for name, value in found[0].items()])
     wrong = [result for result in results if not result.exact]
     for result in wrong:
-        print(f"{result.algorithm} is wrong: {verify(result.schedule)}", file=sys.stderr)
+        say(f"{result.algorithm} is wrong: {verify(result.schedule)}", stderr=True)
     return 1 if wrong else 0
 
 

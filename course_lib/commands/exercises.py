@@ -1,39 +1,79 @@
 """`lockstep check` and `lockstep exercises`."""
 
+import csv
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from course_lib.commands.shared import Json, show
-from course_lib.course.answers import ROOT
+from course_lib.commands.screen import progress, say, show
+from course_lib.commands.shared import Json
+from course_lib.course.answers import ROOT, Verdict
+from course_lib.errors import SpecError
+
+SHOWN = ("task", "state", "text", "hint")
 
 
 def check(
     notebook: Annotated[
-        Path, typer.Argument(help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb.")
+        Path,
+        typer.Argument(
+            help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb, or a directory "
+            "with those of a class."
+        ),
     ],
     as_json: Json = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print one line of CSV for each task of each notebook.")
+    ] = False,
 ) -> int:
-    """Check the answers in an exercise.
+    """Check the answers in an exercise, or in all of a directory.
 
     The exit code is 0 if all passed, 1 if not, 2 if it is no exercise.
     """
     # nbformat takes seconds to import: only where it is needed
-    from course_lib.course.grading import grade
+    from course_lib.course.grading import exercises_in, grade
 
-    verdicts = grade(notebook)
-    passed = sum(map(bool, verdicts))
-    if as_json:
-        fields = ("task", "state", "text", "hint")
-        tasks = [{field: getattr(verdict, field) for field in fields} for verdict in verdicts]
-        print(json.dumps({"notebook": str(notebook), "passed": passed, "tasks": tasks}))
+    paths = exercises_in(notebook) if notebook.is_dir() else [notebook]
+    found: dict[Path, list[Verdict]] = {}
+    with progress() as shown:
+        bar = shown.add_task("checking", total=len(paths), said="")
+        for path in paths:
+            shown.update(bar, said=path.name)
+            try:
+                found[path] = grade(path)
+            except SpecError as problem:  # of one learner's file: the others are checked
+                if path == notebook:
+                    raise
+                found[path] = [Verdict("", "not yet", str(problem))]
+            shown.advance(bar)
+    rows = {
+        path: [{name: getattr(verdict, name) for name in SHOWN} for verdict in verdicts]
+        for path, verdicts in found.items()
+    }
+    passed = {path: sum(map(bool, verdicts)) for path, verdicts in found.items()}
+    if as_csv:
+        lines = csv.DictWriter(sys.stdout, ("notebook", *SHOWN), lineterminator="\n")
+        lines.writeheader()
+        lines.writerows({"notebook": path} | row for path, each in rows.items() for row in each)
+    elif as_json:
+        results = [
+            {"notebook": str(path), "passed": passed[path], "tasks": each}
+            for path, each in rows.items()
+        ]
+        print(json.dumps(results if notebook.is_dir() else results[0]))
     else:
-        rows = [[v.task, v.state, "\n".join(filter(None, [v.text, v.hint]))] for v in verdicts]
-        show(["task", "", "what was found"], rows, lines=True)  # the texts have lines
-        print(f"{passed} of {len(verdicts)} passed")
-    return 0 if passed == len(verdicts) else 1
+        for path, each in rows.items():
+            cells = [
+                [r["task"], r["state"], "\n".join(filter(None, [r["text"], r["hint"]]))]
+                for r in each
+            ]
+            show(["task", "", "what was found"], cells, lines=True)
+            said = f"{passed[path]} of {len(each)} passed"
+            say(f"{path}: {said}" if notebook.is_dir() else said)
+    return 0 if all(map(all, found.values())) else 1
 
 
 def exercises(

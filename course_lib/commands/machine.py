@@ -10,7 +10,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from course_lib import hardware
-from course_lib.commands.shared import Json, show
+from course_lib.commands.screen import say, show
+from course_lib.commands.shared import Json
 from course_lib.errors import SpecError, Unavailable
 from course_lib.spec import FRAMEWORKS, RunSpec
 from course_lib.strategies import catalog
@@ -18,6 +19,7 @@ from course_lib.strategies import catalog
 # JupyterLab would ask whether it may fetch news, and look for a newer version of itself: the course
 # stays on this machine.
 NO_UPDATES = "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
+ROOTS = ("--notebook-dir", "--ServerApp.root_dir", "--ServerApp.notebook_dir")
 QUIET = ("--LabApp.news_url=None", NO_UPDATES)
 
 
@@ -54,11 +56,11 @@ def strategies(
         frameworks = [FRAMEWORKS[row["framework"]] for row in rows]
         show(["", *frameworks], [[fact, *(row[fact] for row in rows)] for fact in rows[0]])
     else:
-        show(["strategy", *FRAMEWORKS.values(), "who updates", "who waits"], overview(rows))
+        show(["strategy", *FRAMEWORKS.values(), "who updates", "who waits"], overview(rows), True)
         for row in rows:
             if row["reality"] == "unavailable":
                 framework = FRAMEWORKS[row["framework"]]
-                print(f"{row['strategy']}, {framework}: {row['why']}. {row['cure']}")
+                say(f"{row['strategy']}, {framework}: {row['why']}. {row['cure']}")
 
 
 def overview(rows: list[dict[str, str]]) -> list[list[str]]:
@@ -74,13 +76,29 @@ def overview(rows: list[dict[str, str]]) -> list[list[str]]:
     return lines
 
 
-def lab(context: typer.Context) -> NoReturn:
+def lab(
+    context: typer.Context,
+    copy_to: Annotated[
+        Path | None,
+        typer.Option(
+            help="Work on a copy of the course in this directory. A later version of the course is "
+            "brought into it, and what you have written there stays."
+        ),
+    ] = None,
+) -> NoReturn:
     """Open the course in JupyterLab; further arguments go to `jupyter lab`."""
-    notebooks = Path(__file__).parents[2] / "notebooks"
-    if not notebooks.is_dir():
+    course = Path(__file__).parents[2]
+    if not (course / "notebooks").is_dir():
         why = "the notebooks are not beside this package"
         raise Unavailable("the course", why, "Clone the repository and use `make lab` there.")
-    command = [sys.executable, "-m", "jupyterlab", f"--notebook-dir={notebooks.parent}", *QUIET]
+    if copy_to is not None:
+        # nbformat takes seconds to import: only where it is needed
+        from course_lib.course.copies import deliver
+
+        say(*deliver(course, copy_to), f"Your copy of the course: {copy_to.resolve()}")
+    command = [sys.executable, "-m", "jupyterlab", *QUIET]
+    if not any(argument.startswith(ROOTS) for argument in context.args):
+        command.append(f"--ServerApp.root_dir={(copy_to or course).resolve()}")
     if os.geteuid() == 0:  # as in a container; JupyterLab wants it said
         command.append("--allow-root")
     os.execv(sys.executable, [*command, *context.args])

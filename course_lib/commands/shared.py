@@ -1,15 +1,13 @@
-"""What several commands share: options (those of `run` and `race` are made from the fields of
-`RunSpec`), and results as tables on a terminal.
+"""Options that several commands have; those of `run` and `race` are made from the fields of
+`RunSpec`.
 """
 
 import inspect
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from course_lib.fields import Link
 from course_lib.signature import NOT_GIVEN
@@ -17,6 +15,7 @@ from course_lib.spec import RunSpec, parse_item
 from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
+NUMBERS: dict[Any, str] = {int: "<int>", float: "<float>"}
 REPEATED = {"placement": "--place", "links": "--link", "slow": "--slow", "faults": "--fault"}
 """Fields of several items -> the option that is given once for each item."""
 BY_STRATEGY = ("framework", "workers")  # their default depends on the strategy
@@ -78,7 +77,19 @@ def _options() -> Iterator[inspect.Parameter]:
         else:
             either = [schema, *schema.get("anyOf", ())]
             kind: Any = next(KINDS[one["type"]] for one in either if "type" in one)
-            yield _option(name, Annotated[kind | None, typer.Option(help=text)])
+            how: dict[str, Any] = {}
+            if kind in NUMBERS:
+                how = {"parser": partial(number, kind), "metavar": NUMBERS[kind]}
+            option = typer.Option(help=text, **how)
+            yield _option(name, Annotated[kind | None, option])
+
+
+def number(kind: type, typed: str) -> Any:
+    """What was typed, as a number; what is none goes to `RunSpec`, which says what is allowed."""
+    try:
+        return kind(typed)
+    except ValueError:
+        return typed
 
 
 def _option(name: str, annotation: Any) -> inspect.Parameter:
@@ -94,39 +105,3 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
         if name in found and name != "faults":
             found[name] = dict(parse_item(name, item) for item in found[name])
     return found | ({"link": Link(**imposed)} if imposed else {})
-
-
-# --- what is printed ---
-
-
-def strict(value: Any) -> Any:
-    """The value with None in place of NaN and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: strict(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def show(headers: Sequence[str], rows: Iterable[Sequence[str]], lines: bool = False) -> None:
-    """Print a table; `lines`: with a line between its rows."""
-    first, *others = headers
-    table = Table(collapse_padding=True, show_lines=lines)
-    table.add_column(first, no_wrap=True, min_width=18)  # the names that people must type
-    for header in others:
-        table.add_column(header)
-    for row in rows:
-        table.add_row(*row)
-    Console(markup=False, emoji=False).print(table)  # as it is: [r] is no markup
-
-
-def text(value: object) -> str:
-    """A value of a result, as text for a cell; parts of it on lines of their own."""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-    if isinstance(value, dict):
-        inner = ((name, text(value).replace("\n", ", ")) for name, value in value.items())
-        return "\n".join(f"{name}: {value}" for name, value in inner)
-    if isinstance(value, list | tuple):
-        return "\n".join(map(text, value))
-    return str(value)

@@ -2,18 +2,17 @@
 
 import json
 import statistics
-import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from course_lib.chaos import episodes, play
 from course_lib.cluster.run import Run
-from course_lib.commands.shared import Json, Timeout, show, strict, text, with_fields
+from course_lib.commands.screen import progress, say, show, strict, text
+from course_lib.commands.shared import Json, Timeout, with_fields
 from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
@@ -37,15 +36,15 @@ def run(
     """Train with a strategy, in real processes on this machine."""
     known = catalog.STRATEGIES.get(strategy)
     # so that one command goes through all strategies
-    if known and fields.get("workers", 1) > known.max_workers == 1:
-        workers = fields.pop("workers")
-        print(f"{strategy} has one worker: --workers {workers} is left out", file=sys.stderr)
+    workers = fields.get("workers")
+    if known and isinstance(workers, int) and workers > known.max_workers == 1:
+        del fields["workers"]
+        say(f"{strategy} has one worker: --workers {workers} is left out", stderr=True)
     with start(strategy, **fields) as started:
         if not as_json:
-            stderr = Console(stderr=True, highlight=False)
             for reason in started.plan.reasons:
-                stderr.print(f"[bold]{reason.what}[/bold] {reason.choice}: {reason.why}")
-        follow(started, timeout)
+                say(f"{reason.what} {reason.choice}: {reason.why}", stderr=True)
+        follow(started.wait, {strategy: started}, timeout)
         result = started.result
     if as_json:
         print(json.dumps(strict(result)))
@@ -53,39 +52,37 @@ def run(
         report(result, started.trace)
 
 
-def follow(run: Run, timeout: float) -> None:
-    """Wait for a run to end and show its progress on stderr, if that is a terminal.
-
-    Raises as `Run.wait` does.
+def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: float) -> None:
+    """Wait with `wait(seconds)` for the end, and show meanwhile on a terminal how far each of these
+    `runs` is. Raises as `wait` does.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        run.wait(timeout)
-        return
-    what, figures = TextColumn("{task.description}"), TextColumn("{task.fields[figures]}")
-    columns = what, BarColumn(), MofNCompleteColumn(), figures, TimeElapsedColumn()
-    deadline, digest = time.monotonic() + timeout, Digest(run.spec)
-    name = f"{run.spec.strategy} ({run.spec.framework})"
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(name, total=run.spec.steps, figures="starting")
+    deadline = time.monotonic() + timeout
+    with progress() as shown:
+        bars = {name: shown.add_task(name, total=r.spec.steps, said="") for name, r in runs.items()}
+        digests = {name: Digest(run.spec) for name, run in runs.items()}
         while True:
             try:
-                run.wait(0.25)
+                wait(
+                    max(0.0, min(0.25, deadline - time.monotonic()))
+                    if not shown.disable
+                    else timeout
+                )
                 return
             except Stalled as stalled:
                 if stalled.standing:
                     raise
                 if time.monotonic() >= deadline:
                     raise Stalled(stalled.does, timeout) from None
-                digest.look(run.trace)
-                said = so_far(digest) or run.state
-                progress.update(bar, completed=digest.steps_done, figures=said)
+            for name, digest in digests.items():
+                digest.look(runs[name].trace)
+                said = so_far(digest) or runs[name].state
+                shown.update(bars[name], completed=digest.steps_done, said=said)
 
 
 def so_far(digest: Digest) -> str:
     """The last loss and the throughput so far, in words."""
     loss, rate = digest.losses.last, digest.losses.rate()
-    speed = f", {rate:,.0f} examples/s" if rate else ""
+    speed = f", {rate:,.0f} /s" if rate else ""
     return "" if loss is None else f"loss {loss:.3f}{speed}"
 
 
@@ -93,15 +90,14 @@ def report(result: dict[str, Any], trace: Trace) -> None:
     """Print a finished run as tables."""
     apart = ("run_dir", "memory", "memory_formula")  # shown below
     known = {name: value for name, value in result.items() if value not in (None, {}, [])}
-    values = [[name, text(value)] for name, value in known.items() if name not in apart]
+    values = [[name, text(value, name)] for name, value in known.items() if name not in apart]
     show(["result", "seconds are counted from the start of the command"], values)
     compiles = ", in which TensorFlow compiles" if result["framework"] == "tensorflow" else ""
-    print(f"Where each task's time went, the first step included{compiles}:")
-    print(measures.table(trace))
+    say(f"Where each task's time went, the first step included{compiles}:", measures.table(trace))
     if result["memory"]:
-        print("What takes up each task's memory, in its first step (in brackets: by the formula):")
-        print(memory.table(result["memory"], result["memory_formula"]))
-    print(f"The record of this run: {result['run_dir']}")
+        say("\nWhat takes up each task's memory in its first step, counted and by the formula:")
+        say(memory.table(result["memory"], result["memory_formula"]))
+    print(f"\nThe record of this run:\n{result['run_dir']}")  # in one piece, to be copied
 
 
 @with_fields
@@ -137,13 +133,13 @@ def race(
         raise SpecError("race", entrants[0], f"two strategies or more, such as: {example}")
     targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
     with start_race(*map(parse_entrant, entrants), **targets, **fields) as started:
-        started.wait(timeout)
+        follow(started.wait, started.runs, timeout)
     if as_json:
         print(json.dumps(strict(started.as_dict())))
     else:
         shown = started.comparison
-        show(shown.headers(), shown.rows())
-        print("\n".join(shown.words()))
+        show(shown.headers(), shown.rows(), right=True)
+        say(*shown.words())
 
 
 def chaos(
@@ -171,9 +167,9 @@ def chaos(
         ended[f"{outcome.fault.do}: {what}"] += 1
         problems.update(problem.partition(":")[0] for problem in outcome.problems)
         seconds += [outcome.seconds] if outcome.seconds is not None else []
-        print(f"{number}: {episode}\n   {outcome.ended}", flush=True)
+        say(f"{number}: {episode}", f"   {outcome.ended}")
         for problem in outcome.problems:
-            print(f"   FAILED, {problem}\n   lockstep chaos --replay {episode!r}", flush=True)
+            say(f"   FAILED, {problem}", f"   lockstep chaos --replay {episode!r}")
     rows = [[name, str(times)] for name, times in sorted(ended.items())]
     if seconds:
         middle, most = statistics.median(seconds), max(seconds)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -86,12 +87,10 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
     return Group(head, *filter(None, [side.failure]), grid, foot)
 
 
-def _legend() -> Text:
+def _legend() -> RenderableType:
     """What the characters mean."""
-    line = Text("\n")
-    for what, shade in SHADE.items():
-        line.append(shade.mark, shade.color).append(f" {what}  ")
-    return line
+    marks = (Text.assemble((shade.mark, shade.color), f" {name}") for name, shade in SHADE.items())
+    return Group("", Columns(marks, padding=(0, 2)))
 
 
 def picture(

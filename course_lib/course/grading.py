@@ -5,6 +5,7 @@ socket. With all that it starts, it is held to bounds.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def _verdict(task: ExerciseTask, by: Examinee, found: Found) -> Verdict:
 
 
 # --- the notebook ---
+
+
+def exercises_in(folder: Path) -> list[Path]:
+    """The exercises of this course in a folder and those below it, hidden ones left out. Raises
+    SpecError if there is none.
+    """
+    found = []
+    for path in sorted(folder.rglob("*.ipynb")):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            with suppress(SpecError), opened(path) as content:
+                found += [path] if content.metadata.get("lockstep", {}).get("exercise") else []
+    if not found:
+        raise SpecError("notebook", str(folder), "no exercise of this course is in it")
+    return found
 
 
 def read(path: Path) -> tuple[Sequence[ExerciseTask], Sequence[Cell]]:

@@ -39,17 +39,14 @@ def add(memory: Held, metrics: Iterable[Metric]) -> None:
 
 
 def table(memory: Held, formula: Mapping[str, Mapping[str, int]]) -> str:
-    """The memory of each task as text, and in brackets what a formula says it should be."""
-
-    def cell(task: str, kind: str) -> str:
-        expected = formula.get(task, {}).get(kind)
-        words = "" if expected is None else f" ({text.amount(expected)})"
-        return text.amount(memory[task][kind]) + words
-
-    head = ["", *(kind.replace("_", " ") for kind in KINDS)]
-    return text.table(
-        [head, *([task, *(cell(task, kind) for kind in KINDS)] for task in memory)], right=True
-    )
+    """The memory of each task as text, and below it what a formula says it should be."""
+    rows = [["", *(kind.replace("_", " ") for kind in KINDS)]]
+    for task, kinds in memory.items():
+        expected = [formula.get(task, {}).get(kind) for kind in KINDS]
+        rows.append([task, *(text.amount(kinds[kind]) for kind in KINDS)])
+        by = ["-" if n is None else text.amount(n) for n in expected]
+        rows += [["by the formula", *by]] if any(n is not None for n in expected) else []
+    return text.table(rows, right=True)
 
 
 def summary(kinds: Mapping[str, int]) -> str:

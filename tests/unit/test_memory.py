@@ -128,7 +128,8 @@ def test_a_process_of_several_replicas_holds_that_many_copies() -> None:
 
 def test_the_table_has_the_formula_beside_what_was_counted() -> None:
     counted = {"worker:0": dict.fromkeys(memory.KINDS, 0) | {"parameters": 2048, "activations": 3}}
-    head, row = memory.table(counted, {"worker:0": {"parameters": 1024}}).splitlines()
+    head, row, formula = memory.table(counted, {"worker:0": {"parameters": 1024}}).splitlines()
     assert " ".join(head.split()) == "parameters gradients optimizer state activations buffers"
-    assert " ".join(row.split()) == "worker:0 2 KiB (1 KiB) 0 B 0 B 3 B 0 B"
+    assert " ".join(row.split()) == "worker:0 2 KiB 0 B 0 B 3 B 0 B"
+    assert " ".join(formula.split()) == "by the formula 1 KiB - - - -"
     assert memory.summary(counted["worker:0"]) == "2 KiB: 2 KiB parameters, 3 B activations"

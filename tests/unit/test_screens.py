@@ -1,0 +1,150 @@
+"""What commands print, at 80 and 120 columns, beside what they printed when somebody last looked:
+`screens/NAME.WIDTH.txt`. After a change that is meant, `LOCKSTEP_SCREENS=write pytest` this file,
+and look at the difference.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from course_lib import hardware
+from course_lib.__main__ import main
+from course_lib.commands import allreduce, machine, training, watch
+from course_lib.commands.screen import NUMBER, say, show
+from course_lib.reduction.allreduce import compare
+from tests.benchmarks.boards import board as board_of_made_up_runs
+from tests.made_up import LAPTOP, lockstep
+from tests.unit.test_racing import comparing, of
+
+SCREENS = Path(__file__).parent / "screens"
+CODES = re.compile(r"\x1b\[[\d;]*m")
+RESULT: dict[str, Any] = {
+    "strategy": "multi_worker_mirrored",
+    "framework": "tensorflow",
+    "stopped": False,
+    "steps_done": 1200,
+    "examples": 153600,
+    "resumed_from": {},
+    "parameters": 4810,
+    "flops_per_step": 3637248,
+    "final_loss": 0.0421,
+    "diverged": None,
+    "parameter_digest": {"worker:0": "6ec9f530853602de", "worker:1": "6ec9f530853602de"},
+    "variables_on": {"worker:0/cpu": 19240, "worker:1/cpu": 19240},
+    "staleness": {"mean": 0.0, "max": 0, "updates": {"0": 1200}, "by_worker": {}},
+    "exchange_ms": {"hidden": 0.25, "exposed": 2.98},
+    "seconds": {"start": 0.31, "first_step": 1.2, "total": 71.04},
+    "examples_per_second": 2162.4,
+    "mfu_why": "Left out, as computing is emulated. Each step takes 20 ms on an emulated device.",
+    "memory": {t: dict.fromkeys(("parameters", "gradients"), 19240) for t in ("worker:0",)},
+    "memory_formula": {"worker:0": {"parameters": 19240}},
+    "run_dir": "/home/learner/.cache/lockstep/runs/20260102-030405-multi_worker_mirrored-abcdefgh",
+}
+for kind in ("optimizer_state", "activations", "buffers"):
+    RESULT["memory"]["worker:0"][kind] = 35852
+
+
+def _race() -> None:
+    shown = comparing(of(lockstep(), label="multi_worker_mirrored"), of(lockstep(), label="other"))
+    show(shown.headers(), shown.rows(), right=True)
+    say(*shown.words())
+
+
+def _allreduce() -> None:
+    found = compare("4MiB", [], 8, 2, simulated=True)
+    show(allreduce.HEADERS, [allreduce.cells(each.as_dict()) for each in found])
+
+
+def _check() -> None:
+    text = "With 4 workers, in round 2, rank 3 never receives chunk 1 from rank 2.\nRank 3 waits."
+    show(["task", "", "what was found"], [["ring", "not yet", text], ["tree", "passed", "Proved."]])
+
+
+def _watch() -> None:
+    board = board_of_made_up_runs(40)
+    board.draw()
+    out = Console(highlight=False)
+    out.print(watch.frame(board.view, out.width))
+    board.close()
+
+
+def _error() -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--workers", "3", "--global-batch", "100"])
+
+
+def _help() -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+
+
+def _options() -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+
+
+SHOWN: dict[str, Callable[[], Any]] = {
+    "doctor": machine.doctor,
+    "strategies": machine.strategies,
+    "strategy": lambda: machine.strategies("parameter_server"),
+    "run": lambda: training.report(RESULT, lockstep()),
+    "race": _race,
+    "allreduce": _allreduce,
+    "check": _check,
+    "watch": _watch,
+    "error": _error,
+    "help": _help,
+    "options": _options,
+}
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What is printed on a terminal that is as wide as asked for, without its colours."""
+    monkeypatch.setattr(hardware, "probe", lambda: LAPTOP)
+    monkeypatch.setattr(hardware, "versions", lambda: {"tensorflow": "2.21.0", "torch": "2.13.0"})
+
+    def printed(name: str, width: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TTY_COMPATIBLE", "1")
+        SHOWN[name]()
+        lines = CODES.sub("", "".join(capsys.readouterr())).splitlines()
+        return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
+
+    return printed
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_screen_is_as_it_was_when_somebody_looked(screen: Any, name: str, width: int) -> None:
+    shown, kept = screen(name, width), SCREENS / f"{name}.{width}.txt"
+    assert max(len(line) for line in shown.splitlines() if " " in line) <= width
+    if os.environ.get("LOCKSTEP_SCREENS") == "write":
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(shown)
+    assert shown == kept.read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in SHOWN if name != "watch"])
+def test_no_word_is_broken_at_80_columns(screen: Any, name: str) -> None:
+    wide, narrow = (re.sub(r"[─━]+", "", screen(name, each)).split() for each in (240, 80))
+    long = {word for word in wide if len(word) > 78}  # such as the path of a run
+    assert set(wide) - long <= set(narrow)
+
+
+def test_a_table_that_does_not_fit_becomes_a_block_of_lines_for_each_row(screen: Any) -> None:
+    lines = screen("allreduce", 40).splitlines()
+    assert "hierarchical" in lines and "  bus GB/s: 0.2" in lines
+    assert max(map(len, lines)) <= 40
+
+
+def test_numbers_stand_at_the_right_edge_of_their_column(screen: Any) -> None:
+    lines = screen("allreduce", 80).splitlines()
+    ends = {len(line[: line.index(" yes")]) for line in lines if line.endswith(" yes")}
+    assert len(ends) == 1
+    assert NUMBER.fullmatch("1,234.5 MB") and NUMBER.fullmatch("12") and not NUMBER.fullmatch("ab")
