@@ -23,15 +23,15 @@ from course_lib.widgets import TrainingBoard
 run = start("multi_worker_mirrored", workers=4, steps=1000, device_ms=20)
 TrainingBoard(run)"""
 WINDOW = {"width": 1012, "height": 1400}  # the board is then as wide as a page of code hosts, 830
-EDGE = 8  # pixels around the board
+EDGE = 4  # pixels around the board
 EVERY = 0.4  # seconds between frames
 STORY = {  # seconds -> what is done
-    2.0: lambda page: slow(page, 4),
-    5.2: lambda page: slow(page, 1),
-    6.8: lambda page: page.get_by_role("button", name="Pause").click(),
-    9.6: lambda page: page.get_by_role("button", name="Resume").click(),
+    1.8: lambda page: slow(page, 4),
+    4.8: lambda page: slow(page, 1),
+    6.4: lambda page: page.get_by_role("button", name="Pause").click(),
+    9.0: lambda page: page.get_by_role("button", name="Resume").click(),
 }
-END = 11.2
+END = 10.4
 LAST = 1.6  # seconds that the last frame stays
 
 
