@@ -3,6 +3,7 @@ stops, no part of it moves, and neither a new page nor a kernel restart takes an
 """
 
 import contextlib
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,6 +192,82 @@ def test_charts_are_as_before_in_a_second_view_after_a_reload_and_in_a_tab_opene
                 page.keyboard.press("Control+s")
                 expect(page.locator(".jp-mod-dirty")).to_have_count(0)
         assert lab.logged() == []
+
+
+DONE = """
+from course_lib import start
+from course_lib.widgets import TrainingBoard
+run = start("multi_worker_mirrored", framework="torch", workers=2, steps=60, device_ms=10,
+            faults=["slow worker:1=4 at step 30 for 200ms"])
+board = TrainingBoard(run.wait())
+board
+"""
+
+
+def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with opened(browser, tmp_path, DONE, "print(board.view.logarithmic)", viewport=TALL) as lab:
+        page = lab.page
+        lab.run()
+        chart, tip = page.locator(".lk-chart > svg").first, page.locator(".lk-tip").first
+        expect(chart.locator(".word").first).to_have_text("slow \u00d74")
+        box = chart.bounding_box()
+
+        # The pointer tells the loss, and at a mark what was done to whom and when.
+        mark = chart.locator(".stem").first.bounding_box()
+        page.mouse.move(mark["x"] + 1, box["y"] + 100)
+        expect(tip).to_contain_text("multi_worker_mirrored: ")
+        expect(tip.locator(".lk-done")).to_contain_text("slow \u00d74: worker:1, at ")
+        page.mouse.move(box["x"] + 60, box["y"] - 60)
+        expect(tip).to_be_hidden()
+
+        # A drag zooms in on a part, a double click shows all again.
+        def shown() -> list[str]:
+            return chart.locator("text.soft[text-anchor=middle]").all_text_contents()
+
+        before, whole = shown(), page.get_by_role("button", name="The whole chart").first
+        expect(whole).to_be_disabled()
+        page.mouse.move(box["x"] + 100, box["y"] + 60)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 160, box["y"] + 62, steps=3)
+        page.mouse.up()
+        expect(whole).to_be_enabled()
+        assert shown() != before
+        page.mouse.dblclick(box["x"] + 130, box["y"] + 60)
+        expect(whole).to_be_disabled()
+        assert shown() == before
+
+        # The same by keyboard; none of the keys reaches the notebook.
+        cells = page.locator(".jp-Notebook .jp-Cell").count()
+        page.keyboard.press("End")
+        page.keyboard.press("ArrowLeft")
+        expect(tip).to_contain_text("loss, mean of 10 batches")
+        page.keyboard.press("+")
+        expect(whole).to_be_enabled()
+        page.keyboard.press("0")
+        expect(whole).to_be_disabled()
+        heights = chart.locator("text.soft[text-anchor=end]")
+        linear = heights.all_text_contents()
+        page.keyboard.press("l")
+        expect(
+            page.get_by_role("button", name="Loss on a logarithmic axis").first
+        ).to_have_attribute("aria-pressed", "true")
+        assert linear[0] == "0" and "0" not in heights.all_text_contents()
+        assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+
+        # The axis is the board's, so its pictures have it, too.
+        lab.choose(1)
+        lab.run()
+        expect(page.locator(".jp-OutputArea-output").get_by_text("True")).to_be_visible()
+
+        with page.expect_download() as saving:
+            page.get_by_role("button", name="Save this chart").first.click()
+        file = Path(saving.value.path()).read_text()
+        words = [text.text for text in ET.fromstring(file).iter("{http://www.w3.org/2000/svg}text")]
+        assert {"loss over seconds", "multi_worker_mirrored", "slow \u00d74"} <= set(words)
+        assert saving.value.suggested_filename == "loss over seconds.svg" and "var(" not in file
+        assert lab.complaints() == []
 
 
 # Notes each place in which a part of the board is seen, in every frame, from the cell's top.

@@ -11,6 +11,7 @@ function make(tag, properties = {}, ...children) {
 
 function render({ model, el }) {
   const root = make("div", { className: "ls lk-charts" });
+  el.classList.add("lk-room");
   el.append(root);
   let asked = 0, charts = [];
   // however much comes, a page draws once in a frame, and not while nobody can see it
