@@ -21,14 +21,16 @@ from course_lib.widgets.board.side import Watched
 from course_lib.widgets.board.view import Raced, View
 from course_lib.widgets.kit import element, page, svg
 from course_lib.widgets.kit.given import is_run, takes
+from course_lib.widgets.kit.saved import Pictured
 
 DRAW_EVERY = 0.2  # seconds
 # the heights of the headline with its note, and of messages, whatever they say
 HEAD, MESSAGE = "76px", "24px"
+SAVE_EVERY = 10.0  # seconds: the picture in the notebook, of a run that goes on
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 
 
-class Board(w.VBox):
+class Board(Pictured, w.VBox):
     """A live board of runs; a cell shows it as its last value. It returns at once and follows the
     runs on a thread until they are over.
 
@@ -80,9 +82,13 @@ class Board(w.VBox):
         """The present facts of the board as text."""
         return self._made(View.table)
 
+    def picture(self) -> str:
+        """The present board as SVG."""
+        return self._made(pictures.still)
+
     def still(self, path: Path | str) -> Path:
         """Write the present board as an SVG picture, and return its path."""
-        return page.save(path, self._made(pictures.still))
+        return page.save(path, self.picture())
 
     def to_html(self, path: Path | str) -> Path:
         """Write the present board as a page without kernel or network; return its path."""
@@ -101,9 +107,13 @@ class Board(w.VBox):
 
     def _follow(self) -> None:
         """Draw until all runs are over; between drawings, carry out what the controls order."""
+        saved = 0.0
         try:
             while not self._over.is_set():
                 took = self.draw()
+                if self.view.over or time.monotonic() > saved + SAVE_EVERY:
+                    saved = time.monotonic()
+                    self.leave()
                 if self.view.over:
                     return
                 self._obey(until=time.monotonic() + max(DRAW_EVERY - took, REST_PER_DRAWING * took))

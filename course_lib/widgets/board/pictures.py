@@ -172,10 +172,10 @@ def still(view: View) -> str:
         bottom = max(bottom, end)
     parts.append(svg.legend(NAMES, (112, bottom + 16), prefix, columns=9))
     width, height = WIDTH + 48, bottom + 58
-    style = element("style", Markup(page.asset("kit/still.css")))
-    paper = svg.rect(0, 0, width, height, class_="paper")
     drawn = element("g", parts, transform="translate(24 16)")
-    return svg.picture(width, height, headline[0], style, svg.patterns(prefix), paper, drawn)
+    return svg.picture(
+        width, height, headline[0], page.paper(width, height), svg.patterns(prefix), drawn
+    )
 
 
 def _realities(view: View) -> list[str]:

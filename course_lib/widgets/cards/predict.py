@@ -2,7 +2,6 @@
 shown beside what the run gave. It stays locked when the cell or the kernel runs again.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import anywidget
 import ipywidgets as w
 
-from course_lib.widgets.cards import guesses
-from course_lib.widgets.kit import Markup, element, join, page, svg
+from course_lib.widgets.cards import answers, guesses
+from course_lib.widgets.cards.answers import RESULT, RIGHT, WRONG, named
+from course_lib.widgets.kit import Markup, element, join, page
 from course_lib.widgets.kit.given import takes
+from course_lib.widgets.kit.saved import Pictured
 
 Range = tuple[float, float, str]
 """Of a slider: the lowest value, the highest, and the unit."""
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
-GUESS, RESULT = "#CC79A7", "#0072B2"
-RIGHT, WRONG = ("✓", "#009E73"), ("✗", "#D55E00")
 STAYS = "It stays as it is, even if you run this cell again. Now run the experiment."
 
 
@@ -29,7 +28,7 @@ class _Onward(anywidget.AnyWidget):
     _esm = page.asset("cards/onward.js")
 
 
-class Predict(w.VBox):
+class Predict(Pictured, w.VBox):
     """A card with a question and either `choices`, or a slider over `numbers` = (lowest, highest,
     unit), or several: {"ring": (0, 100, "ms"), ...}.
 
@@ -55,7 +54,7 @@ class Predict(w.VBox):
         numbers: Range | Mapping[str, Range] | None = None,
     ) -> None:
         self.question, self.choices, self.numbers = question, tuple(choices), numbers
-        self.ranges: dict[str, Range] = dict(_named(numbers)) if numbers else {}
+        self.ranges: dict[str, Range] = dict(named(numbers)) if numbers else {}
         self.guess: Any = None
         self.result: Outcome | None = None
         self.note = ""
@@ -108,10 +107,17 @@ class Predict(w.VBox):
         self.result, self.note = result, note
         self._open(False)
         self.hint.value = ""
-        said = f"{self._compare(result)} {note}".strip()
+        said = f"{self.compare(result)} {note}".strip()
         known = result in self.choices
-        self.answer.value = join(self._choices() if known else [self._picture(), _line("p", said)])
+        self.answer.value = join(
+            self._choices() if known else [answers.bars(self), _line("p", said)]
+        )
+        self.changed()
         return said
+
+    def picture(self) -> str:
+        """Question, choices or numbers, guess and result as SVG."""
+        return answers.picture(self)
 
     def table(self) -> str:
         """Question, guess and result as text."""
@@ -132,7 +138,7 @@ class Predict(w.VBox):
 
     # --- what is said ---
 
-    def _compare(self, result: Outcome) -> str:
+    def compare(self, result: Outcome) -> str:
         if self.guess is None:
             return f"You made no guess. Result: {self._show(result)}."
         if self.choices:
@@ -142,10 +148,10 @@ class Predict(w.VBox):
 
     def _show(self, value: Outcome) -> str:
         if isinstance(value, Mapping):
-            return ", ".join(f"{name} {self._number(v, name)}" for name, v in value.items())
-        return value if isinstance(value, str) else self._number(value, "")
+            return ", ".join(f"{name} {self.number(v, name)}" for name, v in value.items())
+        return value if isinstance(value, str) else self.number(value, "")
 
-    def _number(self, value: float, name: str) -> str:
+    def number(self, value: float, name: str) -> str:
         digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
         return f"{digits} {self.ranges[name][2] if name in self.ranges else ''}".strip()
 
@@ -165,40 +171,6 @@ class Predict(w.VBox):
         verdict = f"You were {word}." if self.guess else "You made no guess."
         return [*rows, _line("div", verdict)]
 
-    def _picture(self) -> list[Markup]:
-        """Guess and result as bars, one pair for each number."""
-        guesses, found = _named(self.guess), _named(self.result)
-        names = [name for name in self.ranges if name in found]
-        return [self._scale(name, guesses.get(name), float(found[name])) for name in names]
-
-    def _scale(self, name: str, guess: float | None, result: float) -> Markup:
-        low, high, _ = self.ranges[name]
-        values = [v for v in (guess, result) if v is not None and math.isfinite(v)]
-        # bars that begin at zero can be compared by their length
-        low, high = min(0.0, low, *values), max(high, *values)
-        bars: list[Markup] = []
-        stripes = f"{svg.unique_prefix()}guess"
-        for label, value, fill in (
-            ("guess", guess, f"url(#{stripes})"),
-            ("result", result, RESULT),
-        ):
-            if value is not None:
-                y = 4 + 26 * (len(bars) // 4)
-                width = 1 + 300 * (value - low) / ((high - low) or 1)
-                edge = GUESS if label == "guess" else RESULT
-                bars += [
-                    svg.text(72, y + 15, label, text_anchor="end"),
-                    svg.rect(80, y, 300, 20, opacity=0.12),
-                    svg.rect(80, y, width, 20, fill=fill, stroke=edge),
-                    svg.text(388, y + 15, self._number(value, name)),
-                ]
-        line = svg.path("M", 0, 8, "L", 8, 0, stroke="white", stroke_width=2)
-        parts = [svg.pattern(stripes, GUESS, line), bars]
-        look = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
-        height, said = 8 + 26 * (len(bars) // 4), "guess and result"
-        drawn = svg.drawing(640, height, parts, aria_label=said, **look)
-        return element("div", element("b", name), drawn, style="margin-top:8px")
-
     # --- controls ---
 
     def _slider(self, name: str) -> w.Widget:
@@ -215,7 +187,7 @@ class Predict(w.VBox):
         if self.guess is None:
             self._moved.add(name)
         else:
-            slider.value = _named(self.guess)[name]
+            slider.value = named(self.guess)[name]
 
     def _open(self, asking: bool) -> None:
         """Whether it asks, or has been answered: what can be moved and pressed."""
@@ -240,6 +212,7 @@ class Predict(w.VBox):
         return "\n- ".join([self.question, *self.choices, *ranges])
 
     def _keep(self, said: str, otherwise: str) -> None:
+        self.changed()
         try:
             guesses.keep(self._key, self.guess)
             self.hint.value = said
@@ -254,7 +227,7 @@ class Predict(w.VBox):
             lost = f"Guesses locked earlier are lost: {guesses.NAME} cannot be read ({error})."
             self.hint.value = join(lost)
             return
-        values, several = _named(guess), isinstance(self.numbers, Mapping)
+        values, several = named(guess), isinstance(self.numbers, Mapping)
         right = isinstance(guess, Mapping) is several and values.keys() == self.inputs.keys()
         if right and all(map(self._fits, values, values.values())):
             for name, value in values.items():
@@ -269,11 +242,6 @@ class Predict(w.VBox):
             return value in self.choices
         low, high, _ = self.ranges[name]
         return isinstance(value, int | float) and low <= value <= high
-
-
-def _named(value: Any) -> Mapping[str, Any]:
-    """A value for each name; that of a card with one slider has no name."""
-    return value if isinstance(value, Mapping) else {"": value}
 
 
 def _are_choices(given: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import anywidget
 
-from course_lib.widgets.kit import Markup, element
+from course_lib.widgets.kit import Markup, element, join, svg
 
 WIDGETS = Path(__file__).parents[1]
 NARROW = "body { max-width: 1240px; }"
@@ -32,6 +32,12 @@ def document(title: str, body: str, style: str = "") -> str:
     for name, part in {"TITLE": escape(title), "STYLE": style, "BODY": body}.items():
         page = page.replace(f"<!--{name}-->", part)
     return page
+
+
+def paper(width: float, height: float) -> Markup:
+    """The back of an SVG picture and the colours of what is on it, light or dark."""
+    style = element("style", Markup(asset("kit/still.css")))
+    return join((style, svg.rect(0, 0, width, height, class_="paper")))
 
 
 def same_as_text(text: str) -> Markup:

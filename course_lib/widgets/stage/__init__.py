@@ -22,6 +22,7 @@ from course_lib.record.trace import Trace
 from course_lib.text import amount, count
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.given import takes
+from course_lib.widgets.kit.saved import Pictured
 from course_lib.widgets.stage import scene
 from course_lib.widgets.stage.scene import Played, Reduced, StagedAlgorithm
 from course_lib.widgets.stage.still import still_svg
@@ -85,7 +86,7 @@ class Setting:
         return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
 
 
-class AllReduceStage(anywidget.AnyWidget):
+class AllReduceStage(Pictured, anywidget.AnyWidget):
     """Algorithms side by side: play, pause, step a round, scrub. A cell shows it as its last value.
 
     `algorithms`: names, functions `workers -> Schedule` of your own, or results of
@@ -157,6 +158,7 @@ class AllReduceStage(anywidget.AnyWidget):
         super().__init__(settings=settings, runnable=runnable, clock=on)
         self.runner: threading.Thread | None = None
         self.observe(self._set, "settings")
+        self.observe(lambda _: self.changed(), ["at", "scene"])
         self.on_msg(self._told)
 
     def __repr__(self) -> str:
@@ -179,8 +181,23 @@ class AllReduceStage(anywidget.AnyWidget):
         """Write an SVG picture for slides: the state after `round` rounds (default: half of the
         shortest), and what moves next.
         """
+        return page.save(path, self.picture(round))
+
+    def picture(self, round: int | None = None) -> str:
+        """The same as SVG. Default: where it stands now, if it has been moved."""
         about = self.setting.words("simulated")["about"]
-        return page.save(path, still_svg(self.staged, self.setting.bytes, about, round))
+        round = self._rounds if round is None else round
+        return still_svg(self.staged, self.setting.bytes, about, round)
+
+    @property
+    def _rounds(self) -> int | None:
+        """How many rounds are over where it stands; None at the start."""
+        if self.clock == "rounds" or not self.at:
+            return int(self.at) or None
+        clocks = [(one.clocks[self.clock], one.played) for one in self.staged if one.played]
+        whole = max(clock["seconds"] for clock, _ in clocks)
+        longest = max(played.length for _, played in clocks if played)
+        return int(self.at / whole * longest)
 
     def carry_out(self) -> None:
         """Carry the algorithms out in real processes, on a thread, and play their measured moments.

@@ -143,23 +143,53 @@ class _Picture:
         yield svg.rect(x - LABEL, y + 9, 24, 24, rx=5, fill=self.color(rank), fill_opacity=0.9)
         look = {"text_anchor": "middle", "font_weight": 600, "fill": "#111"}
         yield svg.text(x - LABEL + 12, y + 26, name, **look)
-        for chunk in range(self.schedule.chunks):
-            yield self._cell(rank, chunk)
-
-    def _cell(self, rank: int, chunk: int) -> Markup:
-        x, y = self.corner(rank, chunk)
-        width, height = self.cell - 2, ROW - 4
+        gap = min(1, 0.2 * self.cell)  # on both sides of a chunk
+        x, width, height = x - gap, self.cell * self.schedule.chunks, ROW - 4
+        back = svg.path("M", x, y + height / 2, "h", width, stroke_opacity=0.15)
         layer = height / self.schedule.workers
-        once, twice = self.state.once[rank][chunk], self.state.twice[rank][chunk]
-        whole = once == goal(self.schedule, rank, chunk) and not twice
+        lines = {
+            color: (
+                f"M{x + first * self.cell:.5g} {y + (r + 0.5) * layer:.4g}h{many * self.cell:.4g}"
+                for r, first, many in runs
+            )
+            for color, runs in self._layers(rank).items()
+        }
+        layers = [svg.path(*those, stroke=color) for color, those in lines.items()]
+        dashes = f"0 {gap:.4g} {self.cell - 2 * gap:.4g} {gap:.4g}"
+        look = {"stroke": INK, "fill": "none", "stroke_dasharray": dashes}
+        yield element("g", back, stroke_width=height, **look)
+        yield element("g", layers, stroke_width=max(layer - 0.6, 0.6), **look)
+        chunks = range(self.schedule.chunks)
+        frames = (
+            f"M{x + first * self.cell + gap:.5g} {y:.5g}h{across:.5g}v{height}h-{across:.5g}z"
+            for first, many in _runs([self._whole(rank, chunk) for chunk in chunks])
+            for across in [many * self.cell - 2 * gap]
+        )
+        yield svg.path(*frames, fill="none", stroke=INK, stroke_width=1.5)
+        for chunk in chunks:
+            yield self._tip(rank, chunk)
+
+    def _layers(self, rank: int) -> dict[str, list[tuple[int, int, int]]]:
+        """By colour: of which worker, from which chunk on, and in how many chunks side by side
+        there is a contribution. Lines of dashes draw that in few bytes.
+        """
+        found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        has = [set(members(once)) for once in self.state.once[rank]]
+        for r in range(self.schedule.workers):
+            for first, many in _runs([r in ranks for ranks in has]):
+                found[self.color(r)].append((r, first, many))
+        return found
+
+    def _tip(self, rank: int, chunk: int) -> Markup:
+        """What a chunk holds, in words."""
         held = ", ".join(map(str, self.state.ranks(rank, chunk))) or "none"
         words = svg.title(f"rank {rank}, chunk {chunk}: ranks {held}")
-        edge = {"stroke": INK, "stroke_width": 1.5} if whole else {}
-        parts = [svg.rect(x, y, width, height, words, fill=INK, fill_opacity=0.15, **edge)]
-        thick = max(layer - 0.6, 0.6)
-        for r in members(once):
-            parts.append(svg.rect(x, y + r * layer, width, thick, fill=self.color(r)))
-        return join(parts)
+        look: dict[str, Any] = {"fill": "none", "pointer_events": "all", "class_": "tip"}
+        return svg.rect(*self.corner(rank, chunk), self.cell - 2, ROW - 4, words, **look)
+
+    def _whole(self, rank: int, chunk: int) -> bool:
+        once, twice = self.state.once[rank][chunk], self.state.twice[rank][chunk]
+        return once == goal(self.schedule, rank, chunk) and not twice
 
     def _cross(self, rank: int, chunk: int) -> Markup:
         """Where it goes wrong."""
@@ -191,3 +221,11 @@ class _Picture:
         halo = {"stroke": "white", "stroke_width": 4, "paint_order": "stroke", "fill": "black"}
         sign = "+" if t.op == "reduce" else "="
         return join((way, svg.text(x, y + 6, sign, text_anchor="middle", font_weight=700, **halo)))
+
+
+def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """(First, how many) of flags side by side that are set."""
+    for there, found in itertools.groupby(range(len(flags)), flags.__getitem__):
+        first, *others = found
+        if there:
+            yield first, 1 + len(others)

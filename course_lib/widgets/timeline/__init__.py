@@ -23,6 +23,7 @@ from course_lib.record.waits import waits, with_waits
 from course_lib.spec import RunSpec
 from course_lib.widgets.kit import badge, page
 from course_lib.widgets.kit.given import takes
+from course_lib.widgets.kit.saved import Pictured
 from course_lib.widgets.timeline.scene import packed
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
 
@@ -49,7 +50,7 @@ class TimelineSource(NamedTuple):
     imposed: tuple[Lifecycle, ...] = ()
 
 
-class Timeline(anywidget.AnyWidget):
+class Timeline(Pictured, anywidget.AnyWidget):
     """The timeline of a run, a run's directory, a file that `Trace.save` wrote, a simulation with
     its trace, or a `Trace`.
 
@@ -81,6 +82,7 @@ class Timeline(anywidget.AnyWidget):
         live = getattr(self.given, "state", "finished") in ACTIVE
         with self.hold_sync():  # one message: the columns belong to the description
             self.scene, self.data, self.live = described, data, live
+        self.changed()
         return self
 
     def export(self, path: Path | str) -> Path:
@@ -94,19 +96,23 @@ class Timeline(anywidget.AnyWidget):
         """Write a page with the same timeline, zoom and all, without a kernel or a network."""
         return page.save(path, page.html(self, self.source.title or "Timeline", self.table()))
 
-    def still(
-        self, path: Path | str, first: int | None = None, steps: int = 8, title: str = ""
-    ) -> Path:
-        """Write an SVG picture of `steps` steps from step `first` on (default: from the middle); of
-        a trace without phases, of its messages. `title`: default is what ran.
+    def picture(self, first: int | None = None, steps: int = 8, title: str = "") -> str:
+        """An SVG of `steps` steps from step `first` on (default: from the middle); of a trace
+        without phases, of its messages. `title`: default is what ran.
         """
         trace = self.source.trace
         title = " · ".join(filter(None, (title or self.source.title, self.source.reality)))
         numbers = sorted({p.step for p in trace.all(Phase)})
         if not numbers:
-            return page.save(path, messages_svg(trace, title))
+            return messages_svg(trace, title)
         begin = numbers[max(0, (len(numbers) - steps) // 2)] if first is None else first
-        return page.save(path, lanes_svg(trace, title, begin, steps))
+        return lanes_svg(trace, title, begin, steps)
+
+    def still(
+        self, path: Path | str, first: int | None = None, steps: int = 8, title: str = ""
+    ) -> Path:
+        """Write the same `picture`, and return its path."""
+        return page.save(path, self.picture(first, steps, title))
 
     def table(self) -> str:
         """Where each task's time went and for whom it waited; what was sent, if messages were

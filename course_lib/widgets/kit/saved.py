@@ -1,0 +1,128 @@
+"""What of a widget is saved in a notebook: a picture of its last state, for all who open it without
+a kernel.
+
+On a page of JupyterLab a cell has two outputs: the widget, and its picture, which is hidden as long
+as the widget lives (`saved.css`). So a new picture changes nothing that can be seen. Where cells
+are run by a program, as by `jupyter execute`, the picture is the only output, and the state of
+widgets, which nobody can use later, is not sent. Elsewhere both are one output, and each program
+shows what it can.
+"""
+
+import base64
+import os
+import re
+import textwrap
+import threading
+import weakref
+from typing import Any
+from uuid import uuid4
+
+import comm
+from IPython import get_ipython
+from IPython.display import display
+
+from course_lib.widgets.kit import Markup, element, page, svg
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+MOST = 100_000  # bytes of a picture in a notebook, in all its forms
+SOON = 1.0  # seconds from a change to its picture: more may follow
+TITLES = re.compile("<title>.*?</title>", re.DOTALL)
+BOX = re.compile(r'viewBox="0 0 (\d+) (\d+)"')
+TIPS = re.compile('<rect[^>]* class="tip".*?</rect>', re.DOTALL)
+
+
+class Pictured:
+    """A widget that leaves a picture of its last state in the notebook.
+
+    It has `picture()`, an SVG, and `table()`, text, which stands in for a picture that is too
+    large. It calls `changed()` where the picture of a moment ago is not true any more.
+    """
+
+    _place = ""  # the id of its picture among the outputs; empty before it is shown
+    _late: threading.Timer | None = None
+
+    def picture(self) -> str:
+        """Its present state as SVG. Raises ValueError if there is nothing to draw."""
+        raise NotImplementedError
+
+    def table(self) -> str:
+        raise NotImplementedError
+
+    def _ipython_display_(self) -> None:
+        self._place = self._place or uuid4().hex
+        view = self._repr_mimebundle_() if self._repr_mimebundle_ else {}  # type: ignore[attr-defined]
+        view = {VIEW: (view[0] if isinstance(view, tuple) else view).get(VIEW)}
+        if unwatched():
+            _shown.add(self)
+            view = {}
+        elif "JPY_SESSION_NAME" in os.environ:  # a server of Jupyter, and so its pages
+            display(view | {"text/plain": ""}, raw=True)
+            view = {}
+        display(self._bundle() | view, raw=True, display_id=self._place)
+
+    def leave(self) -> None:
+        """Put the picture of the present state in place of the one before."""
+        if self._place:
+            display(self._bundle(), raw=True, display_id=self._place, update=True)
+
+    def changed(self) -> None:
+        """Leave a new picture soon, from a thread: the kernel may be busy."""
+        if self._place and "JPY_SESSION_NAME" in os.environ and not unwatched():
+            if self._late and self._late.is_alive():
+                return
+            self._late = threading.Timer(SOON, self.leave)
+            self._late.daemon = True
+            self._late.start()
+
+    def _bundle(self) -> dict[str, str]:
+        try:
+            return bundle(self.picture(), repr(self))
+        except ValueError:  # nothing to draw, or too much
+            return bundle(words(self.table()), repr(self))
+
+
+def bundle(picture: str, said: str) -> dict[str, str]:
+    """An SVG as outputs in a notebook. As an image in HTML it is shown by all programs, even those
+    that distrust the notebook; as SVG, if there is room, it can be taken out of the file.
+
+    Raises ValueError if it is too large.
+    """
+    small = TITLES.sub("", TIPS.sub("", picture))  # tips, which an image does not show
+    small = BOX.sub(r'\g<0> width="\1" height="\2"', small, count=1)  # or it fills the page
+    code = base64.b64encode(small.encode()).decode()
+    look = {"class_": "ls-saved", "style": "max-width:100%"}
+    image = element("img", alt=said, src=f"data:image/svg+xml;base64,{code}", **look)
+    html = element("style", Markup(page.asset("kit/saved.css"))) + image
+    if len(html) > MOST:
+        raise ValueError(f"a picture of {len(html)} bytes is more than {MOST}")
+    room = len(html) + len(small) <= MOST
+    return {"text/html": html, "text/plain": said} | ({"image/svg+xml": small} if room else {})
+
+
+def words(text: str) -> str:
+    """Lines of text as SVG."""
+    lines = [part for line in text[:8000].splitlines() for part in textwrap.wrap(line, 150) or [""]]
+    look = {"class_": "ink", "font_family": "monospace", "style": "white-space:pre"}
+    rows = [svg.text(16, 26 + 20 * row, line, **look) for row, line in enumerate(lines)]
+    size = 1248, 32 + 20 * len(lines)
+    return svg.picture(*size, lines[0] if lines else "", page.paper(*size), rows)
+
+
+def unwatched() -> bool:
+    """Whether a program runs the cells, which nobody can be asked for input."""
+    shell: Any = get_ipython()
+    asked = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    return asked.get("content", {}).get("allow_stdin") is False
+
+
+_shown: weakref.WeakSet[Pictured] = weakref.WeakSet()  # by a program's cells
+
+
+def _leave_all() -> None:
+    for one in list(_shown):
+        one.leave()
+
+
+if unwatched():
+    comm.create_comm = comm.DummyComm
+    get_ipython().events.register("post_run_cell", lambda _: _leave_all())
