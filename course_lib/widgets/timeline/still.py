@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from course_lib.record.events import Lifecycle, Message, task_key
 from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
-from course_lib.widgets.kit import Inside, Markup, svg
+from course_lib.widgets.kit import Inside, Markup, element, svg
 from course_lib.widgets.kit.palette import ALARM, INK, PHASE, THIN
 from course_lib.widgets.timeline.scene import FAULTS
 
@@ -79,12 +79,13 @@ def messages_svg(trace: Trace, name: str) -> str:
         what = f"{m.src} to {m.dst}, round {m.round}, chunk {m.chunk}"
         words = f"{what}: {m.bytes} bytes in {1000 * (m.end - m.start):.3g} ms"
         sent, came = (LEFT + (at - start) * scale for at in (m.start, m.end))
-        look = {"stroke": BLUE, "fill": "none", "marker_end": "url(#ls-tip)"}
         ends = ("M", sent, middle[m.src], "L", came, middle[m.dst])
-        arrows.append(svg.path(*ends, inside=svg.title(words), **look))
+        arrows.append(svg.path(*ends, inside=svg.title(words)))
+    look = {"stroke": BLUE, "fill": "none", "marker_end": "url(#ls-tip)"}
     shown = f"{name} (one message in {each})" if each > 1 else name
     axis, tip = _axis(bottom, end - start, scale), svg.arrow_head("ls-tip", BLUE, 8)
-    return _picture(shown, bottom + 34, [tip, _names(tasks, pitch), lines, arrows, axis])
+    drawn = element("g", arrows, **look)
+    return _picture(shown, bottom + 34, [tip, _names(tasks, pitch), lines, drawn, axis])
 
 
 def _picture(name: str, height: float, parts: Inside) -> str:
