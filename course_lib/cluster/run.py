@@ -33,8 +33,9 @@ from course_lib.errors import (
 from course_lib.hardware import Machine, Plan
 from course_lib.hardware.limits import version
 from course_lib.record import checkpoints, home
-from course_lib.record.events import ACTIVE, task_key
+from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room
+from course_lib.record.progress import Line, of_run
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
@@ -133,6 +134,25 @@ class Run(Orders):
         """Wait until every task runs its function. Raises as `wait` does."""
         if not self._await(self._arrived, timeout):
             raise Stalled(dict.fromkeys(self._tasks("starting"), _STARTING), timeout)
+        self._raise_error()
+        return self
+
+    def wait_step(self, step: int, timeout: float = 60.0) -> Run:
+        """Wait until every worker has done this step and return the run, or until it is over.
+
+        Raises as `wait` does. So a cell that slows, kills or stops the run lets you see it at work
+        before, also if all cells run one after the other.
+        """
+
+        def done() -> bool:
+            latest: dict[str, int] = {}
+            for phase in self.trace.all(Phase):
+                latest[phase.task] = max(phase.step, latest.get(phase.task, -1))
+            workers = (task for task in self.tasks if task.startswith("worker:"))
+            return all(latest.get(task, -1) > step for task in workers)
+
+        if not self._await(self._over, timeout, done):
+            raise Stalled(self.waiting_for(), timeout)
         self._raise_error()
         return self
 
@@ -235,15 +255,20 @@ class Run(Orders):
         """The tasks in one of these states."""
         return [task for task, state in self.tasks.items() if state in states]
 
-    def _await(self, event: threading.Event, timeout: float) -> bool:
-        """Wait for an event, and warn of refused orders meanwhile; return whether it came. Raises
-        `Stalled` once the run stands still for good.
+    def _await(
+        self, event: threading.Event, timeout: float, soon: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Wait for an event, or for `soon` to be true; warn of refused orders meanwhile, and say
+        how far the run is. Return whether it came. Raises `Stalled` once the run stands still for
+        good.
         """
         deadline = clock() + timeout
-        with interrupt_explained("run", "Run.going()[-1].stop()", self._held):
+        explained = interrupt_explained("run", "Run.going()[-1].stop()", self._held)
+        with explained, Line(of_run(self)) as tell:
             # short waits, so that an interrupt is noticed
-            while not (came := event.wait(max(0.0, min(0.2, deadline - clock())))):
+            while not (came := event.wait(max(0.0, min(0.2, deadline - clock()))) or soon()):
                 self._warn()
+                tell()
                 if clock() >= deadline:
                     break
                 if (still := self.standstill()) and still.certain:

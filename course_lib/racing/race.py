@@ -29,6 +29,7 @@ from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
 from course_lib.record import home
 from course_lib.record.events import ACTIVE, Lifecycle
+from course_lib.record.progress import Line, of_run
 from course_lib.signature import lists_fields
 from course_lib.text import count
 
@@ -180,9 +181,12 @@ class Race:
         then goes on, as it does after an interrupt.
         """
         deadline = clock() + timeout
-        with interrupt_explained("race", "[run.stop() for run in Run.going()]", self._held):
+        says = [of_run(run, label) for label, run in self.runs.items()]
+        explained = interrupt_explained("race", "[run.stop() for run in Run.going()]", self._held)
+        with explained, Line(lambda: "; ".join(each() for each in says)) as tell:
             # short waits, so that an interrupt is noticed
             while not self._over.wait(max(0.0, min(0.2, deadline - clock()))):
+                tell()
                 if clock() >= deadline:
                     raise Stalled(self._busy(), timeout)
                 going = [run for run in self.runs.values() if run.state in ACTIVE]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,16 +19,18 @@ import numpy as np
 from course_lib.collectives import Schedule, Topology, bus_bandwidth, cost, simulate, verify
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
 from course_lib.collectives.simulate import MOST_TRACED
-from course_lib.errors import SpecError
+from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
 from course_lib.fields import Link, parse_bytes
 from course_lib.record.events import Message
+from course_lib.record.progress import Line
 from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.reduction import measure
 from course_lib.reduction.measure import REPEATS, Measured
 from course_lib.reduction.role import Job
 from course_lib.spec import ONE_HOST
+from course_lib.text import amount, count
 
 if TYPE_CHECKING:
     from course_lib.widgets.stage import AllReduceStage
@@ -149,10 +152,22 @@ def compare(
         return [_simulated(one, topology) for one in jobs]
     measure.check_fits(jobs)  # all of them, before any process starts
     together: dict[tuple[int, ...], list[Job]] = defaultdict(list)
-    with _saved(arrays) as files:
-        for one in jobs:
-            together[one.schedule.hosts].append(replace(one, arrays=files))
-        results = {hosts: iter(_carried_out(same, link)) for hosts, same in together.items()}
+    began = time.monotonic()
+
+    def says() -> str:
+        names = ", ".join(one.schedule.name for one in jobs)
+        each = (
+            f"{names}: {amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
+        )
+        return f"All-reduce in real processes for {time.monotonic() - began:.0f} s. {each}"
+
+    try:
+        with _saved(arrays) as files, Line(says):
+            for one in jobs:
+                together[one.schedule.hosts].append(replace(one, arrays=files))
+            results = {hosts: iter(_carried_out(same, link)) for hosts, same in together.items()}
+    except KeyboardInterrupt:
+        raise Interrupted("The all-reduce was cancelled, and its processes have ended.") from None
     return [next(results[one.schedule.hosts]) for one in jobs]
 
 

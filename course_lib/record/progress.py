@@ -1,0 +1,104 @@
+"""What a wait says while it lasts: one line, kept up to date, once two seconds are over. In a
+notebook it is an output of the cell, on a terminal the last line of stderr; elsewhere nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from shutil import get_terminal_size
+from typing import Any
+
+from course_lib.record.digest import Digest
+from course_lib.record.events import ACTIVE
+
+AFTER = 2.0  # seconds
+EVERY = 0.5
+_outer: list[Line] = []
+
+
+class Line:
+    """A line while a `with` block lasts. The block calls it often; `says` is asked for its text.
+
+    The outermost line speaks for waits inside it. Only a main thread has one: an output from
+    another would come to no cell.
+    """
+
+    def __init__(self, says: Callable[[], str]) -> None:
+        self._says, self._due, self._shown = says, time.monotonic() + AFTER, ""
+        self._put: Callable[[str, bool], None] | None = None
+
+    def __enter__(self) -> Line:
+        if threading.current_thread() is threading.main_thread():
+            _outer.append(self)
+            self._put = _place() if _outer[0] is self else None
+        return self
+
+    def __call__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            _outer[0]._look()
+
+    def _look(self) -> None:
+        if self._put and time.monotonic() >= self._due:
+            self._due = time.monotonic() + EVERY
+            if (text := self._says()) != self._shown:
+                self._shown = text
+                self._put(text, False)
+
+    def __exit__(self, *_: object) -> None:
+        if self in _outer:
+            _outer.remove(self)
+        if self._put and self._shown:
+            self._put(self._says(), True)
+
+
+def of_run(run: Any, name: str = "") -> Callable[[], str]:
+    """What is to be said of a live run, at any time: its state, how far it is, and for whom it
+    stands still.
+    """
+    digest, began = Digest(run.spec), time.monotonic()
+    name = name or run.spec.strategy
+
+    def says() -> str:
+        state, still = run.state, run.standstill()
+        digest.look(run.trace, over=state not in ACTIVE)
+        told = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
+        of = f" of {run.spec.steps:,}" if told else ""
+        steps = f": step {digest.steps_done:,}{of}" if digest.steps_done else ""
+        loss = f", loss {digest.losses.last:.3g}" if digest.losses.last is not None else ""
+        waits = f" ({still.words})" if still else ""
+        took = f"{time.monotonic() - began:.0f} s"
+        verb = "has" if state == "failed" else "is"
+        return f"{name} {verb} {state} after {took}{steps}{loss}{waits}"
+
+    return says
+
+
+def _place() -> Callable[[str, bool], None] | None:
+    """Where a line is shown: a function of its text, and whether it is the last one."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if hasattr(shell, "kernel"):
+        return _in_notebook()
+    return _on_terminal if sys.stderr.isatty() else None
+
+
+def _in_notebook() -> Callable[[str, bool], None]:
+    from IPython.display import display
+
+    handles: list[Any] = []
+
+    def put(text: str, last: bool) -> None:
+        data = {"text/plain": text}
+        if handles:
+            handles[0].update(data, raw=True)
+        else:
+            handles.append(display(data, raw=True, display_id=True))
+
+    return put
+
+
+def _on_terminal(text: str, last: bool) -> None:
+    shown = "" if last else text[: get_terminal_size().columns - 1]
+    print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
