@@ -1,8 +1,10 @@
 """The command line, as a person or a script uses it: exit codes, one-line errors, JSON."""
 
+import csv
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.collectives import ALGORITHMS, ring
 from course_lib.commands import shared
+from course_lib.course.answers import ROOT
 from course_lib.fields import Link
 from course_lib.record.events import to_line
 from course_lib.record.rundir import RunDir, RunFacts
@@ -446,14 +449,54 @@ def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
     assert "# compute" in done.stdout and "###" in done.stdout.replace("# compute", "")
 
 
+def asked_of_jupyter(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
+    """What `lockstep lab` would start."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: commands.append(command))
+    with pytest.raises(SystemExit):
+        main(["lab", *arguments])
+    return commands[0]
+
+
 @pytest.mark.parametrize(("user", "told"), [(0, ["--allow-root"]), (1000, [])])
 def test_the_course_opens_for_root_as_well_as_in_a_container(
     user: int, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands: list[list[str]] = []
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr(os, "execv", lambda _, command: commands.append(command))
-    with pytest.raises(SystemExit):
-        main(["lab", "--port=8890"])
-    (command,) = commands
-    assert [word for word in command if "root" in word] == told and command[-1] == "--port=8890"
+    command = asked_of_jupyter(monkeypatch, "--port=8890")
+    assert [word for word in command if "allow-root" in word] == told
+    assert command[-1] == "--port=8890"
+
+
+@pytest.mark.parametrize("option", ["--ServerApp.root_dir=here", "--notebook-dir=here"])
+def test_a_folder_for_jupyterlab_takes_the_place_of_the_course_s(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder,) = [w for w in asked_of_jupyter(monkeypatch, option) if "dir" in w]
+    assert folder == option
+
+
+def test_a_copy_of_the_course_is_what_jupyterlab_opens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = asked_of_jupyter(monkeypatch, "--copy-to", str(tmp_path))
+    assert f"--ServerApp.root_dir={tmp_path.resolve()}" in command
+    assert "Your copy of the course" in capsys.readouterr().out
+    names = {path.name for path in tmp_path.rglob("*.ipynb")}
+    assert {"03_synchronous_training.ipynb", "04_allreduce_from_scratch.ipynb"} <= names
+
+
+def test_the_answers_of_a_class_come_as_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exercise = ROOT / "exercises" / "04_allreduce_from_scratch.ipynb"
+    for learner in ("ada", "grace"):
+        (tmp_path / learner).mkdir()
+        shutil.copy(exercise, tmp_path / learner)
+    (tmp_path / "notes.ipynb").write_text("no notebook")
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(tmp_path), "--csv"])
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert ended.value.code == 1 and len(rows) == 8
+    assert {row["state"] for row in rows} == {"to do"}
+    assert {Path(row["notebook"]).parent.name for row in rows} == {"ada", "grace"}
