@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from course_lib import hardware
 from course_lib.collectives import Schedule, Topology, bus_bandwidth, cost, simulate, verify
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
 from course_lib.collectives.simulate import MOST_TRACED
@@ -124,10 +125,11 @@ def compare(
     repeats: int = REPEATS,
     simulated: bool = False,
     link: Link | None = None,
+    watch: measure.Watch | None = None,
     **options: Any,
 ) -> list[AllReduce]:
     """`allreduce` with several algorithms side by side (default: all). Those that need equally many
-    processes run in the same ones.
+    processes run in the same ones. `watch` is told of each cluster of processes that is started.
     """
     if repeats < 1:
         raise SpecError("repeats", repeats, "a whole number from 1 on")
@@ -165,7 +167,9 @@ def compare(
         with _saved(arrays) as files, Line(says):
             for one in jobs:
                 together[one.schedule.hosts].append(replace(one, arrays=files))
-            results = {hosts: iter(_carried_out(same, link)) for hosts, same in together.items()}
+            results = {
+                hosts: iter(_carried_out(same, link, watch)) for hosts, same in together.items()
+            }
     except KeyboardInterrupt:
         raise Interrupted("The all-reduce was cancelled, and its processes have ended.") from None
     return [next(results[one.schedule.hosts]) for one in jobs]
@@ -180,12 +184,15 @@ def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
     # importing widgets takes long
     from course_lib.widgets.stage import AllReduceStage
 
-    return AllReduceStage(*algorithms, run=functools.partial(compare, repeats=3), **options)
+    run, cores = functools.partial(compare, repeats=3), hardware.probe().cores
+    return AllReduceStage(*algorithms, run=run, cores=cores, **options)
 
 
-def _carried_out(jobs: list[Job], link: Link | None) -> list[AllReduce]:
+def _carried_out(
+    jobs: list[Job], link: Link | None, watch: measure.Watch | None
+) -> list[AllReduce]:
     """Carry out jobs with the same ranks on the same hosts."""
-    done, model = measure.measure_and_model(jobs, link)
+    done, model = measure.measure_and_model(jobs, link, watch)
     word = over(link).word
     return [_result(m, _counted(m), measure.expected(m.job, model), word, link) for m in done]
 

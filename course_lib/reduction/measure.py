@@ -1,16 +1,17 @@
 """Carries out schedules in one cluster, one after the other, and measures each."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from course_lib import hardware
+from course_lib.cluster.run import Run
 from course_lib.collectives import AlphaBeta, Fit, Sample, Schedule, Topology, cost, fit
 from course_lib.collectives.algorithms.ring import ring, ring_worst_order
-from course_lib.errors import SpecError
+from course_lib.errors import LockstepError, SpecError
 from course_lib.fields import Link
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -20,6 +21,11 @@ from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out
 from course_lib.settings import MAX_WORKERS
 
+Watch = Callable[[Run, str], None]
+"""Told of each cluster when it has been started, and what that carries out. May raise, or stop the
+run: then that is the end of all.
+"""
+FITTING = "rings of three sizes, for the prediction"
 REPEATS = 20
 _FEW = 5  # timings of each calibration job before the jobs over links, and as many after them
 # bytes; the parameters of a machine are fitted to their times
@@ -68,11 +74,13 @@ def job(
     return Job(schedule, length, dtype, repeats, max(1, min(_MOST_CALLS, _LONG // nbytes)), checked)
 
 
-def measure(jobs: Sequence[Job], link: Link | None = None) -> list[Measured]:
+def measure(
+    jobs: Sequence[Job], link: Link | None = None, watch: Watch | None = None
+) -> list[Measured]:
     """Carry out jobs in one cluster of real processes, with a `link` for each host if one is given.
 
     All jobs must have the same ranks on the same hosts. Raises `SpecError` if they do not, or if
-    they do not fit on this machine.
+    they do not fit on this machine, and LockstepError if somebody stops the run.
     """
     # the schedule with servers, if there is one: with equally many ranks it has fewer workers
     first = min((j.schedule for j in jobs), key=lambda schedule: schedule.workers)
@@ -85,7 +93,11 @@ def measure(jobs: Sequence[Job], link: Link | None = None) -> list[Measured]:
     placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
     tasks: dict[str, Any] = {"workers": first.workers, "ps": first.servers, "placement": placement}
     with start(programs, framework="python", link=link, **tasks) as run:
-        values = run.wait(TIMEOUT).values
+        if watch:
+            watch(run, ", ".join(j.schedule.name for j in jobs if j.checked) or FITTING)
+        if run.wait(TIMEOUT).state == "stopped":
+            raise LockstepError("the all-reduce was stopped before its end")
+        values = run.values
         traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
     # servers may be told to leave before they have returned anything
     done = [values[first.task(rank)] for rank in range(first.workers)]
@@ -122,7 +134,7 @@ def parameters(samples: Sequence[Sample]) -> Fit:
 
 
 def measure_and_model(
-    jobs: Sequence[Job], link: Link | None = None
+    jobs: Sequence[Job], link: Link | None = None, watch: Watch | None = None
 ) -> tuple[list[Measured], Topology]:
     """`measure`, and the model that predicts its times, fitted to a `calibration`.
 
@@ -133,13 +145,13 @@ def measure_and_model(
     """
     tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
     if not link:
-        done = measure([*tests, *jobs])
+        done = measure([*tests, *jobs], watch=watch)
         samples = [m.sample for m in done[: len(tests)]]
         return done[len(tests) :], parameters(samples).topology if tests else Topology()
     tests = [replace(j, repeats=_FEW) for j in tests]
-    before = measure(tests)
-    done = measure([_patient(j, link) for j in jobs], link=link)
-    both = zip(before, measure(tests), strict=True)
+    before = measure(tests, watch=watch)
+    done = measure([_patient(j, link) for j in jobs], link, watch)
+    both = zip(before, measure(tests, watch=watch), strict=True)
     quickest = [replace(a, seconds=a.seconds + b.seconds).sample for a, b in both]
     return done, imposed(link, parameters(quickest).topology)
 

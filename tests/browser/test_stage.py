@@ -2,15 +2,17 @@
 disk and in JupyterLab.
 """
 
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from course_lib.collectives import Schedule, Transfer, build, verify
-from course_lib.widgets.stage import AllReduceStage
+from course_lib.widgets.stage import STOPPED, AllReduceStage
 from tests.browser.lab import Tab, opened
 
 STAGE = "document.querySelector('.ls-stage').stage"
@@ -19,7 +21,7 @@ from functools import partial
 from course_lib.reduction.allreduce import compare
 from course_lib.widgets.stage import AllReduceStage
 stage = AllReduceStage(workers=3, hosts=1, bytes="64KiB",
-                       run=lambda *given, link: compare(*given, repeats=1, link=link))
+                       run=lambda *given, **also: compare(*given, repeats=1, **also))
 stage
 """
 
@@ -105,6 +107,31 @@ def test_stepping_shows_the_state_of_verify_after_every_round_and_asks_nobody(
     for rounds in range(longest - 1, -1, -1):
         shown.key("ArrowLeft")
         check(shown, schedules, rounds)
+
+
+def test_in_rounds_the_time_is_that_of_the_rounds_shown_and_grows_to_the_whole(
+    shown: Shown, tmp_path: Path
+) -> None:
+    def times() -> list[float]:
+        """What stands above, in milliseconds."""
+        words = shown.page.locator(".stage-panel dl div:nth-child(2) dd").all_inner_texts()
+        units = {"s": 1e3, "ms": 1.0, "µs": 1e-3}
+        return [float(number) * units[unit] for number, unit in map(str.split, words)]
+
+    stage = AllReduceStage(workers=4)
+    shown.open(stage, tmp_path)
+    seen = [times()]
+    for _ in range(6):  # the rounds of a ring of four
+        shown.key("ArrowRight")
+        seen.append(times())
+    assert seen[0] == [0, 0]
+    for before, after in pairwise(seen):
+        assert before[0] < after[0] and before[1] <= after[1]
+    whole = [panel["clocks"]["simulated"]["seconds"] * 1e3 for panel in stage.scene["panels"]]
+    assert seen[-1] == pytest.approx(whole, rel=0.01)
+    shown.page.get_by_role("radio", name="simulated time").click()
+    ends = shown.page.locator(".stage-end").all_inner_texts()
+    assert [end.split(maxsplit=2)[2] for end in ends] == ["in all", "in all"]
 
 
 def test_playing_pausing_and_scrubbing_on_the_simulated_clock(shown: Shown, tmp_path: Path) -> None:
@@ -197,6 +224,53 @@ def test_the_picture_follows_the_theme_of_the_page(shown: Shown, tmp_path: Path)
         )
         theme = shown.get("views[0].picture.theme")
         assert (light(theme["rack"]) < 128 < light(theme["ink"])) is dark
+
+
+CROWD = """
+from course_lib.reduction.allreduce import stage
+shown = stage("ring", workers=12, hosts=1, bytes="4MiB")
+shown.cores = 2
+shown"""
+LEFT = """
+from course_lib.cluster.run import Run
+shown.runner.join(60)
+print("still going:", Run.going(), shown.busy, "measured" in shown.scene["panels"][0]["clocks"])"""
+
+
+def test_a_run_of_many_workers_warns_first_tells_what_goes_on_and_can_be_stopped(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with opened(browser, tmp_path, CROWD, LEFT) as lab:
+        page = lab.page
+        lab.run()
+        said, button = page.locator(".stage-note"), page.locator(".stage-run")
+        button.wait_for()
+        where = f"e => e.getBoundingClientRect().y - {STAGE}.root.getBoundingClientRect().y"
+        place = button.evaluate(where)
+        for clock, pace in (("simulated time", " are shown in 14 s."), ("rounds", "")):
+            page.get_by_role("radio", name=clock).click()
+            expect(said).to_have_text(re.compile(f"{pace}$"))
+            assert button.evaluate(where) == place, "nothing moves"
+        button.click()
+        expect(said).to_contain_text("12 workers on 2 cores: 6 of them take turns on each core.")
+        expect(said).to_contain_text("Press again to run it all the same.")
+        assert "measured" not in page.evaluate(f"{STAGE}.scene.panels[0].clocks")
+
+        # Other settings, another warning.
+        page.get_by_role("slider", name="workers").press("ArrowRight")
+        expect(said).to_have_text("")
+        button.click()
+        expect(said).to_contain_text("13 workers on 2 cores")
+        button.click()
+        expect(said).to_contain_text(re.compile(r"13 processes carry out ring: \d+\.\d s"))
+        button.filter(has_text="Stop").click()
+        expect(said).to_have_text(STOPPED)
+        expect(button).to_have_text("Run it for real")
+        assert button.evaluate(where) == place
+        lab.choose(1)
+        lab.run()
+        expect(page.get_by_text("still going: [] False False")).to_be_visible()
+        assert lab.complaints() == []
 
 
 def test_in_jupyterlab_keys_sliders_and_a_run_for_real(browser: Browser, tmp_path: Path) -> None:

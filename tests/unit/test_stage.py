@@ -32,7 +32,7 @@ from course_lib.commands.allreduce import stage as command
 from course_lib.errors import SpecError
 from course_lib.record.trace import Trace
 from course_lib.widgets.kit import page
-from course_lib.widgets.stage import AllReduceStage
+from course_lib.widgets.stage import STARTING, STOPPED, AllReduceStage
 from course_lib.widgets.stage.scene import MIDDLE, Played
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,7 +62,7 @@ def arrays(panel: dict[str, Any], clock: str = "simulated") -> dict[str, np.ndar
 
 
 def carried(
-    bytes: int, algorithms: Sequence[Any], workers: int, hosts: int, link: Any = None
+    bytes: int, algorithms: Sequence[Any], workers: int, hosts: int, link: Any = None, **_: Any
 ) -> list[Any]:
     """A stand-in for a real run: a trace in which every message takes three times as long as in the
     model.
@@ -162,7 +162,7 @@ def test_a_run_for_real_is_played_with_its_own_moments_from_zero() -> None:
 
 
 def test_a_run_that_fails_or_comes_too_late_says_so_and_leaves_the_scene() -> None:
-    def refuse(*_: Any, link: Any) -> list[Any]:
+    def refuse(*_: Any, **__: Any) -> list[Any]:
         raise SpecError("bytes", 1, "too few")
 
     stage = AllReduceStage(run=refuse)
@@ -175,12 +175,59 @@ def test_a_run_that_fails_or_comes_too_late_says_so_and_leaves_the_scene() -> No
     )
 
     moved = threading.Event()
-    late = AllReduceStage(run=lambda *given, link: (moved.wait(30), carried(*given, link=link))[1])
+    late = AllReduceStage(run=lambda *given, **also: (moved.wait(30), carried(*given, **also))[1])
     late.carry_out()
     late.settings = {**late.settings, "workers": 4}
     moved.set()
     late.runner.join(30)  # type: ignore[union-attr]
     assert "other settings" in late.status and "measured" not in late.scene["panels"][0]["clocks"]
+
+
+def test_a_run_can_be_cancelled_while_it_starts_and_while_it_goes_on() -> None:
+    begun, stopped = threading.Event(), threading.Event()
+    real = SimpleNamespace(tasks={"worker:0": "running"}, stop=stopped.set)
+
+    def carry(*_: Any, watch: Any, **__: Any) -> list[Any]:
+        assert begun.wait(30)
+        watch(real, "ring")
+        assert stopped.wait(30)
+        raise SpecError("run", "ring", "it was stopped")
+
+    for early in (True, False):
+        begun.clear(), stopped.clear()
+        stage = AllReduceStage(run=carry)
+        stage.carry_out()
+        assert stage.busy and stage.status == STARTING
+        (begun.set if not early else stage.cancel)()
+        (begun.set if early else stage.cancel)()
+        while not stopped.is_set():  # it may not have been told of the run yet
+            stage.cancel()
+        stage.runner.join(30)  # type: ignore[union-attr]
+        assert (stage.status, stage.busy, stage.clock) == (STOPPED, False, "rounds")
+
+
+def test_the_button_warns_of_a_crowd_once_and_a_cell_does_not() -> None:
+    started: list[int] = []
+    stage = AllReduceStage(run=lambda *given, **_: started.append(given[2]) or [], cores=2)
+
+    def press(workers: int) -> None:
+        stage.settings = {**stage.settings, "workers": workers}
+        stage._told(None, {"run": True}, None)
+        if stage.runner:
+            stage.runner.join(30)
+
+    press(8)
+    assert started == [8]
+    press(9)
+    assert started == [8] and stage.status.startswith("9 workers on 2 cores: ")
+    press(32)
+    assert started == [8] and stage.status.startswith("32 workers on 2 cores: 16 of them")
+    press(32)
+    assert started == [8, 32]
+    stage.status = ""
+    stage.carry_out()
+    stage.runner.join(30)  # type: ignore[union-attr]
+    assert started == [8, 32, 32]
 
 
 def test_results_of_allreduce_can_be_shown_and_fix_the_settings() -> None:
@@ -406,7 +453,7 @@ def test_the_model_of_links_is_the_one_given() -> None:
 def test_a_link_with_only_a_delay_is_simulated_and_carried_out_with_it() -> None:
     ordered = []
 
-    def carry(*given: Any, link: spec.Link) -> list[Any]:
+    def carry(*given: Any, link: spec.Link, **_: Any) -> list[Any]:
         ordered.append(link)
         return carried(*given, link=link)
 

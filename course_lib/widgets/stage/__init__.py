@@ -32,9 +32,13 @@ CLOCKS = ("rounds", "simulated", "measured")
 HEADS = ("", "rounds", "a rank sends", "busiest link", "time", "bus bandwidth", "")
 PAST = "These were carried out as they are: settings cannot be changed."
 
+CROWD = 4  # workers a core; with more than that, the button asks once more
+STARTING = "Starting real processes on this machine"
+STOPPED = "You stopped it: its processes are gone, and nothing of it is shown."
+
 Carry = Callable[..., Sequence[Reduced]]
-"""What carries algorithms out: (bytes, algorithms, workers, hosts, link=) -> a result for each, as
-`course_lib.reduction.allreduce.compare`.
+"""What carries algorithms out: (bytes, algorithms, workers, hosts, link=, watch=) -> a result for
+each, as `course_lib.reduction.allreduce.compare`; `watch` is told of each run when it begins.
 """
 
 
@@ -94,7 +98,8 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
     the transfer that breaks it, and the stage says why. `labels`: what to call them, if not by
     their names. `bytes`: what each worker brings. `link`: the link of each host, in the simulation
     and in a real run. Sliders change workers, hosts, bytes and links; each change is simulated
-    anew. `run`: the function that carries algorithms out when the button is pressed.
+    anew. `run`: the function that carries algorithms out when the button is pressed, on a machine
+    with so many `cores`.
 
     `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
     can be set from a cell, too. Raises SpecError for impossible settings.
@@ -116,12 +121,13 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
     @takes(
         "names of algorithms, functions, or results of allreduce, and settings by name: "
         'AllReduceStage("ring", "tree", workers=8, link=Link(mbit=200))',
-        lambda algorithms, workers, hosts, bytes, topology, link, labels, run: (
+        lambda algorithms, workers, hosts, bytes, topology, link, labels, run, cores: (
             all(isinstance(a, str) or callable(a) or hasattr(a, "schedule") for a in algorithms)
             and isinstance(topology, Topology)
             and isinstance(link, Link | None)
             and isinstance(labels, list | tuple)
             and (run is None or callable(run))
+            and isinstance(cores, int)
         ),
     )
     def __init__(
@@ -134,6 +140,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         link: Link | None = None,
         labels: Sequence[str] = (),
         run: Carry | None = None,
+        cores: int = 0,
     ) -> None:
         self.algorithms = algorithms or ("ring", "hierarchical")
         self.labels = tuple(labels) or ("",) * len(self.algorithms)
@@ -146,7 +153,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         if link:  # what it leaves open stays as the topology has it
             link.check_lossless()
             inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
-        self.run, self.past = run, PAST if done else ""
+        self.run, self.cores, self.past = run, cores, PAST if done else ""
         self.base = replace(topology, inter=inter)
         paths = topology.intra, inter
         inside, between = (1 / path.beta if path.beta else math.inf for path in paths)
@@ -157,6 +164,8 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         on = "measured" if done else "rounds"
         super().__init__(settings=settings, runnable=runnable, clock=on)
         self.runner: threading.Thread | None = None
+        self._going: Any = None  # the run with real processes
+        self._cancelled = False
         self.observe(self._set, "settings")
         self.observe(lambda _: self.changed(), ["at", "scene"])
         self.on_msg(self._told)
@@ -202,27 +211,54 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
     def carry_out(self) -> None:
         """Carry the algorithms out in real processes, on a thread, and play their measured moments.
 
-        A second call meanwhile does nothing.
+        A second call meanwhile does nothing; `cancel` ends it.
         """
         if self.run and not self.busy:
-            self.busy, self.status = True, ""
+            self._going, self._cancelled = None, False
+            self.status, self.busy = STARTING, True
             carry = partial(self._carry, self.run, self.setting)
             self.runner = threading.Thread(target=carry, name="lockstep-stage", daemon=True)
             self.runner.start()
 
+    def cancel(self) -> None:
+        """End the run with real processes, if one goes on."""
+        self._cancelled = True
+        if self._going:
+            self._going.stop()
+
+    def _watch(self, run: Any, what: str) -> None:
+        self._going, self.status = run, f"{len(run.tasks)} processes carry out {what}"
+        if self._cancelled:
+            run.stop()
+
+    @property
+    def crowded(self) -> str:
+        """What to know before so many workers are started on so few cores; "" for few enough."""
+        workers, each = self.setting.workers, self.setting.workers / (self.cores or math.inf)
+        if each <= CROWD:
+            return ""
+        return (
+            f"{workers} workers on {count(self.cores, 'core')}: {each:.0f} of them take turns on "
+            "each core. That takes long, keeps this machine busy, and its times say little about a "
+            "cluster. Press again to run it all the same."
+        )
+
     def _carry(self, run: Carry, setting: Setting) -> None:
         size, where = setting.bytes, (setting.workers, setting.hosts)
         try:
-            done = run(size, self.algorithms, *where, link=setting.link)
+            done = run(size, self.algorithms, *where, link=setting.link, watch=self._watch)
             if setting == self.setting:
                 with self.hold_sync():  # one message
                     self._show(replace(setting, held=_held(done[0].link)), done)
                     self.clock, self.at, self.playing = "measured", 0.0, True
+                    self.status = ""
             else:
                 self.status = "That run had other settings than these. Run it again to see it."
         except Exception as error:  # there is nobody else on this thread to tell
-            self.status = f"It did not run: {error}"
+            why, *_ = str(error).splitlines() or [type(error).__name__]
+            self.status = STOPPED if self._cancelled else f"It did not run: {why}"
         finally:
+            self._going = None
             self.busy = False
 
     def _show(self, setting: Setting, done: Sequence[Reduced | None] = ()) -> None:
@@ -253,8 +289,13 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
             self._show(Setting(**wanted))
 
     def _told(self, _: Any, content: dict[str, Any], __: Any) -> None:
-        if content.get("run"):
-            self.carry_out()
+        if content.get("stop"):
+            self.cancel()
+        elif content.get("run"):
+            if self.crowded and self.status != self.crowded and not self.busy:
+                self.status = self.crowded
+            else:
+                self.carry_out()
 
 
 def stage(

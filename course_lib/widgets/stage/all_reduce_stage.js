@@ -39,7 +39,7 @@ class Stage {
 
   #listen() {
     const { model } = this;
-    const settings = () => this.sliders.show(this.scene.words[this.clock].about);
+    const settings = () => this.sliders.show();
     this.calls = {
       "change:scene": () => this.setScene(),
       "change:clock": () => this.setClock(),
@@ -103,7 +103,7 @@ class Stage {
     const ends = right.flatMap((a) => [...a.over.filter((moment) => moment < a.last), a.last]);
     this.moments = [...new Set([0, ...ends])].sort((a, b) => a - b);
     this.transport.arrange(right, { clock, speed: this.model.get("speed"), total: this.total, lasts: this.lasts, runnable: this.model.get("runnable") });
-    this.sliders.show(this.scene.words[clock].about);
+    this.sliders.show(this.scene.words[clock].about, this.transport.pace);
     this.at = part * this.total;
     this.arrange(true);
   }
@@ -232,15 +232,15 @@ class Stage {
 
   #figures({ algorithm: a, shown, stop, canvas }) {
     const rounds = this.clock === "rounds";
-    const times = a.clocks[this.clock] ?? a.clocks.measured ?? a.clocks.simulated;
+    const times = a.clocks[this.clock] ?? a.clocks[a.real];
     const put = (node, text) => node.textContent !== text && (node.textContent = text);
     put(shown.rounds.value, `${a.roundsDone} of ${a.length}`);
-    put(shown.time.value, seconds(rounds ? times.seconds : Math.min(a.now, a.finish)));
+    put(shown.time.value, seconds(rounds ? a.passed : Math.min(a.now, a.finish)));
     put(shown.time.label, times.reality);
     put(shown.link.value, amount(a.busiest));
     put(shown.bus.value, `${(times.bus / 1e9).toPrecision(2)} GB/s`);
     const source = times.reality === "simulated" ? "Computed by the model of links; no process ran." : "One call of real processes.";
-    shown.time.pair.title = `${rounds ? "The time of the whole all-reduce" : "The time that has passed"}. ${source}`;
+    shown.time.pair.title = `${rounds ? "When the last rank is done with the rounds shown" : "The time so far"}. ${source}`;
     stop.hidden = !a.stopped;
     put(stop, a.stopped ? a.stop.text : "");
     if (!this.playing) canvas.setAttribute("aria-label", summary(a));

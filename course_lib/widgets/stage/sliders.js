@@ -22,9 +22,11 @@ class Sliders {
     if (!model.get("standalone")) {
       for (const name of Object.keys(SLIDERS)) this.inputs[name] = this.#slider(form, name);
       this.runner = make(form, "button", { type: "button", class: "stage-run", title: REAL });
-      this.runner.addEventListener("click", () => model.send({ run: true }));
+      this.runner.addEventListener("click", () => model.send(model.get("busy") ? { stop: true } : { run: true }));
     }
-    this.note = make(parent, "p", { class: "stage-note", role: "status" });
+    const note = make(parent, "p", { class: "stage-note" });
+    this.said = make(note, "span", { role: "status" });
+    this.passed = make(note, "span", { "aria-hidden": "true" });
     this.legend = make(parent, "p", { class: "stage-soft stage-legend" });
   }
 
@@ -44,7 +46,7 @@ class Sliders {
     this.wanted = { ...(this.wanted ?? this.model.get("scene").settings), [name]: value };
     this.wanted.hosts = Math.min(this.wanted.hosts, this.wanted.workers);
     this.show();
-    this.close();
+    this.#forget();
     this.soon = setTimeout(() => {
       this.model.set("settings", this.wanted);
       this.model.save_changes();
@@ -52,12 +54,28 @@ class Sliders {
     this.late = setTimeout(() => this.#say("Waiting for the kernel: it is busy, or it has stopped."), 2000);
   }
 
-  close() {
+  // While real processes are at work, the seconds go on.
+  #count() {
+    const busy = this.model.get("busy");
+    if (busy === Boolean(this.counter)) return;
+    clearInterval(this.counter);
+    this.begun = performance.now();
+    this.counter = busy ? setInterval(() => this.show(), 100) : 0;
+  }
+
+  #forget() {
     clearTimeout(this.soon);
     clearTimeout(this.late);
   }
 
-  show(words) {
+  close() {
+    clearInterval(this.counter);
+    this.#forget();
+  }
+
+  // `about`: the settings in words; `pace`: how they are played. As before, where not given.
+  show(about = this.about, pace = this.pace) {
+    Object.assign(this, { about, pace });
     const { settings: shown, fixed } = this.model.get("scene");
     if (this.wanted && Object.entries(this.wanted).every(([name, value]) => shown[name] === value)) {
       this.wanted = null;
@@ -77,15 +95,17 @@ class Sliders {
     this.legend.textContent = settings.workers > 8 ? LEGEND + SHARED : LEGEND;
     if (this.runner) {
       this.runner.hidden = !this.model.get("runnable");
-      this.runner.disabled = this.model.get("busy") || Boolean(this.wanted);
-      this.runner.textContent = this.model.get("busy") ? "Running…" : "Run it for real";
+      this.runner.disabled = Boolean(this.wanted) && !this.model.get("busy");
+      this.runner.textContent = this.model.get("busy") ? "Stop" : "Run it for real";
+      this.runner.title = this.model.get("busy") ? "End its processes." : REAL;
     }
-    const alone = this.model.get("standalone") && `${words ?? ""} This page stands alone: in a notebook, sliders change these settings and run it again.`;
-    this.#say(this.model.get("status") || alone || fixed);
+    this.#count();
+    const alone = this.model.get("standalone") && `${about} This page stands alone: in a notebook, sliders change these settings and run it again.`;
+    this.#say(this.model.get("status") || [pace, alone || fixed].filter(Boolean).join(" "));
+    this.passed.textContent = this.counter ? `: ${((performance.now() - this.begun) / 1000).toFixed(1)} s` : "";
   }
 
   #say(text) {
-    this.note.textContent = text;
-    this.note.hidden = !text;
+    if (this.said.textContent !== text) this.said.textContent = text;
   }
 }

@@ -68,6 +68,18 @@ class Algorithm {
     return clock === "rounds" || Boolean(this.clocks?.[clock]);
   }
 
+  // The clock in seconds that says how long rounds took: the real one, if there is one.
+  get real() {
+    return this.clocks.measured ? "measured" : "simulated";
+  }
+
+  // Seconds on that clock when the rounds that are shown as done were over.
+  get passed() {
+    const { times, seconds } = this.clocks[this.real];
+    const ends = column(times, Uint16Array).subarray(this.count, this.count + this.offsets[this.roundsDone]);
+    return (seconds * ends.reduce((latest, end) => Math.max(latest, end), 0)) / 65535;
+  }
+
   // When each transfer begins and ends. Transfers of a round that share a link between hosts follow each other on the clock of rounds too.
   use(clock) {
     if (clock === "rounds") {

@@ -34,7 +34,7 @@ class Transport {
     this.rate = make(rate, "select", { "aria-label": "speed" });
     for (const x of [0.25, 0.5, 1, 2, 4]) make(this.rate, "option", { value: x }, `${x}×`);
     this.rate.addEventListener("change", () => act.speed(Number(this.rate.value)));
-    this.pace = make(row, "span", { class: "stage-soft" });
+    this.pace = ""; // how much slower than in reality it is shown, in words
   }
 
   #button(parent, icon, label) {
@@ -53,12 +53,10 @@ class Transport {
       choice.title = choice.disabled ? missing : CLOCKS[name][1];
     }
     this.rate.value = rate;
-    const slower = lasts / total;
-    const times = slower >= 10 ? Math.round(slower).toLocaleString("en") : slower.toPrecision(2);
-    const quickest = algorithms.filter((a) => a.clocks[clock]?.quickest).map((a) => `${a.label} ${seconds(a.clocks[clock].quickest)}`);
-    const words = [`slowed ${times}×`, ...(quickest.length ? [`one call, watched; the quickest took ${quickest.join(", ")}`] : [])];
-    this.pace.textContent = clock === "rounds" || !total ? "" : words.join("; ");
-    this.pace.title = `What took ${seconds(total)}, from the first transfer's start to the last one's end, is shown in ${lasts.toPrecision(2)} s.`;
+    const quickest = algorithms.filter((a) => a.clocks[clock]?.quickest).map((a) => `${seconds(a.clocks[clock].quickest)} (${a.label})`);
+    const words = [`${seconds(total)} are shown in ${lasts.toPrecision(2)} s.`];
+    if (quickest.length) words.push(`They are those of one call; the quickest of several took ${quickest.join(", ")}.`);
+    this.pace = clock === "rounds" || !total ? "" : words.join(" ");
     Object.assign(this, { clock, total });
     this.#bars(algorithms);
   }
@@ -72,7 +70,7 @@ class Transport {
       const lane = make(row, "span", { class: "stage-lane" });
       const bar = make(lane, "span", { class: "stage-bar" });
       const fill = make(bar, "span", { class: "stage-fill" });
-      const took = this.clock === "rounds" ? `${a.rounds} round${a.rounds === 1 ? "" : "s"}` : seconds(a.finish);
+      const took = this.clock === "rounds" ? `${a.rounds} round${a.rounds === 1 ? "" : "s"}` : `${seconds(a.finish)} in all`;
       const end = make(lane, "span", { class: "stage-end" }, a.limit < Infinity ? "stops here" : took);
       bar.style.width = end.style.left = `${this.total ? (100 * a.last) / this.total : 0}%`;
       return { fill, a };
