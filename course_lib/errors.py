@@ -163,7 +163,7 @@ class Doing(NamedTuple):
         """It as several do it who are in these steps; with the cure, or without."""
         known = [str(step) for step in sorted(set(steps)) if step >= 0]
         where = f" in step{'s' if len(known) > 1 else ''} {_listed(known)}" if known else ""
-        whom = f" for {_names(self.awaits)}" if self.awaits else ""
+        whom = f" for {names(self.awaits)}" if self.awaits else ""
         return f"{self.what}{where}{whom}{f' ({self.cure})' if cures and self.cure else ''}"
 
 
@@ -226,7 +226,7 @@ def sentence(does: Mapping[str, Doing], cures: bool = False) -> str:
     clauses = []
     for doing, tasks in alike.items():
         does_so = _verb(doing.said([does[task].step for task in tasks], cures), len(tasks))
-        clauses.append(f"{_names(tasks)} {does_so}{which if doing in waits else ''}")
+        clauses.append(f"{names(tasks)} {does_so}{which if doing in waits else ''}")
     return "; ".join(clauses)
 
 
@@ -236,8 +236,8 @@ def _verb(phrase: str, count: int) -> str:
     return f"{_PLURAL.get(verb, verb) if count > 1 else verb}{space}{rest}"
 
 
-def _names(tasks: Sequence[str]) -> str:
-    """ "worker:0 to worker:6 and chief:0"."""
+def names(tasks: Sequence[str]) -> str:
+    """Names of tasks: "worker:0 to worker:6 and chief:0"."""
     found: list[list[str]] = []
     for task in tasks:
         job, _, index = found[-1][-1].rpartition(":") if found else ("", "", "")

@@ -84,7 +84,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
     head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {side.summary()}")
     zero = window.zero
     foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
-    return Group(head, *filter(None, [side.failure]), grid, foot)
+    return Group(head, grid, foot)
 
 
 def _legend() -> RenderableType:

@@ -315,7 +315,7 @@ class Digest:
         """
         if self.over:
             every = (e for events in self.life.values() for e in events)
-            last = [e.at for e in every if e.state in ("killed", "raised", "left", "exhausted")]
+            last = [e.at for e in every if e.state in (*FATES, "raised", "left", "exhausted")]
             ends = [*self._heard.values(), *(at + self.step_seconds() for at in last)]
             return max(ends, default=self.seconds)
         gone = {task for task, e in self.states.items() if e.state in (*ENDED, "paused")}

@@ -158,6 +158,17 @@ class Look:
             does = back | {t: self._does(t, back) for t in free if t not in back}
         return Standstill(since, self.now - since, does, certain=False, kind=kind)
 
+    def restarting(self) -> Standstill | None:
+        """That no task moves while some are being started again; None if none is."""
+        states = self.digest.states.items()
+        again = [t for t, e in states if e.state == "restarting" or e.attempt]
+        does = {t: Doing("is starting again") for t in again if t not in self.busy}
+        orders = [e.at for task in does if (e := self.digest.last(task, "restarting"))]
+        if not orders or not all(map(self.silent, self.busy)):
+            return None
+        since = min(orders)
+        return Standstill(since, self.now - since, does, certain=False, kind=STEPLESS)
+
     def _healed(self, host: int, since: float) -> Lifecycle | None:
         last = self.digest.last(_host(host), "cut", "healed")
         return last if last and last.state == "healed" and last.at >= since else None
@@ -303,6 +314,8 @@ class Lookout:
         if {*self._states.values()} <= {"running", "done", "lost"}:
             still = look.standstill(self._services, self._calls())
             still = still or look.slow_going(self._services)
+        elif again := look.restarting():
+            still = again
         return Pulse(look.now, still, look.going_on())
 
     def _running(self) -> list[str]:

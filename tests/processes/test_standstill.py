@@ -1,17 +1,23 @@
 """A run that stands still: who holds it up is named within moments, and nobody is who goes on."""
 
+import io
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from course_lib import Run, start
 from course_lib.cluster.task import Task
+from course_lib.commands.watch import frame
 from course_lib.errors import Stalled, TaskFailed
 from course_lib.record.events import Lifecycle, Phase
+from course_lib.record.saved import SavedRun
+from course_lib.widgets.board.view import View
 from tests import own_collectives
 from tests.helpers import until
 
@@ -30,6 +36,13 @@ def stalled(run: Run) -> Stalled:
     assert time.monotonic() - began < SOON
     assert caught.value.standing and run.state == "running"
     return caught.value
+
+
+def printed(view: View) -> str:
+    """What `lockstep watch` prints, on a terminal so wide that no line is broken."""
+    console = Console(width=200, file=io.StringIO())
+    console.print(frame(view, 200))
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def steps_done(run: Run) -> int:
@@ -196,3 +209,26 @@ def test_watched_functions_return_and_raise_what_they_do_without() -> None:
         "worker:1": ([0.0, 0.0], [6.0] * 3, tasks, None),
         "worker:2": ([1.0, 1.0], [3.0] * 3, tasks, 0),
     }
+
+
+def test_who_only_has_the_directory_sees_the_standstill_and_its_end() -> None:
+    with start("multi_worker_mirrored", framework="torch", workers=2, steps=1_000_000) as run:
+        until(lambda: steps_done(run) > 20, "some steps")
+        saved = SavedRun(run.run_dir)
+        view = View({"it": saved})
+
+        def still() -> bool:
+            view.look()
+            return view.sides[0].still is not None
+
+        run.pause("worker:1")
+        until(still, "the standstill")
+        says = (
+            r"standing still for [\d.]+ s: worker:0 waits in step \d+ for worker:1, which is paused"
+        )
+        assert re.search(says, printed(view))
+        run.resume("worker:1")
+        until(lambda: not still(), "steps after the pause")
+    assert saved.pulse() is None and not run.files.beats.exists()
+    view.look()
+    assert [mark.word for mark in view.sides[0].digest.marks] == ["pause", "resume"]

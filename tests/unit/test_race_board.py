@@ -326,7 +326,7 @@ def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
         span = digest.step_seconds()
         assert span > 0 and [lane.note for lane in lanes(digest, TimeWindow(8.0, 9.0))] == [
             "waits 0%",
-            "silent",
+            "no step yet",
         ]
 
 
@@ -417,7 +417,7 @@ def test_a_board_says_who_holds_up_a_run_that_stands_still() -> None:
     assert alone.detail().startswith("Step ")
     race = View({"one": still, "two": moving})
     race.look()
-    assert race.detail().startswith(f"one has been {says} paused. ")
+    assert race.detail().startswith(f"one: {says} paused. ")
     side = alone.sides[0]
     assert side.summary().startswith("standing still for 4.2 s · loss")
     assert "examples/s" in race.sides[1].summary() and "examples/s" not in side.summary()
@@ -434,6 +434,28 @@ def test_lanes_grow_grey_while_a_run_stands_still_and_say_who_waits() -> None:
     assert [lane.note for lane in lanes] == ["waits 4.2 s", "paused"]
     assert [NAMES[lane.cells[-1]] for lane in lanes] == ["wait", "paused"]
     assert lanes[1].events[-1][1] == "pause"
+
+
+def test_a_saved_run_says_who_was_held_up_when_it_ended_and_shows_it() -> None:
+    run = standing()
+    run.state = "stopped"
+    view = View({"one": run})
+    view.look()
+    assert view.detail() == "worker:1 was paused when the run ended."
+    window, (free, paused) = view.lanes(view.sides[0], 100)
+    assert window.end > END and NAMES[paused.cells[-1]] == "paused" and paused.note == "paused"
+    assert paused.events[-1][1] == "pause" and free.events == []
+
+
+def test_a_board_says_which_tasks_are_on_which_host() -> None:
+    spec = SPEC.model_copy(update={"hosts": 2})
+    view = View({"one": SomeRun(lockstep(), spec=spec)})
+    view.look()
+    assert view.sides[0].hosts() == "host:0: worker:0 \u00b7 host:1: worker:1"
+    assert view.sides[0].hosts() in view.table() and view.sides[0].hosts() in pictures.sides(
+        view, "p"
+    )
+    assert View({"one": SomeRun(lockstep())}).sides[0].hosts() == ""
 
 
 def test_lanes_never_go_back_when_a_run_goes_on() -> None:

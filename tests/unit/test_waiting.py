@@ -11,7 +11,7 @@ from course_lib.jitter import Jitter
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Phase
-from course_lib.record.standstill import LONG, SILENT, SOON, Look, Standstill
+from course_lib.record.standstill import LONG, SILENT, SOON, STEPLESS, Look, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 
@@ -218,6 +218,65 @@ def test_who_computes_for_very_long_is_told_as_what_it_is_and_not_for_certain() 
     )
     lively = Beat(9, "compute", 12.9)
     assert stands(look(END + 1.2 * LONG, worker_1=late, worker_0=lively)) is None
+
+
+def test_a_run_whose_slow_task_takes_long_is_without_a_step_and_does_not_stand_still() -> None:
+    slowed = Lifecycle("worker:2", "slowed", "by slow()", END, factor=500)
+    compute = {"worker_2": REDUCE._replace(what="compute")}
+    assert look(END + 0.9 * SILENT, slowed, **compute).slow_going(("ps",)) is None
+    it = look(END + 1.2, slowed, **compute)
+    found = it.slow_going(("ps",))
+    assert stands(it) is None and found and not found.certain
+    assert f"{found.brief}: {found.words}" == (
+        "without a step for 1.2 s: worker:0 and worker:1 wait in step 12 for worker:2, which was"
+        " slowed to 500 times its time"
+    )
+    assert look(END + 1.2, slowed, worker_0=Beat(90, "compute", 2.3)).slow_going(("ps",)) is None
+
+
+def test_a_function_of_the_learners_own_that_does_not_return_is_named() -> None:
+    spec = RunSpec(strategy="custom", workers=3, framework="torch")
+    late = REDUCE._replace(what="train_step")
+    found = look(END + 12, spec=spec, worker_1=late).slow_going(("ps",))
+    assert found and str(found.does["worker:1"]) == (
+        "has been in train_step of your function, step 12, for 12 s"
+    )
+
+
+def test_after_a_heal_a_run_is_connecting_again_until_steps_go_on() -> None:
+    cut = [Lifecycle("host:2", "cut", "", END), Lifecycle("host:2", "healed", "", 6.0)]
+    found = look(6.5, *cut).slow_going(("ps",))
+    assert found and f"{found.brief}: {found.words}" == (
+        "connecting again for 0.5 s: worker:0 and worker:1 wait in step 12 for worker:2, which is"
+        " joined again with host:2"
+    )
+    moves = dict.fromkeys(("worker_0", "worker_1", "worker_2"), Beat(13, "compute", 6.4))
+    assert look(6.5, *cut, **moves).slow_going(("ps",)) is None
+    stuck = dict.fromkeys(("worker_0", "worker_1", "worker_2"), Beat(13, "reduce", 7.0))
+    later = look(9.0, *cut, **stuck).slow_going(("ps",))
+    assert later and later.kind == STEPLESS  # the heal is not why
+
+
+def test_tasks_that_start_again_are_named_until_they_run() -> None:
+    again = [Lifecycle(task, "restarting", "", 2.0) for task in ALL]
+    begun = Lifecycle("worker:0", "starting", "", 2.1, attempt=1)
+    every = look(2.5, *again, begun)
+    found = Look(every.digest, every.beats, [], 2.5).restarting()
+    assert found and f"{found.brief}: {found.words}" == (
+        "without a step for 0.5 s: worker:0, worker:1 and worker:2 are starting again"
+    )
+    assert look(2.5).restarting() is None
+
+
+def test_what_goes_on_is_a_phase_up_to_now_and_a_silent_exchange_a_wait() -> None:
+    compute = REDUCE._replace(what="compute")
+    outside = REDUCE._replace(what="")
+    soon, late = (look(END + s, worker_1=compute, worker_2=outside) for s in (0.1, 4.0))
+    assert soon.going_on() == [
+        Phase("worker:0", 12, "reduce", END, END + 0.1),
+        Phase("worker:1", 12, "compute", END, END + 0.1),
+    ]
+    assert [p.what for p in late.going_on()] == ["wait", "compute"]
 
 
 def test_the_error_says_once_what_several_do() -> None:

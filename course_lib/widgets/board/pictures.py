@@ -57,7 +57,9 @@ def head(view: View) -> Markup:
     parts = enumerate(view.headline().split("**"))
     said = [element("b", part) if i % 2 else part for i, part in parts]
     headline = element("h2", said, role="status")
-    warn = " lk-unfair" if view.diverged or view.fairness.startswith("NOT") else ""
+    failed = any(side.failure for side in view.sides)
+    warned = view.diverged or failed or view.fairness.startswith("NOT")
+    warn = " lk-unfair" if warned else ""
     note = element("p", view.detail(), class_=f"lk-note{warn}") if view.detail() else None
     return join((element("div", headline, sorted(badges), class_="lk-headline"), note))
 
@@ -73,14 +75,13 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     window, lanes = view.lanes(side, COLUMNS)
     about = side.spec.framework + ("" if side.state == "running" else f" · {side.state}")
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
-    below = "lk-fail" if side.failure else "lk-figures"
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
         element("p", side.summary(), class_="lk-figures"),
         [_row(lane, prefix) for lane in lanes],
         _axis(window),
         _staleness(side.digest, number),
-        element("p", side.failure or side.memory(), class_=below),
+        [element("p", said, class_="lk-figures") for said in (side.memory(), side.hosts()) if said],
     ]
     facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
     return element("section", parts, class_="lk-side", **facts)
@@ -106,7 +107,7 @@ def _axis(window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
     ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.97]
     marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
-    shown = element("span", f"of these {window.span:g} s")
+    shown = element("span", f"of {window.span:g} s")
     return element("div", marks, shown, class_="lk-axis")
 
 
@@ -214,7 +215,7 @@ def _side(
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in _ticks(window):
         parts.append(svg.text(left + share * across, top + 14, words, **axis))
-    shown = f"of these {window.span:g} s"
+    shown = f"of {window.span:g} s"
     parts.append(svg.text(left + across + 8, top + 14, shown, class_="muted", font_size=13))
     return join(parts), top + 34
 

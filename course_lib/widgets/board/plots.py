@@ -118,8 +118,8 @@ class Lane(NamedTuple):
     """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
     `NOTHING`; `hidden`: the same for exchanges beside computing; `waited`: share of the window;
     `fate`: `paused`, `killed` or `cut` if the task is now, else empty; `factor`: how many times
-    slower it was made; `events`: what was done to it, and at which share of the window; `since`:
-    what it has been in for long, and for how many seconds.
+    slower it was made; `events`: what was done to it, and at which share of the window; `said`:
+    what it has been in for long.
     """
 
     task: str
@@ -129,7 +129,7 @@ class Lane(NamedTuple):
     fate: str
     factor: float
     events: Sequence[tuple[float, str]] = ()
-    since: tuple[str, float] | None = None
+    said: str = ""
 
     @property
     def name(self) -> str:
@@ -137,16 +137,12 @@ class Lane(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What stands at the end of the lane. A phase is recorded when it ends, so a worker that is
+        """What stands at the end of the lane: what holds the task up, what it has long been in, or
+        how much of the window a worker waited. A phase is recorded when it ends, so one that is
         stuck in one is silent, unless its beats say more.
         """
-        if self.fate:
-            return {"cut": "cut off"}.get(self.fate, self.fate)
-        if self.since:
-            what, seconds = self.since
-            return f"{ {'wait': 'waits'}.get(what, what) } {seconds:.1f} s"
-        if not self.task.startswith("worker:"):
-            return ""
+        if self.fate or self.said or not self.task.startswith("worker:"):
+            return {"cut": "cut off"}.get(self.fate, self.fate) or self.said
         return "silent" if (self.cells == NOTHING).all() else f"waits {self.waited:.0%}"
 
 
@@ -179,7 +175,11 @@ def lanes(
     """
     # a little more, so that all of a step is there to tell its waits
     shown = digest.recent(window.begin - window.span / STEPS) + list(going_on)
-    long = {p.task: (p.what, s) for p in going_on if (s := p.end - p.start) > SILENT}
+    said = {
+        p.task: f"{'waits' if p.what == 'wait' else p.what} {seconds:.1f} s"
+        for p in going_on
+        if (seconds := p.end - p.start) > SILENT
+    }
     idle = measures.IdleTime()
     idle.add(shown, window.begin, window.end)
     found = []
@@ -203,8 +203,9 @@ def lanes(
             for mark in marks(digest.life, (task, f"host:{digest.spec.places[task]}"))
             if window.begin <= mark.at <= window.end  # none in the empty window of damaged times
         ]
-        factor, since = digest.factor(task), long.get(task)
-        found.append(Lane(task, cells, hidden, share, fate, factor, done, since))
+        begun = digest.over or digest.latest(task, 1)
+        long = said.get(task, "" if begun else "no step yet")
+        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), done, long))
     return found
 
 

@@ -6,7 +6,7 @@ In its sentences, the name of the run is written between ** and **.
 import math
 from typing import Any, Protocol
 
-from course_lib.errors import LockstepError
+from course_lib.errors import Doing, LockstepError, names, sentence
 from course_lib.record import memory
 from course_lib.record.curves import WINDOW, Goal
 from course_lib.record.digest import Digest
@@ -130,6 +130,22 @@ class Side:
         why = f": {self.still.words}" if self.still else ""
         return state + (f"; no step is done yet{why}" if self.active else "")
 
+    def note(self, alone: bool) -> str:
+        """Why it failed; who was held up when it ended; that it stands still, or if that has been
+        said, as it is `alone`, how far it is.
+        """
+        if self.still:
+            return (
+                self.steps().capitalize() if alone else f"{self.still.brief}: {self.still.words}."
+            )
+        held = {
+            task: Doing(f"was {'cut off' if fate == 'cut' else fate} when the run ended")
+            for task in self.spec.tasks
+            for fate, _, end in self.digest.fates(task)
+            if fate != "killed" and math.isinf(end)
+        }
+        return self.failure or ("" if self.active or not held else f"{sentence(held)}.")
+
     def steps(self) -> str:
         """How many steps are done, and the loss by then; empty before the first."""
         loss, of = self.digest.losses.last, f" of {self._steps:,}" if self._steps else ""
@@ -162,6 +178,13 @@ class Side:
         fullest = max(known, key=lambda task: sum(known[task].values()), default=None)
         return f"memory of {fullest}: {memory.summary(known[fullest])}" if fullest else ""
 
+    def hosts(self) -> str:
+        """Which tasks are on which host, in a line; empty where there is one."""
+        places, hosts = self.spec.places, self.spec.all_hosts
+        on = {host: [task for task, place in places.items() if place == host] for host in hosts}
+        said = [f"host:{host}: {names(tasks)}" for host, tasks in on.items()]
+        return " \u00b7 ".join(said) if len(said) > 1 else ""
+
     def details(self) -> str:
         """The same and more, in lines."""
         waiting = ", ".join(f"{task} {share:.0%}" for task, share in self.digest.idle.items())
@@ -173,6 +196,7 @@ class Side:
             f"waiting {waiting or 'not known'}",
             f"updates: {updates or 'none'}",
             self.memory(),
+            self.hosts(),
             f"{self.reality.word}: {self.reality.why}",
             self.failure,
         ]

@@ -125,13 +125,10 @@ class View:
         return self._outcome(self.goal) if self.over else self._ahead(self.goal)
 
     def detail(self) -> str:
-        """What to know beside the headline: who learns nothing; how far a single run is that stands
-        still; of a race who does, its goal, and at the end if it was fair.
+        """What to know beside the headline: who failed, stands still or learns nothing; of a race
+        also its goal, and at the end if it was fair.
         """
-        still = [side for side in self.sides if side.still]
-        standing = " ".join(side.how_far().replace("**", "") + "." for side in still)
-        if len(self.sides) == 1:
-            standing = still[0].steps().capitalize() if still else ""
+        standing = self._each(lambda side: side.note(alone=len(self.sides) == 1))
         return " ".join(filter(None, [standing, self.diverged, self.fairness or self._aim()]))
 
     @property
