@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from course_lib import hardware
+from course_lib import completion, hardware
 from course_lib.cluster import nursery
 from course_lib.cluster.run import Prepared, Run
 from course_lib.cluster.task import clock
@@ -18,6 +18,7 @@ from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.summary import summarize
 
 Program = Callable[..., Any]
+completion.offer()
 
 
 @lists_fields
@@ -26,9 +27,10 @@ def start(
 ) -> Run:
     """Start a run on this machine and return at once.
 
-    `what` is the name of a strategy, a `RunSpec`, a function of your own that every worker runs
-    (`def work(task): ...`), or such functions by job: `{"worker": work, "ps": serve}`. `fields` are
-    those of `RunSpec`; `all_reduce` may also be a function of your own that returns a `Schedule`.
+    `what` is the name of a strategy (`strategy_table()` shows all), a `RunSpec`, a function of your
+    own that every worker runs (`def work(task): ...`), or such functions by job: `{"worker": work,
+    "ps": serve}`. `fields` are those of `RunSpec`; `all_reduce` may also be a function of your own
+    that returns a `Schedule`.
     Raises `SpecError` or `Unavailable` before any process starts.
 
         run = start("multi_worker_mirrored", workers=4, steps=200)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import workloads
-from course_lib.cluster import nursery
+from course_lib.cluster import nursery, shown
 from course_lib.cluster.orders import Orders, words
 from course_lib.cluster.pipes import ready
 from course_lib.cluster.roster import death
@@ -42,6 +42,7 @@ from course_lib.record.saved import first_failure
 from course_lib.record.standstill import Lookout, Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
+from course_lib.text import count
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
 _STARTING = Doing("is still starting")
@@ -244,8 +245,12 @@ class Run(Orders):
         self.stop()
 
     def __repr__(self) -> str:
-        count = f"{len(self.tasks)} tasks"
-        return f"Run({self.spec.strategy}, {self.spec.framework}, {count}, {self.state})"
+        tasks = count(len(self.tasks), "task")
+        return f"Run({self.spec.strategy}, {self.spec.framework}, {tasks}, {self.state})"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """What a notebook shows."""
+        return shown.bundle(self)
 
     def _raise_error(self) -> None:
         if self._error:

@@ -55,25 +55,28 @@ class Line:
 
 
 def of_run(run: Any, name: str = "") -> Callable[[], str]:
-    """What is to be said of a live run, at any time: its state, how far it is, and for whom it
-    stands still.
+    """What is to be said of a live run, at any time: see `how_far`, and for how long it was waited
+    for.
     """
     digest, began = Digest(run.spec), time.monotonic()
-    name = name or run.spec.strategy
 
     def says() -> str:
-        state, still = run.state, run.standstill()
-        digest.look(run.trace, over=state not in ACTIVE)
-        told = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
-        of = f" of {run.spec.steps:,}" if told else ""
-        steps = f": step {digest.steps_done:,}{of}" if digest.steps_done else ""
-        loss = f", loss {digest.losses.last:.3g}" if digest.losses.last is not None else ""
-        waits = f" ({still.words})" if still else ""
-        took = f"{time.monotonic() - began:.0f} s"
-        verb = "has" if state == "failed" else "is"
-        return f"{name} {verb} {state} after {took}{steps}{loss}{waits}"
+        took = f" after {time.monotonic() - began:.0f} s"
+        return how_far(run, digest, name or run.spec.strategy, took)
 
     return says
+
+
+def how_far(run: Any, digest: Digest, name: str, took: str = "") -> str:
+    """The state of a live run, how far it is, and for whom it stands still."""
+    state, still = run.state, run.standstill()
+    digest.look(run.trace, over=state not in ACTIVE)
+    told = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
+    of = f" of {run.spec.steps:,}" if told else ""
+    steps = f": step {digest.steps_done:,}{of}" if digest.steps_done else ""
+    loss = f", loss {digest.losses.last:.3g}" if digest.losses.last is not None else ""
+    verb, waits = "has" if state == "failed" else "is", f" ({still.words})" if still else ""
+    return f"{name} {verb} {state}{took}{steps}{loss}{waits}"
 
 
 def _place() -> Callable[[str, bool], None] | None:

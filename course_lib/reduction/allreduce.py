@@ -175,15 +175,24 @@ def compare(
     return [next(results[one.schedule.hosts]) for one in jobs]
 
 
-def stage(*algorithms: Any, **options: Any) -> AllReduceStage:
-    """All-reduce algorithms side by side, with the `options` of `AllReduceStage`; its button
-    carries them out in real processes.
+def stage(
+    *algorithms: str | Algorithm | AllReduce,
+    workers: int = 8,
+    hosts: int = 2,
+    bytes: int | str = "4MiB",
+    link: Link | None = None,
+    labels: Sequence[str] = (),
+    **options: Any,
+) -> AllReduceStage:
+    """All-reduce algorithms side by side, as in `AllReduceStage`, whose other `options` it takes as
+    well; its button carries them out in real processes.
 
     stage("ring", "hierarchical", workers=8, hosts=2, bytes="4MiB", link=Link(mbit=200))
     """
     # importing widgets takes long
     from course_lib.widgets.stage import AllReduceStage
 
+    options |= {"workers": workers, "hosts": hosts, "bytes": bytes, "link": link, "labels": labels}
     run, cores = functools.partial(compare, repeats=3), hardware.probe().cores
     return AllReduceStage(*algorithms, run=run, cores=cores, **options)
 

@@ -24,7 +24,7 @@ ORDER = [
     {"exchange"},
     {"cluster"},
     {"strategies"},
-    {"launch", "widgets"},
+    {"completion", "launch", "widgets"},
     {"reduction", "racing", "course", "cards"},
     {"chaos"},
     {"commands"},
