@@ -480,7 +480,9 @@ def test_times_over_links_are_predicted_from_calls_without_them_even_if_one_was_
     held = Link(mbit=50, delay_ms=1)
     links: list[Link | None] = []
 
-    def made_up(jobs: Sequence[measuring.Job], link: Link | None = None) -> list[Measured]:
+    def made_up(
+        jobs: Sequence[measuring.Job], link: Link | None = None, watch: Any = None
+    ) -> list[Measured]:
         links.append(link)
         slower, topology = (
             3.0 if len(links) == disturbed else 1.0,
