@@ -5,11 +5,14 @@
     run.wait().result
 
 Importing this package loads neither TensorFlow nor PyTorch: they live in the processes it starts.
+If this process imports TensorFlow later, that is quiet.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from course_lib import lazy
+from course_lib.quiet import Quiet
 
 if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cards import machine_card as machine_card
@@ -28,4 +31,5 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.spec import RunSpec as RunSpec
     from course_lib.workloads.workload import Workload as Workload
 
+sys.meta_path.insert(0, Quiet)
 __getattr__, __dir__ = lazy.names(__name__)

@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from course_lib import lazy
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError, Unavailable
+from course_lib.quiet import few_words
 from course_lib.record.trace import Trace
 
 ENDLESS = "Does a loop in it never end?"
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "exercises" / "checks"
 _PACKAGE = "exercise_checks"
 _asked: Counter[str] = Counter()  # hints given so far, by task
+MOST = 5000  # characters of a verdict
 _AGAIN = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
 
 
@@ -125,17 +127,25 @@ def check(task: str, answer: Any) -> Verdict:
         return Verdict(task, "not yet", text)
     name = getattr(answer, "__name__", "the function")
     try:
-        return asked.judge(task, answer)
+        with few_words(name):
+            found = asked.judge(task, answer)
+        return replace(found, text=short(found.text), hint=short(found.hint))
     except NotImplementedError:  # the stub that an exercise begins with
         text = "Nothing is here yet: write the function, then check it again."
         return Verdict(task, "to do", text)
     except Unusable as problem:
-        text = str(problem)
+        text = short(str(problem))
     except TookTooLong as late:
         text = f"{name} had not come back after {late.seconds:g} seconds of computing. {ENDLESS}"
     except MemoryError:
         text = f"{name} fills the memory. {ENDLESS}"
     return Verdict(task, "not yet", text)
+
+
+def short(text: str) -> str:
+    """The text, cut if it is long: words of an answer may be in it."""
+    cut = len(text) - MOST
+    return text if cut <= 0 else f"{text[:MOST]} [... {cut:,} characters more]"
 
 
 class Hint(str):

@@ -9,12 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from course_lib.course.answers import ExerciseTask, Verdict, bounded, check, sets
+from course_lib.course.answers import ExerciseTask, Verdict, bounded, check, sets, short
 from course_lib.course.examination import USUAL, Bounds, Ended, Examinee, Found, examinee
 from course_lib.course.generate import opened
 from course_lib.errors import SpecError
 
-MOST = 5000  # characters of a verdict
 LOOK = "look"  # tag of cells that only show answers or run something with them; they are left out
 Cell = tuple[int, str]  # its number among the code cells of the notebook, from 1 on, and its source
 
@@ -34,7 +33,7 @@ def grade(path: Path, bounds: Bounds = USUAL) -> list[Verdict]:
 
 def printable(text: str) -> str:
     """A text without what a terminal may take for an order: words of an answer may be in it."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text[:MOST])
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in short(text))
 
 
 def _verdicts(

@@ -16,7 +16,7 @@ LIB = ROOT / "course_lib"
 # A room may import the rooms named before it, in its own line or above; widgets are held to less,
 # see below.
 ORDER = [
-    {"errors", "folded", "lazy", "text"},
+    {"errors", "folded", "lazy", "quiet", "text"},
     {"fields", "jitter"},
     {"settings", "spec", "faults"},
     {"record", "signature"},

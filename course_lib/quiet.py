@@ -1,0 +1,99 @@
+"""What others write is held to what helps a learner: TensorFlow's remarks while it is imported, and
+all that an answer prints while it is checked.
+"""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, TextIO
+
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+REMARK = re.compile(
+    rb"WARNING: All log messages before absl|To enable the following instructions"
+    rb"|[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] |.*Unable to register cu"
+)
+"""How a line begins that says what this machine has not got, such as CUDA."""
+MOST = 10_000  # characters that an answer may print
+
+
+class Quiet:
+    """Finds TensorFlow for Python's import, and holds its remarks back: some of them come before
+    it reads the level that is asked for. Whoever has set the level gets what they asked for.
+    """
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "tensorflow" or LEVEL in os.environ:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        loader: Any = spec and spec.loader
+        if loader:
+            loaded = loader.exec_module
+
+            def execute(module: ModuleType) -> None:
+                os.environ.setdefault(LEVEL, "3")
+                with without_remarks():
+                    loaded(module)
+
+            loader.exec_module = execute
+        return spec
+
+
+@contextlib.contextmanager
+def without_remarks() -> Iterator[None]:
+    """What compiled code writes to stderr in this block comes at its end, without remarks."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held:
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held:
+                if not REMARK.match(line):
+                    os.write(2, line)
+
+
+class _Few(io.TextIOBase):
+    """Passes on the first characters that are written, and counts all."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out, self.count = out, 0
+
+    def write(self, text: str) -> int:
+        if self.count < MOST:
+            self.out.write(text[: MOST - self.count])
+        self.count += len(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self.out.flush()
+
+
+@contextlib.contextmanager
+def few_words(name: str) -> Iterator[None]:
+    """What is printed in this block, by the function of that `name`, is cut after `MOST`
+    characters, and told so: a notebook would keep all of it.
+    """
+    few = _Few(sys.stdout), _Few(sys.stderr)
+    try:
+        with contextlib.redirect_stdout(few[0]), contextlib.redirect_stderr(few[1]):
+            yield
+    finally:
+        for each in few:
+            if each.count > MOST:
+                what = f"{name} printed {each.count:,} characters in this check"
+                how = f"the first {MOST:,} are shown. To see more, call it yourself"
+                each.out.write(f"\n[... {what}; {how}.]\n")
