@@ -496,11 +496,10 @@ def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
     )
     view = view_of(failed, SomeRun(asynchronous(), "running"))
     assert view.headline() == "**sync** failed; **async** goes on"
-    assert view.sides[0].failure == "worker:1 failed in step 3: it was killed by kill()"
-    assert (
-        "worker:1 failed in step 3: it was killed by kill()" in view.table()
-        and "Traceback" not in view.table()
-    )
+    why = "worker:1 failed in step 3: it was killed by kill()"
+    assert view.sides[0].failure == why and view.detail().startswith(f"sync: {why}")
+    assert why in pictures.head(view) and "lk-unfair" in pictures.head(view)
+    assert why in view.table() and "Traceback" not in view.table()
 
 
 # --- boards ---
@@ -944,7 +943,8 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
         (9.8, "restarting", "restart", ("worker:0", "worker:1")),
     ]
     zero = view.sides[0].digest.zero
-    losses, examples, _ = view.panels()
+    losses, examples, rate = view.panels()
+    assert losses.wide == rate.wide == max(losses.lines[0][0][-1], 9.8 - zero)  # one clock
     words = ["pause", "resume", "slow \u00d73", "restart"]
     assert [word for _, word, _ in losses.marks] == [word for _, word, _ in examples.marks] == words
     assert losses.marks[0][0] == pytest.approx(9.0 - zero)

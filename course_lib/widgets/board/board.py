@@ -25,7 +25,7 @@ from course_lib.widgets.kit.saved import Pictured
 
 DRAW_EVERY = 0.2  # seconds
 # the heights of the headline with its note, and of messages, whatever they say
-HEAD, MESSAGE = "76px", "24px"
+HEAD, MESSAGE = "94px", "24px"
 SAVE_EVERY = 10.0  # seconds: the picture in the notebook, of a run that goes on
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 

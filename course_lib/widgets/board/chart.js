@@ -71,7 +71,7 @@ function drawing(chart) {
     const at = py(y).toFixed(1);
     return `<path class="grid" d="M${LEFT} ${at}h${across}"/><text class="soft" x="${LEFT - 6}" y="${+at + 4}" text-anchor="end">${short(y)}</text>`;
   });
-  const places = ticks(x0, x1, Math.max(2, Math.min(6, across / 60))).map((x) =>
+  const places = ticks(x0, x1, Math.max(2, Math.min(6, across / 48))).map((x) =>
     `<text class="soft" x="${px(x).toFixed(1)}" y="${bottom + 17}" text-anchor="middle">${short(x)}</text>`);
   const target = panel.target === null ? "" : `<path class="target" d="M0 ${py(panel.target).toFixed(1)}h${shape.width}"/>`;
   const entrants = chart.model.get("entrants");
@@ -98,11 +98,13 @@ function pathOf([xs, ys], { px, py }, logarithmic) {
 
 /** A vertical line for each mark, and its word where there is room for it. */
 function stems({ marks }, { px, x0, x1, width, down }) {
-  const taken = Array(ROWS).fill(0);
+  const taken = Array(ROWS).fill(0), last = {};
   return marks.filter(([x]) => x >= x0 && x <= x1).map(([x, word]) => {
     const at = px(x), size = word.length * LETTER + 8;
     const left = at + size > width - RIGHT, from = left ? at - size : at;
-    const row = taken.findIndex((end) => end <= from);
+    const again = at - last[word] < 8; // what was done in several runs at once
+    const row = again ? -1 : taken.findIndex((end) => end <= from);
+    last[word] = at;
     const text = row < 0 ? "" : `<text class="word" x="${(left ? at - 4 : at + 4).toFixed(1)}" y="${TOP + 11 + 13 * row}"${left ? ' text-anchor="end"' : ""}>${escaped(word)}</text>`;
     if (row >= 0) taken[row] = from + size;
     return `<path class="stem" d="M${at.toFixed(1)} ${TOP}v${down}"/>${text}`;

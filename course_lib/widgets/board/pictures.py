@@ -81,7 +81,8 @@ def _block(view: View, number: int, prefix: str) -> Markup:
         [_row(lane, prefix) for lane in lanes],
         _axis(window),
         _staleness(side.digest, number),
-        [element("p", said, class_="lk-figures") for said in (side.memory(), side.hosts()) if said],
+        element("p", side.memory(), class_="lk-figures"),
+        element("p", hosts, class_="lk-figures") if (hosts := side.hosts()) else None,
     ]
     facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
     return element("section", parts, class_="lk-side", **facts)
@@ -268,8 +269,10 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
             line = svg.path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
             parts.append(element("g", line, fill="none", stroke_width=2.5))
     parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.reached) if place]
+    before: dict[str, float] = {}  # where a word stands last: it is not said twice at one place
     for number, (when, word, said) in enumerate(panel.marks):
         place, _ = at(when, high)
+        word, before[word] = "" if place - before.get(word, -9) < 8 else word, place
         below = 11 + 13 * (number % ROWS)
         drawn = _event((place, top), down, word, below, when > AT_THE_END * panel.wide)
         parts.append(element("g", svg.title(said), drawn))

@@ -32,8 +32,8 @@ class Panel:
     it, if there is one.
 
     `reached`: where each entrant reached the target, None if it did not. `marks`: what was done to
-    tasks and hosts: where on the x axis, a word, and a sentence with whom and when. `log`: whether
-    the y axis is logarithmic; None if it never is.
+    tasks and hosts: where on the x axis, a word, and a sentence with whom and when. `until`: where
+    the x axis ends at least. `log`: whether the y axis is logarithmic; None if it never is.
     """
 
     title: str
@@ -43,13 +43,14 @@ class Panel:
     target: float | None = None
     reached: Sequence[tuple[float, float] | None] = ()
     marks: Sequence[tuple[float, str, str]] = ()
+    until: float = 0.0
     log: bool | None = None
 
     @property
     def wide(self) -> float:
         """Where the x axis ends."""
         ends = [float(x[-1]) for x, _ in self.lines if len(x)]
-        return max([*ends, *(at for at, _, _ in self.marks)], default=0.0) or 1.0
+        return max([self.until, *ends, *(at for at, _, _ in self.marks)]) or 1.0
 
     def y_axis(self, log: bool) -> tuple[float, float]:
         """Where the y axis begins and ends, if it is logarithmic or not."""

@@ -84,10 +84,12 @@ class View:
             accuracies = [side.digest.accuracies for side in self.sides]
             found.append(plots.progress("accuracy", "seconds", accuracies, self.goal))
         found.append(plots.throughput(losses, [side.still_since() for side in self.sides]))
+        found = [replace(panel, marks=self._marks(panel.x)) for panel in found]
+        now = max(panel.wide for panel in found if panel.x == "seconds")
         return [
             replace(
                 panel,
-                marks=self._marks(panel.x),
+                until=now if panel.x == "seconds" else 0.0,  # one clock, one axis
                 log=None if panel.log is None else self.logarithmic,
             )
             for panel in found
