@@ -21,8 +21,8 @@ from course_lib.cluster.pipes import ready
 from course_lib.cluster.roster import death
 from course_lib.cluster.task import clock
 from course_lib.collectives.schedule import Schedule
+from course_lib.doing import Doing
 from course_lib.errors import (
-    Doing,
     Interrupted,
     LockstepError,
     Stalled,
@@ -35,11 +35,12 @@ from course_lib.hardware.limits import version
 from course_lib.record import checkpoints, home
 from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room
+from course_lib.record.lookout import Lookout
 from course_lib.record.progress import Line, of_run
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
-from course_lib.record.standstill import Lookout, Pulse, Standstill
+from course_lib.record.standstill import Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 from course_lib.text import count

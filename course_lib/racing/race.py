@@ -19,7 +19,8 @@ from course_lib import hardware, workloads
 from course_lib.cluster import nursery
 from course_lib.cluster.run import WAIT, Prepared, Run, interrupt_explained
 from course_lib.cluster.task import clock
-from course_lib.errors import Doing, SpecError, Stalled, TaskFailed
+from course_lib.doing import Doing
+from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Machine
 from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness

@@ -9,7 +9,7 @@ calls there. A message from rank 0 to rank 1 matches by order as well, in the gr
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from course_lib.errors import Doing
+from course_lib.doing import Doing
 from course_lib.record.beats import Beat
 
 CURE = "All ranks of a group must make the same calls in the same order, with the same sizes"

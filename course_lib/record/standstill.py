@@ -4,20 +4,16 @@
 
 import itertools
 import statistics
-import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.errors import Doing, TaskFailed, sentence
+from course_lib.doing import Doing, sentence
 from course_lib.faults import Fault
 from course_lib.jitter import Jitter
 from course_lib.record import calls
-from course_lib.record.beats import Beat, Beats
+from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Phase, end_of
-from course_lib.record.rundir import RunDir
-from course_lib.record.trace import Trace
 
 SILENT = 1.0  # seconds in the same thing after which a task may be waiting,
 SOON = 0.5  # or in an exchange or wait, if it is known how long its steps usually take;
@@ -276,81 +272,6 @@ class Look:
             last = f"'{phases[-1].what}' of step {phases[-1].step}"
             return Doing(f"has finished {last}, and nothing since")
         return Doing("has recorded nothing so far")
-
-
-class Lookout:
-    """Looks at a live run with these task `states`, which its owner keeps up to date. `make`: see
-    `Beats`.
-    """
-
-    def __init__(
-        self, files: RunDir, trace: Trace, states: Mapping[str, str], make: bool = True
-    ) -> None:
-        self._trace, self._states = trace, states
-        self._beats = Beats(files.beats, files.spec.tasks, make)
-        self._origin, self._services = files.facts.origin, files.facts.services
-        self._digest, self._looking = Digest(files.spec), threading.Lock()
-
-    def look(self, busy: Iterable[str] | None = None, handle: str = "run") -> Look:
-        """The run as it is now; `busy`: its tasks that run, where others are meant."""
-        if busy is None:
-            busy = self._running()
-        with self._looking:
-            self._digest.look(self._trace.refresh())
-        beats = {task: self._beats.now(task) for task in self._digest.spec.tasks}
-        beats = {t: beat._replace(since=beat.since - self._origin) for t, beat in beats.items()}
-        return Look(self._digest, beats, busy, time.monotonic() - self._origin, handle)
-
-    def standstill(self) -> Standstill | None:
-        """Why the run stands still; None if it moves, or if tasks are still to come."""
-        lively = self._lively() or not {*self._states.values()} <= {"running", "done", "lost"}
-        return None if lively else self.look().standstill(self._services, self._calls())
-
-    def pulse(self) -> Pulse:
-        """What the run does at this moment."""
-        if self._lively():
-            return Pulse(time.monotonic() - self._origin, None)
-        look, still = self.look(), None
-        if {*self._states.values()} <= {"running", "done", "lost"}:
-            still = look.standstill(self._services, self._calls())
-            still = still or look.slow_going(self._services)
-        elif again := look.restarting():
-            still = again
-        return Pulse(look.now, still, look.going_on())
-
-    def _running(self) -> list[str]:
-        return [task for task, state in [*self._states.items()] if state == "running"]
-
-    def _lively(self) -> bool:
-        """Whether all tasks that others wait for have entered something just now."""
-        now = time.monotonic()
-        active = [task for task in self._running() if not task.startswith(self._services)]
-        return bool(active) and all(now - self._beats.now(task).since < SOON for task in active)
-
-    def named(self, failure: TaskFailed) -> TaskFailed:
-        """A failure in the name of whoever is its cause, if the task that failed had waited in vain
-        for one that was stopped, or if its call of a collective was not that of the other ranks.
-        """
-        look, kept = self.look(self._digest.spec.tasks), self._calls()
-        for task, stop in look.stopped.items() if failure.remote_traceback else ():
-            was = "its host was cut off" if stop.state == "cut" else "it was paused"
-            reason = f"{was}, and {failure.task} gave up waiting: {failure.reason}"
-            step = look.beats[task].step
-            return TaskFailed(task, step if step >= 0 else None, reason)
-        found = calls.endless(look.beats, kept)
-        if failure.task in found:
-            reason = f"{sentence(found)}. {calls.CURE}. "
-            reason += f"{failure.task} ended with: {failure.reason}"
-            told = failure.remote_traceback, failure.log_tail
-            return TaskFailed(failure.task, failure.step, reason, *told)
-        return failure
-
-    def close(self) -> None:
-        """The run is over; it can still be looked at."""
-        self._beats.close()
-
-    def _calls(self) -> dict[str, list[Beat]]:
-        return {task: self._beats.calls(task) for task in self._digest.spec.tasks}
 
 
 def _host(number: int) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from course_lib.chaos import _judged, episodes, spec_of
-from course_lib.errors import Doing, LockstepError, SpecError, Stalled, TaskFailed
+from course_lib.doing import Doing
+from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.faults import Fault
 from course_lib.spec import RunSpec
 

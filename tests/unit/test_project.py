@@ -16,6 +16,7 @@ LIB = ROOT / "course_lib"
 # A room may import the rooms named before it, in its own line or above; widgets are held to less,
 # see below.
 ORDER = [
+    {"doing"},
     {"errors", "folded", "lazy", "quiet", "text"},
     {"fields", "jitter"},
     {"settings", "spec", "faults"},
@@ -31,7 +32,17 @@ ORDER = [
     {"__init__", "__main__"},
 ]
 LEVEL = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
-WIDGETS_MAY = {"lazy", "text", "fields", "spec", "record", "errors", "collectives", "widgets"}
+WIDGETS_MAY = {
+    "doing",
+    "lazy",
+    "text",
+    "fields",
+    "spec",
+    "record",
+    "errors",
+    "collectives",
+    "widgets",
+}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -19,7 +19,8 @@ import pytest
 from rich.console import Console
 
 from course_lib.commands.watch import frame, watch
-from course_lib.errors import Doing, LockstepError, SpecError, TaskFailed
+from course_lib.doing import Doing
+from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.fields import Link
 from course_lib.racing import comparison
 from course_lib.racing.fairness import Fairness

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from course_lib.errors import Doing, Stalled, StartTimeout, sentence
+from course_lib.doing import Doing, sentence
+from course_lib.errors import Stalled, StartTimeout
 from course_lib.jitter import Jitter
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest

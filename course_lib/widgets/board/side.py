@@ -6,7 +6,8 @@ In its sentences, the name of the run is written between ** and **.
 import math
 from typing import Any, Protocol
 
-from course_lib.errors import Doing, LockstepError, names, sentence
+from course_lib.doing import Doing, names, sentence
+from course_lib.errors import LockstepError
 from course_lib.record import memory
 from course_lib.record.curves import WINDOW, Goal
 from course_lib.record.digest import Digest

@@ -1,0 +1,75 @@
+"""What tasks do, as values, and the one sentence that errors, boards and commands say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+
+class Doing(NamedTuple):
+    """What a task does, to be said after its name: `what`, a verb first; in which `step` (-1: in
+    none), for whom it waits, and the `cure`, if something holds it up.
+    """
+
+    what: str
+    step: int = -1
+    awaits: tuple[str, ...] = ()
+    cure: str = ""
+
+    def __repr__(self) -> str:
+        return self.said([self.step])
+
+    def said(self, steps: Iterable[int], cures: bool = True) -> str:
+        """It as several do it who are in these steps; with the cure, or without."""
+        known = [str(step) for step in sorted(set(steps)) if step >= 0]
+        where = f" in step{'s' if len(known) > 1 else ''} {_listed(known)}" if known else ""
+        whom = f" for {names(self.awaits)}" if self.awaits else ""
+        return f"{self.what}{where}{whom}{f' ({self.cure})' if cures and self.cure else ''}"
+
+
+_PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were", "calls": "call"}
+SEVERAL = 4  # neighbours whose names are not listed: "worker:0 to worker:3"
+
+
+def sentence(does: Mapping[str, Doing], cures: bool = False) -> str:
+    """What tasks do, said once for all that do the same: "worker:0 and worker:1 wait in step 22 for
+    worker:3, which is paused". `cures`: with what ends that.
+    """
+    alike: dict[Doing, list[str]] = {}
+    for task, doing in does.items():
+        alike.setdefault(doing._replace(step=-1), []).append(task)  # one may be a step ahead
+    waits = [doing for doing in alike if doing.awaits]
+    held = [d for d, tasks in alike.items() if waits and {*tasks} == {*waits[0].awaits}]
+    which = ""
+    if len(waits) == len(held) == 1:  # then whoever is waited for comes last
+        alike = {waits[0]: alike.pop(waits[0]), **alike}
+        which = f", which {_verb(held[0].said([], cures), len(alike.pop(held[0])))}"
+    clauses = []
+    for doing, tasks in alike.items():
+        does_so = _verb(doing.said([does[task].step for task in tasks], cures), len(tasks))
+        clauses.append(f"{names(tasks)} {does_so}{which if doing in waits else ''}")
+    return "; ".join(clauses)
+
+
+def _verb(phrase: str, count: int) -> str:
+    """A phrase, its verb first, as `count` tasks do it."""
+    verb, space, rest = phrase.partition(" ")
+    return f"{_PLURAL.get(verb, verb) if count > 1 else verb}{space}{rest}"
+
+
+def names(tasks: Sequence[str]) -> str:
+    """Names of tasks: "worker:0 to worker:6 and chief:0"."""
+    found: list[list[str]] = []
+    for task in tasks:
+        job, _, index = found[-1][-1].rpartition(":") if found else ("", "", "")
+        if index.isdigit() and task == f"{job}:{int(index) + 1}":
+            found[-1].append(task)
+        else:
+            found.append([task])
+    rows = ([f"{r[0]} to {r[-1]}"] if len(r) >= SEVERAL else r for r in found)
+    return _listed([name for row in rows for name in row])
+
+
+def _listed(words: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
