@@ -177,7 +177,7 @@ def lanes(
     # a little more, so that all of a step is there to tell its waits
     shown = digest.recent(window.begin - window.span / STEPS) + list(going_on)
     said = {
-        p.task: f"{'waits' if p.what == 'wait' else p.what} {seconds:.1f} s"
+        p.task: f"{'waits' if p.kind == 'wait' else p.kind} {seconds:.1f} s"
         for p in going_on
         if (seconds := p.end - p.start) > SILENT
     }
