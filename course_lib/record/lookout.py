@@ -54,7 +54,7 @@ class Lookout:
             still = still or look.slow_going(self._services)
         elif again := look.restarting():
             still = again
-        return Pulse(look.now, still, look.going_on())
+        return Pulse(look.now, still, look.going_on(still))
 
     def _running(self) -> list[str]:
         return [task for task, state in [*self._states.items()] if state == "running"]

@@ -169,12 +169,21 @@ class Look:
         last = self.digest.last(_host(host), "cut", "healed")
         return last if last and last.state == "healed" and last.at >= since else None
 
-    def going_on(self) -> list[Phase]:
-        """The phases that are not over. Who may be waiting, and has been silent, does wait."""
-        return [
+    def going_on(self, still: Standstill | None = None) -> list[Phase]:
+        """The phases that are not over. Who may be waiting, and has been silent, does wait; so does
+        who leaves no beats, as workers under a chief, if the run is `still` and that is why.
+        """
+        found = [
             Phase(task, beat.step, self._kind(task), beat.since, self.now)
             for task in self.busy
             if (beat := self.beats[task]).what and beat.since < self.now
+        ]
+        known, does = {p.task for p in found}, still.does if still else {}
+        waits = [task for task in self.busy if task in does and does[task].awaits]
+        return found + [
+            Phase(task, does[task].step, "wait", self.since[task], self.now)
+            for task in waits
+            if task not in known
         ]
 
     def _kind(self, task: str) -> str:

@@ -147,8 +147,11 @@ def test_a_server_is_named_only_if_it_is_held_up_and_a_chief_waits_when_all_are_
 
 def test_workers_under_a_chief_wait_as_soon_as_it_does_though_they_leave_no_beats() -> None:
     spec, paused = RunSpec(workers=1, ps=1, chief=True), Lifecycle("ps:0", "paused", "", END)
-    found = stands(look(END + 1.1 * SOON, paused, spec=spec, worker_0=Beat()))
+    it = look(END + 1.1 * SOON, paused, spec=spec, worker_0=Beat())
+    found = stands(it)
     assert found and str(found.does["worker:0"]) == "waits for ps:0"
+    waits = Phase("worker:0", -1, "wait", END, it.now)
+    assert waits in it.going_on(found) and waits not in it.going_on()
 
 
 def test_of_tasks_that_say_nothing_nothing_is_made_up() -> None:
