@@ -24,6 +24,11 @@ run = start("multi_worker_mirrored", framework="torch", workers=4, steps=100000,
 board = TrainingBoard(run)
 board
 """
+# the titles and labels of a board that are wider than their place
+CUT = """board => [...board.querySelectorAll(".lk-chart-head b, .lk-axis span")].filter(
+    part => part.scrollWidth > part.clientWidth
+        || part.getBoundingClientRect().right > board.getBoundingClientRect().right
+).map(part => part.textContent)"""
 TALL = {"width": 1280, "height": 1000}
 
 
@@ -73,6 +78,11 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     page.wait_for_function("document.querySelectorAll('.lk-chart path.line').length == 3")
 
     expect(page.get_by_label("task", exact=True)).to_be_visible()
+
+    # No words are cut off, on a page of this size either.
+    board = page.locator(".lk-board")
+    assert 800 < board.bounding_box()["width"] < 850
+    assert board.evaluate(CUT) == []
 
     # Its slider, moved by keyboard, slows the worker that is chosen, and the lane shows it.
     press(page, "ArrowRight", 6)
