@@ -13,6 +13,7 @@ import typer.main
 
 from course_lib.__main__ import app
 from course_lib.spec import RunSpec
+from tests.browser.moving import chunks
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = sorted((ROOT / "notebooks" / "reference").glob("*.md"))
@@ -90,3 +91,13 @@ def test_the_readme_is_short_and_names_every_page() -> None:
         assert f"({page.relative_to(ROOT)})" in text
     for lesson in (ROOT / "notebooks").glob("*.ipynb"):
         assert f"({lesson.relative_to(ROOT)})" in text
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_moving_picture_is_small_and_moves(theme: str) -> None:
+    picture = (ROOT / "notebooks" / "pictures" / f"board-{theme}.webp").read_bytes()
+    assert len(picture) < 1_000_000
+    parts = list(chunks(picture))
+    assert dict(parts)[b"VP8X"][4:7] == (840 - 1).to_bytes(3, "little")  # as wide as a README
+    lasts = [int.from_bytes(body[12:15], "little") for name, body in parts if name == b"ANMF"]
+    assert len(lasts) > 20 and 8_000 < sum(lasts) < 20_000
