@@ -173,7 +173,7 @@ def _alone(name: str, field: str, value: Any, common: Any) -> str:
     """How to give a field to one entrant alone, on the command line and in Python."""
     typed = f"fault={value}" if field == "faults" else f"{field}={value}"
     if isinstance(common, Mapping) and value in common:
-        typed += f"={common[value]}"
+        typed += f"={common[value]:g}" if field == "slow" else f"={common[value]}"
         common = {value: common[value]}
     return f"{name},{typed} or in Python {{'strategy': {name!r}, {field!r}: {common!r}}}"
 
