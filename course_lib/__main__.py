@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Exception as error:
         if not hasattr(error, "format_message"):  # what the option parser raises has one
             raise
-        _fail(error.format_message(), 2)
+        _fail(error.format_message().partition(", unable to parse")[0], 2)
 
 
 def _fail(error: object, code: int) -> NoReturn:

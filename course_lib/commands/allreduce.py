@@ -8,7 +8,7 @@ import typer
 from rich.filesize import decimal
 
 from course_lib.collectives import ALGORITHMS, verify
-from course_lib.commands.screen import progress, say, show, text
+from course_lib.commands.screen import say, show, text
 from course_lib.commands.shared import DelayMs, Json, Mbit, link_of
 from course_lib.errors import SpecError
 from course_lib.reduction.allreduce import compare
@@ -47,10 +47,7 @@ def allreduce(
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
     link = link_of(mbit, delay_ms)
-    with progress() as shown:
-        what = f"{count(len(names), 'algorithm')}, {count(workers, 'worker')}"
-        shown.add_task(what, total=None, said="the model runs" if simulated else "real processes")
-        results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link)
+    results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link)
     found = [result.as_dict() for result in results]
     if as_json:
         print(json.dumps(found if len(found) > 1 else found[0]))

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
@@ -10,14 +11,24 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.theme import Theme
 
+from course_lib.record.progress import Line
+
+READABLE = Theme(
+    {
+        **{"progress.elapsed": "none", "bar.back": "bright_black"},
+        **{"bar.complete": "magenta", "bar.pulse": "magenta", "bar.finished": "green"},
+    }
+)
+"""Colours of the terminal's own: no yellow, which nobody reads on white, no grey lost on black."""
 NUMBER = re.compile(r"-|NO|yes|[\d.,]+( ?(%|/s|[KMG]?i?B|m?s|GB/s))?")
 """A cell that stands at the right edge of its column, if all in it do."""
 
 
 def console(stderr: bool = False) -> Console:
     """The terminal; it prints what it is given, as [r] is no markup."""
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, theme=READABLE)
 
 
 def say(*texts: object, stderr: bool = False) -> None:
@@ -62,12 +73,21 @@ def show(
             out.print(Padding(f"{header}: {cell}" if header else cell, (0, 0, 0, 2)))
 
 
-def progress() -> Progress:
+@contextmanager
+def progress() -> Iterator[Progress]:
     """Bars on stderr, gone at the end; nothing where that is no terminal. Each task has `said`."""
     out = console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(12), TextColumn("{task.fields[said]}")
-    hidden = not out.is_terminal
-    return Progress(*columns, TimeElapsedColumn(), console=out, transient=True, disable=hidden)
+    bars = Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=out,
+        transient=True,
+        redirect_stdout=False,  # it may be a file
+        disable=not out.is_terminal,
+    )
+    with Line(str), bars:  # an empty line: waits inside add none of theirs
+        yield bars
 
 
 # --- values ---

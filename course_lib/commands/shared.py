@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from course_lib.collectives import ALGORITHMS
 from course_lib.fields import Link
 from course_lib.signature import NOT_GIVEN
 from course_lib.spec import RunSpec, parse_item
@@ -65,6 +66,9 @@ def _options() -> Iterator[inspect.Parameter]:
         if name == "workload":
             own = "FILE.py:NAME for a Workload of yours"
             schema |= {"description": f"{', '.join(WORKLOADS)}, or {own}"}
+        if name == "all_reduce":
+            own = f"native for the framework's own, or {', '.join(ALGORITHMS)}"
+            schema |= {"description": own}
         text = about(schema, name not in BY_STRATEGY)
         if name in NOT_GIVEN:
             continue

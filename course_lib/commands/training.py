@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -54,7 +55,7 @@ def run(
 
 def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: float) -> None:
     """Wait with `wait(seconds)` for the end, and show meanwhile on a terminal how far each of these
-    `runs` is. Raises as `wait` does.
+    `runs` is; after an interrupt, how far it was. Raises as `wait` does.
     """
     deadline = time.monotonic() + timeout
     with progress() as shown:
@@ -68,6 +69,14 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
                     else timeout
                 )
                 return
+            except KeyboardInterrupt:
+                shown.stop()
+                for name, run in runs.items():
+                    digests[name].look(run.trace)
+                    done = f"{digests[name].steps_done} of {run.spec.steps} steps"
+                    say(f"{name}: {done} were done. The record of this run:", stderr=True)
+                    print(run.run_dir, file=sys.stderr)  # in one piece, to be copied
+                raise
             except Stalled as stalled:
                 if stalled.standing:
                     raise
@@ -160,16 +169,21 @@ def chaos(
     """
     names, kinds = ([name for name in each.split(",") if name] for each in (strategies, faults))
     played = [replay] if replay else episodes(count, seed, names, framework, kinds)
+    count = 1 if replay else count
     ended, problems, seconds = Counter[str](), Counter[str](), list[float]()
     for number, episode in enumerate(played, 1):
-        outcome = play(episode)
+        with progress() as shown:
+            said = episode.partition(",")[0]
+            shown.add_task(f"{number} of {count}", total=count, completed=number - 1, said=said)
+            outcome = play(episode)
         what = "no error" if outcome.seconds is None else "an error"
         ended[f"{outcome.fault.do}: {what}"] += 1
         problems.update(problem.partition(":")[0] for problem in outcome.problems)
         seconds += [outcome.seconds] if outcome.seconds is not None else []
-        say(f"{number}: {episode}", f"   {outcome.ended}")
+        say(f"{number}: {episode.replace(',', ', ')}", f"   {outcome.ended}")
         for problem in outcome.problems:
-            say(f"   FAILED, {problem}", f"   lockstep chaos --replay {episode!r}")
+            say(f"   FAILED, {problem}")
+            print(f"   lockstep chaos --replay {episode!r}")  # in one piece, to be copied
     rows = [[name, str(times)] for name, times in sorted(ended.items())]
     if seconds:
         middle, most = statistics.median(seconds), max(seconds)

@@ -1,10 +1,14 @@
 """The command line, as a person or a script uses it: exit codes, one-line errors, JSON."""
 
+import contextlib
 import csv
 import dataclasses
 import json
 import os
+import pty
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -434,6 +438,31 @@ def test_a_command_that_is_told_to_end_clears_up(tmp_path: Path) -> None:
         assert "interrupted" in chaos.communicate(timeout=30)[1]
     assert chaos.returncode == 130
     assert not list(tmp_path.glob("lockstep-*"))
+
+
+def test_an_interrupted_run_says_on_a_terminal_how_far_it_was(tmp_path: Path) -> None:
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "course_lib", "run", "one_device", "--framework", "torch"]
+    shown = b""
+    with subprocess.Popen(
+        [*command, "--steps", "100000", "--device-ms", "5", "--run-dir", str(tmp_path / "run")],
+        env={**os.environ, "COLUMNS": "80", "TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as run:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(terminal, 65536):
+                shown += part
+                if b"loss" in shown and b"interrupted" not in shown:
+                    run.send_signal(signal.SIGINT)
+                    shown += b"interrupted once, "
+        os.close(terminal)
+    assert run.returncode == 130
+    _, _, after = shown.decode().replace("\r\n", "\n").partition("interrupted once, ")
+    assert re.search(r"one_device: \d+ of 100000 steps were done\. The record of this run:", after)
+    assert f"{tmp_path / 'run'}\n" in after
+    assert after.endswith("lockstep: interrupted; what this command had started was stopped\n")
 
 
 def test_a_terminal_that_knows_ascii_only_gets_similar_characters(

@@ -15,7 +15,7 @@ from rich.console import Console
 from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.commands import allreduce, machine, training, watch
-from course_lib.commands.screen import NUMBER, say, show
+from course_lib.commands.screen import NUMBER, progress, say, show
 from course_lib.reduction.allreduce import compare
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.made_up import LAPTOP, lockstep
@@ -32,8 +32,8 @@ RESULT: dict[str, Any] = {
     "resumed_from": {},
     "parameters": 4810,
     "flops_per_step": 3637248,
-    "final_loss": 0.0421,
-    "diverged": None,
+    "final_loss": float("nan"),
+    "diverged": "The loss of worker:0 became nan in step 7: lower learning_rate, or set clip_norm.",
     "parameter_digest": {"worker:0": "6ec9f530853602de", "worker:1": "6ec9f530853602de"},
     "variables_on": {"worker:0/cpu": 19240, "worker:1/cpu": 19240},
     "staleness": {"mean": 0.0, "max": 0, "updates": {"0": 1200}, "by_worker": {}},
@@ -148,3 +148,19 @@ def test_numbers_stand_at_the_right_edge_of_their_column(screen: Any) -> None:
     ends = {len(line[: line.index(" yes")]) for line in lines if line.endswith(" yes")}
     assert len(ends) == 1
     assert NUMBER.fullmatch("1,234.5 MB") and NUMBER.fullmatch("12") and not NUMBER.fullmatch("ab")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_readable_on_a_terminal_and_absent_elsewhere(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(terminal)))
+    with progress() as shown:
+        shown.add_task("ring", total=40, completed=10, said="loss 1.234")
+        print("a result")
+    out, err = capsys.readouterr()
+    assert out == "a result\n"
+    assert ("loss 1.234" in err) == bool(err) == terminal
+    yellow, faint = "\x1b[33m", "\x1b[2m"
+    assert yellow not in err and faint not in err
