@@ -19,6 +19,7 @@ from course_lib import lazy
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError, Unavailable
 from course_lib.quiet import few_words
+from course_lib.record.progress import Line
 from course_lib.record.trace import Trace
 
 ENDLESS = "Does a loop in it never end?"
@@ -125,9 +126,9 @@ def check(task: str, answer: Any) -> Verdict:
         call = f"check({task!r}, {asked.answer})"
         text = f"This is {given}. Give the function itself: {call}, without ( ) after its name."
         return Verdict(task, "not yet", text)
-    name = getattr(answer, "__name__", "the function")
+    name, began = getattr(answer, "__name__", "the function"), time.monotonic()
     try:
-        with few_words(name):
+        with Line(lambda: f"Checking {task}: {time.monotonic() - began:.0f} s"), few_words(name):
             found = asked.judge(task, answer)
         return replace(found, text=short(found.text), hint=short(found.hint))
     except NotImplementedError:  # the stub that an exercise begins with

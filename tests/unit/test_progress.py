@@ -6,6 +6,9 @@ import threading
 
 import pytest
 
+from course_lib.commands.screen import progress as bars
+from course_lib.course import answers, check
+from course_lib.course.answers import ExerciseTask, Verdict
 from course_lib.record import progress
 from course_lib.record.progress import Line
 
@@ -53,6 +56,26 @@ def test_the_outermost_line_speaks_for_the_waits_inside_it(
     with Line(lambda: "later") as alone:
         alone()
     assert "later" in stderr.getvalue()
+
+
+def test_beside_the_bars_of_a_command_waits_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = on_terminal(monkeypatch)
+    with bars(), Line(lambda: "a part") as inner:
+        inner()
+    assert "a part" not in stderr.getvalue()
+
+
+def test_a_check_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(task: str, answer: object) -> Verdict:
+        with Line(lambda: "a part") as inner:
+            inner()
+        return Verdict(task, "passed", "")
+
+    stderr = on_terminal(monkeypatch)
+    task = ExerciseTask("toy", "toy", ("", "", ""), judge)
+    monkeypatch.setattr(answers, "find", lambda name: task)
+    assert check("toy", len)
+    assert stderr.getvalue() == "\r\x1b[KChecking toy: 0 s\r\x1b[K"
 
 
 def test_nothing_is_said_where_there_is_no_terminal_and_from_other_threads(
