@@ -95,9 +95,9 @@ def test_the_right_choice_is_ticked_and_says_why_and_the_guess_is_named() -> Non
     card.input.value = "a"
     card.lock()
     card.reveal("b", "It has less to send.")
-    root = ET.fromstring(f"<div>{card.answer.value}</div>")
+    root = ET.fromstring(f"<div>{card.ticked.value}{card.answer.value}</div>")
     lines = ["".join(line.itertext()) for line in root]
-    assert lines == ["✗a  your guess", "✓b", "It has less to send.", "c", "You were wrong."]
+    assert lines == ["✗a  your guess", "✓b", "c", "You were wrong. It has less to send."]
     assert card.input.layout.display == "none", "the list stands in its place"
 
 

@@ -60,6 +60,7 @@ class Predict(Pictured, w.VBox):
         self.note = ""
         self._moved: set[str] = set()
         radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
+        self.ticked = w.HTML(layout=w.Layout(display="none", margin="0"))
         self.inputs = {name: self._slider(name) for name in self.ranges} or {"": radio}
         self.input = next(iter(self.inputs.values()))
         self.button = w.Button(icon="lock", tooltip="After this the guess stays as it is")
@@ -71,8 +72,13 @@ class Predict(Pictured, w.VBox):
         row = [self.button, self.eraser, self.hint, self._onward]
         look = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
         line = w.HBox(row, layout=w.Layout(align_items="center"))
-        parts = [w.HTML(_question(question)), *self.inputs.values(), self.answer, line]
+        # The buttons stay where they are: choices and the list of them that is revealed have the
+        # same room, and all else that is revealed stands below.
+        room = w.Layout(height=f"{20 * len(choices) + 8}px" if choices else None, overflow="hidden")
+        asked = w.VBox([*self.inputs.values(), self.ticked], layout=room)
+        parts = [w.HTML(_question(question)), asked, line, self.answer]
         super().__init__(parts, layout=look)
+        self.add_class("ls-predict")
         self._open(True)
         self._recall()
 
@@ -95,7 +101,8 @@ class Predict(Pictured, w.VBox):
 
     def forget(self) -> None:
         """Take the guess back, so that another can be made; what was revealed is hidden."""
-        self.guess, self.result, self.note, self.answer.value = None, None, "", ""
+        self.guess, self.result, self.note = None, None, ""
+        self.ticked.value = self.answer.value = ""
         self._moved.clear()
         self._open(True)
         self._keep("Your guess is forgotten.", "Your guess comes back if you run this cell again")
@@ -108,10 +115,11 @@ class Predict(Pictured, w.VBox):
         self._open(False)
         self.hint.value = ""
         said = f"{self.compare(result)} {note}".strip()
-        known = result in self.choices
-        self.answer.value = join(
-            self._choices() if known else [answers.bars(self), _line("p", said)]
-        )
+        if result in self.choices:
+            self.ticked.value = join(self._choices())
+            self.answer.value = _line("p", f"{self._verdict()} {note}".strip())
+        else:
+            self.answer.value = join([answers.bars(self), _line("p", said)])
         self.changed()
         return said
 
@@ -130,7 +138,8 @@ class Predict(Pictured, w.VBox):
         """Write a page with question, guess and result that needs no kernel and no network."""
         choices = element("ul", [element("li", choice) for choice in self.choices])
         asked = [choices if self.choices else None, element("p", self.table().splitlines()[1])]
-        body = join((_question(self.question), Markup(self.answer.value) or asked))
+        said = Markup(self.ticked.value + self.answer.value) or asked
+        body = join((_question(self.question), said))
         return page.save(path, page.document("Predict", page.card(body), page.NARROW))
 
     def __repr__(self) -> str:
@@ -155,8 +164,12 @@ class Predict(Pictured, w.VBox):
         digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
         return f"{digits} {self.ranges[name][2] if name in self.ranges else ''}".strip()
 
+    def _verdict(self) -> str:
+        word = "right" if self.guess == self.result else "wrong"
+        return f"You were {word}." if self.guess else "You made no guess."
+
     def _choices(self) -> list[Markup]:
-        """All choices: the right one ticked, with the reason, and the guess named."""
+        """All choices: the right one ticked, and the guess named."""
         rows = []
         for choice in self.choices:
             right, mine = choice == self.result, choice == self.guess
@@ -165,11 +178,7 @@ class Predict(Pictured, w.VBox):
             said += [element("i", "  your guess", style=f"color:{color}")] if mine else []
             look = f"display:inline-block;width:1.6em;font-weight:700;color:{color}"
             rows.append(_line("div", element("span", mark, style=look), said, more=";margin:0"))
-            if right and self.note:
-                rows.append(_line("div", self.note, more=";margin:0 0 4px;padding-left:1.6em"))
-        word = "right" if self.guess == self.result else "wrong"
-        verdict = f"You were {word}." if self.guess else "You made no guess."
-        return [*rows, _line("div", verdict)]
+        return rows
 
     # --- controls ---
 
@@ -195,6 +204,7 @@ class Predict(Pictured, w.VBox):
             one.disabled = not asking
             # then a list of all choices takes its place
             one.layout.display = "none" if self.result in self.choices else None
+        self.ticked.layout.display = None if self.result in self.choices else "none"
         locked = self.guess is not None
         self.button.disabled = not asking
         said = "Lock my guess" if asking else "Locked" if locked else "No guess"
