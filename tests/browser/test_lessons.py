@@ -1,0 +1,241 @@
+"""Every lesson and the solved exercise in a real JupyterLab, as a learner goes through them: by
+hand, with a reload in the middle, after a kernel restart by Run All, and in a tab that is opened
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.lab import Lab, jupyter
+from tests.conftest import HOME, processes_of
+from tests.helpers import until
+
+ROOT = Path(__file__).parents[2]
+BOOKS = sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("solutions/*.ipynb")])
+SCRIPT = (Path(__file__).parent / "lessons.js").read_text()
+MOVES = re.compile(r"^(board = )?(TrainingBoard|RaceBoard|AllReduceStage|stage)\(", re.MULTILINE)
+# LOCKSTEP_LESSONS=long: all cells by hand as well, with pauses
+LONG = os.environ.get("LOCKSTEP_LESSONS") == "long"
+SIZE = {"width": 1280, "height": 1000}
+
+
+class Reader(Lab):
+    """A lesson in JupyterLab, and somebody who reads it."""
+
+    def __init__(self, browser: Browser, address: str, book: str) -> None:
+        self.server, self.book = address, book
+        self.browser = browser
+        # a workspace of its own shows this notebook alone
+        page = f"{address}/lab/workspaces/{book.removesuffix('.ipynb')}/tree/{book}"
+        super().__init__(browser, page, viewport=SIZE)
+        self.watch()
+
+    def watch(self) -> None:
+        """Look for what moves, until the page is left."""
+        self.page.evaluate(SCRIPT)
+
+    def by_hand(self, last: int) -> None:
+        """Run cell after cell, from the chosen one, and answer what is asked."""
+        while (cell := self.ask("active()")) <= last:
+            self.page.keyboard.press("Shift+Enter")
+            self.idle()
+            self.answer(cell)
+            self.page.wait_for_timeout(1000 if LONG else 0)
+            self.page.wait_for_function(f"lesson.active() == {cell + 1}")
+
+    def answer(self, cell: int) -> None:
+        """Lock a guess if the cell asks for one; then the next cell has the focus again."""
+        card = self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-OutputArea")
+        button = card.get_by_role("button", name="Lock my guess")
+        if not button.count():
+            return
+        if card.locator("input[type=radio]").count():
+            card.locator("input[type=radio]").last.click()
+        else:
+            card.locator(".noUi-handle").focus()
+            self.page.keyboard.press("ArrowRight")
+        button.click()
+        expect(card.get_by_role("button", name="Locked")).to_be_visible()
+
+    def idle(self, seconds: float = 150) -> None:
+        """Wait until no cell runs or waits."""
+        until(lambda: not self.ask("busy()"), "all cells have run", seconds, every=0.1)
+
+    def menu(self, *names: str) -> None:
+        for name in names:
+            self.page.locator(".lm-MenuBar-itemLabel, .lm-Menu-itemLabel").get_by_text(
+                name, exact=True
+            ).click()
+
+    def run_all(self) -> None:
+        self.menu("Run", "Run All Cells")
+        self.page.wait_for_function("lesson.busy() > 0")
+        self.idle(240)
+
+    def restart(self) -> None:
+        self.menu("Kernel", "Restart Kernel…")
+        self.page.get_by_role("button", name="Confirm Kernel Restart").click()
+        self.kernel("Idle")
+
+    def again(self, closed: bool) -> None:
+        """Save; then reload the page, or close the tab and open the lesson in a new one."""
+        self.fine()
+        self.page.keyboard.press("Control+s")
+        self.page.wait_for_function("!jupyterapp.shell.currentWidget.context.model.dirty")
+        if closed:
+            self.page.close()
+            fresh = Reader(self.browser, self.server, self.book)
+            self.page, self.errors, self.asked = fresh.page, fresh.errors, fresh.asked
+        else:
+            self.page.reload()
+            self.kernel("Idle")
+            self.watch()
+
+    def ask(self, what: str) -> Any:
+        return self.page.evaluate(f"lesson.{what}")
+
+    def pictures(self, before: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What each widget shows, when none is blank; what was over `before` looks as it did."""
+        shown: dict[str, Any] = {}
+
+        def drawn() -> bool:
+            shown.clear()
+            shown.update(self.ask("pictures()"))
+            there = shown.keys() == before.keys() if before is not None else bool(shown)
+            return there and not any(facts["blank"] for facts in shown.values())
+
+        try:
+            until(drawn, "all is drawn", seconds=30, every=0.3)
+        except AssertionError:
+            blank = {widget: facts["blank"] for widget, facts in shown.items()}
+            raise AssertionError(f"not drawn: {blank}, expected {[*(before or [])]}") from None
+        for widget, facts in (before or {}).items():
+            if not facts["live"]:
+                assert shown[widget] == facts, widget
+        return shown
+
+    def fine(self) -> None:
+        """No message of ours anywhere, nothing red, and nothing has moved."""
+        assert self.complaints() == []
+        assert self.ask("wrong()") == []
+        assert self.ask("moved()") == {}
+        assert self.ask("seen()") > 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies of all lessons, as guesses are kept beside them."""
+    folder = tmp_path_factory.mktemp("course")
+    for book in BOOKS:
+        shutil.copy(book, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    with jupyter(folder) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def reading(browser: Browser, address: str, book: str) -> Iterator[Reader]:
+    """A lesson that is open. In the end its kernel is shut down, and nothing that it started is
+    left.
+    """
+    reader = Reader(browser, address, book)
+    try:
+        yield reader
+    finally:
+        reader.menu("Kernel", "Shut Down Kernel")
+        reader.page.close()
+        until(lambda: not ours(), "all processes of the lesson are gone")
+
+
+def ours() -> list[list[str]]:
+    """Command lines of the processes of lessons; the server and its kernels are not among them."""
+    found = []
+    for process in processes_of(HOME):
+        with contextlib.suppress(psutil.NoSuchProcess):  # gone since it was found
+            found.append(process.cmdline())
+    return [line for line in found if "course_lib" in " ".join(line)]
+
+
+def cells(book: str) -> list[Any]:
+    return nbformat.read(next(path for path in BOOKS if path.name == book), 4).cells
+
+
+def middle(book: str) -> int:
+    """The number of the first cell that shows something that moves."""
+    sources = [c.source if c.cell_type == "code" else "" for c in cells(book)]
+    return next(number for number, source in enumerate(sources) if MOVES.search(source))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("book", [path.name for path in BOOKS])
+def test_a_lesson_shows_what_it_showed_whatever_is_done_to_the_page(
+    browser: Browser, address: str, book: str
+) -> None:
+    with reading(browser, address, book) as reader:
+        reader.by_hand(middle(book))
+        shown = reader.pictures()
+        reader.again(closed=False)
+        reader.pictures(shown)
+        if LONG:
+            reader.choose(middle(book) + 1)
+            reader.by_hand(len(cells(book)) - 1)
+            shown = reader.pictures()
+            reader.again(closed=True)
+            reader.pictures(shown)
+
+        reader.fine()
+        reader.restart()
+        reader.run_all()
+        shown = reader.pictures()
+        guessed = [facts["text"] for name, facts in shown.items() if "predict" in name]
+        assert "You made no guess" not in "".join(guessed[:1]), "it was locked before the restart"
+        reader.again(closed=True)
+        reader.pictures(shown)
+        reader.fine()
+
+
+@pytest.mark.timeout(300)
+def test_cells_run_twice_and_a_wait_that_is_stopped_leave_a_fine_page(
+    browser: Browser, folder: Path, address: str
+) -> None:
+    board = middle(BOOKS[0].name)
+    shutil.copy(BOOKS[0], folder / "twice.ipynb")
+    with reading(browser, address, "twice.ipynb") as reader:
+        reader.by_hand(board)
+        live = reader.page.get_by_role("status").filter(has_text="is running: step")
+        for _ in range(2):  # the cell again, while its board lives
+            reader.choose(board)
+            reader.page.keyboard.press("Shift+Enter")
+            reader.idle()
+            expect(live).to_have_count(1)
+
+        # A wait that is interrupted ends its cell, and the run goes on.
+        reader.page.keyboard.press("Escape")
+        reader.page.keyboard.press("a")
+        reader.page.keyboard.press("Enter")
+        reader.page.keyboard.insert_text("run.wait()")
+        reader.page.keyboard.press("Shift+Enter")
+        reader.page.wait_for_function("lesson.busy() == 1")
+        reader.page.wait_for_timeout(3000)
+        reader.menu("Kernel", "Interrupt Kernel")
+        reader.idle(10)
+        (said,) = reader.ask("wrong()")
+        assert "Interrupted The run goes on" in said
+        expect(live).to_be_visible()
+        assert reader.complaints() == [] and reader.ask("moved()") == {}
