@@ -1,17 +1,20 @@
 """Widgets without a browser: what they say, and that they say it from a trace."""
 
+import base64
 import time
 import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
 
+from course_lib.errors import SpecError
 from course_lib.record import measures
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.widgets import Predict, TrainingBoard
+from course_lib.widgets import AllReduceStage, Predict, TrainingBoard
 from course_lib.widgets.board.plots import NAMES
+from course_lib.widgets.kit import saved, svg
 from course_lib.widgets.timeline.still import lanes_svg
 from tests.made_up import EVENTS
 
@@ -127,3 +130,47 @@ def test_the_still_picture_has_a_bar_for_each_phase() -> None:
 def test_a_picture_of_steps_that_are_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="no phases in steps 5 to 6"):
         lanes_svg(Trace([Phase("worker:0", 0, "compute", 0, 1)]), "", first=5, steps=2)
+
+
+def test_what_a_lesson_has_not_explained_is_not_on_the_board() -> None:
+    all_of_it = TrainingBoard(FinishedRun())
+    less = TrainingBoard(FinishedRun(), hide=["staleness", "links"])
+    for board in (all_of_it, less):
+        board._thread.join(10)
+    assert "lk-stale" in all_of_it.lanes.value and "lk-stale" not in less.lanes.value
+    assert less.controls.links.layout.display == "none"
+    with pytest.raises(SpecError, match="staleness"):
+        TrainingBoard(FinishedRun(), hide=["stalenes"])
+    stage = AllReduceStage("ring", hide=["bus bandwidth"])
+    assert stage.scene["hidden"] == ["bus bandwidth"]
+    for widget in (all_of_it, less, stage):
+        widget.close()
+
+
+def test_a_picture_in_a_notebook_is_small_without_tips_and_in_every_form() -> None:
+    with_tips = svg.rect(0, 0, 9, 9, svg.title("rank 0"), class_="tip")
+    data = saved.bundle(svg.picture(20, 10, "all", with_tips, svg.rect(1, 1, 2, 2)), 'a "name"')
+    assert data["text/plain"] == 'a "name"' and 'alt="a &quot;name&quot;"' in data["text/html"]
+    (rect,) = ET.fromstring(data["image/svg+xml"])
+    assert rect.get("width") == "2"
+    encoded = data["text/html"].partition("base64,")[2].partition('"')[0]
+    assert base64.b64decode(encoded).decode() == data["image/svg+xml"]
+
+
+def test_a_picture_that_is_too_large_gives_way_to_the_same_as_text() -> None:
+    ranks = AllReduceStage("ring", "direct", "hierarchical", "tree", workers=32, hosts=1)
+    with pytest.raises(ValueError, match="more than 100000"):
+        saved.bundle(ranks.picture(20), "")
+    assert "32 workers on 1 host" in ranks._bundle()["image/svg+xml"]
+    ranks.close()
+
+
+def test_a_stage_leaves_the_picture_of_where_it_stands() -> None:
+    stage = AllReduceStage("ring", workers=4, hosts=1)
+    for at, said in ((0.0, "after 3 of 6"), (5.0, "after 5 of 6")):
+        stage.at = at
+        assert said in stage.picture()
+    stage.clock, whole = "simulated", stage.staged[0].clocks["simulated"]["seconds"]
+    stage.at = whole
+    assert "after 6 of 6" in stage.picture()
+    stage.close()

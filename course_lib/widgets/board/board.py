@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from course_lib.widgets.board import pictures
 from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.controls import Controls, Order
 from course_lib.widgets.board.side import Watched
-from course_lib.widgets.board.view import Raced, View
+from course_lib.widgets.board.view import HIDEABLE, Raced, View
 from course_lib.widgets.kit import element, page, svg
-from course_lib.widgets.kit.given import is_run, takes
+from course_lib.widgets.kit.given import hidden, is_run, takes
 from course_lib.widgets.kit.saved import Pictured
 
 DRAW_EVERY = 0.2  # seconds
@@ -35,13 +35,19 @@ class Board(Pictured, w.VBox):
     runs on a thread until they are over.
 
     `table()` gives the same facts as text, `still(path)` a picture, `to_html(path)` a page that
-    needs no kernel. `halt()` and `close()` end the updates; the runs go on.
+    needs no kernel. `halt()` and `close()` end the updates; the runs go on. `hide` names what has
+    not been explained yet and is not shown: "staleness", "memory", "links".
     """
 
     def __init__(
-        self, runs: Mapping[str, Watched], stop: Callable[[], Any], race: Raced | None = None
+        self,
+        runs: Mapping[str, Watched],
+        stop: Callable[[], Any],
+        race: Raced | None = None,
+        hide: Sequence[str] = (),
     ) -> None:
         self.view = View(runs, race)
+        self.view.hidden = hidden(hide, HIDEABLE)
         self._prefix, self._stop_runs = svg.unique_prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.charts.observe(self._scaled, "logarithmic")
@@ -55,6 +61,8 @@ class Board(Pictured, w.VBox):
             part.add_class("ls")
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.controls = Controls(self.view.sides, self._orders.put, self._stop)
+        if "links" in self.view.hidden:
+            self.controls.links.layout.display = "none"
         # what may grow or shrink stands below the controls, so that they stay where they are
         below = (self.controls, self.message, self.lanes, legend)
         super().__init__([self.head, self.charts, *below])
@@ -167,11 +175,13 @@ class TrainingBoard(Board):
     """
 
     @takes(
-        'a run, live or saved: TrainingBoard(start("one_device")); a race has a RaceBoard', is_run
+        'a run, live or saved: TrainingBoard(start("one_device")); a race has a RaceBoard',
+        lambda run, hide: is_run(run),
     )
-    def __init__(self, run: Watched) -> None:
+    def __init__(self, run: Watched, hide: Sequence[str] = ()) -> None:
         self.run = run
-        super().__init__({run.spec.strategy: run}, stop=lambda: self.view.sides[0].order("stop"))
+        runs = {run.spec.strategy: run}
+        super().__init__(runs, lambda: self.view.sides[0].order("stop"), hide=hide)
 
     def __repr__(self) -> str:
         spec = self.run.spec
@@ -188,11 +198,11 @@ class RaceBoard(Board):
 
     @takes(
         'a race: RaceBoard(race("one_device", "mirrored")); a run has a TrainingBoard',
-        lambda race: isinstance(getattr(race, "runs", None), Mapping),
+        lambda race, hide: isinstance(getattr(race, "runs", None), Mapping),
     )
-    def __init__(self, race: Raced) -> None:
+    def __init__(self, race: Raced, hide: Sequence[str] = ()) -> None:
         self.race = race
-        super().__init__(race.runs, stop=race.stop, race=race)
+        super().__init__(race.runs, race.stop, race, hide)
 
     def __repr__(self) -> str:
         return f"RaceBoard({', '.join(self.race.runs)})"

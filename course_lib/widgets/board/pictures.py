@@ -80,8 +80,8 @@ def _block(view: View, number: int, prefix: str) -> Markup:
         element("p", side.summary(), class_="lk-figures"),
         [_row(lane, prefix) for lane in lanes],
         _axis(window),
-        _staleness(side.digest, number),
-        element("p", side.memory(), class_="lk-figures"),
+        None if "staleness" in view.hidden else _staleness(side.digest, number),
+        None if "memory" in view.hidden else element("p", side.memory(), class_="lk-figures"),
         element("p", hosts, class_="lk-figures") if (hosts := side.hosts()) else None,
     ]
     facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}

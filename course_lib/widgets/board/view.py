@@ -15,6 +15,7 @@ from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
 from course_lib.widgets.board.side import Side, Watched
 
+HIDEABLE = ("staleness", "memory", "links")  # what a lesson may not have explained yet
 LONGEST = 20.0  # seconds for which lanes grow while a run stands still
 
 
@@ -32,7 +33,12 @@ class Raced(Protocol):
 
 
 class View:
-    """Runs side by side. `look` brings it up to date; all else describes what was seen then."""
+    """Runs side by side. `look` brings it up to date; all else describes what was seen then.
+
+    `hidden`: which of `HIDEABLE` a board does not show.
+    """
+
+    hidden: tuple[str, ...] = ()
 
     def __init__(self, runs: Mapping[str, Watched], race: Raced | None = None) -> None:
         self.sides = [Side(label, run) for label, run in runs.items()]

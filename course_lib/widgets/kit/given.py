@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from course_lib.errors import SpecError
@@ -40,6 +40,16 @@ def takes(what: str, good: Callable[..., bool]) -> Callable[[Init[Self, P]], Ini
         return checked
 
     return of
+
+
+def hidden(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """What a lesson hides, as it has not explained it yet. Raises SpecError for an unknown name."""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise SpecError("hide", names, f"a list of names: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise SpecError.unknown("hide", name, known)
+    return tuple(names)
 
 
 def is_run(it: Any) -> bool:

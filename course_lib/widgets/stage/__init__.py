@@ -21,13 +21,14 @@ from course_lib.fields import Link, parse_bytes
 from course_lib.record.trace import Trace
 from course_lib.text import amount, count
 from course_lib.widgets.kit import page
-from course_lib.widgets.kit.given import takes
+from course_lib.widgets.kit.given import hidden, takes
 from course_lib.widgets.kit.saved import Pictured
 from course_lib.widgets.stage import scene
 from course_lib.widgets.stage.scene import Played, Reduced, StagedAlgorithm
 from course_lib.widgets.stage.still import still_svg
 
 SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
+HIDEABLE = ("busiest link", "bus bandwidth")
 CLOCKS = ("rounds", "simulated", "measured")
 HEADS = ("", "rounds", "a rank sends", "busiest link", "time", "bus bandwidth", "")
 PAST = "These were carried out as they are: settings cannot be changed."
@@ -99,7 +100,8 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
     their names. `bytes`: what each worker brings. `link`: the link of each host, in the simulation
     and in a real run. Sliders change workers, hosts, bytes and links; each change is simulated
     anew. `run`: the function that carries algorithms out when the button is pressed, on a machine
-    with so many `cores`.
+    with so many `cores`. `hide` names figures that have not been explained yet: "busiest link",
+    "bus bandwidth".
 
     `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
     can be set from a cell, too. Raises SpecError for impossible settings.
@@ -121,7 +123,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
     @takes(
         "names of algorithms, functions, or results of allreduce, and settings by name: "
         'AllReduceStage("ring", "tree", workers=8, link=Link(mbit=200))',
-        lambda algorithms, workers, hosts, bytes, topology, link, labels, run, cores: (
+        lambda algorithms, workers, hosts, bytes, topology, link, labels, run, cores, hide: (
             all(isinstance(a, str) or callable(a) or hasattr(a, "schedule") for a in algorithms)
             and isinstance(topology, Topology)
             and isinstance(link, Link | None)
@@ -141,7 +143,9 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         labels: Sequence[str] = (),
         run: Carry | None = None,
         cores: int = 0,
+        hide: Sequence[str] = (),
     ) -> None:
+        self.hidden = hidden(hide, HIDEABLE)
         self.algorithms = algorithms or ("ring", "hierarchical")
         self.labels = tuple(labels) or ("",) * len(self.algorithms)
         if len(self.labels) != len(self.algorithms):
@@ -277,6 +281,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
             "settings": asdict(setting),
             "words": {clock: setting.words(clock) for clock in CLOCKS},
             "palette": list(scene.PALETTE),
+            "hidden": list(self.hidden),
             "fixed": self.past,
         }
 

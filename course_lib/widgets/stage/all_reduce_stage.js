@@ -123,8 +123,9 @@ class Stage {
       const pair = make(list, "div", { title });
       shown[name] = { value: make(pair, "dd"), label: make(pair, "dt", {}, label), pair };
     }
-    shown.link.pair.hidden = !algorithm.most;
-    shown.bus.pair.hidden = Boolean(algorithm.stop);
+    const { hidden } = this.scene;
+    shown.link.pair.hidden = !algorithm.most || hidden.includes("busiest link");
+    shown.bus.pair.hidden = Boolean(algorithm.stop) || hidden.includes("bus bandwidth");
     const canvas = make(box, "div", { class: "stage-canvas", role: "img" });
     const stop = make(box, "p", { class: "stage-stop", role: "alert", hidden: "" });
     return { algorithm, shown, canvas, stop, picture: new Picture(canvas) };
