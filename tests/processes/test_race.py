@@ -332,8 +332,8 @@ def test_an_interrupted_wait_says_that_the_race_goes_on_and_what_it_says_ends_it
         with pytest.raises(
             Stalled,
             match=(
-                r"another: worker:0 is paused \(race\.runs\['another'\]\.resume\('worker:0'\) lets"
-                r" it go on\)"
+                r"another: worker:0 is paused in step \d+ "
+                r"\(race\.runs\['another'\]\.resume\('worker:0'\) lets it go on\)"
             ),
         ):
             found.wait(2)
