@@ -1,7 +1,8 @@
 /* One chart as SVG: where things are, and how they look. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const TALL = 174, LEFT = 44, RIGHT = 10, TOP = 8, BOTTOM = 22; // px
+let TALL = 174; // px, less on a projector
+const LEFT = 44, RIGHT = 10, TOP = 8, BOTTOM = 22; // px
 const ALARM = "#D55E00";
 const ROWS = 3; // in which words of marks stand below each other
 const LETTER = 7.2; // px, of such a word

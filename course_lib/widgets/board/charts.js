@@ -93,6 +93,7 @@ class Chart {
   draw() {
     const width = this.picture.clientWidth;
     if (!width) return;
+    TALL = this.picture.clientHeight;
     this.shape = shapeOf(this, width);
     this.picture.innerHTML = drawing(this);
     this.log.setAttribute("aria-pressed", this.logarithmic);
@@ -134,8 +135,8 @@ function tell(chart, width) {
 function listen(chart) {
   const { picture } = chart;
   const place = (event) => {
-    const box = picture.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
+    const { x, y } = pointIn(picture, event);
+    return [x, y];
   };
   let begun = null;
   picture.addEventListener("pointerdown", (event) => {

@@ -22,7 +22,7 @@ class Charts(anywidget.AnyWidget):
     too.
     """
 
-    _esm = page.asset("board/charts.js", "board/chart.js")
+    _esm = page.asset("kit/projector.js", "board/charts.js", "board/chart.js")
     _css = page.asset("kit/theme.css", "board/charts.css")
     entrants = traitlets.List().tag(sync=True)
     panels = traitlets.List().tag(sync=True)

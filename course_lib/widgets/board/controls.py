@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import anywidget
 import ipywidgets as w
 
 from course_lib.errors import LockstepError, SpecError
 from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
 from course_lib.widgets.board.side import Side
+from course_lib.widgets.kit import page
 
 EVERY = "all"
 DELAYS = ("none", "lognormal:0.5", "exponential:20ms", "one_in:20:200ms")
@@ -37,6 +39,16 @@ class Controls(w.VBox):
         """Show how tasks and links are now, and enable what can be done with them."""
         self.tasks.refresh()
         self.links.refresh()
+
+
+class _Switch(anywidget.AnyWidget):
+    """The projector switch."""
+
+    _esm = page.asset("kit/projector.js", "board/switch.js")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_class("ls")
 
 
 class _Following(w.HBox):
@@ -131,7 +143,7 @@ class TaskControls(_Following):
         varied = "Let the steps of the task vary as chosen, or no longer"
         self.delay = _button("Delay", "random", varied, self._delay)
         buttons = (self.delay, self.pause, self.resume, self.kill, self.stop)
-        self.children = (self.run, self.task, self.factor, self.delays, *buttons)
+        self.children = (self.run, self.task, self.factor, self.delays, *buttons, _Switch())
 
     def show(self) -> None:
         """Let slider and delays follow the trace; what is chosen but not ordered yet stays."""

@@ -23,9 +23,12 @@ STAYS = "It stays as it is, even if you run this cell again. Now run the experim
 
 
 class _Onward(anywidget.AnyWidget):
-    """Nothing to see: at a message it moves the focus to the notebook's next cell."""
+    """Nothing to see: it follows the projector switch, and at a message it moves the focus to the
+    notebook's next cell.
+    """
 
-    _esm = page.asset("cards/onward.js")
+    _esm = page.asset("kit/projector.js", "cards/onward.js")
+    _css = page.asset("kit/theme.css")
 
 
 class Predict(Pictured, w.VBox):

@@ -107,7 +107,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
     can be set from a cell, too. Raises SpecError for impossible settings.
     """
 
-    _esm = page.asset(*(f"stage/{part}.js" for part in SCRIPTS))
+    _esm = page.asset("kit/projector.js", *(f"stage/{part}.js" for part in SCRIPTS))
     _css = page.asset("kit/theme.css", "stage/all_reduce_stage.css")
 
     scene = t.Dict().tag(sync=True)

@@ -26,6 +26,8 @@ class Stage {
       scrub: (part) => this.pause() || this.seek(part * this.total),
       scrubbed: () => this.#tell("at", this.at),
     });
+    this.ending = new AbortController();
+    this.root.querySelector(".stage-row").append(projector(this.ending.signal));
     this.sliders = new Sliders(this.root, model);
     this.tip = make(this.root, "div", { class: "stage-tip", role: "tooltip", hidden: "" });
     this.live = make(this.root, "div", { class: "stage-live", "aria-live": "polite" });
@@ -65,6 +67,7 @@ class Stage {
   close() {
     cancelAnimationFrame(this.frame);
     this.sliders.close();
+    this.ending.abort();
     this.watch.disconnect();
     this.theme.disconnect();
     this.dark.removeEventListener("change", this.turned);
@@ -143,13 +146,22 @@ class Stage {
     const theme = Object.fromEntries(THEME.map((name) => [name.split("-")[1], look.getPropertyValue(`--${name}`).trim()]));
     const most = Math.max(1, ...this.right.map((a) => a.most)); // bytes on the busiest link of all
     const told = { palette: this.scene.palette, words: this.scene.words[this.clock], most };
-    const room = Math.max(300, innerHeight - (this.model.get("standalone") ? 340 : 420)); // so that all of it is on one screen
+    const room = this.#room(Math.ceil(this.views.length / across)); // so that all of it is on one screen
     const problem = this.algorithms.some((a) => a.stop || a.error) ? 88 : 0; // place for the words
     for (const { algorithm, canvas, picture } of this.views) {
       const high = canvas && Math.min(Math.max(0.62 * canvas.clientWidth, 300), across > 1 ? 390 : 430, room) - problem;
-      picture?.arrange(algorithm, canvas.clientWidth, Math.max(Math.round(high), LOWEST), theme, told);
+      picture?.arrange(algorithm, canvas.clientWidth, Math.max(Math.round(high), projecting() ? 190 : LOWEST), theme, told);
     }
     this.draw();
+  }
+
+  // The height that there is for a picture.
+  #room(rows) {
+    if (!projecting()) return Math.max(300, innerHeight - (this.model.get("standalone") ? 340 : 420));
+    const screen = this.root.closest(".jp-WindowedPanel-outer")?.clientHeight ?? innerHeight;
+    const pictures = Math.max(0, ...this.views.map(({ canvas }) => canvas?.offsetHeight ?? 0));
+    const others = this.root.offsetHeight - rows * pictures;
+    return ((screen - 12) / zoomOf(this.root) - others) / rows;
   }
 
   // --- the moment ---
@@ -261,15 +273,15 @@ class Stage {
 
   #point(event) {
     const view = this.views.find((one) => one.canvas?.contains(event.target));
-    const frame = view?.canvas.getBoundingClientRect();
-    const found = view && view.picture.hit(event.clientX - frame.left, event.clientY - frame.top);
+    const at = view && pointIn(view.canvas, event);
+    const found = view && view.picture.hit(at.x, at.y);
     this.tip.hidden = !found;
     if (!found) return;
     this.tip.replaceChildren();
     about(view.algorithm, this.clock, found).forEach((line, i) => make(this.tip, i ? "div" : "b", {}, line));
-    const home = this.root.getBoundingClientRect();
-    const x = Math.min(event.clientX - home.left + 14, home.width - this.tip.offsetWidth - 4);
-    this.tip.style.transform = `translate(${Math.max(0, x)}px, ${event.clientY - home.top + 16}px)`;
+    const { x, y } = pointIn(this.root, event);
+    const left = Math.max(0, Math.min(x + 14, this.root.clientWidth - this.tip.offsetWidth - 4));
+    this.tip.style.transform = `translate(${left}px, ${y + 16}px)`;
   }
 
   // For tests: who has what on stage now, by algorithm.

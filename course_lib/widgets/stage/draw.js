@@ -19,7 +19,7 @@ class Picture extends Layout {
   // Size in CSS pixels, colours of the theme, and what the scene says to all pictures.
   arrange(algorithm, width, height, theme, scene) {
     Object.assign(this, { theme, scene });
-    const density = Math.min(window.devicePixelRatio || 1, 2);
+    const density = Math.min(window.devicePixelRatio || 1, 2) * zoomOf(this.below);
     for (const canvas of [this.below, this.above]) {
       canvas.width = Math.round(width * density);
       canvas.height = Math.round(height * density);

@@ -59,7 +59,10 @@ class Timeline(Pictured, anywidget.AnyWidget):
     `export(path)` a file for Perfetto. Raises `SpecError` for what has no trace.
     """
 
-    _esm = page.asset(*(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")))
+    _esm = page.asset(
+        "kit/projector.js",
+        *(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")),
+    )
     _css = page.asset("kit/theme.css", "timeline/timeline.css")
     scene = traitlets.Dict().tag(sync=True)
     data = traitlets.Bytes().tag(sync=True)

@@ -118,8 +118,8 @@ function show({ goal }, start, end, go) {
 function pointer(parts, state, draw, on, { go, zoom, whole }) {
   let grip = null;
   const at = (event) => {
-    const box = parts.canvas.getBoundingClientRect();
-    return { px: event.clientX - box.left, y: event.clientY - box.top, time: scaleOf(state.view).time(event.clientX - box.left) };
+    const { x, y } = pointIn(parts.canvas, event);
+    return { px: x, y, time: scaleOf(state.view).time(x) };
   };
   on(parts.canvas, "pointerdown", (event) => {
     if (!state.data || event.button) return;
@@ -214,7 +214,7 @@ function tip(parts, lines, x) {
 function overview(parts, state, on, draw) {
   const move = (event) => {
     if (!state.data || !event.buttons) return;
-    const time = scaleOf(state.all).time(event.clientX - parts.overview.getBoundingClientRect().left);
+    const time = scaleOf(state.all).time(pointIn(parts.overview, event).x);
     const half = (state.view.to - state.view.from) / 2;
     fly(state, time - half, time + half, draw, 0);
   };

@@ -11,10 +11,10 @@ function make(tag, properties = {}, ...children) {
 }
 
 function render({ model, el }) {
-  const parts = build(model);
-  el.append(parts.root);
   const state = { data: null, view: { from: 0, to: 1, left: 0, width: 1 }, chosen: NONE, message: NONE, lane: 0, arrows: true, band: null };
   const ending = new AbortController();
+  const parts = build(model, ending.signal);
+  el.append(parts.root);
   const draw = drawer(parts, state);
   const load = async () => {
     const fresh = await unpack(model.get("scene"), model.get("data"));
@@ -40,7 +40,7 @@ function render({ model, el }) {
 }
 
 /** All elements, not yet filled. */
-function build(model) {
+function build(model, signal) {
   const button = (text, title) => make("button", { type: "button", textContent: text, title });
   const parts = {
     title: make("span", { className: "ls-title" }),
@@ -51,6 +51,7 @@ function build(model) {
     messages: button("messages", "Show or hide the messages between tasks (key m)"),
     more: button("read on", "Show what has happened since"),
     perfetto: button("save for Perfetto", "Write a file that you can open at ui.perfetto.dev yourself: nothing is sent anywhere"),
+    larger: projector(signal),
     overview: make("canvas", { className: "overview", "aria-hidden": "true" }),
     axis: make("canvas", { "aria-hidden": "true" }),
     lanes: make("div", { className: "lanes", tabIndex: 0, role: "application", "aria-roledescription": "timeline" }, make("canvas")),
@@ -64,7 +65,7 @@ function build(model) {
   parts.more.hidden = !model.get("live");
   parts.perfetto.hidden = parts.title.hidden = model.get("standalone") === true;
   const p = parts;
-  const buttons = [p.out, p.into, p.whole, p.messages, p.more, p.perfetto];
+  const buttons = [p.out, p.into, p.whole, p.messages, p.more, p.perfetto, p.larger];
   const head = make("div", { className: "ls-head" }, p.title, p.badge, make("span", { className: "ls-gap" }), ...buttons);
   parts.root = make("div", { className: "ls ls-timeline" });
   parts.root.append(head, p.overview, p.axis, p.lanes, p.tip, p.note, p.below, p.said, p.spoken);

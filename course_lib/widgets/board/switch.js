@@ -1,0 +1,7 @@
+export default {
+  render({ el }) {
+    const ending = new AbortController();
+    el.append(projector(ending.signal));
+    return () => ending.abort();
+  },
+};
