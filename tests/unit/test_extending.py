@@ -189,10 +189,11 @@ def test_every_field_of_a_run_is_an_option_with_its_title_and_what_is_allowed(na
     # an argument of run; a fact of the strategy; two options
     fields = RunSpec.model_fields.keys() - {"strategy", "chief", "link"}
     assert fields | {"mbit", "delay_ms"} <= options.keys()
-    for field in fields - {"workload"}:  # whose help lists the workloads
+    for field in fields - {"workload", "all_reduce"}:  # their help lists what there is
         info = RunSpec.model_fields[field]
         assert str(info.title).lower() in options[field].help.lower()
         assert info.description == "true or false" or info.description in options[field].help
+    assert "digits" in options["workload"].help and "ring" in options["all_reduce"].help
 
 
 @pytest.mark.parametrize("missing", ["toy(workers)", "closed_form(P, S)"])
