@@ -295,8 +295,8 @@ def test_workers_of_one_host_do_not_use_its_link(network: str) -> None:
     }
     if network == "hosts":
         sent = {name: traffic.sent for name, traffic in measures.wire_bytes(run.trace).items()}
-        # to its neighbour on the host it sends words only
-        assert sent["worker:0"] < LENGTH < sent["worker:1"]
+        # to its neighbour on the host it sends words only; the rest acknowledges what it receives
+        assert 10 * sent["worker:0"] < sent["worker:1"] > LENGTH
 
 
 def keep_exchanging(task: Any) -> int:
