@@ -46,10 +46,12 @@ class Pictured:
         raise NotImplementedError
 
     def table(self) -> str:
+        """Its present state as text."""
         raise NotImplementedError
 
     def _ipython_display_(self) -> None:
         self._place = self._place or uuid4().hex
+        # a widget of ipywidgets has it, or None where nothing can show widgets
         view = self._repr_mimebundle_() if self._repr_mimebundle_ else {}  # type: ignore[attr-defined]
         view = {VIEW: (view[0] if isinstance(view, tuple) else view).get(VIEW)}
         if unwatched():
