@@ -58,6 +58,7 @@ RaceBoard(both)
 """
 WARM = """
 from course_lib import start
+from course_lib.widgets import TrainingBoard
 start("one_device", framework="torch", steps=1).wait()
 """
 FIRST = {  # what of a board is there -> where on the page, and seconds that it may take
@@ -149,7 +150,7 @@ def rows(options: Options) -> Rows:
             )
         for what, (selector, limit_s) in FIRST.items():
             yield compare(
-                f"from running a cell to the first {what}, warm zygote",
+                f"from a cell to the first {what}, imports done and zygote warm",
                 "s",
                 partial(first, selector),
                 (f"{limit_s} s", partial(float, limit_s)),
