@@ -175,10 +175,14 @@ class RunSpec(Settings):
             }
         )
 
-    def check_host(self, host: int, field: str = "host") -> int:
-        """Return `host` if this run has it, else raise `SpecError` naming those that it has."""
+    def check_host(self, host: int | str, field: str = "host") -> int:
+        """The number of a host, given as 1 or "host:1", if this run has it; else raises `SpecError`
+        naming those that it has.
+        """
         used = self.all_hosts
-        if host not in used:
+        named = {f"host:{number}": number for number in used}
+        host = named.get(str(host), host)
+        if host not in used or not isinstance(host, int):
             name = "hosts" if len(used) > 1 else "host"
             raise SpecError(field, host, f"this run has the {name} {', '.join(map(str, used))}")
         return host

@@ -53,27 +53,27 @@ class Orders:
         """
         self._order("jitter", task=task, jitter=self.spec.check_jitter(task, jitter))
 
-    def link(self, host: int, link: Link) -> None:
+    def link(self, host: int | str, link: Link) -> None:
         """Give a host another link from now on: `run.link(1, Link(mbit=50))`.
 
         Raises `SpecError` where nothing goes over a link, `Unavailable` where none can lose packets
         and this one is to.
         """
-        self.spec.check_host(host)
+        host = self.spec.check_host(host)
         if not self.plan.rate:
             why = "this run is on one host, and a link is between hosts"
             raise SpecError("link", str(link), f"{why}: start it with hosts=2 or more")
         self._check_loss(link)
         self._order("link", host=host, link=link.model_dump())
 
-    def partition(self, host: int) -> None:
-        """Cut a host off from all others, until `heal`.
+    def partition(self, host: int | str) -> None:
+        """Cut a host (1 or "host:1") off from all others, until `heal`.
 
         Raises `Unavailable` where hosts are not real.
         """
         self._order("partition", host=self._real_host("partition", host))
 
-    def heal(self, host: int) -> None:
+    def heal(self, host: int | str) -> None:
         """Join a host to the others again.
 
         What waits for it may need some time to notice, as TCP tries again ever less often.
@@ -116,8 +116,8 @@ class Orders:
         for text in fresh:
             warnings.warn(text, stacklevel=4)
 
-    def _real_host(self, do: str, host: int) -> int:
-        self.spec.check_host(host)
+    def _real_host(self, do: str, host: int | str) -> int:
+        host = self.spec.check_host(host)
         if self.plan.network != "hosts":
             cure = next(reason.why for reason in self.plan.reasons if reason.what == "network")
             why = f"the network of this run is {self.plan.network}"

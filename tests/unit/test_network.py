@@ -154,6 +154,7 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         ),
         (lambda: RunSpec(placement={"worker:0": -1}), "placement=-1: allowed: task=host"),
         (lambda: RunSpec(hosts=2).check_host(7), "host=7: this run has the hosts 0, 1"),
+        (lambda: RunSpec(hosts=2).check_host("host:7"), "this run has the hosts 0, 1"),
         (lambda: parse_item("links", "1"), "links='1': host=mbit,delay_ms,loss"),
         (lambda: parse_item("links", "1="), "link='': Mbit/s, ms of delay and the share"),
         (lambda: parse_item("links", "1=,,"), "link=',,': Mbit/s, ms of delay and the share"),

@@ -437,6 +437,15 @@ def test_lanes_grow_grey_while_a_run_stands_still_and_say_who_waits() -> None:
     assert lanes[1].events[-1][1] == "pause"
 
 
+def test_a_run_that_goes_on_without_a_task_says_which() -> None:
+    run = standing()
+    view = View({"one": run})
+    run.now = None
+    view.look()
+    assert "is running" in view.headline()
+    assert view.detail() == "worker:1 is paused."
+
+
 def test_a_saved_run_says_who_was_held_up_when_it_ended_and_shows_it() -> None:
     run = standing()
     run.state = "stopped"

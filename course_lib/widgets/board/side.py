@@ -132,20 +132,24 @@ class Side:
         return state + (f"; no step is done yet{why}" if self.active else "")
 
     def note(self, alone: bool) -> str:
-        """Why it failed; who was held up when it ended; that it stands still, or if that has been
-        said, as it is `alone`, how far it is.
+        """Why it failed; who is held up or killed, or was held up when it ended; that it stands
+        still, or if that has been said, as it is `alone`, how far it is.
         """
         if self.still:
             return (
                 self.steps().capitalize() if alone else f"{self.still.brief}: {self.still.words}."
             )
+        ended = "" if self.active else " when the run ended"
         held = {
-            task: Doing(f"was {'cut off' if fate == 'cut' else fate} when the run ended")
+            task: Doing(
+                f"{'is' if self.active and fate != 'killed' else 'was'}"
+                f" {'cut off' if fate == 'cut' else fate}{ended}"
+            )
             for task in self.spec.tasks
             for fate, _, end in self.digest.fates(task)
-            if fate != "killed" and math.isinf(end)
+            if (self.active or fate != "killed") and math.isinf(end)
         }
-        return self.failure or ("" if self.active or not held else f"{sentence(held)}.")
+        return self.failure or (f"{sentence(held)}." if held else "")
 
     def steps(self) -> str:
         """How many steps are done, and the loss by then; empty before the first."""
