@@ -9,14 +9,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+import cloudpickle
+
 from course_lib import lazy
 from course_lib.collectives import Schedule
+from course_lib.course.handed_in import Answer
 from course_lib.errors import SpecError, Unavailable
 from course_lib.quiet import few_words
 from course_lib.record.progress import Line
@@ -66,13 +69,18 @@ class ExerciseTask:
     `answer` is the name of the learner's function in the notebook. Each of the three `hints` says
     more than the one before. `judge(name, answer)` returns the verdict. It may raise `Unusable`, or
     whatever the learner's function raises if it is still the stub, never ends, or fills the memory;
-    `check` puts these into words.
+    `check` puts these into words. A judge gets what a learner wrote as an `Answer`.
+
+    `ready_made`: the full name of each function, class or module that would do the task for the
+    learner, and what it is in words. An answer that is right but calls one is not passed.
     """
 
     name: str
     answer: str
     hints: tuple[str, str, str]
-    judge: Callable[[str, Any], Verdict]
+    judge: Callable[[str, Answer], Verdict]
+    ready_made: Mapping[str, str] = field(default_factory=dict)
+    points: int = 10
 
 
 class Unusable(Exception):
@@ -96,6 +104,7 @@ def sets() -> dict[str, tuple[ExerciseTask, ...]]:
         raise Unavailable("checking exercises", why, cure)
     sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[_PACKAGE])
+    cloudpickle.register_pickle_by_value(sys.modules[_PACKAGE])  # tasks of a run do not have it
     found = {module.__name__.partition(".")[2]: module for module in lazy.modules(_PACKAGE)}
     return {name: module.TASKS for name, module in found.items() if name[0].isdigit()}
 
@@ -126,10 +135,14 @@ def check(task: str, answer: Any) -> Verdict:
         call = f"check({task!r}, {asked.answer})"
         text = f"This is {given}. Give the function itself: {call}, without ( ) after its name."
         return Verdict(task, "not yet", text)
-    name, began = getattr(answer, "__name__", "the function"), time.monotonic()
+    if not isinstance(answer, Answer):
+        answer = Answer.here(answer, asked.ready_made)
+    name, began = answer.__name__, time.monotonic()
     try:
         with Line(lambda: f"Checking {task}: {time.monotonic() - began:.0f} s"), few_words(name):
             found = asked.judge(task, answer)
+        if found and answer.used:
+            found = _not_yet_yours(asked, answer)
         return replace(found, text=short(found.text), hint=short(found.hint))
     except NotImplementedError:  # the stub that an exercise begins with
         text = "Nothing is here yet: write the function, then check it again."
@@ -141,6 +154,20 @@ def check(task: str, answer: Any) -> Verdict:
     except MemoryError:
         text = f"{name} fills the memory. {ENDLESS}"
     return Verdict(task, "not yet", text)
+
+
+def _not_yet_yours(asked: ExerciseTask, answer: Answer) -> Verdict:
+    """The verdict on an answer that is right because it calls what is ready-made."""
+    name = answer.used[0]
+    what = next((w for of, w in asked.ready_made.items() if f"{name}.".startswith(f"{of}.")), "")
+    if not what:
+        text = (
+            f"{answer.__name__} calls {name}, which turns the check's own watch off: leave it out."
+        )
+        return Verdict(asked.name, "not yet", text)
+    text = f"This is {what}: right, and not yet yours. {answer.__name__} runs {name}."
+    mine = "Read how that is done if you like; then write it out, without calling it."
+    return Verdict(asked.name, "not yet", text, mine)
 
 
 def short(text: str) -> str:

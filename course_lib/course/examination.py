@@ -6,7 +6,7 @@ import pickle
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from course_lib.cluster.run import Prepared, Run
 from course_lib.cluster.task import clock
 from course_lib.course.answers import ENDLESS, TookTooLong, Unusable
 from course_lib.course.examinee import examine
+from course_lib.course.handed_in import Answer
 from course_lib.course.plain import rebuilt
 from course_lib.errors import LockstepError, Stalled, TaskFailed
 from course_lib.hardware import plan, probe
@@ -68,11 +69,12 @@ class Found(BaseModel):
 
 
 class Said(BaseModel):
-    """What a function `returned` or `raised`, as plain data, or that it was `late`, and the
-    `seconds` that it computed.
+    """What a function `returned` or `raised`, as plain data, or that it was `late`, the `seconds`
+    that it computed, and which ready-made functions it `used`.
     """
 
     seconds: float = Field(ge=0, allow_inf_nan=False)
+    used: list[str] = []
     returned: Any = None
     raised: Any = None
     late: bool = False
@@ -121,19 +123,21 @@ class Examinee:
             if why := self._too_much():
                 raise Ended(f"{self.doing} {why}")
 
-    def stand_in(self, name: str, found: Found) -> Any:
-        """What the judge is given in place of the answer `name`: a function that has that one
+    def stand_in(self, name: str, found: Found, ready_made: Iterable[str]) -> Any:
+        """What the judge is given in place of the answer `name`: an `Answer` that has that one
         called by the examinee, or an object of a type with the same name.
         """
         function, kind = found.answers[name]
         if not function:
             return None if kind == "NoneType" else rebuilt(["other", kind])
 
-        def call(*given: Any, **named: Any) -> Any:
+        def carry(used: list[str], within: Any, given: Any, named: Any) -> Any:
             # what the function computes is taken from what the judge may compute
             left, again = signal.getitimer(signal.ITIMER_PROF)
-            seconds, arguments = left or self.bounds.computing, pickle.dumps((given, named)).hex()
-            said = self.ask(Said, call=name, arguments=arguments, seconds=seconds)
+            seconds = left or self.bounds.computing
+            order = pickle.dumps((within, given, named, [*ready_made])).hex()
+            said = self.ask(Said, call=name, order=order, seconds=seconds)
+            used += said.used
             if left:
                 left = signal.getitimer(signal.ITIMER_PROF)[0] - said.seconds
                 signal.setitimer(signal.ITIMER_PROF, max(left, 1e-6), again)
@@ -147,8 +151,7 @@ class Examinee:
                 raise returned
             return returned
 
-        call.__name__ = function
-        return call
+        return Answer(function, carry, None)
 
     def usage(self) -> tuple[float, int, int]:
         """Processor seconds, bytes of memory and number of the processes of the examinee and all

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import psutil
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.run import Run
 from course_lib.course.answers import TookTooLong, bounded, sets
+from course_lib.course.handed_in import Answer
 from course_lib.course.plain import plain
 from course_lib.errors import SpecError, line_of
 
@@ -45,7 +47,7 @@ def examine(folder: Path, door: Path) -> None:
                     said: dict[str, Any] = {"troubles": troubles}
                     said["answers"] = {name: _names(answer) for name, answer in asked.items()}
                 else:
-                    said = _called(names[order["call"]], order["arguments"], order["seconds"])
+                    said = _called(names[order["call"]], order["order"], order["seconds"])
                 judge.send(number=order["number"], **said)
 
 
@@ -93,19 +95,25 @@ def _names(answer: Any) -> tuple[str, str]:
     return name, type(answer).__name__
 
 
-def _called(function: Any, arguments: str, seconds: float) -> dict[str, Any]:
-    """What a function gives back, or raises, within `seconds` of computing."""
+def _called(function: Any, order: str, seconds: float) -> dict[str, Any]:
+    """What a function gives back, or raises, within `seconds` of computing; what it is called with,
+    or by which function of the checks, is in the judge's `order`.
+    """
     begun, said = time.process_time(), dict[str, Any]()
+    answer = None
     try:
         for run in Run.going():  # that an earlier call has left
             run.stop()
-        given, named = pickle.loads(bytes.fromhex(arguments))
+        within, given, named, ready_made = pickle.loads(bytes.fromhex(order))
+        answer = Answer.here(function, ready_made)
+        call = partial(answer.within, within) if within else answer
         with bounded(seconds):
-            said["returned"] = plain(function(*given, **named))
+            said["returned"] = plain(call(*given, **named))
     except TookTooLong:
         said["late"] = True
     except SpecError as error:
         said["raised"] = plain(error)
     except BaseException as error:
         said["raised"] = ["error", type(error).__name__, f"{error}{line_of(error, function)}"]
+    said["used"] = answer.used if answer else []
     return said | {"seconds": time.process_time() - begun}

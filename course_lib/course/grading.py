@@ -62,7 +62,7 @@ def _verdict(task: ExerciseTask, by: Examinee, found: Found) -> Verdict:
         return Verdict(task.name, "not yet", f"The notebook defines no {task.answer}.{why}")
     try:
         with bounded(by.bounds.computing):
-            return check(task.name, by.stand_in(task.answer, found))
+            return check(task.name, by.stand_in(task.answer, found, task.ready_made))
     except Exception as error:  # one answer must not prevent the checks of the others
         text = f"It could not be checked: {type(error).__name__}: {error}"
         return Verdict(task.name, "not yet", text)

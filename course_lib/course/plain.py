@@ -29,13 +29,15 @@ def plain(value: Any) -> list[Any]:
             return ["array", value.dtype.str, value.tolist()]
         case list() | tuple():
             return ["list", [plain(each) for each in value]]
+        case dict() if all(isinstance(key, str) for key in value):
+            return ["dict", {key: plain(each) for key, each in value.items()}]
         case Schedule():
             rounds = [[list(transfer) for transfer in each] for each in value.rounds]
             sizes = [value.workers, value.chunks, value.servers]
             goal = [value.kind, value.owners, value.hosts]
             return ["schedule", value.name, sizes, rounds, *goal]
-        case Run():
-            return ["run", str(value.run_dir)]
+        case Run() | SavedRun():
+            return ["run", str(value.run_dir if isinstance(value, Run) else value.path)]
         case SpecError():
             return ["spec error", value.field, plain(value.value), value.allowed]
     return ["other", type(value).__name__]
@@ -50,6 +52,8 @@ def rebuilt(data: Any) -> Any:
             return np.array(values, dtype)
         case ["list", values]:
             return [rebuilt(each) for each in values]
+        case ["dict", dict() as values]:
+            return {str(key): rebuilt(each) for key, each in values.items()}
         case ["schedule", name, [workers, chunks, servers], rounds, kind, owners, hosts]:
             if max(workers, chunks, servers) > MOST:
                 raise ValueError(f"more than {MOST} chunks or ranks")

@@ -9,7 +9,7 @@ from course_lib.collectives import Schedule, Transfer, cost, verify
 from course_lib.collectives.schedule import Op
 from course_lib.course.answers import ExerciseTask
 
-from . import training
+from . import ready_made, training
 from .schedules import Attempt, Rounds, judge, rebuilt, rounds_of, with_ways
 
 # --- reduce_to_one: all send to one rank, which adds and sends back ---
@@ -61,6 +61,7 @@ REDUCE_TO_ONE = ExerciseTask(
     answer="my_reduce_to_one",
     hints=REDUCE_TO_ONE_HINTS,
     judge=partial(judge, budget=over_reduce_to_one, spent="2 rounds, P-1 messages each"),
+    ready_made=ready_made.LIBRARY,
 )
 
 # --- ring: the chunked ring ---
@@ -258,6 +259,7 @@ RING = ExerciseTask(
         spent="2(P-1) rounds, every rank sends 2(P-1)/P of the buffer to one neighbour",
         known=(whole_buffers, same_chunk, strays),
     ),
+    ready_made=ready_made.LIBRARY,
 )
 
 # --- tree: a tree with a mistake in it, to be mended ---
@@ -344,6 +346,7 @@ TREE = ExerciseTask(
         spent="2⌈lg P⌉ rounds, a rank in one message at a time",
         known=(wrong_order,),
     ),
+    ready_made=ready_made.LIBRARY,
 )
 
 # --- train: digits trained with the all-reduce that comes in ---
