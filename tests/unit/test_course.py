@@ -49,7 +49,7 @@ def test_what_is_no_function_is_told_how_to_ask(task: str, answer: Any, says: st
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_stub_is_no_mistake_but_still_to_do(task: str) -> None:
-    def stub(_: Any) -> Any:
+    def stub(*_: Any) -> Any:
         raise NotImplementedError("your turn")
 
     verdict = check(task, stub)
@@ -359,6 +359,6 @@ def test_what_is_no_exercise_is_refused_with_the_reason(tmp_path: Path) -> None:
         read(tmp_path / "text.ipynb")
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "other.ipynb")
     with pytest.raises(
-        SpecError, match="is no exercise of this course; there are 04_allreduce_from_scratch"
+        SpecError, match=r"is no exercise of this course; there are .*04_allreduce_from_scratch"
     ):
         read(tmp_path / "other.ipynb")

@@ -1,0 +1,491 @@
+"""Answers to exercise 02, right and wrong ones; the ranks of small clusters run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Answer = Callable[..., Any]
+RIGHT: list[tuple[str, Answer]] = []
+WRONG: list[tuple[str, Answer, str]] = []
+
+
+def right(task: str) -> Callable[[Answer], Answer]:
+    def add(answer: Answer) -> Answer:
+        RIGHT.append((task, answer))
+        return answer
+
+    return add
+
+
+def wrong(task: str, says: str) -> Callable[[Answer], Answer]:
+    """A wrong answer to a task, with what its verdict must say; its name is what somebody did."""
+
+    def add(answer: Answer) -> Answer:
+        WRONG.append((task, answer, says))
+        return answer
+
+    return add
+
+
+# --- shard ---
+
+
+@right("shard")
+def dealt_out(count: int, rank: int, workers: int) -> Any:
+    return range(rank, count, workers)
+
+
+@right("shard")
+def in_blocks(count: int, rank: int, workers: int) -> Any:
+    return np.array_split(np.arange(count), workers)[rank]
+
+
+@right("shard")
+def one_by_one(count: int, rank: int, workers: int) -> Any:
+    return (i for i in reversed(range(count)) if i % workers == workers - 1 - rank)
+
+
+@wrong("shard", "drops the remainder: 1 of 7 examples are never trained on")
+def without_remainder(count: int, rank: int, workers: int) -> Any:
+    return range(rank * (count // workers), (rank + 1) * (count // workers))
+
+
+@wrong("shard", "as PyTorch's DistributedSampler does")
+def filled_up(count: int, rank: int, workers: int) -> Any:
+    size = -(-count // workers)
+    return [i % count for i in range(rank, size * workers, workers)]
+
+
+@wrong("shard", "Every rank reads all ids")
+def everything(count: int, rank: int, workers: int) -> Any:
+    return range(count)
+
+
+@wrong("shard", "the shards have 2, 2, 2 and 4 ids")
+def rest_to_the_last(count: int, rank: int, workers: int) -> Any:
+    size = count // workers
+    return range(rank * size, count if rank == workers - 1 else (rank + 1) * size)
+
+
+@wrong("shard", "the shards have 3, 3, 3 and 1 ids")
+def rounded_up(count: int, rank: int, workers: int) -> Any:
+    size = -(-count // workers)
+    return range(rank * size, min(count, (rank + 1) * size))
+
+
+@wrong("shard", "Shards overlap at their ends")
+def one_too_many(count: int, rank: int, workers: int) -> Any:
+    size = count // workers
+    return range(rank * size, (rank + 1) * size + 1)
+
+
+@wrong("shard", "Asked twice for the same, it gives different ids")
+def shuffled_anyhow(count: int, rank: int, workers: int) -> Any:
+    return np.random.permutation(count)[rank::workers]
+
+
+@wrong("shard", "does yours count from 1?")
+def ranks_from_one(count: int, rank: int, workers: int) -> Any:
+    size = count // workers
+    return range((rank - 1) * size, rank * size)
+
+
+@wrong("shard", "so 7 ids end with 6")
+def ids_from_one(count: int, rank: int, workers: int) -> Any:
+    return range(rank + 1, count + 1, workers)
+
+
+@wrong("shard", "Is a 4 written where `workers` belongs?")
+def four_only(count: int, rank: int, workers: int) -> Any:
+    return range(rank, count, 4)
+
+
+@wrong("shard", "is `return` missing?")
+def forgets_return(count: int, rank: int, workers: int) -> Any:
+    print(range(rank, count, workers))
+
+
+@wrong("shard", "had not come back after 5 seconds of computing")
+def endless(count: int, rank: int, workers: int) -> Any:
+    while True:
+        pass
+
+
+@wrong("shard", "Keep the arguments that the function had")
+def two_arguments(count: int, rank: int) -> Any:
+    return range(rank, count, 2)
+
+
+# --- reshuffle ---
+
+
+@right("reshuffle")
+def shuffles_then_cuts(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.default_rng([seed, epoch]).permutation(count)[rank::workers]
+
+
+@right("reshuffle")
+def with_python(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    import random
+
+    order = list(range(count))
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    size, more = divmod(count, workers)
+    first = rank * size + min(rank, more)
+    return order[first : first + size + (rank < more)]
+
+
+@right("reshuffle")
+def by_sorting(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    keys = np.random.default_rng(seed + 1000 * epoch).random(count)
+    return [int(i) for n, i in enumerate(np.argsort(keys)) if n % workers == rank]
+
+
+@wrong("reshuffle", "without set_epoch every epoch is the same")
+def forgets_epoch(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.default_rng(seed).permutation(count)[rank::workers]
+
+
+@wrong("reshuffle", "each shuffles by itself, or by a seed of its own")
+def seed_of_its_own(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.default_rng([seed, epoch, rank]).permutation(count)[rank::workers]
+
+
+@wrong("reshuffle", "Let the ids depend on the arguments alone")
+def without_seed(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.permutation(count)[rank::workers]
+
+
+@wrong("reshuffle", "The shards are cut before the shuffle")
+def own_shard_only(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.default_rng([seed, epoch]).permutation(np.arange(rank, count, workers))
+
+
+@wrong("reshuffle", "do not sort afterwards")
+def sorted_again(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return sorted(shuffles_then_cuts(count, epoch, seed, rank, workers))
+
+
+@wrong("reshuffle", "two different seeds")
+def multiplied(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.default_rng(seed * epoch).permutation(count)[rank::workers]
+
+
+@wrong("reshuffle", "two different seeds")
+def only_the_epoch(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.default_rng(epoch).permutation(count)[rank::workers]
+
+
+@wrong("reshuffle", "neighbours stay neighbours")
+def turned(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    order = np.random.default_rng(seed).permutation(count)
+    return np.array_split(np.roll(order, 7 * epoch), workers)[rank]
+
+
+@wrong("reshuffle", "it is drawn with replacement")
+def drawn(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    return np.random.default_rng([seed, epoch]).integers(0, count, count)[rank::workers]
+
+
+@wrong("reshuffle", "drops the remainder")
+def loses_the_rest(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    size = count // workers
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    return order[rank * size : (rank + 1) * size]
+
+
+# --- uneven_mean ---
+
+
+def summed(value: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    value = value.clone() if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+    dist.all_reduce(value)
+    return value
+
+
+@right("uneven_mean")
+def two_sums(gradient: Any, count: int) -> Any:
+    return summed(gradient * count) / summed(count)
+
+
+@right("uneven_mean")
+def in_one_message(gradient: Any, count: int) -> Any:
+    import torch
+
+    both = torch.cat([gradient.ravel() * count, torch.tensor([float(count)])])
+    both = summed(both)
+    return (both[:-1] / both[-1]).reshape(gradient.shape)
+
+
+@right("uneven_mean")
+def gathered(gradient: Any, count: int) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    others = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
+    dist.all_gather(others, gradient.contiguous())
+    counts: list[Any] = [None] * len(others)
+    dist.all_gather_object(counts, count)
+    return sum(g * (n / sum(counts)) for g, n in zip(others, counts, strict=True))
+
+
+@wrong("uneven_mean", "This is the mean of the means")
+def mean_of_means(gradient: Any, count: int) -> Any:
+    import torch.distributed as dist
+
+    return summed(gradient) / dist.get_world_size()
+
+
+@wrong("uneven_mean", "This is the sum of the gradients")
+def sum_of_means(gradient: Any, count: int) -> Any:
+    return summed(gradient)
+
+
+@wrong("uneven_mean", "divide it by the number of all of them")
+def never_divided(gradient: Any, count: int) -> Any:
+    return summed(gradient * count)
+
+
+@wrong("uneven_mean", "divided by the number of ranks; divide by the number of examples")
+def by_ranks(gradient: Any, count: int) -> Any:
+    import torch.distributed as dist
+
+    return summed(gradient * count) / dist.get_world_size()
+
+
+@wrong("uneven_mean", "this rank's count times the number of ranks")
+def others_are_like_me(gradient: Any, count: int) -> Any:
+    import torch.distributed as dist
+
+    return summed(gradient * count) / max(count * dist.get_world_size(), 1)
+
+
+@wrong("uneven_mean", "this rank's own count, not by the sum")
+def by_its_own(gradient: Any, count: int) -> Any:
+    return summed(gradient * count) / max(count, 1)
+
+
+@wrong("uneven_mean", "Multiply each by its count first")
+def counts_forgotten(gradient: Any, count: int) -> Any:
+    return summed(gradient) / summed(count)
+
+
+@wrong("uneven_mean", "nothing has come from the others")
+def by_itself(gradient: Any, count: int) -> Any:
+    return gradient
+
+
+@wrong("uneven_mean", "let it take part with these")
+def stays_away(gradient: Any, count: int) -> Any:
+    return two_sums(gradient, count) if count else gradient
+
+
+@wrong("uneven_mean", "is `return` missing?")
+def says_nothing(gradient: Any, count: int) -> Any:
+    two_sums(gradient, count)
+
+
+@wrong("uneven_mean", "something divided by the count of this rank, which is 0?")
+def divides_by_none(gradient: Any, count: int) -> Any:
+    import torch
+
+    return two_sums(gradient, count) * count / torch.tensor(count)
+
+
+@wrong("uneven_mean", "ready-made, and well chosen at work")
+def ready_made_sum(gradient: Any, count: int) -> Any:
+    import torch
+    import torch.distributed.nn.functional as nn
+
+    return nn.all_reduce(gradient * count) / nn.all_reduce(torch.tensor(float(count)))
+
+
+@wrong("uneven_mean", "it called sys.exit(1)")
+def leaves(gradient: Any, count: int) -> Any:
+    import sys
+
+    sys.exit(1)
+
+
+@wrong("uneven_mean", "its process was killed by SIGKILL")
+def kills_itself(gradient: Any, count: int) -> Any:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@wrong("uneven_mean", "MemoryError")
+def floods(gradient: Any, count: int) -> Any:
+    kept = []
+    while True:
+        kept.append(bytearray(1 << 26))
+
+
+# --- accumulate ---
+
+
+def exchange(model: Any, by: Any) -> None:
+    import torch.distributed as dist
+
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= by
+
+
+@right("accumulate")
+def sums_then_divides(model: Any, loss_of: Any, batches: Any) -> None:
+    model.zero_grad()
+    for x, y in batches:
+        (loss_of(model, x, y) * len(x)).backward()
+    exchange(model, summed(sum(len(x) for x, _ in batches)))
+
+
+@right("accumulate")
+def counts_first(model: Any, loss_of: Any, batches: Any) -> None:
+    total = summed(sum(len(x) for x, _ in batches)).item()
+    for p in model.parameters():
+        p.grad = None
+    for x, y in batches:
+        (loss_of(model, x, y) * len(x) / total).backward()
+    exchange(model, 1)
+
+
+@right("accumulate")
+def by_autograd_grad(model: Any, loss_of: Any, batches: Any) -> None:
+    import torch
+
+    parameters = list(model.parameters())
+    sums = [torch.zeros_like(p) for p in parameters]
+    count = 0.0
+    for x, y in batches:
+        for total, g in zip(
+            sums, torch.autograd.grad(loss_of(model, x, y), parameters), strict=True
+        ):
+            total.add_(g, alpha=len(x))
+        count += len(x)
+    flat = torch.cat([*(s.ravel() for s in sums), torch.tensor([count])])
+    flat = summed(flat)
+    for p in parameters:
+        piece, flat = flat[: p.numel()], flat[p.numel() :]
+        p.grad = piece.reshape(p.shape).clone()
+    for p in parameters:
+        p.grad /= flat[-1]
+
+
+@wrong("accumulate", "Clear them first")
+def never_cleared(model: Any, loss_of: Any, batches: Any) -> None:
+    total = summed(sum(len(x) for x, _ in batches)).item()
+    for x, y in batches:
+        (loss_of(model, x, y) * len(x) / total).backward()
+    exchange(model, 1)
+
+
+@wrong("accumulate", "Clear them first")
+def cleared_too_late(model: Any, loss_of: Any, batches: Any) -> None:
+    for x, y in batches:
+        (loss_of(model, x, y) * len(x)).backward()
+    exchange(model, summed(sum(len(x) for x, _ in batches)))
+
+
+@wrong("accumulate", "too large by the number of micro-batches")
+def means_added(model: Any, loss_of: Any, batches: Any) -> None:
+    import torch.distributed as dist
+
+    model.zero_grad()
+    for x, y in batches:
+        loss_of(model, x, y).backward()
+    exchange(model, dist.get_world_size())
+
+
+@wrong("accumulate", "Weigh each by len(x)")
+def all_weigh_the_same(model: Any, loss_of: Any, batches: Any) -> None:
+    import torch.distributed as dist
+
+    model.zero_grad()
+    for x, y in batches:
+        (loss_of(model, x, y) / len(batches)).backward()
+    exchange(model, dist.get_world_size())
+
+
+@wrong("accumulate", "The large batch is joined again")
+def joined(model: Any, loss_of: Any, batches: Any) -> None:
+    import torch
+
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    sums_then_divides(model, loss_of, [(x, y)])
+
+
+@wrong("accumulate", "holds the activations of both")
+def one_backward(model: Any, loss_of: Any, batches: Any) -> None:
+    model.zero_grad()
+    sum(loss_of(model, x, y) * len(x) for x, y in batches).backward()
+    exchange(model, summed(sum(len(x) for x, _ in batches)))
+
+
+@wrong("accumulate", "Exchange once, after the last micro-batch")
+def exchanges_each(model: Any, loss_of: Any, batches: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    total = summed(sum(len(x) for x, _ in batches))
+    sums = [torch.zeros_like(p) for p in model.parameters()]
+    for x, y in batches:
+        model.zero_grad()
+        (loss_of(model, x, y) * len(x)).backward()
+        for p, s in zip(model.parameters(), sums, strict=True):
+            dist.all_reduce(p.grad)
+            s += p.grad
+    for p, s in zip(model.parameters(), sums, strict=True):
+        p.grad = s / total
+
+
+@wrong("accumulate", "the mean of the ranks' means")
+def ranks_weigh_the_same(model: Any, loss_of: Any, batches: Any) -> None:
+    import torch.distributed as dist
+
+    model.zero_grad()
+    mine = sum(len(x) for x, _ in batches)
+    for x, y in batches:
+        (loss_of(model, x, y) * len(x) / mine).backward()
+    exchange(model, dist.get_world_size())
+
+
+@wrong("accumulate", "this rank's gradient only")
+def never_exchanged(model: Any, loss_of: Any, batches: Any) -> None:
+    model.zero_grad()
+    mine = sum(len(x) for x, _ in batches)
+    for x, y in batches:
+        (loss_of(model, x, y) * len(x) / mine).backward()
+
+
+@wrong("accumulate", "It changes the weights")
+def steps_each_time(model: Any, loss_of: Any, batches: Any) -> None:
+    import torch
+
+    for x, y in batches:
+        model.zero_grad()
+        loss_of(model, x, y).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+@wrong("accumulate", "Only the last micro-batch is in it")
+def clears_each_time(model: Any, loss_of: Any, batches: Any) -> None:
+    for x, y in batches:
+        model.zero_grad()
+        (loss_of(model, x, y) * len(x)).backward()
+    exchange(model, summed(sum(len(x) for x, _ in batches)))
+
+
+@wrong("accumulate", "divide it by their number")
+def never_divides(model: Any, loss_of: Any, batches: Any) -> None:
+    model.zero_grad()
+    for x, y in batches:
+        (loss_of(model, x, y) * len(x)).backward()
+    exchange(model, 1)
