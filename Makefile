@@ -19,18 +19,22 @@ help:
 lab: $(VENV)/.lab
 	@$(BIN)/lockstep lab $(LAB_ARGS)
 
-test: lint unit notebooks
+# All notebooks run twice in a row: what the first leaves behind must not disturb the second.
+test: $(VENV)/.test
+	@$(BIN)/python -m tests.times lint unit notebooks notebooks
 
 lint: $(VENV)/.test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# Most tests wait for emulated devices more than they compute. PYTEST_ARGS=FILE runs that file in one process.
+PYTEST_ARGS ?= -n 3
 unit: $(VENV)/.test
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -p tests.times $(PYTEST_ARGS)
 
 notebooks: $(VENV)/.test
-	@$(BIN)/pytest -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks solutions
+	@$(BIN)/python -m pytest -p tests.times -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks solutions
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +19,9 @@ HOME = tempfile.mkdtemp(prefix="lockstep-tests-")
 # also the mark by which our processes are known: all of them inherit it
 os.environ["LOCKSTEP_HOME"] = HOME
 SHM = Path("/dev/shm")
+# folders in the order in which their tests run, and long files whose tests share little
+FIRST = {"browser": 0, "processes": 1}
+LONG = {"test_exchange", "test_network"}
 # a shell's background job ignores interrupts, and so would the processes that tests interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -54,22 +58,34 @@ def gone_within(home: str, seconds: float) -> list[str]:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_before] = set(SHM.iterdir()) if SHM.is_dir() else set()
+    session.config.stash[_leaks] = []
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over what a process of several (pytest -n) found at its end."""
+    node.config.stash[_leaks] += getattr(node, "workeroutput", {}).get("leaks", [])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session if it leaves a process, a thread of ours, shared memory or temporary
     files.
     """
     from course_lib.cluster import nursery
 
     nursery.close()
-    leaks = [f"process {line}" for line in gone_within(HOME, 2.0)]
+    leaks = session.config.stash[_leaks]
+    leaks += [f"process {line}" for line in gone_within(HOME, 2.0)]
     leaks += [f"thread {t.name}" for t in threading.enumerate() if t.name.startswith("lockstep-")]
+    shutil.rmtree(HOME, ignore_errors=True)
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["leaks"] = leaks  # whose shared memory is there meanwhile nobody knows
+        return
     leaks += [
         f"shared memory {p}"
         for p in (set(SHM.iterdir()) if SHM.is_dir() else set()) - session.config.stash[_before]
     ]
-    shutil.rmtree(HOME, ignore_errors=True)
     if leaks:
         session.config.get_terminal_writer().line(
             "\nleft behind:\n  " + "\n  ".join(leaks), red=True
@@ -77,7 +93,29 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first, so that no process works alone at the end."""
+    items.sort(key=lambda item: FIRST.get(item.path.parent.name, len(FIRST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each process of `pytest -n` takes a file at a time, as the tests of a file share what was
+    dear to make; a file of LONG by its functions.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return nodeid.partition("[")[0] if Path(file).stem in LONG else file
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
 _before = pytest.StashKey[set[Path]]()
+_leaks = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture

@@ -270,7 +270,6 @@ def test_one_worker_and_a_run_without_a_trace_exchange_nothing_that_shows(framew
         ),
         (RunSpec(framework="torch", all_reduce="rign"), {}, "did you mean 'ring'?"),
     ],
-    ids=str,
 )
 def test_what_is_no_all_reduce_for_a_run_is_refused_before_a_process_starts(
     strategy: Any, fields: dict[str, Any], says: str

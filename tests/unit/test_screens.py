@@ -5,6 +5,7 @@ and look at the difference.
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """What is printed on a terminal that is as wide as asked for, without its colours."""
+    monkeypatch.setattr(sys, "argv", ["lockstep"])
     monkeypatch.setattr(hardware, "probe", lambda: LAPTOP)
     monkeypatch.setattr(hardware, "versions", lambda: {"tensorflow": "2.21.0", "torch": "2.13.0"})
 
