@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from course_lib.course.answers import ExerciseTask, Verdict, bounded, check, sets, short
+from course_lib.course.answers import ExerciseTask, Verdict, bounded, judged, sets, short
 from course_lib.course.examination import USUAL, Bounds, Ended, Examinee, Found, examinee
 from course_lib.course.generate import opened
 from course_lib.errors import SpecError
@@ -62,7 +62,7 @@ def _verdict(task: ExerciseTask, by: Examinee, found: Found) -> Verdict:
         return Verdict(task.name, "not yet", f"The notebook defines no {task.answer}.{why}")
     try:
         with bounded(by.bounds.computing):
-            return check(task.name, by.stand_in(task.answer, found, task.ready_made))
+            return judged(task.name, by.stand_in(task.answer, found, task.ready_made))
     except Exception as error:  # one answer must not prevent the checks of the others
         text = f"It could not be checked: {type(error).__name__}: {error}"
         return Verdict(task.name, "not yet", text)

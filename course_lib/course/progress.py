@@ -1,0 +1,164 @@
+"""What a learner has solved, when, and after how many tries: kept in one small file of the course's
+folder, and shown as a card. It is the learner's own note, and no grade.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib import text
+from course_lib.course.answers import ExerciseTask, sets
+from course_lib.errors import SpecError
+from course_lib.widgets.cards import guesses
+from course_lib.widgets.kit import Markup, element, join
+from course_lib.widgets.kit.page import Card
+
+NAME = ".lockstep-progress.jsonl"
+STYLE = ".ls.ls-card .solved { color: #009E73; font-weight: 600 }"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a learner is with a task: checks of an answer, and the time of the first that passed
+    ("2026-11-23 14:05"; "" if none has).
+    """
+
+    tries: int = 0
+    solved: str = ""
+
+
+def place(notebook: Path | None = None) -> Path | None:
+    """The file for all lessons and exercises of a course, which lies above their folders. None if
+    no notebook is open, as in a program or a test run: nothing is kept then.
+    """
+    folder = notebook.parent if notebook else (found := guesses.place()) and found.parent
+    if folder is None:
+        return None
+    inside = folder.name in ("notebooks", "exercises", "solutions")
+    return (folder.parent if inside else folder) / NAME
+
+
+def note(task: str, state: str, path: Path | None = None) -> None:
+    """Note a check of an answer. A folder that cannot be written costs the note, nothing else.
+
+    A line is added in one call, so that kernels may do so at the same time.
+    """
+    if (path := path or place()) and state != "to do":
+        when = time.strftime("%Y-%m-%d %H:%M")
+        line = json.dumps({"task": task, "state": state, "when": when}) + "\n"
+        with suppress(OSError):
+            there = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(there, line.encode())
+            finally:
+                os.close(there)
+
+
+def noted(path: Path | None) -> tuple[dict[str, Standing], str]:
+    """The standing of each task that was checked, and what is to be told of the file; lines that
+    cannot be read are left out.
+    """
+    found, damaged = dict[str, Standing](), 0
+    try:
+        lines = path.read_bytes().splitlines() if path else []
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        return {}, f"{path} cannot be read ({error.strerror}): nothing is known of earlier checks."
+    for line in lines:
+        try:
+            said = json.loads(line)
+            task, state, when = (str(said[key]) for key in ("task", "state", "when"))
+        except (ValueError, TypeError, KeyError):
+            damaged += 1
+            continue
+        before = found.get(task, Standing())
+        if not before.solved:  # what is checked again once it is solved is no try
+            found[task] = Standing(before.tries + 1, when[:16] if state == "passed" else "")
+    return found, f"{text.count(damaged, 'line')} of {path} cannot be read." if damaged else ""
+
+
+class Progress(Card):
+    """A card of all exercises with their tasks: points, what is solved and when, and after how many
+    tries. `progress()` makes one.
+    """
+
+    title = "Your exercises"
+
+    def __init__(
+        self,
+        exercises: Mapping[str, Sequence[ExerciseTask]],
+        standings: dict[str, Standing],
+        note: str = "",
+    ) -> None:
+        self.exercises, self.standings, self.note = exercises, standings, note
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Of each task: its exercise, its name, its points, and how it stands."""
+        return [
+            (_title(name), task.name, f"{task.points}", self._stands(task.name))
+            for name, tasks in self.exercises.items()
+            for task in tasks
+        ]
+
+    def body(self) -> str:
+        lines: list[Markup] = []
+        last = ""
+        for title, task, points, stands in self.rows():
+            if title != last:
+                lines.append(element("tr", element("th", title, colspan=3, scope="colgroup")))
+            solved = stands.startswith("solved")
+            tick = element("span", "✓ ", class_="solved") if solved else None
+            cells = [element("td", f"{points} points", class_="quiet")]
+            cells.append(element("td", [tick, stands], class_="" if solved else "quiet"))
+            lines.append(element("tr", element("th", task, scope="row"), *cells))
+            last = title
+        shown = element("table", element("tbody", lines))
+        said = [element("p", part) for part in (self.summary(), self.note) if part]
+        return join([element("h3", self.title), *said, shown])
+
+    def summary(self) -> str:
+        tasks = [task for each in self.exercises.values() for task in each]
+        done = [task for task in tasks if self.standings.get(task.name, Standing()).solved]
+        points, most = (sum(task.points for task in those) for those in (done, tasks))
+        return f"{len(done)} of {text.count(len(tasks), 'task')} solved, {points} of {most} points."
+
+    def table(self) -> str:
+        rows = [("exercise", "task", "points", ""), *self.rows()]
+        return "\n".join(filter(None, [text.table(rows), self.summary(), self.note]))
+
+    def style(self) -> str:
+        return STYLE
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _stands(self, task: str) -> str:
+        stands = self.standings.get(task, Standing())
+        tries = f"{stands.tries} {'try' if stands.tries == 1 else 'tries'}"
+        if stands.solved:
+            return f"solved {stands.solved}, {tries}"
+        return f"not yet, {tries}" if stands.tries else "to do"
+
+
+def progress(folder: Path | str | None = None) -> Progress:
+    """All exercises with their tasks: what is solved, when, and after how many tries.
+
+    Checks made in notebooks are counted, those of `folder`'s course if it is given. Raises
+    Unavailable if the exercises are not there.
+
+        progress()          # in a notebook a card, on a terminal a table
+    """
+    if folder is not None and not Path(folder).is_dir():
+        raise SpecError("folder", str(folder), "the folder of the course")
+    path = Path(folder) / NAME if folder is not None else place()
+    return Progress(sets(), *noted(path))
+
+
+def _title(name: str) -> str:
+    number, _, words = name.partition("_")
+    return f"{number} · {words.replace('_', ' ')}"
