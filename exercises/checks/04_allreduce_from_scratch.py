@@ -1,4 +1,4 @@
-"""The checks of exercise 04: three all-reduces written by hand, and a training that uses one."""
+"""The checks of exercise 04: four all-reduces written by hand, and a training that uses one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from course_lib.collectives.schedule import Op
 from course_lib.course.answers import ExerciseTask
 
 from . import ready_made, training
-from .schedules import Attempt, Rounds, judge, rebuilt, rounds_of, with_ways
+from .schedules import Attempt, Rounds, across, judge, rebuilt, rounds_of, with_ways
 
 # --- reduce_to_one: all send to one rank, which adds and sends back ---
 
@@ -370,4 +370,34 @@ TRAIN_HINTS = (
 
 TRAIN = ExerciseTask(name="train", answer="train", hints=TRAIN_HINTS, judge=training.judge)
 
-TASKS = (REDUCE_TO_ONE, RING, TREE, TRAIN)
+# --- hierarchical: hosts with one slow link each ---
+
+HIERARCHICAL_HINTS = (
+    (
+        "Three parts: add up inside each host, exchange across hosts, copy inside each host. Let"
+        " one rank of each host, its leader, do the exchange. Which all-reduce of yours suits the"
+        " leaders, if no link may carry more than 2(H-1)/H of the buffer?"
+    ),
+    (
+        "The leader of rank r is r - r % size, for hosts of `size` ranks. In one round all others"
+        " send their leader all chunks, op 'reduce'. Then the leaders are a ring of `hosts` ranks:"
+        " rank i of that ring is rank i * size. In a last round the leaders send all chunks back,"
+        " op 'copy'. The number of chunks is that of the ring: hosts."
+    ),
+    (
+        "The rounds across come from task 2:\n"
+        "    [[t._replace(src=t.src * size, dst=t.dst * size) for t in r] for r in"
+        " my_ring(hosts).rounds]\n"
+        "Put a round before them and one after, and end with .placed(hosts)."
+    ),
+)
+
+HIERARCHICAL = ExerciseTask(
+    name="hierarchical",
+    answer="my_hierarchical",
+    hints=HIERARCHICAL_HINTS,
+    judge=across.judge,
+    ready_made=ready_made.LIBRARY,
+)
+
+TASKS = (REDUCE_TO_ONE, RING, TREE, TRAIN, HIERARCHICAL)

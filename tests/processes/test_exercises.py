@@ -29,7 +29,7 @@ from tests.helpers import lockstep, until
 ROOT = Path(__file__).parents[2]
 EXERCISE = ROOT / "exercises" / "04_allreduce_from_scratch.ipynb"
 SOLUTION = ROOT / "solutions" / EXERCISE.name
-TASKS = ("reduce_to_one", "ring", "tree", "train")
+TASKS = ("reduce_to_one", "ring", "tree", "train", "hierarchical")
 T = Transfer
 Answer = Callable[..., Any]
 
@@ -147,6 +147,81 @@ for each in (to_the_left, both_ways, other_seats, as_the_library_does):
 for each in (played_backwards, by_halves):
     ANSWERS.right("tree")(each)
 test_a_right_answer_that_is_written_in_another_way_is_accepted = ANSWERS.accepted()
+
+
+# --- hosts ---
+
+
+def inside(members: Any, first: int, second: int, op: Any) -> list[list[Any]]:
+    """A half of a ring in each of several groups; the chunk of member i is `first` + i at first."""
+    size = len(members[0])
+    return [
+        [
+            (m[i], m[(i + 1) % size], c * size + (i - step + first) % size, op)
+            for m in members
+            for i in range(size)
+            for c in range(second)
+        ]
+        for step in range(size - 1)
+    ]
+
+
+def in_three_stages(workers: int, hosts: int) -> Schedule:
+    """Rings inside, rings across, rings inside: every rank carries its own part across."""
+    size = workers // hosts
+    home = [[h * size + i for i in range(size)] for h in range(hosts)]
+    rounds = inside(home, 0, hosts, "reduce")  # rank i of a host ends with part i + 1
+    for step in range(2 * (hosts - 1)):
+        op = "reduce" if step < hosts - 1 else "copy"
+        rounds.append(
+            [
+                (
+                    home[h][i],
+                    home[(h + 1) % hosts][i],
+                    (h - step) % hosts * size + (i + 1) % size,
+                    op,
+                )
+                for h in range(hosts)
+                for i in range(size)
+            ]
+        )
+    rounds += inside(home, 1, hosts, "copy")
+    return Schedule("stages", workers, workers, rounds).placed(hosts)
+
+
+def last_leads(workers: int, hosts: int) -> Schedule:
+    """The last rank of each host is its leader, which sends each other one a chunk."""
+    size, many = workers // hosts, range(hosts)
+    lead = [(h + 1) * size - 1 for h in many]
+    others = [(r, lead[r // size]) for r in range(workers) if r not in lead]
+    return Schedule(
+        "last",
+        workers,
+        hosts,
+        [
+            [T(r, to, c, "reduce") for r, to in others for c in many],
+            [T(lead[a], lead[b], b, "reduce") for a in many for b in many if a != b],
+            [T(lead[a], lead[b], a, "copy") for a in many for b in many if a != b],
+            [T(to, r, c, "copy") for r, to in others for c in many],
+        ],
+    )
+
+
+@pytest.mark.parametrize("answer", [in_three_stages, last_leads])
+def test_a_hierarchical_all_reduce_within_its_budget_must_win_over_links(answer: Answer) -> None:
+    verdict = check("hierarchical", answer)
+    assert verdict, repr(verdict)
+    assert "Carried out over links of 100 Mbit/s" in verdict.text
+
+
+def test_one_that_has_the_links_wait_for_each_other_does_not_win() -> None:
+    def in_turn(workers: int, hosts: int) -> Schedule:
+        whole = last_leads(workers, hosts)
+        return Schedule("in turn", workers, hosts, [[t] for r in whole.rounds for t in r])
+
+    verdict = check("hierarchical", in_turn)
+    assert "sends no more than it may, and does not win" in verdict.text
+    assert "Links stand idle while others work." in verdict.hint
 
 
 # --- trainings ---
@@ -287,7 +362,7 @@ def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behin
     found = json.loads(done.stdout)
     assert found["passed"] == 2
     assert {t["task"]: t["state"] for t in found["tasks"]} == dict(
-        zip(TASKS, ("passed", "passed", "to do", "to do"), strict=True)
+        zip(TASKS, ("passed", "passed", "to do", "to do", "to do"), strict=True)
     )
     assert gone_within(str(home), 2.0) == []
 
@@ -295,7 +370,7 @@ def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behin
 def test_the_solution_passes_its_own_check(home: Path) -> None:
     done = lockstep("check", str(SOLUTION), home=home, seconds=170)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 of 4 passed" in done.stdout
+    assert "5 of 5 passed" in done.stdout
     assert gone_within(str(home), 2.0) == []
 
 
@@ -332,7 +407,7 @@ def test_answers_that_go_wrong_in_any_way_cost_no_other_answer_its_check(tmp_pat
     }
     path = answered(tmp_path / "mine.ipynb", {**solved("answer-ring"), **broken})
     verdicts = grade(path, Bounds(computing=10, memory=1 << 30))
-    assert states(verdicts) == ["not yet", "passed", "not yet", "not yet"]
+    assert states(verdicts) == ["not yet", "passed", "not yet", "not yet", "to do"]
     texts = [v.text for v in verdicts]
     assert "Checking reduce_to_one computed for more than 10 seconds" in texts[0]
     assert "Checking tree ended its process" in texts[2]
@@ -349,7 +424,7 @@ def test_a_cell_that_fails_or_never_ends_is_named_with_the_answer_that_it_cost(
     }
     path = answered(tmp_path / "mine.ipynb", {**solved("answer-reduce-to-one"), **broken})
     verdicts = grade(path)
-    assert states(verdicts) == ["passed", "not yet", "not yet", "not yet"]
+    assert states(verdicts) == ["passed", "not yet", "not yet", "not yet", "to do"]
     texts = [v.text for v in verdicts]
     assert "The notebook defines no my_ring." in texts[1]
     assert "raises ZeroDivisionError: division by zero" in texts[1]
@@ -360,7 +435,7 @@ def test_a_cell_that_fails_or_never_ends_is_named_with_the_answer_that_it_cost(
 def test_cells_that_end_the_process_are_told_once_for_all_answers(tmp_path: Path) -> None:
     path = answered(tmp_path / "mine.ipynb", {"answer-ring": "import os\nos._exit(7)"})
     verdicts = grade(path)
-    assert states(verdicts) == ["not yet"] * 4
+    assert states(verdicts) == ["not yet"] * 5
     assert {v.text for v in verdicts} == {"Running the cells of the notebook ended its process."}
 
 

@@ -68,9 +68,9 @@ for descriptor in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd")
 
 def test_verdicts_that_a_cell_writes_everywhere_are_none(tmp_path: Path) -> None:
     verdicts = graded(tmp_path, FORGED)
-    assert len(verdicts) == 4 and passed(verdicts) == []
+    assert len(verdicts) == 5 and passed(verdicts) == []
     verdicts = graded(tmp_path, FORGED + "\nos._exit(0)")
-    assert len(verdicts) == 4 and passed(verdicts) == []
+    assert len(verdicts) == 5 and passed(verdicts) == []
 
 
 PATCHED = """
@@ -166,7 +166,7 @@ def test_a_cell_that_stops_its_parent_costs_only_itself(tmp_path: Path) -> None:
     stop = "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)"
     begun = time.monotonic()
     verdicts = graded(tmp_path, stop + DETACHED)
-    assert len(verdicts) == 4 and passed(verdicts) == []
+    assert len(verdicts) == 5 and passed(verdicts) == []
     assert time.monotonic() - begun < 60
     until(lambda: not marked(tmp_path), "the children to be gone", 5.0)
 

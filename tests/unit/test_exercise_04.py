@@ -21,6 +21,7 @@ from course_lib.collectives import (
     Transfer,
     direct,
     halving_doubling,
+    hierarchical,
     reduce_to_one,
     ring,
     tree,
@@ -408,6 +409,90 @@ def one_after_the_other_down(workers: int) -> Schedule:
     return Schedule("mine", workers, 1, [*up, *([t] for t in spread(workers))])  # type: ignore[list-item]
 
 
+# --- hierarchical ---
+
+
+def levels(
+    workers: int, hosts: int, around: Any = ring, leader: Any = None, down: bool = True
+) -> Schedule:
+    """Each host adds up on its leader; the leaders exchange; each host copies."""
+    size = workers // hosts
+    first = leader or (lambda rank: rank - rank % size)
+    leaders = sorted({first(rank) for rank in range(workers)})
+    pairs = [(r, first(r)) for r in range(workers) if r not in leaders]
+    across = around(len(leaders))
+    chunks = range(across.chunks)
+    rounds = [
+        [t._replace(src=leaders[t.src], dst=leaders[t.dst]) for t in r] for r in across.rounds
+    ]
+    up = [T(r, to, c, "reduce") for r, to in pairs for c in chunks]
+    back = [T(to, r, c, "copy") for r, to in pairs for c in chunks]
+    return Schedule("mine", workers, across.chunks, [up, *rounds, *([back] * down)])  # type: ignore[list-item]
+
+
+@wrong("hierarchical", "This is a ring over all ranks. Add up inside each host first.")
+def one_ring(workers: int, hosts: int) -> Schedule:
+    return ring(workers)
+
+
+@wrong("hierarchical", "over the busiest link go 2 S; 1 S are enough. Every rank sends its whole")
+def all_across(workers: int, hosts: int) -> Schedule:
+    return reduce_to_one(workers)
+
+
+@wrong("hierarchical", "All hosts send to one, and its link carries everything.")
+def leaders_to_one(workers: int, hosts: int) -> Schedule:
+    return levels(workers, hosts, reduce_to_one)
+
+
+@wrong("hierarchical", "Whole buffers go from host to host. Cut the buffer into one chunk")
+def leaders_in_a_chain(workers: int, hosts: int) -> Schedule:
+    def line(n: int) -> Schedule:
+        up = [[T(r, r - 1, 0, "reduce")] for r in reversed(range(1, n))]
+        return Schedule("line", n, 1, [*up, *([T(r, r + 1, 0, "copy")] for r in range(n - 1))])
+
+    return levels(workers, hosts, line)
+
+
+@wrong("hierarchical", "on 2 hosts:\nrank 1 never receives")
+@wrong("hierarchical", "Each host has the sum of all, but not each of its ranks")
+def never_back_inside(workers: int, hosts: int) -> Schedule:
+    return ring(workers) if hosts == 1 else levels(workers, hosts, down=False)
+
+
+@wrong("hierarchical", "The answer is never sent back.")
+def no_way_back(workers: int, hosts: int) -> Schedule:
+    return levels(workers, hosts, down=False)
+
+
+@wrong("hierarchical", "rank r is on host r // (workers // hosts)")
+def neighbours_apart(workers: int, hosts: int) -> Schedule:
+    return levels(workers, hosts, leader=lambda rank: rank % hosts)
+
+
+@wrong(
+    "hierarchical", "Your function is called with two numbers: def my_hierarchical(workers, hosts)"
+)
+def without_hosts(workers: int) -> Schedule:
+    return ring(workers)
+
+
+@wrong("hierarchical", "It suits 2 hosts: is a 2 written where `hosts`")
+def always_two_hosts(workers: int, hosts: int) -> Schedule:
+    return levels(workers, min(workers, 2))
+
+
+@wrong("hierarchical", "is `return` missing?")
+def nothing_returned(workers: int, hosts: int) -> None:
+    levels(workers, hosts)
+
+
+@wrong("hierarchical", "had not come back after 5 seconds of computing")
+def hangs(workers: int, hosts: int) -> Schedule:
+    while True:
+        pass
+
+
 # --- train: those that no process is needed for ---
 
 FIELDS: dict[str, Any] = {"framework": "torch", "workers": 4, "steps": 60}
@@ -459,6 +544,7 @@ def blinded(workers: int) -> Schedule:
 wrong("ring", f"{OWN} ring runs course_lib.collectives.algorithms.ring.ring.")(ring)
 wrong("tree", f"{OWN} tree runs course_lib.collectives.algorithms.tree.tree.")(tree)
 wrong("reduce_to_one", f"{OWN} reduce_to_one runs")(reduce_to_one)
+wrong("hierarchical", f"{OWN} hierarchical runs")(hierarchical)
 
 
 # --- what is said ---
@@ -557,5 +643,5 @@ def test_one_wrong_transfer_for_one_number_of_workers_is_always_found_and_told(
 
 
 test_each_task_has_wrong_answers_here_that_are_told_apart = ANSWERS.enough(
-    8, 0, "reduce_to_one", "ring", "tree"
+    8, 0, "reduce_to_one", "ring", "tree", "hierarchical"
 )

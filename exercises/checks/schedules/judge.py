@@ -40,7 +40,7 @@ def judge(
     if tried.failure:
         mistake = mistakes.name(tried, (*known, *mistakes.ANY))
         shown = tried.failing.schedule if tried.failing is not None else None
-        return Verdict(task, "not yet", _example(tried), mistake, shown)
+        return Verdict(task, "not yet", example(tried), mistake, shown)
     if len(tried.schedules) < len(SIZES):
         text = f"{tried.name} must take the number of workers and nothing else: {tried.name}(4)."
         return Verdict(task, "not yet", text)
@@ -70,7 +70,7 @@ def judge(
     return Verdict(task, "passed", text, shown=tried.schedules[REAL[0]])
 
 
-def _example(tried: Attempt) -> str:
+def example(tried: Attempt) -> str:
     """The smallest case that fails, in words and, where it is short, with its rounds."""
     text = str(tried.failure)
     proof = tried.failing
