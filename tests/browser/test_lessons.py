@@ -196,6 +196,7 @@ def test_a_lesson_shows_what_it_showed_whatever_is_done_to_the_page(
     with reading(browser, address, book) as reader:
         reader.by_hand(middle(book))
         shown = reader.pictures()
+        asked = any("predict" in name for name in shown)  # and answered, before the board
         reader.again(closed=False)
         reader.pictures(shown)
         if LONG:
@@ -212,7 +213,8 @@ def test_a_lesson_shows_what_it_showed_whatever_is_done_to_the_page(
         reader.run_all()
         shown = reader.pictures()
         guessed = [facts["text"] for name, facts in shown.items() if "predict" in name]
-        assert "You made no guess" not in "".join(guessed[:1]), "it was locked before the restart"
+        if asked:
+            assert "You made no guess" not in guessed[0], "it was locked before the restart"
         reader.again(closed=True)
         reader.pictures(shown)
         reader.fine()
