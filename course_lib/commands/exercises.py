@@ -81,10 +81,20 @@ def exercises(
     / "solutions",
     out: Annotated[Path, typer.Option(help="The directory of the exercises to write.")] = ROOT
     / "exercises",
+    nbgrader: Annotated[
+        Path | None,
+        typer.Option(help="Instead: make or update a course directory for nbgrader here."),
+    ] = None,
 ) -> None:
     """Make the exercises from the solutions, with the answers taken out."""
     # nbformat takes seconds to import: only where it is needed
     from course_lib.course.generate import generate
 
-    for path in generate(solutions, out):
+    if nbgrader:
+        from course_lib.course.instructors import set_up
+
+        made = set_up(solutions, nbgrader)
+    else:
+        made = generate(solutions, out)
+    for path in made:
         print(path)

@@ -1,5 +1,5 @@
 """Exercises from solutions: answers and hidden tests are taken out, outputs cleared. The markers
-are nbgrader's.
+are nbgrader's, and so is the metadata of answers and checks, which is written from the tasks.
 """
 
 import re
@@ -9,16 +9,19 @@ from pathlib import Path
 
 import nbformat
 
+from course_lib.course.answers import sets
 from course_lib.errors import SpecError
 
 # what a learner finds in place of an answer; checks know it as "to do"
 STUB = 'raise NotImplementedError("your turn")'
 PLACE = "# your turn"  # outside a function, where nothing can be raised without ending the notebook
 _MARKER = re.compile(r"\s*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\s*")
+_CHECK = re.compile(r"""\bcheck\(["'](\w+)["']""")
 
 
 def generate(solutions: Path, exercises: Path) -> list[Path]:
-    """Write the exercise of each notebook in `solutions`, and return the paths written.
+    """Write the exercise of each notebook in `solutions`, and return the paths written. The
+    solutions get their metadata for nbgrader.
 
     Raises SpecError if there is no notebook, or its markers do not match.
     """
@@ -28,13 +31,50 @@ def generate(solutions: Path, exercises: Path) -> list[Path]:
     if not found:
         raise SpecError("solutions", str(solutions), "a directory with notebooks")
     for path in found:
-        made = exercise_text(path)
         try:
+            path.write_text(solution_text(path), encoding="utf-8")
+            made = exercise_text(path)
             (exercises / path.name).write_text(made, encoding="utf-8")
         except OSError as error:
             why = f"cannot be written ({error.strerror}): name a directory"
             raise SpecError("out", str(exercises), why) from None
     return [exercises / path.name for path in found]
+
+
+def solution_text(solution: Path) -> str:
+    """A solution with nbgrader's metadata: a cell with an answer is a solution, and one with hidden
+    tests is locked and has the points of the task that it checks.
+    """
+    with opened(solution) as notebook:
+        exercise = notebook.metadata.get("lockstep", {}).get("exercise")
+        points = {task.name: task.points for task in sets().get(exercise, ())}
+        for cell in notebook.cells if points else ():
+            cell.metadata.pop("nbgrader", None)
+            hidden, answer = (
+                "### BEGIN HIDDEN TESTS" in cell.source,
+                "### BEGIN SOLUTION" in cell.source,
+            )
+            if cell.cell_type == "code" and (hidden or answer):
+                graded = {"points": points[checks(cell.source)]} if hidden else {}
+                cell.metadata["nbgrader"] = {
+                    "cell_type": "code",
+                    "grade": hidden,
+                    "grade_id": cell.id,
+                    "locked": hidden,
+                    **graded,
+                    "schema_version": 3,
+                    "solution": answer,
+                    "task": False,
+                }
+        return nbformat.writes(notebook) + "\n"
+
+
+def checks(source: str) -> str:
+    """The task that a cell checks. Raises SpecError if it checks none."""
+    found = _CHECK.search(source)
+    if not found:
+        raise SpecError("cell", source, 'hidden tests follow a check: verdict = check("ring", ...)')
+    return found[1]
 
 
 def exercise_text(solution: Path) -> str:
@@ -49,6 +89,9 @@ def exercise_text(solution: Path) -> str:
                 if cell.source and not source:
                     continue
                 cell.update(source=source, outputs=[], execution_count=None)
+                if graded := cell.metadata.get("nbgrader"):  # locked as nbgrader does it
+                    cell.metadata.deletable = False
+                    cell.metadata.update({"editable": False} if graded.locked else {})
             cells.append(cell)
         notebook.cells = cells
         return nbformat.writes(notebook) + "\n"

@@ -23,7 +23,15 @@ from course_lib.collectives import ring
 from course_lib.course import check, hint
 from course_lib.course.answers import TookTooLong, Verdict, bounded, sets
 from course_lib.course.examination import Bounds, Ended, Examinee, Said
-from course_lib.course.generate import PLACE, STUB, exercise_text, generate, without_answers
+from course_lib.course.generate import (
+    PLACE,
+    STUB,
+    checks,
+    exercise_text,
+    generate,
+    solution_text,
+    without_answers,
+)
 from course_lib.course.grading import read
 from course_lib.course.plain import plain, rebuilt
 from course_lib.errors import SpecError, Unavailable
@@ -266,9 +274,34 @@ def test_of_other_objects_only_the_name_of_their_type_is_left() -> None:
 )
 def test_the_exercise_is_what_its_solution_gives(solution: Path) -> None:
     """Else: `lockstep exercises` makes it anew."""
-    assert (ROOT / "exercises" / solution.name).read_text(encoding="utf-8") == exercise_text(
-        solution
-    )
+    made = (ROOT / "exercises" / solution.name).read_text(encoding="utf-8")
+    assert made == exercise_text(solution)
+    assert solution.read_text(encoding="utf-8") == solution_text(solution)  # nbgrader's metadata
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_each_task_has_one_cell_that_is_graded_with_its_points(name: str) -> None:
+    solution = nbformat.read(ROOT / "solutions" / f"{name}.ipynb", as_version=4)
+    meta = {
+        cell.id: cell.metadata.nbgrader for cell in solution.cells if "nbgrader" in cell.metadata
+    }
+    graded = {
+        checks(c.source): meta[c.id].points
+        for c in solution.cells
+        if c.id in meta and meta[c.id].grade
+    }
+    assert graded == {task.name: task.points for task in EXERCISES[name]}
+    assert sum(each.solution for each in meta.values()) == len(EXERCISES[name])
+    assert all(each.grade_id == name and each.locked == each.grade for name, each in meta.items())
+
+
+def test_hidden_tests_without_a_check_are_refused(tmp_path: Path) -> None:
+    hidden = nbformat.v4.new_code_cell("### BEGIN HIDDEN TESTS\nassert 1\n### END HIDDEN TESTS")
+    notebook = nbformat.v4.new_notebook(cells=[hidden])
+    notebook.metadata["lockstep"] = {"exercise": next(iter(EXERCISES))}
+    nbformat.write(notebook, tmp_path / "x.ipynb")
+    with pytest.raises(SpecError, match="hidden tests follow a check"):
+        solution_text(tmp_path / "x.ipynb")
 
 
 def test_every_exercise_has_a_solution_and_tasks() -> None:
