@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = sorted((ROOT / "notebooks" / "reference").glob("*.md"))
 PAGES = [
     *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "notebooks").glob("*.md")),
     ROOT / "exercises" / "README.md",
     ROOT / "solutions" / "README.md",
     *REFERENCE,
