@@ -380,7 +380,7 @@ RATES = [None, 1e-7, 1e-3, 50, 100, 20_000, 34_000, 34_400, 100_000]
 LOSS = [0] * 9 + ([0.1] if LOSSY else [0])
 chance = random.Random(12)
 namespaces.make_private()
-for sequence in range(200):
+for sequence in range(60):
     namespaces.another()  # the hosts of the sequence before have other namespaces
     links = [Link(mbit=chance.choice(RATES)) for _ in range(2)]
     hosts = Hosts({"worker:0": 0, "worker:1": 1}, dict(enumerate(links)), rate=True, delay=DELAY)
@@ -784,14 +784,14 @@ def test_a_killed_kernel_leaves_no_host_behind(home: Path, tmp_path: Path) -> No
     assert set(psutil.net_if_stats()) == links
 
 
-def test_fifty_runs_in_a_row_leave_nothing() -> None:
+def test_twenty_runs_in_a_row_leave_nothing() -> None:
     def work(task: Any) -> None:
         if task.spec.seed == 1 and task.index == 1:
             raise ValueError("on purpose")
 
     start(work, workers=1).wait(60)  # so that there is a zygote
     links, descriptors = set(psutil.net_if_stats()), psutil.Process().num_fds()
-    for i in range(50):
+    for i in range(20):
         with start(
             work, workers=3, hosts=3, link=Link(mbit=100), seed=i % 3
         ) as run:  # one that is finished, one that fails, one that is stopped
