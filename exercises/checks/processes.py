@@ -32,7 +32,7 @@ class Carried:
 def carry_out(
     answer: Answer, role: Role, *given: Any, ready_made: Iterable[str] = (), **fields: Any
 ) -> Carried:
-    """Run `role(task, learner's, *given)` in each worker of a run with these fields of `RunSpec`.
+    """Run `role(task, learner's, *given)` in each worker and ps of a run with these fields of `RunSpec`.
 
     `role` is a function of the checks; what it returns is made `plain`. Calls of `ready_made` in
     the workers are added to `answer.used`. Raises Unusable, in words, where a worker fails, ends or
@@ -60,7 +60,8 @@ def _run(learners: Any, role: Role, given: Any, ready_made: Any, fields: Any) ->
         return {"value": plain(value), "used": used}
 
     failed, stub, found = "", False, []
-    with start(work, **{"framework": "torch", **fields}) as run:
+    programs = {"worker": work, "ps": work} if fields.get("ps") else work
+    with start(programs, **{"framework": "torch", **fields}) as run:
         try:
             run.wait(LONGEST_RUN)
             values = [run.values.get(task) for task in run.spec.tasks]

@@ -33,3 +33,11 @@ TENSORFLOW_REDUCE = {
     f"{_TF}.distribute_lib.ReplicaContextBase.all_reduce": "TensorFlow's all_reduce",
     f"{_TF}.cross_device_ops": "TensorFlow's cross-device operations",
 }
+PARAMETER_SERVER = {
+    **{
+        f"course_lib.strategies.torch.{name}": "the library's own parameter server"
+        for name in ("parameter_server", "sync_parameter_server", "server", "shard", "rpc")
+    },
+    "torch.distributed.rpc": "PyTorch's RPC",
+    **ALL_REDUCE,
+}

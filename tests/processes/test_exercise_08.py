@@ -1,0 +1,279 @@
+"""Exercise 08 on real processes: wrong answers are named by what the workers received, and right
+ones may be written in other ways.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.answers import Answers
+
+ANSWERS = Answers("08_parameter_server")
+wrong, right = ANSWERS.wrong, ANSWERS.right
+
+
+def to_all(values: Any, workers: int) -> None:
+    for worker in range(workers):
+        dist.send(values, worker)
+
+
+def received(values: Any, workers: int) -> Any:
+    """The sum of a gradient from each worker."""
+    total = torch.zeros_like(values)
+    for worker in range(workers):
+        total += came(values, worker)
+    return total
+
+
+def came(values: Any, worker: int) -> Any:
+    buffer = torch.zeros_like(values)
+    dist.recv(buffer, worker)
+    return buffer
+
+
+def sync(update: Any, record: Any = None) -> Any:
+    """A synchronous ps with another update: update(values, sum, rate, workers) -> values."""
+
+    def ps(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+        to_all(values, workers)
+        for step in range(steps):
+            values = update(values, received(values, workers), rate, workers)
+            (record or task.update)(step, "all", "cpu", step, step + 1, gradients=workers)
+            to_all(values, workers)
+        return values
+
+    return ps
+
+
+# --- sync_ps: right ones ---
+
+
+@right("sync_ps")
+def as_they_come(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    """Takes the gradients in the order in which they come, each with its share of the mean."""
+    buffer, at = torch.empty_like(values), values.clone()
+    to_all(at, workers)
+    for step in range(steps):
+        new = at.clone()
+        for _ in range(workers):
+            dist.recv(buffer)
+            new.sub_(buffer, alpha=rate / workers)
+        at = new
+        task.update(step, "all", "cpu", step, step + 1, gradients=workers)
+        for worker in reversed(range(workers)):
+            dist.send(at, worker)
+    return at
+
+
+@right("sync_ps")
+def in_rows(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    """Keeps a row for each worker, and receives them all at once."""
+    rows = torch.zeros(workers, len(values), dtype=values.dtype)
+    for step in range(steps + 1):
+        for each in [dist.isend(values, worker) for worker in range(workers)]:
+            each.wait()
+        if step == steps:
+            return values
+        for each in [dist.irecv(rows[worker], worker) for worker in range(workers)]:
+            each.wait()
+        values = values - rate * rows.mean(0)
+        task.update(step, "all", "cpu", step, step + 1, gradients=workers)
+
+
+def subtracted(values: Any, total: Any, rate: float, workers: int) -> Any:
+    return values - total * (rate / workers)
+
+
+right("sync_ps")(sync(subtracted))
+
+# --- sync_ps: wrong ones ---
+
+wrong("sync_ps", "That is the sum of the gradients.")(sync(lambda v, t, r, w: v - r * t))
+wrong("sync_ps", "The sum is divided by 3: the ps is a rank too")(
+    sync(lambda v, t, r, w: v - r * t / dist.get_world_size())
+)
+wrong("sync_ps", "The gradients are added.")(sync(lambda v, t, r, w: v + r * t / w))
+wrong("sync_ps", "The learning rate is missing: subtract")(sync(lambda v, t, r, w: v - t / w))
+wrong("sync_ps", "What is sent is never updated")(sync(lambda v, t, r, w: v))
+wrong("sync_ps", "has 0 updates of the ps, where 4 were made")(
+    sync(subtracted, record=lambda *_, **__: None)
+)
+
+
+@wrong("sync_ps", "Each worker begins with recv: first send the parameters")
+def waits_first(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    received(values, workers)
+    to_all(values, workers)
+    return values
+
+
+@wrong("sync_ps", "That is the asynchronous rule, or half of it")
+def one_by_one(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    to_all(values, workers)
+    for step in range(steps):
+        for worker in range(workers):
+            values = values - rate / workers * came(values, worker)
+            dist.send(values, worker)
+    return values
+
+
+@wrong("sync_ps", "The gradient of worker:0 is not in the update.")
+def last_one_only(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    to_all(values, workers)
+    for _ in range(steps):
+        for worker in range(workers):
+            total = came(values, worker)
+        values = values - rate * total / workers
+        to_all(values, workers)
+    return values
+
+
+@wrong("sync_ps", "Gradients of earlier steps are in it once more.")
+def never_empty(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    total = torch.zeros_like(values)
+    to_all(values, workers)
+    for _ in range(steps):
+        total += received(values, workers)
+        values = values - rate * total / workers
+        to_all(values, workers)
+    return values
+
+
+@wrong("sync_ps", "A worker waits for the new parameters after each gradient, the last included.")
+def no_last_answer(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    for _ in range(steps):
+        to_all(values, workers)
+        values = subtracted(values, received(values, workers), rate, workers)
+    return values
+
+
+@wrong("sync_ps", "The ps returns nothing.")
+def no_return(task: Any, values: Any, rate: float, workers: int, steps: int) -> None:
+    sync(subtracted)(task, values, rate, workers, steps)
+
+
+@wrong("sync_ps", "ps:0 failed: SystemExit")
+def leaves(task: Any, values: Any, rate: float, workers: int, steps: int) -> None:
+    raise SystemExit(1)
+
+
+@wrong("sync_ps", "The ps computed for more than 3 seconds.")
+def endless(task: Any, values: Any, rate: float, workers: int, steps: int) -> None:
+    while True:
+        pass
+
+
+# --- async_ps ---
+
+
+def asynchronous(
+    update: Any = None, read: Any = None, written: int = 0, answer: Any = None, total: int = 0
+) -> Any:
+    """An asynchronous ps with another part: see how each is used."""
+
+    def ps(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+        buffer, sent = torch.empty_like(values), dict.fromkeys(range(workers), 0)
+        to_all(values, workers)
+        for version in range(1, workers * steps + 1 + total):
+            source = dist.recv(buffer)
+            old = values
+            values = (update or plainly)(values, buffer, rate, workers)
+            seen = (read or (lambda last, now: last))(sent[source], version - 1)
+            task.update(version, "all", "cpu", seen, version + written)
+            dist.send(old if answer else values, source)
+            sent[source] = version
+        return values
+
+    return ps
+
+
+def plainly(values: Any, gradient: Any, rate: float, workers: int) -> Any:
+    return values - rate * gradient
+
+
+right("async_ps")(asynchronous())
+
+
+@right("async_ps")
+def while_any_is_left(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    """Counts what each worker has still to send, and answers without blocking."""
+    left, version = [steps] * workers, 0
+    read, pending = [0] * workers, [dist.isend(values.clone(), k) for k in range(workers)]
+    buffer = torch.zeros_like(values)
+    while sum(left):
+        k = dist.recv(buffer)
+        left[k] -= 1
+        values.add_(buffer, alpha=-rate)
+        version += 1
+        task.update(steps - left[k], "all", "cpu", read[k], version, workers=f"worker:{k}")
+        pending.append(dist.isend(values.clone(), k))
+        read[k] = version
+    for each in pending:
+        each.wait()
+    return values
+
+
+@right("async_ps")
+def one_receiver_for_each(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    """A receive for each worker stands open; whichever is complete is applied."""
+    buffers = [torch.zeros_like(values) for _ in range(workers)]
+    to_all(values, workers)
+    left, read, version = [steps] * workers, [0] * workers, 0
+    import threading
+
+    lock = threading.Lock()
+
+    def serve(k: int) -> None:
+        nonlocal version
+        for _ in range(steps):
+            dist.recv(buffers[k], k)
+            with lock:
+                values.sub_(rate * buffers[k])
+                version += 1
+                task.update(version, "all", "cpu", read[k], version)
+                dist.send(values, k)
+                read[k] = version
+
+    threads = [threading.Thread(target=serve, args=(k,)) for k in range(workers)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return values
+
+
+wrong("async_ps", "It is divided by the number of workers.")(
+    asynchronous(lambda v, g, r, w: v - r * g / w)
+)
+wrong("async_ps", "The learning rate is missing")(asynchronous(lambda v, g, r, w: v - g))
+wrong("async_ps", "The first gradient is added.")(asynchronous(lambda v, g, r, w: v + r * g))
+wrong("async_ps", "Apply a gradient first, then answer with the newest parameters")(
+    asynchronous(answer=True)
+)
+wrong("async_ps", "By the trace no gradient is stale, and that cannot be.")(
+    asynchronous(read=lambda last, now: now)
+)
+wrong("async_ps", "version 0; each update writes one more")(asynchronous(written=1))
+wrong("async_ps", "`read` is the version that this worker was sent last.")(
+    asynchronous(read=lambda last, now: 0)
+)
+wrong("async_ps", "Each of 2 workers sends 4 gradients, one a step.")(asynchronous(total=1))
+wrong("async_ps", "How many gradients come in all?")(asynchronous(total=-3))
+
+
+@wrong("async_ps", "Does the ps receive from the workers in turn?")
+def in_turn(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
+    to_all(values, workers)
+    for _ in range(steps):
+        for worker in range(workers):
+            values = values - rate * came(values, worker)
+            dist.send(values, worker)
+    return values
+
+
+test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake = ANSWERS.rejected()
+test_a_right_answer_that_is_written_in_another_way_is_accepted = ANSWERS.accepted()
+test_each_task_has_answers_here_that_are_told_apart = ANSWERS.enough(8, 3, "sync_ps", "async_ps")
