@@ -19,11 +19,11 @@ from .servers import Complaint
 
 SYNC_HINTS = (
     (
-        "Follow one step. All workers wait for parameters, compute, and push. What must have come"
-        " in before anything may change? What must have changed before anybody gets an answer?"
+        "Follow one step. All workers wait for parameters, compute, and push. What must be in"
+        " before anything may change? What must have changed before anybody gets an answer?"
     ),
     (
-        "First send `values` to ranks 0 to workers - 1. Then, steps times: receive one gradient from"
+        "First send `values` to ranks 0 to workers - 1. Then, steps times: receive a gradient from"
         " each worker, add them up, subtract rate / workers times the sum from `values`, record the"
         " update, and send `values` to each worker."
     ),
@@ -40,9 +40,9 @@ ASYNC_HINTS = (
         " source takes the first that comes, and returns the rank that sent it."
     ),
     (
-        "There are workers * steps gradients in all. For each: receive, subtract rate times it,"
-        " count the version up, and answer the one that sent it. `read` in the record is the version"
-        " that you sent this worker last: keep a list with one number for each worker."
+        "There are workers * steps gradients. For each: receive it, subtract rate times it,"
+        " count the version up, and answer the one that sent it. `read` in the record is the"
+        " version that you sent this worker last: keep a list with one number for each worker."
     ),
     (
         "src = dist.recv(buffer); values -= rate * buffer; version += 1; task.update(version - 1,"
@@ -114,7 +114,7 @@ def judge_shards(task: str, answer: Answer) -> Verdict:
         if not all(value["whole"] for value in done.values[:2]):
             raise Unusable("The workers pulled all pieces, and they do not make up the variables.")
     text = (
-        f"Variables of {', '.join(map(str, hidden))} numbers, drawn for this check, on 2, 3 and 5 ps"
+        f"Variables of {', '.join(map(str, hidden))} numbers, drawn for this check, on 2, 3, 5 ps"
         " processes: each counted its own tensors, and none holds more than its share. Two workers"
         " pulled the pieces and had every number once."
     )
@@ -162,7 +162,7 @@ def _shards(given: Any, count: int) -> Shards:
 
 
 def uneven(shards: Shards, sizes: Sequence[int], servers: int) -> Complaint | None:
-    """What is wrong with shards: each number must be held once, and by no ps more than its share."""
+    """What is wrong with shards: each number belongs on one ps, and each ps has its share."""
     held: dict[tuple[int, int], list[int]] = {
         (v, i): [] for v, size in enumerate(sizes) for i in range(size)
     }
@@ -203,7 +203,10 @@ def _twice(
     text = f"Number {i} of variable {v} is on {', '.join(f'ps:{k}' for k in held[double])}."
     if servers > 1 and all(len(set(by)) == servers for by in held.values()):
         return text, "Every ps holds everything: a full replica, and nothing is divided."
-    return text, "`end` is the first number that is no longer in the piece, as in range(first, end)."
+    return (
+        text,
+        "`end` is the first number that is no longer in the piece, as in range(first, end).",
+    )
 
 
 def _nowhere(held: dict[tuple[int, int], list[int]], sizes: Sequence[int]) -> Complaint | None:
@@ -212,11 +215,12 @@ def _nowhere(held: dict[tuple[int, int], list[int]], sizes: Sequence[int]) -> Co
         return None
     v, i = lost[0]
     text = f"Number {i} of variable {v} is on no ps; {len(lost)} of {sum(sizes)} are on none."
-    if len({v for v, _ in lost}) == len(lost) and all(i == sizes[v] - 1 for v, i in lost):
-        return text, "The last number is left out: `end` is the first that is no longer in the piece."
-    if {(v, i) for v, i in lost} == set(list(held)[-len(lost) :]):
+    if set(lost) == set(list(held)[-len(lost) :]):
         return text, "The remainder of the division is dropped. Some shards need one number more."
-    return text, "All shards together must be all variables."
+    return text, (
+        "All shards together must be all variables. `end` is the first number that is no longer in"
+        " the piece, as in range(first, end)."
+    )
 
 
 def _unequal(shards: Shards, sizes: Sequence[int], servers: int) -> Complaint | None:
@@ -233,11 +237,6 @@ def _unequal(shards: Shards, sizes: Sequence[int], servers: int) -> Complaint | 
         return text, "Whole variables are handed out. The largest has to be cut."
     if max(holds) - share < servers and most == servers - 1 and min(holds) == sum(sizes) // servers:
         return text, "The last ps gets all of the remainder. Give it out, one number each."
-    if len(pieces) >= servers * len(sizes) - 1:
-        return text, (
-            "Each variable is cut by itself, and what remains of each goes to the same ps. Lay the"
-            " variables end to end, and cut the whole."
-        )
     return text, "Piece k of p goes from k * total // p to (k + 1) * total // p of the long vector."
 
 
@@ -252,8 +251,6 @@ def _crumbs(shards: Shards, sizes: Sequence[int], servers: int) -> Complaint | N
     )
 
 
-SHARDS = ExerciseTask(
-    name="shards", answer="my_shards", hints=SHARDS_HINTS, judge=judge_shards
-)
+SHARDS = ExerciseTask(name="shards", answer="my_shards", hints=SHARDS_HINTS, judge=judge_shards)
 
 TASKS = (SYNC, ASYNC, SHARDS)

@@ -32,7 +32,8 @@ class Carried:
 def carry_out(
     answer: Answer, role: Role, *given: Any, ready_made: Iterable[str] = (), **fields: Any
 ) -> Carried:
-    """Run `role(task, learner's, *given)` in each worker and ps of a run with these fields of `RunSpec`.
+    """Run `role(task, learner's, *given)` in each worker and ps of a run with these fields of
+    `RunSpec`.
 
     `role` is a function of the checks; what it returns is made `plain`. Calls of `ready_made` in
     the workers are added to `answer.used`. Raises Unusable, in words, where a worker fails, ends or

@@ -1,6 +1,6 @@
 """Parameter servers that a learner writes, on real processes. Rank `workers` is the ps. The workers
-are ours: they receive the parameters, push gradients, and note what comes back. The first numbers of
-the parameters count the gradients of each worker that have been applied.
+are ours: they receive the parameters, push gradients, and note what comes back. The first numbers
+of the parameters count the gradients of each worker that have been applied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class World:
 
     @property
     def rate(self) -> float:
-        return float(2.0 ** -(1 + self.seed % 4))
+        return float(3 * 2.0 ** -(3 + self.seed % 3))
 
     @property
     def start(self) -> np.ndarray:
@@ -266,7 +266,7 @@ def _why_not(world: World, got: np.ndarray, version: int, want: list[np.ndarray]
         ("The gradients are added. An update goes against the gradient: subtract.", -1 / w),
         ("The sum of the gradients is added: subtract their mean.", -1.0),
         ("The learning rate is missing: subtract rate times the mean.", 1 / w / world.rate),
-        ("The learning rate is missing, and it is a sum: subtract rate times the mean.", 1 / world.rate),
+        ("A sum, without the learning rate: subtract rate times the mean.", 1 / world.rate),
     ):  # fmt: skip
         if np.abs(counts - share).max() <= CLOSE:
             return where, words
@@ -388,5 +388,3 @@ def _staleness(world: World, done: Carried, written: np.ndarray) -> Complaint | 
                 "`read` is the version that this worker was sent last.",
             )
     return None
-
-

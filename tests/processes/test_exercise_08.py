@@ -4,6 +4,7 @@ ones may be written in other ways.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -103,7 +104,7 @@ wrong("sync_ps", "has 0 updates of the ps, where 4 were made")(
 )
 
 
-@wrong("sync_ps", "Each worker begins with recv: first send the parameters")
+@wrong("sync_ps", "ps:0 waits for worker:0 in recv from rank 0")
 def waits_first(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
     received(values, workers)
     to_all(values, workers)
@@ -113,7 +114,7 @@ def waits_first(task: Any, values: Any, rate: float, workers: int, steps: int) -
 @wrong("sync_ps", "That is the asynchronous rule, or half of it")
 def one_by_one(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
     to_all(values, workers)
-    for step in range(steps):
+    for _ in range(steps):
         for worker in range(workers):
             values = values - rate / workers * came(values, worker)
             dist.send(values, worker)
@@ -142,7 +143,7 @@ def never_empty(task: Any, values: Any, rate: float, workers: int, steps: int) -
     return values
 
 
-@wrong("sync_ps", "A worker waits for the new parameters after each gradient, the last included.")
+@wrong("sync_ps", "ps:0 has returned from its function; worker:0 and worker:1 wait")
 def no_last_answer(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
     for _ in range(steps):
         to_all(values, workers)
@@ -155,7 +156,7 @@ def no_return(task: Any, values: Any, rate: float, workers: int, steps: int) -> 
     sync(subtracted)(task, values, rate, workers, steps)
 
 
-@wrong("sync_ps", "ps:0 failed: SystemExit")
+@wrong("sync_ps", "ps:0 failed: it called sys.exit(1)")
 def leaves(task: Any, values: Any, rate: float, workers: int, steps: int) -> None:
     raise SystemExit(1)
 
@@ -221,8 +222,7 @@ def one_receiver_for_each(task: Any, values: Any, rate: float, workers: int, ste
     """A receive for each worker stands open; whichever is complete is applied."""
     buffers = [torch.zeros_like(values) for _ in range(workers)]
     to_all(values, workers)
-    left, read, version = [steps] * workers, [0] * workers, 0
-    import threading
+    read, version = [0] * workers, 0
 
     lock = threading.Lock()
 
@@ -261,7 +261,7 @@ wrong("async_ps", "`read` is the version that this worker was sent last.")(
     asynchronous(read=lambda last, now: 0)
 )
 wrong("async_ps", "Each of 2 workers sends 4 gradients, one a step.")(asynchronous(total=1))
-wrong("async_ps", "How many gradients come in all?")(asynchronous(total=-3))
+wrong("async_ps", "ps:0 has returned from its function; worker:")(asynchronous(total=-3))
 
 
 @wrong("async_ps", "Does the ps receive from the workers in turn?")
@@ -274,6 +274,42 @@ def in_turn(task: Any, values: Any, rate: float, workers: int, steps: int) -> An
     return values
 
 
+# --- shards: right ones ---
+
+
+@right("shards")
+def by_share(sizes: Any, servers: int) -> Any:
+    """Fills one ps after the other; the first ones hold one number more."""
+    total, shards = sum(sizes), []
+    left = [(v, 0, size) for v, size in enumerate(sizes)]
+    for k in range(servers):
+        room, mine = total // servers + (k < total % servers), []
+        while room and left:
+            v, first, end = left.pop(0)
+            take = min(room, end - first)
+            mine.append((v, first, first + take))
+            room -= take
+            if first + take < end:
+                left.insert(0, (v, first + take, end))
+        shards.append(mine)
+    return shards
+
+
+@right("shards")
+def largest_first(sizes: Any, servers: int) -> Any:
+    """The same with the variables in another order, and tuples."""
+    order = sorted(range(len(sizes)), key=lambda v: -sizes[v])
+    found = by_share([sizes[v] for v in order], servers)
+    return tuple(tuple((order[v], a, b) for v, a, b in shard) for shard in found)
+
+
+@right("shards")
+def from_the_end(sizes: Any, servers: int) -> Any:
+    """The last ps is given the first share."""
+    return by_share(sizes, servers)[::-1]
+
+
 test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake = ANSWERS.rejected()
 test_a_right_answer_that_is_written_in_another_way_is_accepted = ANSWERS.accepted()
 test_each_task_has_answers_here_that_are_told_apart = ANSWERS.enough(8, 3, "sync_ps", "async_ps")
+test_shards_has_right_answers = ANSWERS.enough(0, 3, "shards")
