@@ -71,6 +71,7 @@ def _run(learners: Any, role: Role, given: Any, ready_made: Any, fields: Any) ->
         except TaskFailed as failure:
             failed = f"{failure.task} failed: {failure.reason}{_line(failure)}"
         except Stalled as still:
+            stub = None in run.values.values()  # the others wait for what a stub does not send
             failed = f"The workers do not come to an end. {still}"
     return {"values": found, "failed": failed, "stub": stub, "run": run}
 
