@@ -98,7 +98,8 @@ class Orders:
                 if do == "stop":
                     return
                 late = f"{words(order)} comes too late: the run is {self.state}"
-                raise LockstepError(f"{late}. Start another")
+                cure = "Run the cell that starts it once more, then this one"
+                raise LockstepError(f"{late}. {cure}")
             self._unanswered.append(order)
             if self._channel:
                 self._channel.post(**order)

@@ -55,12 +55,12 @@ def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
     """Reword a KeyboardInterrupt raised in this block. It says that only the wait has ended and the
     `what` ("run" or "race") goes on; or, if a `with` block holds it, that the block now stops it.
 
-    `stop_all`: code that stops it without a variable, as after `start(...).wait()`.
+    `stop_all`: code that stops it whatever the variable is called, if it has one.
     """
     try:
         yield
     except KeyboardInterrupt:
-        ends = f"{what}.stop() ends it; if it has no name: from course_lib import Run; {stop_all}"
+        ends = f"This ends it: from course_lib import Run; {stop_all}"
         said = f"The {what} goes on, as long as this Python process does. {ends}"
         if held:
             said = f"The with block ends, and stops the {what}."

@@ -199,6 +199,13 @@ def strays(attempt: Attempt) -> str:
             t = by_rank.get(right.src)
             if t is None or t == right:
                 continue
+            for what, given in (("rank", t.dst), ("chunk", t.chunk)):
+                if not 0 <= given < workers:
+                    return (
+                        f"A number runs over the end: in round {number} rank {t.src} sends"
+                        f"{' to' * (what == 'rank')} {what} {given}, and there are only {what}s 0"
+                        f" to {workers - 1}. Is % workers missing?"
+                    )
             if t.dst != right.dst:
                 return (
                     f"In round {number} rank {t.src} sends to rank {t.dst}, before to rank"

@@ -33,10 +33,7 @@ from tests.helpers import until
 
 # What an interrupt says.
 END_IT = "from course_lib import Run; Run.going()[-1].stop()"
-WORD = (
-    "The run goes on, as long as this Python process does. run.stop() ends it; if it has no name:"
-    f" {END_IT}"
-)
+WORD = f"The run goes on, as long as this Python process does. This ends it: {END_IT}"
 
 
 def alive(run: Any) -> list[int]:

@@ -341,7 +341,7 @@ def test_an_interrupted_wait_says_that_the_race_goes_on_and_what_it_says_ends_it
         with pytest.raises(
             KeyboardInterrupt,
             match=(
-                r"The race goes on, as long as this Python process does\. race\.stop\(\) ends it;"
+                r"The race goes on, as long as this Python process does\. This ends it:"
                 r" .*for run in Run\.going\(\)"
             ),
         ):

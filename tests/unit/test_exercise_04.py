@@ -210,6 +210,22 @@ def off_by_one(workers: int) -> Schedule:
 
 @wrong(
     "ring",
+    "A number runs over the end: in round 1 rank 1 sends chunk 2, and there are only chunks 0 to"
+    " 1. Is % workers missing?",
+)
+def chunks_without_modulo(workers: int) -> Schedule:
+    right = [(r, (r + 1) % workers) for r in range(workers)]
+    ways = [("reduce", falls), ("copy", falls_later)]
+    rounds = [
+        [T(src, dst, chunk(src, i), op) for src, dst in right]
+        for op, chunk in ways
+        for i in range(workers - 1)
+    ]
+    return Schedule("mine", workers, workers, rounds)
+
+
+@wrong(
+    "ring",
     "The chunks go the wrong way round: in round 1 rank 0 sends chunk 1, but what it received in"
     " round 0 is chunk 2",
 )
