@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-Answer = Callable[..., Any]
-RIGHT: list[tuple[str, Answer]] = []
-WRONG: list[tuple[str, Answer, str]] = []
+from tests.answers import Answers
 
-
-def right(task: str) -> Callable[[Answer], Answer]:
-    def add(answer: Answer) -> Answer:
-        RIGHT.append((task, answer))
-        return answer
-
-    return add
-
-
-def wrong(task: str, says: str) -> Callable[[Answer], Answer]:
-    """A wrong answer to a task, with what its verdict must say; its name is what somebody did."""
-
-    def add(answer: Answer) -> Answer:
-        WRONG.append((task, answer, says))
-        return answer
-
-    return add
+ANSWERS = Answers("02_data_and_batch")
+right, wrong = ANSWERS.right, ANSWERS.wrong
 
 
 # --- shard ---
@@ -108,7 +90,7 @@ def forgets_return(count: int, rank: int, workers: int) -> Any:
     print(range(rank, count, workers))
 
 
-@wrong("shard", "had not come back after 5 seconds of computing")
+@wrong("shard", "had not come back after 3 seconds of computing")
 def endless(count: int, rank: int, workers: int) -> Any:
     while True:
         pass

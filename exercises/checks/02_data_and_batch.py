@@ -11,6 +11,7 @@ import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Verdict
 
+from . import ready_made
 from .ranks import ids, means
 from .ranks.worlds import Complaint, World, attempt, carry_out, judged, worlds
 
@@ -82,6 +83,7 @@ SHARD = ExerciseTask(
     answer="my_shard",
     hints=SHARD_HINTS,
     judge=judge_shard,
+    ready_made=ready_made.SAMPLER,
 )
 
 # --- reshuffle: another order in each epoch, the same on all ranks ---
@@ -191,6 +193,7 @@ RESHUFFLE = ExerciseTask(
     answer="my_epoch",
     hints=RESHUFFLE_HINTS,
     judge=judge_reshuffle,
+    ready_made=ready_made.SAMPLER,
 )
 
 # --- uneven_mean: the mean over all examples, from means over uneven shards ---

@@ -327,7 +327,7 @@ def test_a_check_runs_the_cells_that_define_answers_and_none_that_only_look(name
         tasks, cells = read(ROOT / directory / f"{name}.ipynb")
         defined = "\n".join(source for _, source in cells)
         assert tasks == EXERCISES[name]
-        assert all(f"def {task.answer}(" in defined for task in tasks)
+        assert all(re.search(rf"^(def|class) {t.answer}\b", defined, re.MULTILINE) for t in tasks)
         assert "check(" not in defined
 
 

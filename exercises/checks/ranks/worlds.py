@@ -6,25 +6,24 @@ from __future__ import annotations
 
 import re
 import resource
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import cloudpickle
 import psutil
 
 from course_lib.cluster.run import Run
 from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, Verdict, bounded
-from course_lib.errors import LockstepError, Stalled, TaskFailed
+from course_lib.course.handed_in import Answer
+from course_lib.errors import Stalled, TaskFailed
 from course_lib.launch import start
 from course_lib.record.saved import SavedRun
 
 from .witness import Witness
 
-LONGEST = 5.0  # seconds that a rank may compute
-PATIENCE = 40.0  # seconds that a world may take, for what waits and does not compute
+LONGEST = 3.0  # seconds that a rank may compute
+PATIENCE = 90.0  # seconds that a world may take, for what waits and does not compute
 MEMORY = 1 << 30  # bytes that a rank may take
 SIZES = (2, 3, 5)  # ranks
 Seen = list[Any]
@@ -48,8 +47,6 @@ def carry_out(role: Role, answer: Any, seed: int, *sizes: int) -> list[Any]:
     """Run `role` with the answer in worlds of these sizes, side by side. For each: the run, what
     its ranks found, and the trouble that it had: its kind and its words.
     """
-    package = __name__.partition(".")[0]
-    cloudpickle.register_pickle_by_value(sys.modules[package])  # no task can import the checks
     begun = [partial(_rank, role, answer, seed, LONGEST, MEMORY) for _ in sizes]
     runs = [
         start(each, framework="torch", workers=size)
@@ -60,17 +57,17 @@ def carry_out(role: Role, answer: Any, seed: int, *sizes: int) -> list[Any]:
 
 def _ended(run: Run) -> list[Any]:
     try:
-        run.wait(PATIENCE)
+        run.wait_running().wait(PATIENCE)  # the first run of a process imports the framework
     except Stalled as problem:
-        return [run, [], ["stands", problem.words]]
+        return [run, [], ["stands" if problem.standing else "late", problem.words]]
     except TaskFailed as problem:
+        if "must make the same calls" in problem.reason:  # one that noticed has ended
+            return [run, [], ["stands", problem.reason]]
         return [
             run,
             [],
             ["failed", f"On {problem.task} it fails: {problem.reason}", _line(problem)],
         ]
-    except LockstepError as problem:
-        return [run, [], ["failed", str(problem)]]
     finally:
         run.stop()
     return [run, [*run.values.values()], []]
@@ -95,10 +92,9 @@ def _rank(role: Role, answer: Any, seed: int, seconds: float, memory: int, task:
         return role(task, witness, answer, seed)
 
 
-def attempt(answer: Any, trial: Callable[..., Any]) -> Callable[..., Any]:
+def attempt(answer: Answer, trial: Callable[..., Any]) -> Callable[..., Any]:
     """`trial(answer, …)`, called where the learner's code runs."""
-    within = getattr(answer, "within", None)
-    return partial(within, trial) if within else partial(trial, answer)
+    return partial(answer.within, trial)
 
 
 def worlds(attempt: Callable[..., Any], seed: int) -> Iterator[World]:
@@ -112,9 +108,10 @@ def worlds(attempt: Callable[..., Any], seed: int) -> Iterator[World]:
             kind, words, line = [*trouble, "", "", ""][:3]
             if "NotImplementedError" in words:
                 raise NotImplementedError
-            if TookTooLong.__name__ in words:
-                said = f"One of {workers} ranks had not come back after {LONGEST:g} seconds of"
-                raise Unusable(f"{said} computing. {ENDLESS}")
+            if TookTooLong.__name__ in words or kind == "late":
+                late = f"{PATIENCE:g} seconds: {as_ranks(words).rstrip(' ,')}"
+                bound = late if kind == "late" else f"{LONGEST:g} seconds of computing"
+                raise Unusable(f"One of {workers} ranks had not come back after {bound}. {ENDLESS}")
             yield World(workers, run, seen, as_ranks(words) + line, kind == "stands")
 
 
@@ -135,18 +132,22 @@ def judged(
     complaint: Callable[[World], Complaint | None],
     said: str,
     stands: str = ALIKE,
+    fails: tuple[str, str] = ("", ""),
 ) -> Verdict:
     """The verdict on an answer by the worlds in which it ran: the first in which something is wrong
-    decides. `said`: what was shown if nothing is. `stands`: a hint where ranks wait for ever.
+    decides. `said`: what was shown if nothing is. `stands`: a hint where ranks wait for ever;
+    `fails`: words in what a rank raises, and a hint for these.
     """
     shown = None
     for world in found:
         shown = world.run.trace if world.run else None
         wrong: Complaint | None
         if world.stands:
-            wrong = f"With {world.workers} ranks it never ends: {world.trouble}.", stands
+            told = f"With {world.workers} ranks it never ends: {world.trouble.rstrip('. ,')}."
+            wrong = told, stands
         elif world.trouble:
-            wrong = f"With {world.workers} ranks: {world.trouble}", ""
+            hint = fails[1] if fails[0] in world.trouble else ""
+            wrong = f"With {world.workers} ranks: {world.trouble}", hint
         else:
             wrong = complaint(world)
         if wrong:
