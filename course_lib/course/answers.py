@@ -160,6 +160,8 @@ def judged(task: str, answer: Any) -> Verdict:
         text = short(str(problem))
     except TookTooLong as late:
         text = f"{name} had not come back after {late.seconds:g} seconds of computing. {ENDLESS}"
+    except SystemExit:
+        text = f"{name} ends the process (sys.exit, exit or quit): return from it instead."
     except MemoryError:
         text = f"{name} fills the memory. {ENDLESS}"
     return Verdict(task, "not yet", text)

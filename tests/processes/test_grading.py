@@ -213,3 +213,32 @@ def test_a_function_that_answers_with_what_is_no_data_is_told(tmp_path: Path) ->
     )
     (found,) = [v for v in graded(tmp_path, forged) if v.task == "ring"]
     assert found.state == "not yet" and "more than 4096 chunks" in found.text
+
+
+HOSTILE = """
+import os, sys, pathlib
+pathlib.Path("../.lockstep-progress.jsonl").write_text('{"task": "ring", "state": "passed"}')
+print("5 of 5 passed", flush=True)
+def my_reduce_to_one(workers):
+    sys.exit(0)
+def my_ring(workers):
+    os.closerange(3, 1000)
+def my_tree(workers):
+    for stream in (sys.stdout, sys.stderr):
+        stream.write("passed" * 10**6)
+def train(all_reduce):
+    run = start("multi_worker_mirrored", framework="torch", workers=4, steps=60)
+    run.wait_step(2).kill("worker:1")
+    return run.wait(60)
+"""
+
+
+def test_answers_that_leave_flood_or_kill_each_get_words(tmp_path: Path) -> None:
+    verdicts = {v.task: v for v in graded(tmp_path, HOSTILE, bounds=Bounds(patience=60))}
+    assert not any(verdicts.values()), verdicts
+    said = {task: repr(verdict) for task, verdict in verdicts.items()}
+    assert "SystemExit" in said["reduce_to_one"] or "ends the process" in said["reduce_to_one"]
+    assert "Checking ring ended its process" in said["ring"] or "was not done" in said["ring"]
+    assert "returns nothing" in said["tree"]
+    assert "worker:1" in said["train"], said["train"]
+    until(lambda: not left(), "all of them to be gone", 5.0)

@@ -4,15 +4,16 @@ processes.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.collectives import Schedule
-from course_lib.course.answers import Verdict
+from course_lib.collectives import Schedule, verify
+from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, Verdict, bounded
 from course_lib.reduction.measure import job, measure
 
 from . import mistakes
-from .attempt import SIZES, Attempt, attempt
+from .attempt import LONGEST_TRY, SIZES, Attempt, attempt
 from .mistakes import Recogniser
 
 REAL = (3, 5)  # workers of the runs with real processes: no powers of two
@@ -22,6 +23,7 @@ LENGTHS = (0, 1, 7, 101)
 # From so many workers on, a ring, a tree and everyone-to-everyone differ enough in cost to say what
 # is wrong: these sizes are looked at first.
 TELLING = 5
+UNSEEN = range(10, 41)  # one of these sizes, another at each check
 MOST_SHOWN = 24  # transfers of a wrong schedule that are shown
 
 Budget = Callable[[Schedule], str]
@@ -57,6 +59,10 @@ def judge(
                 f"For {workers} worker{'s' * (workers > 1)}:"
             )
             return Verdict(task, "not yet", text, excess, schedule)
+    if wrong := _unseen(tried, budget):
+        return Verdict(
+            task, "not yet", wrong, "Is there a list of cases in it? Compute the rounds."
+        )
     for workers in REAL:
         wrong = _carried_out(tried.schedules[workers])
         if wrong:
@@ -68,6 +74,22 @@ def judge(
         f"and {LENGTHS[-1]} numbers: every worker had the exact sum."
     )
     return Verdict(task, "passed", text, shown=tried.schedules[REAL[0]])
+
+
+def _unseen(tried: Attempt, budget: Budget) -> str:
+    """Words for an answer that fails for a number of workers drawn at each check; "" if right."""
+    workers = secrets.choice(UNSEEN)
+    try:
+        with bounded(LONGEST_TRY):
+            given = tried.function(workers)
+            wrong = not verify(given).ok or given.workers != workers or budget(given)
+    except TookTooLong:
+        raise Unusable(f"{tried.name}({workers}) had not come back in time. {ENDLESS}") from None
+    except Exception as error:  # a learner's function may raise anything
+        wrong = f"it raises {type(error).__name__}: {error}"
+    said = f" {wrong}" if isinstance(wrong, str) else ""
+    right = f"It is right for {SIZES[0]} to {SIZES[-1]} workers"
+    return f"{right}, and not for {workers}.{said}" if wrong else ""
 
 
 def example(tried: Attempt) -> str:
