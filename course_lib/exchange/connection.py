@@ -140,8 +140,14 @@ class Connection:
             self._counters[self.peer] = self._taken
 
     def pulse(self) -> None:
-        if not self._out:
+        """Give a sign of life. A peer that is done and has left needs none; what it sent before is
+        still to be read, so `gone` is left to `hear` to find.
+        """
+        if not self._out and not self.gone:
             self._send(_header(PULSE))
+            if self.gone:
+                self._out.clear()
+                self.gone = False
 
     def say(self, about: str, segment: Segment) -> None:
         """Tell the peer to which call the next pieces belong, and pass it the segment that holds
