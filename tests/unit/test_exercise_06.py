@@ -1,0 +1,102 @@
+"""Exercise 06, the task without processes: wrong buckets, each told by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.answers import Answers
+
+ANSWERS = Answers("06_overlap")
+wrong, right = ANSWERS.wrong, ANSWERS.right
+
+
+def filled(sizes: list[int], most: int, order: Any = None, late: bool = False) -> list[list[int]]:
+    """Buckets filled one after the other in an order, by default from the last to the first."""
+    buckets: list[list[int]] = []
+    for i in reversed(range(len(sizes))) if order is None else order:
+        held = sum(sizes[j] for j in buckets[-1]) if buckets else most
+        if buckets and (held < most if late else held + sizes[i] <= most):
+            buckets[-1].append(i)
+        else:
+            buckets.append([i])
+    return buckets
+
+
+@right("buckets")
+def with_a_helper(sizes: list[int], most: int) -> Any:
+    return filled(sizes, most)
+
+
+@right("buckets")
+def by_slices(sizes: list[int], most: int) -> Any:
+    """Walks from the end, and cuts where the sum is too large."""
+    found, end = [], len(sizes)
+    while end:
+        begin = end - 1
+        while begin and sum(sizes[begin - 1 : end]) <= most:
+            begin -= 1
+        found.append(range(begin, end)[::-1])
+        end = begin
+    return found
+
+
+@right("buckets")
+def one_by_one(sizes: list[int], most: int) -> Any:
+    full: list[tuple[int, ...]] = []
+    now: tuple[int, ...] = ()
+    for i, size in list(enumerate(sizes))[::-1]:
+        if now and sum(sizes[j] for j in now) + size > most:
+            full.append(now)
+            now = ()
+        now += (i,)
+    return [*full, now]
+
+
+@wrong("buckets", "This is the order of the forward pass.")
+def forwards(sizes: list[int], most: int) -> Any:
+    return filled(sizes, most, range(len(sizes)))
+
+
+@wrong("buckets", "Is the last bucket, which is not full, left out?")
+def without_the_last(sizes: list[int], most: int) -> Any:
+    return filled(sizes, most)[:-1]
+
+
+@wrong("buckets", "It is closed one too late")
+def closed_late(sizes: list[int], most: int) -> Any:
+    return filled(sizes, most, late=True)
+
+
+@wrong("buckets", "still fits into the bucket before. Fewer buckets are fewer messages.")
+def each_alone(sizes: list[int], most: int) -> Any:
+    return [[i] for i in reversed(range(len(sizes)))]
+
+
+@wrong("buckets", "A bucket is empty")
+def begins_empty(sizes: list[int], most: int) -> Any:
+    return [[], *filled(sizes, most)]
+
+
+@wrong("buckets", "Return numbers of gradients, not sizes.")
+def sizes_returned(sizes: list[int], most: int) -> Any:
+    return [[*range(len(sizes)), sizes[0] + 99]]
+
+
+@wrong("buckets", "A gradient is in two buckets.")
+def overlapping(sizes: list[int], most: int) -> Any:
+    return [*filled(sizes, most), [0]]
+
+
+@wrong("buckets", "Gradients become ready from last to first.")
+def even_ones_first(sizes: list[int], most: int) -> Any:
+    return filled(sizes, most, sorted(range(len(sizes)), key=lambda i: (i % 2, -i)))
+
+
+@wrong("buckets", "is `return` missing?")
+def nothing(sizes: list[int], most: int) -> None:
+    filled(sizes, most)
+
+
+test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake = ANSWERS.rejected()
+test_a_right_answer_that_is_written_in_another_way_is_accepted = ANSWERS.accepted()
+test_there_are_answers_that_are_told_apart = ANSWERS.enough(8, 3, "buckets")
