@@ -31,9 +31,9 @@ LEAVE_HINTS = (
         " waited for there?"
     ),
     (
-        "In the hook: dist.all_reduce(parameter.grad, async_op=True) returns a handle at once."
-        " Keep it with its parameter. In `finish`: wait for each handle, then divide the gradient by"
-        " the number of ranks. Parameters that are not trained have no gradient, and need no hook."
+        "In the hook: dist.all_reduce(parameter.grad, async_op=True) returns a handle."
+        " Keep it with its parameter. In `finish`: wait for each handle, then divide the gradient"
+        " by the number of ranks. Weights that are not trained have no gradient, and need no hook."
     ),
     (
         "pending = []; the hook appends (parameter, handle); finish goes through pending, waits,"
@@ -161,7 +161,7 @@ def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
             raise Unusable("The trace of the run has no exchange in it.")
     how = "bucket by bucket, none too large" if buckets else "one by one"
     text = (
-        f"Carried out by 2, 3 and 5 real processes, {STEPS} steps each. All gradients are means, and"
+        f"Carried out by 2, 3 and 5 real processes, {STEPS} steps each. All gradients are means;"
         f" they left {how}, while the backward pass went on; tied and frozen weights are right."
     )
     return Verdict(task, "passed", text, shown=shown)
