@@ -31,6 +31,7 @@ _FEW = 5  # timings of each calibration job before the jobs over links, and as m
 # bytes; the parameters of a machine are fitted to their times
 SIZES = (4 << 10, 256 << 10, 4 << 20)
 _LONG = 2 << 20  # bytes that all calls of one timing move together, about
+_MOST_TRACED = 20  # of them the quickest is played
 _MOST_CALLS = 8  # with more calls, other programs disturb almost every timing
 TIMEOUT = 300.0  # seconds
 # seconds for all timings of a job over imposed links; at least three timings are taken
@@ -43,9 +44,9 @@ _TCP = 60e-6  # alpha of a message between hosts in simulations: seconds, as mea
 
 @dataclass(frozen=True)
 class Measured:
-    """A job and its measurements: the `seconds` of a call in each repeat, the messages of one call
-    in `trace`, whether every worker had the `exact` sum (None if that was not checked), and the
-    resulting `arrays` if arrays were given.
+    """A job and its measurements: the `seconds` of a call in each repeat, the messages of the
+    quickest traced call in `trace`, whether every worker had the `exact` sum (None if that was not
+    checked), and the resulting `arrays` if arrays were given.
     """
 
     job: Job
@@ -69,9 +70,13 @@ def job(
     repeats: int = REPEATS,
     checked: bool = True,
 ) -> Job:
-    """A job with enough calls in each timing for its quickest time to be reliable."""
+    """A job with enough calls in each timing for its quickest time to be reliable. Of a short call
+    more are traced, as other programs disturb most of them.
+    """
     nbytes = max(1, length * np.dtype(dtype).itemsize)
-    return Job(schedule, length, dtype, repeats, max(1, min(_MOST_CALLS, _LONG // nbytes)), checked)
+    calls = max(1, min(_MOST_CALLS, _LONG // nbytes))
+    traced = max(3, min(_MOST_TRACED, 8 * _LONG // nbytes))
+    return Job(schedule, length, dtype, repeats, calls, checked, traced=traced)
 
 
 def measure(
@@ -98,7 +103,7 @@ def measure(
         if run.wait(TIMEOUT).state == "stopped":
             raise LockstepError("the all-reduce was stopped before its end")
         values = run.values
-        traces = _by_job(run.trace, [j.schedule for j in jobs if j.checked])
+        traces = _by_job(run.trace, [j for j in jobs if j.checked])
     # servers may be told to leave before they have returned anything
     done = [values[first.task(rank)] for rank in range(first.workers)]
     return [
@@ -176,11 +181,14 @@ def expected(job: Job, topology: Topology) -> float:
 
 
 def _patient(job: Job, link: Link) -> Job:
-    """The job, with fewer timings and fewer calls in each if a call takes long over its links."""
+    """The job, with fewer timings, fewer calls in each, and fewer traced ones, if a call takes long
+    over its links.
+    """
     seconds = expected(job, imposed(link))
     calls = min(job.calls, max(1, round(_AWAITED / seconds)))
     repeats = min(job.repeats, max(3, round(_ENOUGH / (calls * seconds))))
-    return replace(job, repeats=repeats, calls=calls)
+    traced = min(job.traced, max(1, round(_AWAITED / seconds)))
+    return replace(job, repeats=repeats, calls=calls, traced=traced)
 
 
 def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
@@ -198,16 +206,21 @@ def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
     return Measured(job, seconds, trace, all(checks) if checks else None, results)
 
 
-def _by_job(trace: Trace, schedules: list[Schedule]) -> Iterator[Trace]:
-    """The messages of each schedule, from time 0. Every rank has recorded those that it received,
-    in the order of the schedules.
+def _by_job(trace: Trace, jobs: list[Job]) -> Iterator[Trace]:
+    """The messages of the quickest traced call of each job, from time 0. Every rank has recorded
+    those that it received, in the order of the jobs and their calls.
     """
     left = {task: iter(trace.all(Message, task)) for task in trace.tasks}
-    for schedule in schedules:
-        received = [schedule.task(t.dst) for r in schedule.rounds for t in r]
-        messages = [next(left[task]) for task in received]
-        origin = min((m.start for m in messages), default=0.0)
-        yield Trace(m._replace(start=m.start - origin, end=m.end - origin) for m in messages)
+    for job in jobs:
+        received = [job.schedule.task(t.dst) for r in job.schedule.rounds for t in r]
+        calls = [_from_zero([next(left[task]) for task in received]) for _ in range(job.traced)]
+        quickest = min(calls, key=lambda call: max((m.end for m in call), default=0.0))
+        yield Trace(quickest)
+
+
+def _from_zero(messages: list[Message]) -> list[Message]:
+    origin = min((m.start for m in messages), default=0.0)
+    return [m._replace(start=m.start - origin, end=m.end - origin) for m in messages]
 
 
 def check_fits(jobs: Sequence[Job]) -> None:

@@ -24,10 +24,10 @@ Record = Callable[[Message], None] | None
 class Job:
     """A schedule to be carried out on `length` elements of `dtype`.
 
-    If `checked`, it is first carried out on known numbers: their sum is checked and the messages
-    are traced. If `arrays` names files, one for each worker, the arrays in them take the place of
-    the known numbers, and the result is returned. Then it is timed `repeats` times, each time over
-    `calls` calls without a pause.
+    If `checked`, it is first carried out `traced` times on known numbers: their sum is checked and
+    the messages are traced. If `arrays` names files, one for each worker, the arrays in them take
+    the place of the known numbers, and the result is returned. Then it is timed `repeats` times,
+    each time over `calls` calls without a pause.
     """
 
     schedule: Schedule
@@ -37,6 +37,7 @@ class Job:
     calls: int
     checked: bool = True
     arrays: tuple[Path, ...] = ()
+    traced: int = 1
 
     @property
     def itemsize(self) -> int:
@@ -98,21 +99,21 @@ def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
 def _once(
     rank: int, group: Communicator, job: Job, barrier: Schedule, record: Record
 ) -> tuple[bool | None, np.ndarray | None]:
-    """One recorded call on the known numbers or the given arrays: whether it was exact (None for
-    given arrays or a server), and the result.
+    """Recorded calls on the known numbers or the given arrays: whether the last was exact (None for
+    given arrays or a server), and its result.
 
-    A call before it connects the ranks and touches the memory, so that the recorded call is a
-    typical one.
+    A call before them connects the ranks and touches the memory, so that they are typical ones.
     """
     dtype, worker = np.dtype(job.dtype), rank < job.schedule.workers
     array = np.zeros(job.length, dtype)
     if worker:
         array = np.load(job.arrays[rank]) if job.arrays else known(rank, job.length, dtype)
     group.execute(job.schedule, array.copy())
-    _together(group, barrier)
-    group.record = record
-    group.execute(job.schedule, array)
-    group.record = None
+    for call in range(job.traced):
+        _together(group, barrier)
+        group.record = record
+        group.execute(job.schedule, array if call == job.traced - 1 else array.copy())
+        group.record = None
     if not worker or job.arrays:
         return None, array if worker else None
     return np.array_equal(array, known_sum(job.schedule.workers, job.length, dtype)), None

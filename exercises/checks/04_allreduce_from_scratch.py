@@ -60,7 +60,9 @@ REDUCE_TO_ONE = ExerciseTask(
     name="reduce_to_one",
     answer="my_reduce_to_one",
     hints=REDUCE_TO_ONE_HINTS,
-    judge=partial(judge, budget=over_reduce_to_one, spent="2 rounds, P-1 messages each"),
+    judge=partial(
+        judge, budget=over_reduce_to_one, spent="2 rounds, with P-1 messages in each of them"
+    ),
     ready_made=ready_made.LIBRARY,
 )
 
@@ -350,7 +352,10 @@ TREE = ExerciseTask(
     judge=partial(
         judge,
         budget=over_tree,
-        spent="2⌈lg P⌉ rounds, a rank in one message at a time",
+        spent=(
+            "2⌈lg P⌉ rounds (lg P: how often to double 1 to reach P), a rank in one message at a"
+            " time"
+        ),
         known=(wrong_order,),
     ),
     ready_made=ready_made.LIBRARY,

@@ -305,7 +305,7 @@ def test_a_verdict_is_a_card_whose_hints_unfold_by_key_and_that_needs_no_kernel(
 ) -> None:
     def looks_right(page: Page) -> None:
         expect(page.get_by_text("Round 1 adds where it should copy: rank 0")).to_be_visible()
-        expect(page.get_by_text("Proved for 1 to 9 workers")).to_be_visible()
+        expect(page.get_by_text("Proved for P = 1 to 9 workers")).to_be_visible()
         expect(page.locator("svg.passed")).to_be_visible()
         wide = "i => i.complete && i.naturalWidth > 200"
         assert page.locator(".ls-verdict img").evaluate_all(f"all => all.map({wide})") == [True] * 2

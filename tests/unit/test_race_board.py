@@ -969,3 +969,14 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     assert 'style="left:50.0%"' in pictures.document(view) or ">pause<" in pictures.still(view)
     shown = Charts(["it"], view.panels()).panels
     assert [word for _, word, _ in shown[0]["marks"]] == words
+
+
+def test_the_legend_names_only_what_the_runs_can_have() -> None:
+    def names(**fields: Any) -> list[str]:
+        spec = RunSpec(strategy="multi_worker_mirrored", workers=4, **fields)
+        view = View({})
+        view.sides = [SimpleNamespace(spec=spec)]  # type: ignore[list-item]
+        return view.names()
+
+    assert not {"checkpoint", "own", "cut"} & set(names())
+    assert "checkpoint" in names(checkpoint_every=5) and "cut" in names(hosts=2)

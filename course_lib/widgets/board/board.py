@@ -56,7 +56,7 @@ class Board(Pictured, w.VBox):
             w.HTML(),
             w.HTML(layout=w.Layout(height=MESSAGE, overflow="auto")),
         )
-        legend = w.HTML(pictures.frame(self._prefix))
+        legend = w.HTML(pictures.frame(self._prefix, self.view))
         for part in (self.head, self.lanes, legend, self.message):
             part.add_class("ls")
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()

@@ -30,19 +30,19 @@ def document(view: View) -> str:
     prefix, panels = svg.unique_prefix(), view.panels()
     drawn = [svg.drawing(*CHART, chart(p, 0, 0, *CHART), aria_label=p.title) for p in panels]
     parts = [head(view), element("div", drawn, class_="charts"), sides(view, prefix)]
-    board = element("div", parts, frame(prefix), class_="lk-board ls")
+    board = element("div", parts, frame(prefix, view), class_="lk-board ls")
     title = " and ".join(side.label for side in view.sides)
     body = board + page.same_as_text(view.table())
     return page.document(title, body, page.asset("kit/still.css"))
 
 
-def frame(prefix: str) -> Markup:
+def frame(prefix: str, view: View) -> Markup:
     """The parts of a board that never change: its style, its patterns, the legend of its lanes."""
     style = page.asset("kit/theme.css", "board/board.css")
     tiles = svg.patterns(prefix)
     hidden = element("svg", tiles, width=0, height=0, style="position:absolute", aria_hidden="true")
     legend = []
-    for name in NAMES:
+    for name in view.names():
         box = svg.swatch(0, 0, name, prefix)
         sample = element("svg", box, width=22, height=14, aria_hidden="true")
         legend.append(element("span", sample, term(name, SHADE[name].meaning)))
@@ -172,7 +172,7 @@ def still(view: View) -> str:
         side, end = _side(view, number, number % in_a_row * (width + GAP), y, width, prefix)
         parts.append(side)
         bottom = max(bottom, end)
-    parts.append(svg.legend(NAMES, (112, bottom + 16), prefix, columns=9))
+    parts.append(svg.legend(view.names(), (112, bottom + 16), prefix, columns=9))
     width, height = WIDTH + 48, bottom + 58
     drawn = element("g", parts, transform="translate(24 16)")
     return svg.picture(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from course_lib.record import measures
 from course_lib.record.curves import LEVEL, Goal, in_seconds, outcome
+from course_lib.record.events import OWN
 from course_lib.text import round_up
 from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
@@ -68,6 +69,16 @@ class View:
         for seconds in (side.still.seconds for side in active if side.still):
             self._span = max(self._span, round_up(min(1.3 * seconds, LONGEST)))
         return news
+
+    def names(self) -> list[str]:
+        """The phases and fates that these runs can have, for the legend."""
+        specs = [side.spec for side in self.sides]
+        never = {
+            "checkpoint": not any(spec.checkpoint_every for spec in specs),
+            OWN: not any(spec.strategy == "custom" for spec in specs),
+            "cut": not any(spec.hosts > 1 for spec in specs),
+        }
+        return [name for name in plots.NAMES if not never.get(name)]
 
     @property
     def over(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_lib.text import round_up
 from course_lib.widgets.kit import Inside, Markup, attribute, element, join
-from course_lib.widgets.kit.palette import INK, SHADE, TILES, entrant
+from course_lib.widgets.kit.palette import INK, SHADE, THIN, TILES, entrant
 
 _number = itertools.count()
 
@@ -74,7 +74,8 @@ def patterns(prefix: str) -> Markup:
 
 def swatch(x: float, y: float, name: str, prefix: str) -> Markup:
     """A small box filled as phase or fate `name` is."""
-    return rect(x, y, 22, 14, fill=f"url(#{prefix}{name})")
+    tall = 14 * THIN if name == "hidden" else 14  # a thin bar in its lane, too
+    return rect(x, y + 14 - tall, 22, tall, fill=f"url(#{prefix}{name})")
 
 
 def legend(

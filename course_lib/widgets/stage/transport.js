@@ -55,7 +55,7 @@ class Transport {
     this.rate.value = rate;
     const quickest = algorithms.filter((a) => a.clocks[clock]?.quickest).map((a) => `${seconds(a.clocks[clock].quickest)} (${a.label})`);
     const words = [`${seconds(total)} are shown in ${lasts.toPrecision(2)} s.`];
-    if (quickest.length) words.push(`They are those of one call; the quickest of several took ${quickest.join(", ")}.`);
+    if (quickest.length) words.push(`They are those of a recorded call; the quickest of several without recording took ${quickest.join(", ")}.`);
     this.pace = clock === "rounds" || !total ? "" : words.join(" ");
     Object.assign(this, { clock, total });
     this.#bars(algorithms);

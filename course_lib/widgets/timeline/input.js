@@ -200,14 +200,15 @@ function messageAt(data, time, y, slack, view, layout) {
   return best;
 }
 
-/** Lines in a box just below the lanes, where it hides none of them. */
+/** Lines in a box just below the lanes; higher where the picture ends below them, or a notebook would cut it off. */
 function tip(parts, lines, x) {
   parts.tip.hidden = !lines.length;
   parts.tip.replaceChildren(...lines.map((line, i) => make("div", {}, i ? line : make("b", { textContent: line }))));
   if (!lines.length) return;
   const room = parts.root.clientWidth - parts.tip.offsetWidth - 8;
   parts.tip.style.left = `${Math.max(4, Math.min(x - 20, room))}px`;
-  parts.tip.style.top = `${parts.lanes.offsetTop + parts.lanes.offsetHeight + 4}px`;
+  const below = parts.lanes.offsetTop + parts.lanes.offsetHeight + 4;
+  parts.tip.style.top = `${Math.max(0, Math.min(below, parts.root.clientHeight - parts.tip.offsetHeight - 8))}px`;
 }
 
 /** Drag in the small picture: what is in view goes there. */

@@ -69,7 +69,7 @@ def judge(
             return Verdict(task, "not yet", wrong, shown=tried.schedules[workers])
     lengths = ", ".join(map(str, LENGTHS[:-1]))
     text = (
-        f"Proved for {SIZES[0]} to {SIZES[-1]} workers; {spent}.\n"
+        f"Proved for P = {SIZES[0]} to {SIZES[-1]} workers; {spent}.\n"
         f"Carried out by {' and by '.join(map(str, REAL))} real processes on arrays of {lengths} "
         f"and {LENGTHS[-1]} numbers: every worker had the exact sum."
     )
