@@ -25,7 +25,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             if isinstance(report, pytest.TestReport):
                 path = report.location[0]
                 files[path] += report.duration
-                folders[path.rsplit("/", 1)[0]] += report.duration
+                folders["/".join(path.split("/")[:-1][:2])] += report.duration
     at_a_time = getattr(config.option, "numprocesses", None) or 1
     said = ", ".join(f"{folder} {seconds:.0f} s" for folder, seconds in folders.most_common())
     terminalreporter.section(f"where the time goes, {at_a_time} at a time")
