@@ -290,14 +290,22 @@ def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_
 
 VERDICTS = """
 from IPython.display import display
-from course_lib.collectives import ring, Schedule, Transfer
+from course_lib.collectives import Schedule, Transfer
 from course_lib.course import check
 
 def star(workers):
     up = [Transfer(r, 0, 0, "reduce") for r in range(1, workers)]
     return Schedule("star", workers, 1, [up, [t._replace(src=0, dst=t.src) for t in up]])
 
-display(check("reduce_to_one", star), check("ring", ring))"""
+def around(workers):
+    hops = [(r, (r + 1) % workers, t) for t in range(2 * (workers - 1)) for r in range(workers)]
+    rounds = [[] for _ in range(2 * (workers - 1))]
+    for r, to, t in hops:
+        op = "reduce" if t < workers - 1 else "copy"
+        rounds[t].append(Transfer(r, to, (r - t) % workers, op))
+    return Schedule("around", workers, workers, rounds)
+
+display(check("reduce_to_one", star), check("ring", around))"""
 
 
 def test_a_verdict_is_a_card_whose_hints_unfold_by_key_and_that_needs_no_kernel(
