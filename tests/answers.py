@@ -38,6 +38,7 @@ class Answers:
 
     def wrong(self, task: str, says: str) -> Callable[[Answer], Answer]:
         """A wrong answer to a task, whose verdict says `says`."""
+        # `append` gives None, so each of these two gives the answer itself
         return lambda answer: self.wrongs.append((task, answer, says)) or answer  # type: ignore[func-returns-value]
 
     def right(self, task: str) -> Callable[[Answer], Answer]:
