@@ -14,10 +14,11 @@ staleness of an update is that of its stalest part.
 import itertools
 import math
 import statistics
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from course_lib import text
 from course_lib.record.events import Lifecycle, Metric, Phase, Read, Traffic, Update, task_key
@@ -248,42 +249,24 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
     """Task or host -> bytes `sent` and `received` in a step, as the kernel counts them. Empty if
     nothing went over a wire, or if the run had fewer than two steps.
 
-    Bytes sent while tasks find each other, in the first step, or after the last one are left out. A
-    counter may be read in the middle of a step; that step then counts in proportion to how much of
-    its exchange is done.
+    Bytes sent while tasks find each other, in the first step, or after the last one are left out.
+    What the counters were when a step ended is interpolated between two readings.
     """
     ends = sorted(last for _, last in step_spans(trace).values())
-    if len(ends) < 2:
-        return {}
-    progress, found = _progress(trace, ends), {}
-    for name in wire_bytes(trace):
+    found = {}
+    for name in wire_bytes(trace) if len(ends) > 1 else ():
         readings = [e for e in trace.all(Traffic, name) if e.at >= ends[0]]
         inside = [e for e in readings if e.at <= ends[-1]]
-        # a short run may have no second reading before it was over
-        counted = inside if len(inside) > 1 else readings[:2]
-        steps = progress(counted[-1].at) - progress(counted[0].at) if counted else 0.0
-        if steps > 0:
-            sent = counted[-1].sent - counted[0].sent
-            received = counted[-1].received - counted[0].received
-            found[name] = {"sent": round(sent / steps, 1), "received": round(received / steps, 1)}
+        between = [at for at in ends if inside and inside[0].at <= at <= inside[-1].at]
+        if len(between) > 1:
+            span, steps = (between[0], between[-1]), len(between) - 1
+        else:  # a short run: up to the first reading after it
+            inside, span = readings[:2], (-math.inf, math.inf)
+            steps = sum(inside[0].at < at <= inside[-1].at for at in ends) if inside else 0
+        if steps:
+            at, sent, received = zip(*((e.at, e.sent, e.received) for e in inside), strict=True)
+            found[name] = {
+                way: round(float(np.ptp(np.interp(span, at, total))) / steps, 1)
+                for way, total in (("sent", sent), ("received", received))
+            }
     return found
-
-
-def _progress(trace: Trace, ends: list[float]) -> Callable[[float], float]:
-    """A function from a time to the number of steps done by then. The current step counts in
-    proportion to how much of its exchange is done, or of its time if it has no exchange.
-    """
-    exchanges: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for p in with_waits(trace):
-        if p.what in EXCHANGE.values():
-            exchanges[p.step].append((p.start, p.end))
-
-    def progress(at: float) -> float:
-        done = bisect_right(ends, at)
-        if done in (0, len(ends)):
-            return float(done)
-        parts = exchanges[done] or [(ends[done - 1], ends[done])]
-        over = sum(min(max(0.0, at - start), end - start) for start, end in parts)
-        return done + over / sum(end - start for start, end in parts)
-
-    return progress

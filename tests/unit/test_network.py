@@ -389,15 +389,17 @@ STEPS = [phase for step in range(5) for phase in exchange(step, step + 0.4, step
 
 def test_bytes_of_a_step_leave_out_the_start_and_the_end() -> None:
     trace = Trace(
-        [*STEPS, counted(0.2, 7000), counted(1.1, 8000), counted(4.9, 12000), counted(6, 99999)]
+        [*STEPS, counted(0.2, 7000), counted(1, 8000), counted(5, 12000), counted(6, 99999)]
     )
     assert measures.wire_bytes_per_step(trace) == {"worker:0": {"sent": 1000.0, "received": 2000.0}}
 
 
-def test_of_a_step_that_goes_on_as_much_counts_as_is_over_of_its_exchange() -> None:
-    # before that of step 1, and in the middle of that of step 3
-    trace = Trace([*STEPS, counted(1.3, 8000), counted(3.6, 10500)])
-    assert measures.wire_bytes_per_step(trace)["worker:0"]["sent"] == pytest.approx(1000)
+def test_counters_are_interpolated_where_a_step_ends_between_two_readings() -> None:
+    # before the exchange of step 1, before and after the end of step 3, and in that of step 4
+    readings = [counted(1.3, 8000), counted(3.9, 10900), counted(4.1, 11100), counted(4.5, 11400)]
+    ends_of_steps = 8000 + (10900 - 8000) * (2 - 1.3) / (3.9 - 1.3), 11000  # of 1, and of 3
+    found = measures.wire_bytes_per_step(Trace([*STEPS, *readings]))["worker:0"]["sent"]
+    assert found == pytest.approx((ends_of_steps[1] - ends_of_steps[0]) / 2, abs=0.1)
 
 
 def test_a_short_run_counts_up_to_the_first_reading_after_it() -> None:
