@@ -160,12 +160,17 @@ def step_spans(trace: Trace) -> dict[int, tuple[float, float]]:
     return dict(sorted(spans.items()))
 
 
-def median_step(trace: Trace) -> float:
-    """Median seconds from the end of a step, when its last worker had applied the update, to the
-    end of the next; NaN for fewer than two steps.
+def step_times(trace: Trace) -> list[float]:
+    """Seconds from the end of each step, when its last worker had applied the update, to the end of
+    the next; empty for fewer than two steps.
     """
     ends = [last for _, last in step_spans(trace).values()]
-    return statistics.median([b - a for a, b in itertools.pairwise(ends)] or [math.nan])
+    return [b - a for a, b in itertools.pairwise(ends)]
+
+
+def median_step(trace: Trace) -> float:
+    """The median of `step_times`; NaN for fewer than two steps."""
+    return statistics.median(step_times(trace) or [math.nan])
 
 
 def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:

@@ -34,16 +34,17 @@ class Sketch(NamedTuple):
         return examples * self.activations + self.copies
 
 
-def training_flops(forward: int) -> int:
+def training_flops(forward: int, first: int = 0) -> int:
     """Floating-point operations (FLOPs) of a forward and a backward pass, from those of the forward
     pass.
 
     What counts are matrix products, convolutions and attention, whose multiplication and addition
     are two operations; all else is little beside them. The backward pass has a product for the
-    gradient of the inputs and one for that of the weights: twice as many. Source: Chowdhery et al.,
-    "PaLM", 2022, appendix B.
+    gradient of the inputs and one for that of the weights: twice as many. `first`: those of the
+    first layer's forward pass, if the examples are its inputs, as nobody needs their gradient.
+    Source: Chowdhery et al., "PaLM", 2022, appendix B.
     """
-    return 3 * forward
+    return 3 * forward - first
 
 
 def of_layers(layers: Iterable[Layer], inputs: Shape, precision: str) -> Sketch:
@@ -58,7 +59,7 @@ def of_layers(layers: Iterable[Layer], inputs: Shape, precision: str) -> Sketch:
     weights = list(shapes(layers, inputs))
     kernels = [shape for shape in weights if len(shape) > 1]
     made = [(kernel, output) for kernel, output in passed(layers, inputs) if kernel]
-    products = sum(math.prod(kernel) * math.prod(output[:-1]) for kernel, output in made)
+    products = [math.prod(kernel) * math.prod(output[:-1]) for kernel, output in made]
     kept = math.prod(inputs) + sum(math.prod(output) for _, output in made)
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     pairs = len(dense) == len(layers) and len(dense) % 2 == 0
@@ -67,7 +68,7 @@ def of_layers(layers: Iterable[Layer], inputs: Shape, precision: str) -> Sketch:
         parameters=sum(map(math.prod, weights)),
         parts=len(kernels),
         units=tuple((layer.units, "hidden unit") for layer in dense[::2]) if pairs else (),
-        flops=training_flops(2 * products),
+        flops=training_flops(2 * sum(products), 2 * products[0]),
         activations=2 * (kept + kernels[-1][-1]) if half else 4 * kept,
         copies=2 * sum(map(math.prod, kernels[1:])) if half else 0,
     )

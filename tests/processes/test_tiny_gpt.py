@@ -97,7 +97,7 @@ def test_frameworks_count_as_many_operations_as_the_formula() -> None:
         )
         assert torch == keras > 0
     mlp = trial.sketch(RunSpec(framework="torch", workload=own_models.mlp))
-    assert mlp.flops == 3 * 2 * (20 * 32 + 32 * 4)
+    assert mlp.flops == 2 * (2 * 20 * 32 + 3 * 32 * 4)
 
 
 def test_utilization_is_a_share_of_what_a_product_does_here(alone: dict[str, Run]) -> None:

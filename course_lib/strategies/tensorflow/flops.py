@@ -5,7 +5,7 @@ gradients.
 import contextlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -50,19 +50,21 @@ def backward_shares(loss: Any, gradients: Sequence[Any]) -> list[float]:
     Equal shares if there are no multiplications.
     """
     seen: set[Any] = set()
-
-    def new(tensor: Any) -> int:
-        """The multiplications on the way to a tensor that have not been seen before."""
-        count, behind = 0, [tensor.op]
-        while behind:
-            operation = behind.pop()
-            if operation not in seen:
-                seen.add(operation)
-                count += products_of(operation)
-                behind += [each.op for each in operation.inputs]
-        return count
-
-    new(loss)
-    counts = [new(gradient) for gradient in reversed(gradients)][::-1]
+    needed([loss], seen)
+    counts = [needed([gradient], seen) for gradient in reversed(gradients)][::-1]
     counts = counts if any(counts) else [1] * len(counts)
     return [count / sum(counts) for count in counts]
+
+
+def needed(tensors: Iterable[Any], seen: set[Any]) -> int:
+    """The multiplications on the way to these tensors, without those of the operations that have
+    been `seen`, to which it adds.
+    """
+    count, behind = 0, [tensor.op for tensor in tensors]
+    while behind:
+        operation = behind.pop()
+        if operation not in seen:
+            seen.add(operation)
+            count += products_of(operation)
+            behind += [each.op for each in operation.inputs]
+    return count

@@ -13,12 +13,12 @@ from course_lib.errors import trying
 from course_lib.spec import RunSpec
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.flops import products
+from course_lib.strategies.tensorflow.flops import needed
 from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
-from course_lib.workloads.sketch import Sketch, training_flops
+from course_lib.workloads.sketch import Sketch
 from course_lib.workloads.workload import Workload
 
 BATCH_NORM = (
@@ -38,7 +38,7 @@ def sketch(task: Task) -> Sketch:
     workload, spec = workloads.load(task.spec), task.spec
     model = built(workload, spec)
     one_step(workload, model, spec.precision)
-    forward, activations, copies = in_a_graph(workload, model)
+    flops, activations, copies = in_a_graph(workload, model)
     workload.check_test(partial(models.outputs_of, model))
     norms = [
         layer.synchronized
@@ -49,7 +49,7 @@ def sketch(task: Task) -> Sketch:
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
         notes=() if all(norms) else (BATCH_NORM,),
         synchronized=any(norms),
-        flops=training_flops(forward),
+        flops=flops,
         activations=activations,
         copies=copies,
     )
@@ -97,8 +97,8 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
 
 
 def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int]:
-    """Of the training graph: the floating-point operations of the forward pass of an example, the
-    bytes of activations that it keeps, and those of copies, which are kept once for all examples.
+    """Of the training graph: the floating-point operations that train on an example, the bytes of
+    activations that the forward pass keeps for it, and those of copies, kept once for all examples.
     """
     examples = workload.train.take(slice(2))
     counted, kept = dict[str, int](), dict[int, int]()
@@ -108,8 +108,9 @@ def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int]:
         with tf.GradientTape() as tape:
             outputs = model(inputs, **models.mode(model, training=True))
             loss = models.total(models.loss_of(workload), outputs, targets, ())
-        counted["products"] = products(loss.graph)  # the backward pass is not in it yet
-        return gradient(tape, loss, models.variables_of(model), counted.update)
+        gradients = gradient(tape, loss, models.variables_of(model), counted.update)
+        counted["products"] = needed([loss, *gradients], set())
+        return gradients
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         for times in (2, 1):  # `counted` is of the last

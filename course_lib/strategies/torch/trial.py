@@ -22,7 +22,7 @@ from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut
 from course_lib.text import kind_of
-from course_lib.workloads.sketch import Sketch, training_flops
+from course_lib.workloads.sketch import Sketch
 
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
 TOLERANCE = 1e-3  # of a norm: only the order in which workers' sums are added up may differ
@@ -56,7 +56,7 @@ def _tried(task: Task) -> Sketch:
         units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
         notes=() if all(synchronized) else (BATCH_NORM,),
         synchronized=any(synchronized),
-        flops=training_flops(forward_flops(model, inputs) // len(inputs)),
+        flops=training_flops(workload, model),
         activations=kept,
         copies=copies,
     )
@@ -160,11 +160,12 @@ def activations(workload: workloads.Workload, model: nn.Module) -> tuple[int, in
     return per_example(few, twice, len(inputs))
 
 
-def forward_flops(model: nn.Module, inputs: Any) -> int:
-    """Floating-point operations of a forward pass, as PyTorch counts them: of matrix products,
-    convolutions and attention. It has no count for the fused kernel of attention on CPUs, so
-    attention is done with products here.
+def training_flops(workload: workloads.Workload, model: nn.Module) -> int:
+    """Floating-point operations that train on one example, as PyTorch counts them: of matrix
+    products, convolutions and attention. It has no count for the fused kernel of attention on CPUs,
+    so attention is done with products here.
     """
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        model(inputs)
-    return int(counter.get_total_flops())
+    inputs, targets = map(tensor, workload.train.take(slice(2)))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss_of(workload)(wide(model(inputs)), targets).backward()
+    return int(counter.get_total_flops()) // len(inputs)
