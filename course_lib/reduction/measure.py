@@ -185,7 +185,8 @@ def _patient(job: Job, link: Link) -> Job:
     over its links.
     """
     seconds = expected(job, imposed(link))
-    calls = min(job.calls, max(1, round(_AWAITED / seconds)))
+    # ranks that meet over a link with a latency begin some latencies apart
+    calls = min(job.calls, max(1, round((_AWAITED + 20 * link.delay) / seconds)))
     repeats = min(job.repeats, max(3, round(_ENOUGH / (calls * seconds))))
     traced = min(job.traced, max(1, round(_AWAITED / seconds)))
     return replace(job, repeats=repeats, calls=calls, traced=traced)
