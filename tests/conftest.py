@@ -3,12 +3,14 @@ behind.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import tempfile
 import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ import pytest
 HOME = tempfile.mkdtemp(prefix="lockstep-tests-")
 # also the mark by which our processes are known: all of them inherit it
 os.environ["LOCKSTEP_HOME"] = HOME
+# the home of the first of several processes (pytest -n): the others inherit it
+SHARED = os.environ.setdefault("LOCKSTEP_TESTS", HOME)
 SHM = Path("/dev/shm")
 # folders in the order in which their tests run, and long files whose tests share little
 FIRST = {"browser": 0, "processes": 1}
@@ -76,7 +80,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     nursery.close()
     leaks = session.config.stash[_leaks]
-    leaks += [f"process {line}" for line in gone_within(HOME, 2.0)]
+    leaks += [f"process {line}" for line in gone_within(HOME, 10.0)]
     leaks += [f"thread {t.name}" for t in threading.enumerate() if t.name.startswith("lockstep-")]
     shutil.rmtree(HOME, ignore_errors=True)
     if (output := getattr(session.config, "workeroutput", None)) is not None:
@@ -114,6 +118,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+def is_alone(item: pytest.Item | None) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """A test that is marked as `alone` runs while no other process of `pytest -n` runs one, as it
+    measures what that would disturb. Several in a row wait for the others only once.
+    """
+    kept = item.config.stash.get(_kept, False)
+    if not kept:
+        fcntl.flock(_gate, fcntl.LOCK_EX)  # so that nobody overtakes who waits for the others
+        fcntl.flock(_room, fcntl.LOCK_EX if is_alone(item) else fcntl.LOCK_SH)
+        fcntl.flock(_gate, fcntl.LOCK_UN)
+    try:
+        return (yield)
+    finally:
+        item.config.stash[_kept] = kept = is_alone(item) and is_alone(nextitem)
+        if not kept:
+            fcntl.flock(_room, fcntl.LOCK_UN)
+
+
+_gate, _room = (Path(SHARED, name).open("a") for name in ("gate", "room"))  # noqa: SIM115
+_kept = pytest.StashKey[bool]()
 _before = pytest.StashKey[set[Path]]()
 _leaks = pytest.StashKey[list[str]]()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import statistics
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 from course_lib.strategies.catalog import spec_for
 from course_lib.workloads import Workload, order
+
+P = ParamSpec("P")
 
 SUM_ORDER: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 """The tolerance for float32 sums in another order. One device adds the same numbers as several
@@ -106,6 +109,29 @@ def undisturbed(measured: Callable[[], None], times: int = 3) -> None:
         except AssertionError:
             if not left:
                 raise
+
+
+def compares_times(*caches: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """A test that compares measured times: it tries up to three times, as `undisturbed` does, and
+    what the `caches` (of `functools.cache`) have kept is measured anew.
+    """
+
+    def wrapped(test: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(test)
+        def tries(*args: P.args, **kwargs: P.kwargs) -> None:
+            def measured() -> None:
+                try:
+                    test(*args, **kwargs)
+                except AssertionError:
+                    for cache in caches:
+                        cache.cache_clear()
+                    raise
+
+            undisturbed(measured)
+
+        return tries
+
+    return wrapped
 
 
 def refused(says: str, strategy: str, **fields: Any) -> None:

@@ -275,6 +275,7 @@ def test_each_job_is_timed_as_often_as_it_says_and_has_a_trace_only_if_it_is_che
     assert all(seconds > 0 for one in done for seconds in one.seconds)
 
 
+@pytest.mark.alone
 def test_of_short_messages_over_links_the_model_knows_what_the_cores_have_to_do() -> None:
     def measured() -> None:
         algorithms = ["hierarchical", "ring_worst_order"]

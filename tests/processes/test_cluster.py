@@ -502,7 +502,7 @@ def test_a_cell_that_is_interrupted_shows_the_word_and_what_it_says_ends_a_run_w
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert not gone_within(str(home), 5.0)
+    assert not gone_within(str(home), 30.0)
 
 
 def test_what_a_task_starts_goes_with_it() -> None:

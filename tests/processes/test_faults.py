@@ -209,7 +209,7 @@ def test_runs_that_are_over_hold_no_descriptors() -> None:
     kept = [start(steps, workers=1).wait(60)]  # the first one leaves a zygote
     before = psutil.Process().num_fds()
     kept += [start(steps, workers=1).wait(60) for _ in range(3)]
-    until(lambda: psutil.Process().num_fds() <= before, "the descriptors are closed", 5)
+    until(lambda: psutil.Process().num_fds() <= before, "the descriptors are closed")
 
 
 # --- chaos ---

@@ -5,8 +5,8 @@ come from a process that never ran their code, what they start is bounded, and n
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-import time
 from pathlib import Path
 
 import psutil
@@ -118,7 +118,7 @@ for _ in range(2):
 
 def test_children_that_leave_the_session_are_gone_with_the_check(tmp_path: Path) -> None:
     graded(tmp_path, DETACHED)
-    until(lambda: not marked(tmp_path), "the children to be gone", 5.0)
+    until(lambda: not marked(tmp_path), "the children to be gone")
 
 
 CHILD = """
@@ -128,8 +128,8 @@ child.wait()
 """
 HUNGRY = "kept = bytearray(900 << 20)\nkept[::4096] = b'x' * len(kept[::4096])\nimport time\n"
 BUSY = "while True: pass"
-MANY = "import subprocess\nfor _ in range(80): subprocess.Popen(['sleep', '60'])\nimport time\n"
-ASLEEP = "time.sleep(60)"
+MANY = "import subprocess\nfor _ in range(80): subprocess.Popen(['sleep', '600'])\nimport time\n"
+ASLEEP = "time.sleep(600)"
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,12 @@ ASLEEP = "time.sleep(60)"
     ids=["memory", "computing", "processes"],
 )
 def test_what_a_child_uses_counts(tmp_path: Path, code: str, says: str) -> None:
-    begun = time.monotonic()
-    verdicts = graded(tmp_path, CHILD.format(code=code))
+    patient = dataclasses.replace(SMALL, patience=120)  # a busy machine computes slowly
+    verdicts = graded(tmp_path, CHILD.format(code=code), bounds=patient)
     assert {v.text.partition(", and")[0] for v in verdicts} == {
         f"Running the cells of the notebook {says}"
     }
-    assert time.monotonic() - begun < 60
-    until(lambda: not marked(tmp_path), "the child to be gone", 5.0)
+    until(lambda: not marked(tmp_path), "the child to be gone")
 
 
 def test_a_fork_bomb_is_ended(tmp_path: Path) -> None:
@@ -158,17 +157,15 @@ def test_a_fork_bomb_is_ended(tmp_path: Path) -> None:
     )
     verdicts = graded(tmp_path, bomb)
     assert "started more than 40 processes" in verdicts[0].text
-    until(lambda: not left(), "all of them to be gone", 5.0)
+    until(lambda: not left(), "all of them to be gone")
 
 
 def test_a_cell_that_stops_its_parent_costs_only_itself(tmp_path: Path) -> None:
     """It reaches its supervisor, as that is a process of the same user."""
     stop = "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)"
-    begun = time.monotonic()
     verdicts = graded(tmp_path, stop + DETACHED)
     assert len(verdicts) == 5 and passed(verdicts) == []
-    assert time.monotonic() - begun < 60
-    until(lambda: not marked(tmp_path), "the children to be gone", 5.0)
+    until(lambda: not marked(tmp_path), "the children to be gone")
 
 
 PICKLED = """
@@ -241,4 +238,4 @@ def test_answers_that_leave_flood_or_kill_each_get_words(tmp_path: Path) -> None
     assert "Checking ring ended its process" in said["ring"] or "was not done" in said["ring"]
     assert "returns nothing" in said["tree"]
     assert "worker:1" in said["train"], said["train"]
-    until(lambda: not left(), "all of them to be gone", 5.0)
+    until(lambda: not left(), "all of them to be gone")

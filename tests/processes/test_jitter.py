@@ -17,7 +17,7 @@ from course_lib.record.events import Lifecycle, Phase
 from course_lib.record.measures import step_spans
 from course_lib.record.saved import SavedRun
 from course_lib.widgets import Timeline
-from tests.helpers import until
+from tests.helpers import compares_times, until
 
 BOTH = [
     ("multi_worker_mirrored", "torch"),
@@ -34,6 +34,7 @@ def computed(trace: Trace, task: str) -> dict[int, float]:
 
 
 @pytest.mark.parametrize(("name", "framework"), BOTH)
+@compares_times()
 def test_each_step_takes_the_delay_that_was_drawn_for_it(name: str, framework: str) -> None:
     form, seed, ms = "one_in:4:300ms", 3, 10
     fields = {"workers": 2, "steps": 16, "seed": seed, "device_ms": ms}
@@ -56,6 +57,7 @@ def test_each_step_takes_the_delay_that_was_drawn_for_it(name: str, framework: s
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@compares_times()
 def test_device_time_is_multiplied_by_what_was_drawn(framework: str) -> None:
     fields = {"workers": 2, "steps": 12, "device_ms": 50, "jitter": {"worker:1": "lognormal:1"}}
     with start("sync_parameter_server", framework=framework, **fields) as run:
@@ -114,6 +116,7 @@ def seconds(name: str, **fields: Any) -> float:
     return ends[-1] - ends[4]
 
 
+@compares_times(seconds)
 def test_backup_workers_and_bounded_staleness_do_not_wait_for_every_hiccup() -> None:
     """A step of synchronous training has the delay of whoever is delayed in it."""
     late = [

@@ -220,6 +220,7 @@ def bubble(trace: Trace, task: str) -> float:
         ("1f1b", 4, 8),
     ],
 )
+@pytest.mark.alone
 def test_a_stage_is_idle_for_the_share_that_the_formula_says(
     schedule: str, stages: int, microbatches: int
 ) -> None:
@@ -276,6 +277,7 @@ def test_1f1b_keeps_fewer_bytes_of_activations_at_its_peak_than_gpipe(stages: in
     assert peak["1f1b"] < peak["gpipe"]
 
 
+@pytest.mark.alone
 def test_backward_takes_two_thirds_of_the_emulated_time_and_a_slow_stage_more_of_both() -> None:
     forward, backward = slice(0, 2), slice(2, 4)  # 10 and 20 ms on worker:0, at first
     longer = itertools.count(1)

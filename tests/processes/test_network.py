@@ -34,7 +34,7 @@ from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Message, Phase, Traffic
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
-from tests.helpers import FOUR_HOSTS, until
+from tests.helpers import FOUR_HOSTS, compares_times, until
 
 pytestmark = pytest.mark.skipif(
     not hardware.machine.network_parts(hardware.probe().private_network)["hosts"].ok,
@@ -250,6 +250,7 @@ def seconds(mbit: float) -> float:
     return LENGTH * 4 / (mbit * 125_000) - 1e-3
 
 
+@compares_times()
 def test_an_exchange_takes_as_long_as_its_link_says_and_a_link_can_change_while_a_run_goes_on(
     network: str,
 ) -> None:
@@ -780,7 +781,7 @@ def test_a_killed_kernel_leaves_no_host_behind(home: Path, tmp_path: Path) -> No
     finally:
         kernel.send_signal(signal.SIGKILL)
         kernel.wait(10)
-    assert gone_within(str(home), 1.0) == []
+    assert gone_within(str(home), 30.0) == []
     assert set(psutil.net_if_stats()) == links
 
 
@@ -800,6 +801,6 @@ def test_twenty_runs_in_a_row_leave_nothing() -> None:
             elif i % 3 == 1:
                 with pytest.raises(TaskFailed):
                     run.wait(60)
-    until(lambda: not ways_in(), "all namespaces to be gone", 5)
+    until(lambda: not ways_in(), "all namespaces to be gone")
     assert set(psutil.net_if_stats()) == links
     assert psutil.Process().num_fds() == descriptors

@@ -10,6 +10,7 @@ from course_lib import start
 from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.events import Phase
+from tests.helpers import compares_times
 
 FRAMEWORKS = ("torch", "tensorflow")
 BUCKET = 0.01  # MiB: each of the eight layers of digits_deep, of 16 KiB, fills one
@@ -52,6 +53,8 @@ def left(run: Run) -> list[float]:
 
 @pytest.mark.parametrize("all_reduce", ["native", "ring"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.alone
+@compares_times(trained)
 def test_buckets_leave_while_earlier_layers_are_computed_or_when_all_are(
     framework: str, all_reduce: str
 ) -> None:
@@ -91,6 +94,7 @@ def test_with_overlap_or_without_and_with_device_time_or_without_the_weights_are
     assert beside.result["parameter_digest"] == after.result["parameter_digest"] != digests[0]
 
 
+@compares_times()
 def test_fully_sharded_gathers_ahead_and_scatters_behind_or_waits_for_each() -> None:
     results = {}
     for overlap in (True, False):

@@ -15,7 +15,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.widgets.board.view import View
 from tests import own_loops
-from tests.helpers import losses, usual
+from tests.helpers import compares_times, losses, usual
 
 STEP = ["read", "compute", "reduce", "apply"]
 
@@ -58,6 +58,7 @@ def test_the_loop_of_pytorchs_tutorial_on_ddp_draws_lanes_and_a_curve() -> None:
     assert [(u.read, u.written, u.gradients) for u in updates[:2]] == [(0, 1, 2), (1, 2, 2)]
 
 
+@compares_times()
 def test_emulated_device_time_and_a_straggler_hold_for_a_loop_of_ones_own() -> None:
     fields = {"device_ms": 10, "slow": {"worker:1": 4}}
     run = start(own_loops.torch_ddp, framework="torch", workers=2, **fields).wait(120)

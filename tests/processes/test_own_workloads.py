@@ -18,7 +18,7 @@ from course_lib.record.events import Lifecycle
 from course_lib.strategies import catalog
 from course_lib.workloads.layers import digest
 from tests import own_models
-from tests.helpers import losses, until
+from tests.helpers import compares_times, losses, until
 
 MODELS = ("mlp", "convolutions", "transformer", "tied")
 STEPS = 30
@@ -245,6 +245,7 @@ def test_what_does_not_fit_the_loss_or_the_test_data_is_said_before_the_training
         assert "\n" not in str(caught.value)
 
 
+@compares_times()
 def test_a_fast_worker_waits_for_a_slow_one_with_batch_normalisation_too() -> None:
     """Its statistics are each replica's own: nothing is exchanged before the backward pass."""
 

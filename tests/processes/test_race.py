@@ -24,7 +24,7 @@ from course_lib.record.events import Lifecycle, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 from course_lib.strategies.strategy import Strategy
-from tests.helpers import SUM_ORDER, losses, until
+from tests.helpers import SUM_ORDER, compares_times, losses, until
 
 STEPS = 35
 
@@ -62,6 +62,7 @@ def test_all_entrants_learn_the_same_from_the_same_examples() -> None:
     assert len({f.examples_to_target for f in shown}) == 1
 
 
+@compares_times(with_straggler)
 def test_a_straggler_costs_the_synchronous_entrant_time_and_its_other_workers_idle() -> None:
     comparison = with_straggler().comparison
     slowed, alone = comparison.entrants["multi_worker_mirrored"], comparison.entrants["one_device"]
@@ -123,6 +124,7 @@ def test_frameworks_race_each_other_and_the_one_that_compiles_longer_is_waited_f
     np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
 
 
+@compares_times()
 def test_synchronous_entrants_reach_an_accuracy_after_as_many_examples_each_in_its_time() -> None:
     own = {"workers": 2, "slow": {"worker:1": 4}}
     entrants = (

@@ -21,7 +21,7 @@ from course_lib.widgets.board.view import View
 from tests import own_collectives
 from tests.helpers import until
 
-SOON = 15.0  # seconds: the frameworks themselves take 10 s or 60 s, or never say a word
+SOON = 40.0  # seconds: the frameworks themselves take 10 s or 60 s, or never say a word
 
 
 def pid_of(run: Run, task: str) -> int:

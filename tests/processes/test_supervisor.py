@@ -71,7 +71,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_and_is_named(start_method: s
     supervisor_of(run).kill()
     with pytest.raises(SupervisorLost, match=r"was killed by SIGKILL .* Start the run again"):
         run.wait(30)
-    until(lambda: not any(map(alive, there)), "the end of all", 5)
+    until(lambda: not any(map(alive, there)), "the end of all")
     assert not any(run.run_dir.glob("tasks/*/tmp"))
 
 

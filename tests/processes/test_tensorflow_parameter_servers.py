@@ -21,7 +21,7 @@ from course_lib.record.events import Lifecycle, Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_servers import PARAMETER_SERVER, SYNC_PARAMETER_SERVER
 from course_lib.workloads.examples import Examples
-from tests.helpers import SUM_ORDER, keeping_weights, until, updates, usual
+from tests.helpers import SUM_ORDER, compares_times, keeping_weights, until, updates, usual
 
 ASYNC, SYNC = PARAMETER_SERVER.name, SYNC_PARAMETER_SERVER.name
 PACKAGE = "course_lib.strategies.tensorflow"
@@ -192,6 +192,7 @@ def test_a_synchronous_server_makes_one_update_a_step_of_all_gradients_and_none_
         assert [p.step for p in shares] == list(range(30))
 
 
+@compares_times(paced)
 def test_synchronous_workers_wait_for_the_straggler() -> None:
     _, trace = paced(SYNC, slow=True)
     assert usual(trace, STRAGGLER, "compute") > 3 * usual(trace, "worker:0", "compute")
@@ -209,6 +210,7 @@ def test_one_asynchronous_worker_learns_what_one_device_learns() -> None:
     assert {u.staleness for u in updates(with_weights(ASYNC, 1, 2, "digits")[1])} == {0}
 
 
+@compares_times(paced)
 def test_asynchronous_gradients_are_as_stale_as_there_are_other_workers() -> None:
     result, trace = paced(ASYNC)
     mean = statistics.mean(u.staleness for u in updates(trace))
@@ -243,6 +245,7 @@ def test_staleness_by_versions_is_staleness_by_the_clock(slow: bool) -> None:
     assert least - 0.1 <= statistics.mean(u.staleness for u in made) <= most + 0.1
 
 
+@compares_times(paced)
 def test_the_stale_gradients_are_those_of_the_straggler() -> None:
     _, trace = paced(ASYNC, slow=True)
     spans = trace.all(Phase, what="reduce")
@@ -255,6 +258,7 @@ def test_the_stale_gradients_are_those_of_the_straggler() -> None:
     assert statistics.median(stale[STRAGGLER]) > max(2 * statistics.median(others), WORKERS - 1)
 
 
+@compares_times(paced)
 def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_throughput() -> None:
     _, trace = paced(ASYNC, slow=True)
     done = Counter(p.task for p in trace.all(Phase, what="compute"))
@@ -301,6 +305,7 @@ def test_gradients_that_a_lost_worker_had_pushed_already_are_not_applied_again()
     assert values == pytest.approx([1 - 0.5 * sum(velocity), 2 - 0.5 * sum(velocity)])
 
 
+@compares_times()
 def test_a_worker_can_be_slowed_while_it_runs_and_is_named_if_it_is_the_last_that_is_lost() -> None:
     def computed() -> int:
         return len(run.trace.all(Phase, "worker:1", what="compute"))

@@ -22,7 +22,7 @@ from course_lib.strategies.facts.parameter_servers import (
     STALE_SYNCHRONOUS,
     SYNC_PARAMETER_SERVER,
 )
-from tests.helpers import SUM_ORDER, keeping_weights, until, updates, usual
+from tests.helpers import SUM_ORDER, compares_times, keeping_weights, until, updates, usual
 
 ALL = (PARAMETER_SERVER, SYNC_PARAMETER_SERVER, STALE_SYNCHRONOUS, BACKUP_WORKERS)
 NAMES = [strategy.name for strategy in ALL]
@@ -216,6 +216,7 @@ def test_synchronous_servers_learn_what_one_device_learns(
 # --- parameter_server ---
 
 
+@compares_times(finished)
 def test_asynchronous_gradients_are_as_stale_as_there_are_other_workers() -> None:
     result, trace = finished("parameter_server")
     stale = [u.staleness for u in updates(trace)]
@@ -225,6 +226,7 @@ def test_asynchronous_gradients_are_as_stale_as_there_are_other_workers() -> Non
     assert not trace.all(Phase, what="wait")
 
 
+@compares_times(finished)
 def test_the_stale_gradients_are_those_of_the_straggler() -> None:
     _, trace = finished("parameter_server", slow=True)
     late = [u.staleness for u in pushes(trace, "worker:3")]
@@ -262,6 +264,7 @@ def test_the_fast_workers_wait_and_the_straggler_never_does() -> None:
 # --- backup_workers ---
 
 
+@compares_times(finished)
 def test_the_first_gradients_of_a_step_count_and_those_of_the_straggler_are_dropped() -> None:
     _, trace = finished("backup_workers", slow=True)
     made = [(u.step, u.read, u.written, u.staleness, u.gradients) for u in updates(trace)]
@@ -278,6 +281,7 @@ def test_the_first_gradients_of_a_step_count_and_those_of_the_straggler_are_drop
 # --- a straggler, four times slower ---
 
 
+@compares_times(finished)
 def test_a_straggler_sets_the_pace_of_synchronous_servers_and_in_the_end_of_stale_ones() -> None:
     _, trace = finished("sync_parameter_server", slow=True)
     assert usual(trace, "worker:3", "compute") > 2 * usual(trace, "worker:0", "compute")
@@ -288,6 +292,7 @@ def test_a_straggler_sets_the_pace_of_synchronous_servers_and_in_the_end_of_stal
     assert apart(begun[STEPS // 2 :]) > 0.8 * usual(trace, "worker:3", "compute")
 
 
+@compares_times(finished)
 def test_a_straggler_takes_only_its_own_part_of_the_asynchronous_server_s_throughput() -> None:
     _, trace = finished("parameter_server", slow=True)
     done = Counter(p.task for p in trace.all(Phase, what="compute"))
