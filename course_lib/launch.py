@@ -45,6 +45,7 @@ def start(
         programs = _by_job(what)
         spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
         spec = spec.complete(unused=("steps", "global_batch"))  # the function may have others
+        _check_jobs(spec, what, programs)
     schedule = catalog.schedule(spec, algorithm)
     return Run(prepare(spec, hardware.probe(), schedule, programs), origin)
 
@@ -117,6 +118,15 @@ def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:
         if not callable(function):
             allowed = "a strategy's name, a RunSpec, or a function that every worker runs"
             raise SpecError("start", function, allowed)
-    if "worker" not in programs:
-        raise SpecError("start", what, "a function for the job 'worker' is missing")
     return programs
+
+
+def _check_jobs(spec: RunSpec, what: object, programs: Mapping[str, Program]) -> None:
+    """Raise `SpecError` if a learner's functions leave out a job that the run has."""
+    jobs = dict.fromkeys(task.partition(":")[0] for task in spec.tasks)
+    if missing := [job for job in jobs if job not in programs]:
+        given = {job: getattr(programs.get(job), "__name__", "...") for job in jobs}
+        call = ", ".join(f'"{job}": {name}' for job, name in given.items())
+        names = " or ".join(map(repr, missing))
+        allowed = f"there is no function for the job {names}: start({{{call}}}, ...)"
+        raise SpecError("start", what, allowed)

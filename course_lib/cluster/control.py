@@ -32,7 +32,7 @@ class Control:
 
     def __init__(self, task: Task, channel: Channel) -> None:
         self._task, self._channel = task, channel
-        self._happened = threading.Event()
+        self._happened, self._done = threading.Event(), threading.Event()
         self._due = ("", "")  # what, why
         task.at_fault = self._await
         signal.signal(signal.SIGUSR1, lambda *_: self._raise())
@@ -42,6 +42,10 @@ class Control:
         """The task's function has returned: nothing can happen in it any more."""
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
+    def done(self) -> None:
+        """What the function returned has been left: the task may leave."""
+        self._done.set()
+
     def _obey(self) -> None:
         while (messages := self._channel.receive()) is not None:
             for message in messages:
@@ -50,6 +54,7 @@ class Control:
                 if "jitter" in message:
                     self._task.jitter = Jitter.of(message["jitter"])
                 if "leave" in message or message.get("inject") == "exit":
+                    self._done.wait(message.get("leave", 0.0))
                     self._task.recorder.flush()
                     leave(0)
                 if "inject" in message:

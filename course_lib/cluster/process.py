@@ -116,6 +116,7 @@ def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoR
         channel.send(state="failed")
         leave(1)
     channel.send(state="done")
+    control.done()
     # peers may still need us for their last collective: the supervisor says when to leave, or the
     # lifeline ends us
     while True:

@@ -71,8 +71,9 @@ class Run(Orders):
     """A run that goes on in processes of its own.
 
     `state` is `starting`, `running`, `finished`, `failed` or `stopped`; `tasks` maps each task to
-    its state; `trace` is readable at any time, `result` once the run is over. As a context
-    manager it is stopped at the end of the block. `refused`: see `Orders`.
+    its state, which is `stopped` as well if the run's end was its own; `trace` is readable at any
+    time, `result` once the run is over. As a context manager it is stopped at the end of the block.
+    `refused`: see `Orders`.
 
     `origin`: when the learner called `start` or `race`, on the machine's clock. `files`: its
     directory, if that is there already.
@@ -320,8 +321,8 @@ class Run(Orders):
             self._lookout.close()
             late = [words(order) for order in self._unanswered if order["do"] != "stop"]
             self.refused += [f"{order} came too late: the run is {outcome}" for order in late]
-            if isinstance(error, SupervisorLost):
-                self.tasks |= dict.fromkeys(self._tasks(*ACTIVE), "killed")
+            ended = "killed" if isinstance(error, SupervisorLost) else "stopped"
+            self.tasks |= dict.fromkeys(self._tasks(*ACTIVE), ended)
             self._error, self.state = error, outcome
             self._arrived.set()
             self._over.set()

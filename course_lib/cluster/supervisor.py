@@ -38,6 +38,9 @@ from course_lib.record.rundir import RunDir
 # told to leave, and how many more they have until they are killed. After a failure the others get a
 # second to notice it, so that their logs say what they saw.
 ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), None: (0.1, 0.2)}
+RETURNS = (
+    1.0  # seconds that a learner's own parameter server has to return when all others are done
+)
 SAID = ("running", "done", "failed")  # by a task, whose code may say anything
 PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
@@ -293,14 +296,15 @@ class Supervisor:
         self.roster.news.clear()
         if self.roster.outcome:
             self.wiring.look(last=True)  # what is sent from here on only ends the run
-        grace, patience = ENDING[self.roster.outcome]
+        spec, (grace, patience) = self.files.spec, ENDING[self.roster.outcome]
         now, leave = clock(), clock() + grace
         for task in self.roster.ending:
             due = self.ending.setdefault(task, [(leave, "leave"), (leave + patience, "kill")])
             if due and now >= due[0][0]:
                 self.roster.dismiss(task)
                 if due.pop(0)[1] == "leave":
-                    self._tell(task, leave=True)
+                    own = spec.strategy == "custom" and self.roster.outcome == "finished"
+                    self._tell(task, leave=RETURNS if own else 0.0)
                 else:
                     os.kill(self.pids[task], signal.SIGKILL)
         if ready := self.roster.ready:

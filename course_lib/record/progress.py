@@ -62,7 +62,8 @@ def of_run(run: Any, name: str = "") -> Callable[[], str]:
 
     def says() -> str:
         took = f" after {time.monotonic() - began:.0f} s"
-        return how_far(run, digest, name or run.spec.strategy, took)
+        own = run.spec.strategy == "custom"
+        return how_far(run, digest, name or ("The run" if own else run.spec.strategy), took)
 
     return says
 

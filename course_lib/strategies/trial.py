@@ -13,6 +13,7 @@ from course_lib.cluster.run import Prepared, Run
 from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
+from course_lib.record.progress import Line, of_run
 from course_lib.spec import RunSpec
 from course_lib.workloads.sketch import Sketch
 from course_lib.workloads.workload import Workload
@@ -72,7 +73,8 @@ def _tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
     with tempfile.TemporaryDirectory(prefix="lockstep-trial-") as place:
         same |= {"strategy": "custom", "trace": False, "run_dir": Path(place, "run")}
         alone, machine = RunSpec(**same, workers=workers).complete(), hardware.probe()
-        with Run(Prepared(alone, machine, hardware.plan(alone, machine), roles), clock()) as run:
+        run = Run(Prepared(alone, machine, hardware.plan(alone, machine), roles), clock())
+        with run, Line(of_run(run, f"The trial of {spec.workload}")):
             try:
                 return run.wait(spec.start_timeout).values["worker:0"]
             except TaskFailed as failure:

@@ -97,6 +97,36 @@ def test_jobs_have_their_own_functions_and_a_parameter_server_ends_with_the_work
     assert result == {"worker:0": (["ps", "worker"], 0), "worker:1": (["ps", "worker"], 1)}
 
 
+def test_a_parameter_server_has_time_to_return_when_the_workers_are_done() -> None:
+    def serve(task: Any) -> str:
+        until((task.run_dir / "done").exists, "the worker")
+        time.sleep(0.3)
+        return "served"
+
+    run = start({"worker": lambda task: (task.run_dir / "done").touch(), "ps": serve}, ps=1)
+    assert run.wait(30).result["ps:0"] == "served"
+    assert set(run.tasks.values()) == {"done"}
+
+
+def test_a_job_without_a_function_is_refused_with_the_call_that_has_one() -> None:
+    def work() -> None: ...
+
+    for fields, says in (
+        ({"ps": 1}, '\'ps\': start({"worker": work, "ps": ...}, ...)'),
+        ({"chief": True}, '\'chief\': start({"chief": ..., "worker": work}, ...)'),
+        ({"chief": True, "ps": 2}, "there is no function for the job 'chief' or 'ps': start"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            start(work, workers=2, **fields)
+        assert says in str(caught.value)
+
+
+def test_no_task_is_said_to_run_when_the_run_has_been_stopped() -> None:
+    with start(lambda: threading.Event().wait(), workers=2) as run:
+        run.wait_running(30)
+    assert run.tasks == {"worker:0": "stopped", "worker:1": "stopped"}
+
+
 def test_a_program_with_a_chief_ends_when_its_function_has_returned() -> None:
     def serve():
         threading.Event().wait()

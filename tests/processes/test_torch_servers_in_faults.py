@@ -97,7 +97,7 @@ def test_what_the_lost_worker_had_taken_is_given_to_another() -> None:
 @pytest.mark.parametrize("name", GOING_ON)
 def test_a_worker_that_is_started_again_takes_part_again(name: str) -> None:
     run = killed(name, "worker:1", max_restarts=1, steps=100)
-    assert set(run.tasks.values()) <= {"done", "running"}
+    assert set(run.tasks.values()) <= {"done", "stopped"}
     assert len(set(run.result["parameter_digest"].values())) == 1
     assert set(run.result["parameter_digest"]) == {f"worker:{k}" for k in range(WORKERS)}
     (again,) = (e for e in run.trace.all(Lifecycle, "worker:1") if e.state == "restarting")
