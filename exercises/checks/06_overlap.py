@@ -4,23 +4,30 @@ in buckets.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
-from collections.abc import Sequence
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from course_lib.course.answers import Answer, ExerciseTask, Unusable, Verdict, bounded
+from course_lib.fields import Link
+from course_lib.launch import start
 from course_lib.record.events import Phase
+from course_lib.workloads import Workload
 
 from . import ready_made
 from .processes import carry_out
 
-WORLDS, STEPS, LAYERS, WIDTH = (2, 3, 5), 3, 6, 16
 # nothing goes back through the input, so LAYERS - 1 layers note that they are passed
-LIMIT = 2.5 * WIDTH * WIDTH * 4 / 2**20  # MiB: two layers fit into a bucket, three do not
+WORLDS, STEPS, LAYERS, WIDTH = (2, 3, 5), 3, 8, 16
+TRAINED = LAYERS - 2  # one layer is frozen, and one has the weights of another
+LAYER = WIDTH * WIDTH * 4  # bytes
+FIT = 4  # layers in a bucket, so the last one is not full
+LIMIT = FIT * LAYER  # bytes
 CLOSE = 1e-4  # float32, sums in another order
 Complaint = tuple[str, str]
 
@@ -69,6 +76,23 @@ BUCKETED_HINTS = (
         " p.numel(). The sizes for `my_buckets` are p.numel() * 4 bytes; one MiB is 2**20 bytes."
     ),
 )
+BEST_HINTS = (
+    (
+        "No formula knows this machine: ask it. How often must a size be measured before you"
+        " believe the result, when one step in four is disturbed?"
+    ),
+    (
+        "Measure every size several times, five or seven. For each size take a number that a few"
+        " slow steps do not change: the median, or the shortest. Return the size, not its time."
+    ),
+    (
+        "times = {size: statistics.median(measure(size) for _ in range(7)) for size in sizes};"
+        " return min(times, key=times.get)"
+    ),
+)
+MOST, SIZES = 12, 5  # measurements of a size; sizes of a made-up machine
+REAL = (0.016, 0.064, 0.13)  # MiB: one layer, four, all eight
+LINK = Link(mbit=20, delay_ms=8)
 
 
 # --- buckets: which gradients leave together ---
@@ -146,17 +170,15 @@ def _buckets_wrong(buckets: list[list[int]], sizes: Sequence[int], most: int) ->
 
 def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
     seed, shown = secrets.randbelow(10**6), None
-    given = (LIMIT,) if buckets else ()
+    given = (LIMIT / 2**20,) if buckets else ()
     for workers in WORLDS:
         done = carry_out(
             answer, role, seed, given, ready_made=ready_made.DATA_PARALLEL, workers=workers
         )
         shown = shown or done.run.trace
-        found = complaint(done.values, buckets)
-        if found:
-            return Verdict(
-                task, "not yet", f"{workers} ranks: {found[0]}", found[1], done.run.trace
-            )
+        if found := complaint(done.values, buckets):
+            text = f"{workers} ranks: {found[0]}"
+            return Verdict(task, "not yet", text, found[1], done.run.trace)
         if not any(phase.what == "reduce" for phase in done.run.trace.all(Phase)):
             raise Unusable("The trace of the run has no exchange in it.")
     how = "bucket by bucket, none too large" if buckets else "one by one"
@@ -168,8 +190,9 @@ def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
 
 
 def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[str, Any]:
-    """Steps of a model whose layers note when their backward pass is done, and what was handed to
-    the all-reduce by then.
+    """Steps of a model whose layers note when their backward pass is done. It returns, for each
+    all-reduce, how far the pass was when it started and when somebody waited for it, and what
+    became of each gradient.
     """
     import time
     from datetime import timedelta
@@ -178,7 +201,7 @@ def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[st
     import torch.distributed as dist
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=8))
-    passed, calls = [0], list[tuple[int, int, int, bool]]()
+    passed, calls, start = [0], list[dict[str, Any]](), dist.ProcessGroup.allreduce
 
     class Slow(torch.autograd.Function):
         @staticmethod
@@ -204,18 +227,33 @@ def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[st
                 x = torch.tanh(layer(Slow.apply(x)))
             return x
 
+    class Handle:
+        """Notes how far the backward pass was when it was first used."""
+
+        def __init__(self, work: Any, call: dict[str, Any]) -> None:
+            self._work, self._call = work, call
+
+        def __getattr__(self, name: str) -> Any:
+            self._call.setdefault("waited", passed[0] if name == "wait" else LAYERS)
+            return getattr(self._work, name)
+
+    # below torch.distributed.all_reduce, which may have been imported by its own name
+    def noted(group: Any, tensors: Any, options: Any) -> Any:
+        if not theirs:
+            return start(group, tensors, options)
+        calls.append({"step": step, "passed": passed[0], "bytes": tensors[0].nbytes})
+        work = start(group, tensors, options)
+        if options.asyncOp:
+            return Handle(work, calls[-1])
+        calls[-1]["waited"] = passed[0]
+        return work
+
     torch.manual_seed(seed)
     model, plain = Model(), Model()
     plain.load_state_dict(model.state_dict())
     mine, other = ([p for p in each.parameters() if p.requires_grad] for each in (model, plain))
-    call = dist.all_reduce
-
-    def noted(tensor: Any, *args: Any, **named: Any) -> Any:
-        calls.append((step, passed[0], tensor.nbytes, bool(named.get("async_op"))))
-        return call(tensor, *args, **named)
-
-    step, after = 0, []
-    torch.distributed.all_reduce = noted
+    step, after, world, theirs = 0, [], dist.get_world_size(), False
+    dist.ProcessGroup.allreduce = noted
     with bounded(5.0):
         finish = learners(model, *given)
         if not callable(finish):
@@ -227,25 +265,29 @@ def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[st
             plain(x).square().sum().backward()
             model.zero_grad()
             passed[0] = 0
+            theirs = True
             with task.phase("compute", step):
                 model(x).square().sum().backward()
             with task.phase("reduce", step):
                 finish()
-            right = [p.grad.clone() for p in other]
-            for gradient in right:
-                call(gradient)
-            world = dist.get_world_size()
-            after.append(
-                [
-                    None
-                    if p.grad is None
-                    else float((p.grad * world / g).median())
-                    if not torch.allclose(p.grad, g / world, atol=CLOSE)
-                    else 1.0
-                    for p, g in zip(mine, right, strict=True)
-                ]
-            )
-    return {"after": after, "calls": [list(c) for c in calls], "workers": dist.get_world_size()}
+            theirs = False
+            sums = [p.grad.clone() for p in other]
+            for gradient in sums:
+                dist.all_reduce(gradient)
+            means = [gradient / world for gradient in sums]
+
+            def became(gradient: Any, i: int, means: Any = means) -> str:
+                """What a gradient is now, in a word."""
+                if gradient is None:
+                    return "none"
+                known = {"sum": world, "mean": 1, "twice": 1 / world}
+                known = {word: times * means[i] for word, times in known.items()}
+                known |= {"own": other[i].grad, "swapped": means[i - 1], "other": means[i - 3]}
+                same = (w for w, g in known.items() if torch.allclose(gradient, g, atol=CLOSE))
+                return next(same, "wrong")
+
+            after.append([became(p.grad, i) for i, p in enumerate(mine)])
+    return {"after": after, "calls": calls}
 
 
 def complaint(values: list[Any], buckets: bool) -> Complaint | None:
@@ -260,62 +302,259 @@ def complaint(values: list[Any], buckets: bool) -> Complaint | None:
         )
     for step in range(STEPS):
         for v in values:
-            if found := _step(v, step, buckets):
+            calls = [call for call in v["calls"] if call["step"] == step]
+            found = _sent(calls, step, buckets) or _became(set(v["after"][step]), step)
+            if found:
                 return found
     return None
 
 
-def _step(v: Any, step: int, buckets: bool) -> Complaint | None:
-    calls = [(passed, size, alone) for s, passed, size, alone in v["calls"] if s == step]
-    world = v["workers"]
+def _sent(calls: list[Any], step: int, buckets: bool) -> Complaint | None:
+    """What is wrong with the messages of a step."""
     if not calls:
         return f"in step {step} nothing is sent.", (
             "It works in the first step only: set back in `finish` what a step has used up."
         )
-    if all(passed >= LAYERS - 1 for passed, _, _ in calls):
+    sizes = [call["bytes"] for call in calls]
+    if buckets and max(sizes) > LIMIT:
+        return f"a message of {max(sizes)} bytes left.", (
+            f"With bucket_mb = {LIMIT / 2**20:.4f} a bucket holds {LIMIT} bytes at most. 1 MiB is"
+            " 2**20 bytes, and a float32 has 4."
+        )
+    if all(call["passed"] >= LAYERS - 1 for call in calls):
         return f"in step {step} the first gradient left when the backward pass was over.", (
             "Nothing overlaps. Start the all-reduce in the hook, not in `finish`."
         )
-    if not any(alone for _, _, alone in calls):
-        return f"in step {step} each all-reduce was waited for in its hook.", (
+    if any(call.get("waited", LAYERS) < LAYERS - 1 for call in calls):
+        return f"in step {step} an all-reduce was waited for in its hook.", (
             "The backward pass stands still meanwhile, and nothing is hidden. Pass async_op=True,"
             " keep the handle, and wait in `finish`."
         )
-    layer, trained = WIDTH * WIDTH * 4, LAYERS - 2  # one is frozen, one is tied to another
-    if buckets:
-        limit = LIMIT * 2**20
-        if max(size for _, size, _ in calls) > limit:
-            return f"a message of {max(s for _, s, _ in calls)} bytes left.", (
-                f"With bucket_mb = {LIMIT:.4f} a bucket holds {limit:.0f} bytes at most. 1 MiB is"
-                " 2**20 bytes, and a float32 has 4."
-            )
-        if len(calls) == trained:
-            return f"{len(calls)} messages left in step {step}, one for each gradient.", (
-                "Collect them: a bucket leaves once all of its gradients are ready."
-            )
-    elif len(calls) != trained:
-        return f"{len(calls)} messages left in step {step}, for {trained} gradients.", (
-            "Each parameter needs one hook, and once only. A weight that two layers share is one"
-            " parameter; its gradient is ready when both have added to it."
-            if len(calls) > trained
+    expected = [LAYER * n for n in ((FIT, TRAINED - FIT) if buckets else (1,) * TRAINED)]
+    if sizes != expected:
+        return _other_sizes(sizes, expected, step, buckets)
+    if late := sum("waited" not in call for call in calls):
+        return f"in step {step} {late} of {len(calls)} all-reduces are never waited for.", (
+            "async_op=True returns at once; the sum is there after handle.wait(). Keep each handle,"
+            " and wait for all of them in `finish`."
+        )
+    return None
+
+
+def _other_sizes(sizes: list[int], expected: list[int], step: int, buckets: bool) -> Complaint:
+    said = f"{len(sizes)} message{'s' * (len(sizes) != 1)} left in step {step}"
+    if sum(sizes) != sum(expected) and (buckets or len(sizes) < TRAINED):
+        return f"{said}, with {sum(sizes)} bytes of {sum(expected)}.", (
+            "Each gradient leaves once. Does the last bucket, which is not full, leave as well?"
+            if buckets
             else "Each gradient leaves on its own, as soon as it is ready."
         )
-    if sum(size for _, size, _ in calls) != trained * layer:
-        return f"{sum(s for _, s, _ in calls)} bytes left, of {trained * layer}.", (
-            "Each gradient leaves once. Does the last bucket, which is not full, leave as well?"
+    if not buckets:
+        return f"{said}, for {TRAINED} gradients.", (
+            "Each parameter needs one hook, and once only. A weight that two layers share is one"
+            " parameter; its gradient is ready when both have added to it."
         )
-    off = [x for x in v["after"][step] if x is None or abs(x - 1) > 1e-6]
-    if not off:
+    if len(sizes) == TRAINED:
+        return f"{said}, one for each gradient.", (
+            "Collect them: a bucket leaves once all of its gradients are ready."
+        )
+    return f"{said}, of {' and '.join(map(str, sizes))} bytes.", (
+        f"It should be {' and '.join(map(str, expected))}: gradients go into buckets from the last"
+        f" to the first, until the next one does not fit; {LIMIT} bytes fit exactly."
+    )
+
+
+def _became(found: set[str], step: int) -> Complaint | None:
+    """What is wrong with the gradients after a step; `found` holds a word for each kind."""
+    if found == {"mean"}:
         return None
     text = f"the gradients are wrong after step {step}."
-    ratios = [x for x in v["after"][step] if x is not None]
-    if ratios and np.allclose(ratios, world, rtol=1e-3):
+    if step and "none" not in found:
+        return text, (
+            "Step 0 was right. Set back in `finish` what a step has used up: handles that were"
+            " waited for, counts, sums."
+        )
+    if found == {"sum"}:
         return text, "They are sums over the ranks. Divide by dist.get_world_size()."
-    if ratios and np.allclose(ratios, 1 / world, rtol=1e-3):
+    if found == {"twice"}:
         return text, "They are divided twice."
+    if "own" in found:
+        return text, (
+            "Some are still those of the rank itself: what came back is not in .grad. Copy it"
+            " there: p.grad.copy_(...)."
+        )
+    if found & {"swapped", "other"}:
+        return text, (
+            "Some have got the mean of another gradient. Cut `flat` in the order in which its"
+            " gradients were joined."
+        )
     return text, (
         "They are not the means of all ranks. Does `finish` wait for every handle, divide after"
         " that, and put the result into .grad?"
+    )
+
+
+# --- the best size ---
+
+Samples = dict[float, list[float]]  # seconds of steps, by bucket size in MiB
+
+
+def made_up(best: int) -> Samples:
+    """A machine on which bucket size number `best` is the best. One step in four is disturbed: of
+    the best size the first one, of the others a later one.
+    """
+    scale = 0.3 * 2.0 ** (secrets.randbelow(7) - 5)
+    samples = {}
+    for i in range(SIZES):
+        step, late = 0.2 * (1 + 0.3 * abs(i - best)), 0 if i == best else 2 + i % 2
+        noise = [1 + secrets.randbelow(100) / 5000 for _ in range(MOST)]
+        disturbed = [3 if k % 4 == late else 1 for k in range(MOST)]
+        samples[scale * 2**i] = [step * a * b for a, b in zip(noise, disturbed, strict=True)]
+    return samples
+
+
+@functools.cache  # a machine is measured once, for all answers
+def measured() -> Samples:
+    """Seconds of real steps: two workers on two hosts, a slow link, eight layers of 16 kB each."""
+    from sklearn.datasets import load_digits
+
+    def layers() -> Any:
+        from torch import nn
+
+        return nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+
+    images, digits = load_digits(return_X_y=True)
+    data = (images / 16).astype("float32"), digits
+    model, samples = Workload("eight_layers", train=data, test=data, torch=layers), {}
+    for size in REAL:
+        run = start(
+            "multi_worker_mirrored",
+            framework="torch",
+            workload=model,
+            workers=2,
+            hosts=2,
+            link=LINK,
+            device_ms=160,
+            all_reduce="ring",
+            bucket_mb=size,
+            steps=8,
+        ).wait(60)
+        reads = [p for p in run.trace.all(Phase) if (p.task, p.what) == ("worker:0", "read")]
+        begins = sorted(phase.start for phase in reads)
+        samples[size] = [b - a for a, b in itertools.pairwise(begins)][2:]  # buckets are built anew
+    return samples
+
+
+def judge_best(task: str, answer: Answer) -> Verdict:
+    for best in (2, 1, 0, SIZES - 1, SIZES - 2):
+        samples = made_up(best)
+        typical, (chosen, asked) = _typical(samples), _asked(answer, samples)
+        right = list(samples)[best]
+        if chosen != right:
+            steps = f"steps of {_list(typical.values(), 's')} with {_list(samples, 'MiB')}"
+            text = f"A machine with {steps}: it chooses {chosen:g} MiB, and {right:g} is best."
+            return Verdict(task, "not yet", text, _why(chosen, right, typical, asked))
+    typical, (chosen, asked) = _typical(measured()), _asked(answer, measured())
+    right = min(typical, key=typical.__getitem__)
+    times = ", ".join(f"{size:g} MiB {1e3 * s:.0f} ms" for size, s in typical.items())
+    said = f"two workers and a link of {LINK.mbit:g} Mbit/s: {times}; it chooses {chosen:g} MiB."
+    if not _near(chosen, measured()):
+        text = f"Real steps, {said}"
+        return Verdict(task, "not yet", text, _why(chosen, right, typical, asked))
+    text = f"The best on five made-up machines, whose steps are disturbed. Real steps, {said}"
+    return Verdict(task, "passed", text)
+
+
+def _near(chosen: float, samples: Samples) -> bool:
+    """Whether a size is about as good as the best, by median or by shortest step."""
+    for number in (statistics.median, min):
+        steps = {size: number(held) for size, held in samples.items()}
+        if steps[chosen] <= 1.15 * min(steps.values()):
+            return True
+    return False
+
+
+def _asked(answer: Answer, samples: Samples) -> tuple[float, Counter[float]]:
+    """Which size an answer chose, and how often it measured each. Raises Unusable for no size."""
+    with bounded(5.0):
+        said = answer.within(ask, list(samples.items()))
+    if said["stub"]:
+        raise NotImplementedError
+    if said["wrong"]:
+        raise Unusable(said["wrong"])
+    return said["chosen"], Counter(said["asked"])
+
+
+def ask(learners: Any, held: list[tuple[float, list[float]]]) -> dict[str, Any]:
+    """Where the learner's code runs: `measure` hands out the steps of each size in turn."""
+    samples, asked, wrong = dict(held), list[float](), ""
+    sizes = list(samples)
+
+    def measure(size: float) -> float:
+        nonlocal wrong
+        if size not in samples:
+            wrong = f"measure({size!r}): measure one of the given sizes, {_list(sizes)}."
+            raise ValueError(wrong)
+        if (count := asked.count(size)) == MOST:
+            wrong = f"It measures {size:g} MiB more than {MOST} times. Each is a step of training."
+            raise ValueError(wrong)
+        asked.append(size)
+        return samples[size][count % len(samples[size])]
+
+    chosen: Any = None
+    try:
+        chosen = learners(measure, list(sizes))
+    except NotImplementedError:
+        return {"stub": True}
+    except ValueError:
+        if not wrong:
+            raise
+    if not wrong and chosen not in sizes:
+        wrong = _no_size(chosen, samples)
+    if not wrong and not asked:
+        wrong = (
+            "It measures nothing. Which size is best depends on the model, the link and the"
+            " machine: call measure(size)."
+        )
+    return {"stub": False, "wrong": wrong, "asked": asked, "chosen": 0.0 if wrong else chosen}
+
+
+def _no_size(chosen: Any, samples: Samples) -> str:
+    if chosen is None:
+        return "It returns nothing: is `return` missing?"
+    times = [seconds for each in samples.values() for seconds in each]
+    if isinstance(chosen, float) and min(times) <= chosen <= max(times):
+        return f"It returns {chosen:.3g}, the time of a step. Return the size."
+    if isinstance(chosen, int) and 0 <= chosen < len(samples):
+        return f"It returns {chosen}, a place in the list. Return sizes[{chosen}]."
+    return f"It returns {str(chosen)[:60]}, which is none of the sizes: {_list(samples)}."
+
+
+def _typical(samples: Samples) -> dict[float, float]:
+    return {size: statistics.median(held) for size, held in samples.items()}
+
+
+def _list(numbers: Iterable[float], unit: str = "") -> str:
+    return f"{', '.join(f'{n:.3g}' for n in numbers)} {unit}".strip()
+
+
+def _why(chosen: float, right: float, typical: dict[float, float], often: Counter[float]) -> str:
+    """What went wrong in a choice."""
+    if right not in often:
+        return (
+            f"{right:g} MiB was never measured. The best may be any of the sizes: one at an end, or"
+            " one between two that are worse."
+        )
+    if often[right] == 1:
+        return (
+            "One step is no measurement: whatever else the machine does may disturb it. Measure"
+            " each size several times."
+        )
+    if typical[chosen] > 0.95 * max(typical.values()):  # both ends may be as long
+        return "Its steps are the longest. The shortest are wanted."
+    return (
+        "A disturbed step takes three times as long, and a mean or a maximum goes up with it. Take"
+        " the median, or the shortest."
     )
 
 
@@ -329,4 +568,5 @@ TASKS = (
     _task("leave_early", "leave_early", LEAVE_HINTS, partial(judge, buckets=False)),
     _task("buckets", "my_buckets", BUCKETS_HINTS, judge_buckets),
     _task("bucketed", "bucketed", BUCKETED_HINTS, partial(judge, buckets=True)),
+    _task("best_size", "best_size", BEST_HINTS, judge_best),
 )

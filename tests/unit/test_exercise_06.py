@@ -1,7 +1,9 @@
-"""Exercise 06, the task without processes: wrong buckets, each told by its name."""
+"""Exercise 06, the tasks whose wrong answers need no processes, each told by its name."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 from tests.answers import Answers
@@ -97,6 +99,67 @@ def nothing(sizes: list[int], most: int) -> None:
     filled(sizes, most)
 
 
+# --- best_size ---
+
+Measure = Callable[[float], float]
+
+
+def by(number: Callable[..., float], measure: Measure, sizes: Any, times: int = 7) -> float:
+    """The size whose steps have the smallest `number`."""
+    return min(sizes, key=lambda size: number([measure(size) for _ in range(times)]))
+
+
+@wrong("best_size", "The shortest are wanted.")
+def the_slowest(measure: Measure, sizes: list[float]) -> float:
+    return max(sizes, key=lambda size: min(measure(size) for _ in range(5)))
+
+
+@wrong("best_size", "One step is no measurement")
+def measured_once(measure: Measure, sizes: list[float]) -> float:
+    return by(min, measure, sizes, 1)
+
+
+@wrong("best_size", "was never measured")
+def the_ends(measure: Measure, sizes: list[float]) -> float:
+    return by(min, measure, (sizes[0], sizes[-1]))
+
+
+@wrong("best_size", "a mean or a maximum goes up with it")
+def by_the_slowest_step(measure: Measure, sizes: list[float]) -> float:
+    return by(max, measure, sizes, 2)
+
+
+@wrong("best_size", "It measures nothing.")
+def the_middle(measure: Measure, sizes: list[float]) -> float:
+    return sizes[len(sizes) // 2]
+
+
+@wrong("best_size", "the time of a step. Return the size.")
+def its_time(measure: Measure, sizes: list[float]) -> float:
+    return min(measure(size) for size in sizes)
+
+
+@wrong("best_size", "a place in the list")
+def its_place(measure: Measure, sizes: list[float]) -> int:
+    return sizes.index(by(min, measure, sizes))
+
+
+@wrong("best_size", "is `return` missing?")
+def no_size(measure: Measure, sizes: list[float]) -> None:
+    by(min, measure, sizes)
+
+
+@wrong("best_size", "more than 12 times. Each is a step of training.")
+def for_ever(measure: Measure, sizes: list[float]) -> float:
+    return by(min, measure, sizes, 1000)
+
+
+@wrong("best_size", "measure one of the given sizes")
+def between(measure: Measure, sizes: list[float]) -> float:
+    return by(min, measure, [(a + b) / 2 for a, b in itertools.pairwise(sizes)])
+
+
 test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake = ANSWERS.rejected()
 test_a_right_answer_that_is_written_in_another_way_is_accepted = ANSWERS.accepted()
 test_there_are_answers_that_are_told_apart = ANSWERS.enough(8, 3, "buckets")
+test_wrong_choices_are_enough = ANSWERS.enough(8, 0, "best_size")
