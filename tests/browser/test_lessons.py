@@ -67,8 +67,9 @@ class Reader(Lab):
         if card.locator("input[type=radio]").count():
             card.locator("input[type=radio]").last.click()
         else:
-            card.locator(".noUi-handle").focus()
-            self.page.keyboard.press("ArrowRight")
+            for handle in card.locator(".noUi-handle").all():
+                handle.focus()
+                self.page.keyboard.press("ArrowRight")
         button.click()
         expect(card.get_by_role("button", name="Locked")).to_be_visible()
 
