@@ -169,21 +169,6 @@ by the formula    18.8 KiB   18.8 KiB              0 B       69 KiB        -
         ("allreduce --dtype float31", "dtype='float31': the name of a numpy dtype"),
         ("allreduce --dtype str", "dtype='"),
         ("allreduce --dtype object", "dtype='"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
-    arguments: str, says: str
-) -> None:
-    done = lockstep(*arguments.split())
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert says in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
         (
             "run fully_sharded --framework tensorflow",
             "framework='tensorflow': fully_sharded is built in torch only: leave it out",
@@ -289,7 +274,7 @@ def test_bad_input_is_one_line_and_exit_code_2_before_any_process(
         ("strategies mirored", "did you mean 'mirrored'?"),
     ],
 )
-def test_a_plausible_mistake_is_told_with_what_would_be_right(
+def test_bad_input_is_told_in_one_line_before_any_process_with_what_would_be_right(
     arguments: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -298,6 +283,12 @@ def test_a_plausible_mistake_is_told_with_what_would_be_right(
     assert (ended.value.code, out) == (2, "")
     assert says in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_bad_input_ends_the_process_with_exit_code_2() -> None:
+    done = lockstep("run", "--workers", "0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lockstep: workers=0: allowed: a whole number from 1 to 256\n"
 
 
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
