@@ -230,8 +230,9 @@ def train(all_reduce):
 """
 
 
+@pytest.mark.timeout(400)
 def test_answers_that_leave_flood_or_kill_each_get_words(tmp_path: Path) -> None:
-    verdicts = {v.task: v for v in graded(tmp_path, HOSTILE, bounds=Bounds(patience=60))}
+    verdicts = {v.task: v for v in graded(tmp_path, HOSTILE, bounds=Bounds(patience=170))}
     assert not any(verdicts.values()), verdicts
     said = {task: repr(verdict) for task, verdict in verdicts.items()}
     assert "SystemExit" in said["reduce_to_one"] or "ends the process" in said["reduce_to_one"]
