@@ -27,7 +27,8 @@ from course_lib.jitter import Jitter
 from course_lib.record.beats import Beats
 from course_lib.record.events import Recorder
 from course_lib.record.files import private
-from course_lib.record.rundir import RunDir, TaskError
+from course_lib.record.planned import TaskError
+from course_lib.record.rundir import RunDir
 from course_lib.workloads import Workload
 
 _TRACEBACK_CHARS = 6000

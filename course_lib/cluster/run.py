@@ -36,9 +36,10 @@ from course_lib.record import checkpoints, home
 from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room
 from course_lib.record.lookout import Lookout
+from course_lib.record.planned import RunFacts
 from course_lib.record.progress import Line, of_run
 from course_lib.record.reality import Reality, reality
-from course_lib.record.rundir import RunDir, RunFacts
+from course_lib.record.rundir import RunDir
 from course_lib.record.saved import first_failure
 from course_lib.record.standstill import Pulse, Standstill
 from course_lib.record.trace import Trace

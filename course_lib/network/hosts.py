@@ -28,7 +28,7 @@ from course_lib.fields import Link
 from course_lib.network import namespaces
 from course_lib.network.layout import INTERFACE, PREFIX, addresses, host_name
 from course_lib.record.events import Traffic
-from course_lib.record.rundir import RunFacts
+from course_lib.record.planned import RunFacts
 from course_lib.spec import RunSpec
 
 # The token bucket: so many seconds' worth of bytes may pass at once. With less, a busy machine

@@ -28,20 +28,19 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle.cloudpickle
 import numpy as np
 import psutil
-from pydantic import BaseModel
 
 from course_lib import folded
 from course_lib.errors import Damaged, LockstepError
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import leave, opened, read_end, read_lines, read_model, whole
+from course_lib.record.planned import RunFacts, TaskError
 from course_lib.spec import RunSpec
 
 # A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
@@ -49,86 +48,6 @@ from course_lib.spec import RunSpec
 cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
 
 YOUNG = 3600.0  # seconds: a run of this age without a process may be about to start
-
-
-Network = Literal["hosts", "private", "loopback"]
-"""The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
-`private`: all tasks share a loopback interface that no other process has. `loopback`: they share
-that of the machine."""
-
-Imposer = Literal["kernel", "exchange"]
-"""Who imposes a link's rate or delay: the kernel, on all messages, or our own exchange, on those
-that go through it.
-"""
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One decision of a plan: `what` was decided, the `choice`, and `why`, in one sentence for a
-    learner.
-    """
-
-    what: str
-    choice: str
-    why: str
-
-
-class Plan(BaseModel, frozen=True):
-    """Where and how the tasks of a run start: what `hardware.plan` decides.
-
-    `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `cores`: of the machine, or
-    of a race's share of it; `threads`: of each task. `start_method`: fork or spawn. `backend`: the
-    framework's own collectives (nccl, ring, gloo or none). `rate`, `delay`, `loss`: who imposes
-    those of the links between hosts; None where there are none, or nobody can. `resumed_from`:
-    steps that were done in the run that this one resumes.
-    """
-
-    start_method: str = "spawn"
-    device: str = "cpu"
-    devices: dict[str, str] = {}
-    cores: int = 1
-    threads: int = 1
-    backend: str = "none"
-    reality: str = ""
-    network: Network = "loopback"
-    rate: Imposer | None = None
-    delay: Imposer | None = None
-    loss: Imposer | None = None
-    resumed_from: int = 0
-    reasons: tuple[Reason, ...] = ()
-
-    def __repr__(self) -> str:
-        return "\n".join(f"{r.what}: {r.choice}. {r.why}" for r in self.reasons)
-
-    __str__ = __repr__
-
-
-class RunFacts(Plan, frozen=True):
-    """`run.json`: how a run was planned, and where and when it was started: `origin` on the
-    machine's monotonic clock, `started` in Unix time.
-    """
-
-    origin: float
-    started: float = 0.0
-    version: str = ""  # of this library; runs of early ones do not say it
-    services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
-    recovers: str = ""  # which tasks are started again after a failure, see `cluster.roster`
-    temporary: bool = False  # the directory is of no use without the process that started the run
-    sys_path: list[str] = []
-    cwd: str = ""
-
-
-class TaskError(BaseModel):
-    """`error.json`: why a task failed, in which step, and when (on the machine's clock). `echo`: it
-    only tells that another task was lost.
-    """
-
-    task: str
-    step: int | None = None
-    reason: str
-    traceback: str = ""
-    at: float
-    echo: bool = False
 
 
 class RunDir:

@@ -12,8 +12,9 @@ from course_lib.faults import Fault
 from course_lib.record.events import STATES, Lifecycle, Phase
 from course_lib.record.files import read_json
 from course_lib.record.lookout import Lookout
+from course_lib.record.planned import TaskError
 from course_lib.record.reality import Reality, reality
-from course_lib.record.rundir import RunDir, TaskError
+from course_lib.record.rundir import RunDir
 from course_lib.record.standstill import Pulse
 from course_lib.record.trace import Trace
 

@@ -22,7 +22,8 @@ from course_lib.commands import shared
 from course_lib.course.answers import ROOT
 from course_lib.fields import Link
 from course_lib.record.events import to_line
-from course_lib.record.rundir import RunDir, RunFacts
+from course_lib.record.planned import RunFacts
+from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 from tests import made_up
 from tests.conftest import HOME, processes_of

@@ -19,7 +19,8 @@ from course_lib.record import logs
 from course_lib.record.events import Lifecycle, Metric, Phase, Recorder, to_line
 from course_lib.record.files import filling, leave, no_room, private
 from course_lib.record.logs import Logs
-from course_lib.record.rundir import RunDir, RunFacts
+from course_lib.record.planned import RunFacts
+from course_lib.record.rundir import RunDir
 from course_lib.record.saved import SavedRun
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec

@@ -17,7 +17,8 @@ from course_lib.errors import SpecError
 from course_lib.record import home
 from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.home import KEEP, create
-from course_lib.record.rundir import RunDir, RunFacts
+from course_lib.record.planned import RunFacts
+from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 
 SPEC = RunSpec(strategy="custom", framework="python", workers=1)

@@ -28,7 +28,7 @@ from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, addresses, b
 from course_lib.network.wires import PAYLOAD, Wires, lay
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
-from course_lib.record.rundir import RunFacts
+from course_lib.record.planned import RunFacts
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec, parse_item
 from tests.made_up import LAPTOP

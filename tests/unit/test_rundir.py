@@ -12,7 +12,8 @@ import pytest
 
 from course_lib import workloads
 from course_lib.errors import LockstepError
-from course_lib.record.rundir import RunDir, RunFacts
+from course_lib.record.planned import RunFacts
+from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 
 SPEC = RunSpec(strategy="custom", framework="python", workers=1)
