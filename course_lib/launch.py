@@ -7,7 +7,8 @@ from typing import Any
 
 from course_lib import completion, hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.run import Prepared, Run
+from course_lib.cluster.prepared import Prepared
+from course_lib.cluster.run import Run
 from course_lib.cluster.task import clock
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError

@@ -4,68 +4,41 @@ to the supervisor.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from course_lib import workloads
 from course_lib.cluster import nursery, shown
 from course_lib.cluster.orders import Orders, words
 from course_lib.cluster.pipes import ready
+from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.roster import death
 from course_lib.cluster.task import clock
-from course_lib.collectives.schedule import Schedule
 from course_lib.doing import Doing
 from course_lib.errors import (
-    Interrupted,
     LockstepError,
     Stalled,
     StartTimeout,
     SupervisorLost,
     Unavailable,
 )
-from course_lib.hardware import Machine, Plan
-from course_lib.hardware.limits import version
 from course_lib.record import checkpoints, home
 from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room
 from course_lib.record.lookout import Lookout
-from course_lib.record.planned import RunFacts
-from course_lib.record.progress import Line, of_run
+from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir
 from course_lib.record.saved import first_failure
 from course_lib.record.standstill import Pulse, Standstill
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
 from course_lib.text import count
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
 _STARTING = Doing("is still starting")
 _going: list[Run] = []
-
-
-@contextlib.contextmanager
-def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
-    """Reword a KeyboardInterrupt raised in this block. It says that only the wait has ended and the
-    `what` ("run" or "race") goes on; or, if a `with` block holds it, that the block now stops it.
-
-    `stop_all`: code that stops it whatever the variable is called, if it has one.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        ends = f"This ends it: from course_lib import Run; {stop_all}"
-        said = f"The {what} goes on, as long as this Python process does. {ends}"
-        if held:
-            said = f"The with block ends, and stops the {what}."
-        raise Interrupted(said) from None
 
 
 class Run(Orders):
@@ -84,24 +57,9 @@ class Run(Orders):
         super().__init__(prepared.spec, prepared.plan)
         self.files = files = files or home.create(prepared.spec)
         self.run_dir = files.path
-        facts = RunFacts(
-            **dict(prepared.plan),
-            origin=origin,
-            started=time.time(),
-            # under a chief, which hands out the work, workers serve as well
-            services=("ps", "worker") if prepared.spec.chief else ("ps",),
-            recovers=prepared.recovers,
-            temporary=prepared.temporary,
-            sys_path=sys.path,
-            cwd=str(Path.cwd()),
-            version=version("lockstep-course"),
-        )
         self._own = workloads.OWN.get(prepared.spec.workload)
-        machine = prepared.machine.as_dict()
         with filling(self.run_dir):
-            if self._own:
-                self._own.leave(files.workload)
-            files.describe(prepared.spec, facts, machine, prepared.programs, prepared.schedule)
+            prepared.describe(files, origin)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
         self._trace = Trace(files=files)
         self._lookout = Lookout(files, self._trace, self.tasks)
@@ -128,18 +86,11 @@ class Run(Orders):
         waited for; the run is left as it is then, as it is when the cell is interrupted:
         `KeyboardInterrupt` says how to end it.
         """
-        if not self._await(self._over, timeout):
-            still = self.standstill()
-            raise Stalled(still.does if still else self.waiting_for(), timeout)
-        self._raise_error()
-        return self
+        return self._await(self._over, timeout)
 
     def wait_running(self, timeout: float = WAIT) -> Run:
         """Wait until every task runs its function. Raises as `wait` does."""
-        if not self._await(self._arrived, timeout):
-            raise Stalled(dict.fromkeys(self._tasks("starting"), _STARTING), timeout)
-        self._raise_error()
-        return self
+        return self._await(self._arrived, timeout)
 
     def wait_step(self, step: int, timeout: float = 60.0) -> Run:
         """Wait until every worker has done this step and return the run, or until it is over.
@@ -155,10 +106,7 @@ class Run(Orders):
             workers = (task for task in self.tasks if task.startswith("worker:"))
             return all(latest.get(task, -1) > step for task in workers)
 
-        if not self._await(self._over, timeout, done):
-            raise Stalled(self.waiting_for(), timeout)
-        self._raise_error()
-        return self
+        return self._await(self._over, timeout, done)
 
     def stop(self, timeout: float = 10.0) -> Run:
         """End the run now, and return when its last process is gone.
@@ -265,24 +213,25 @@ class Run(Orders):
 
     def _await(
         self, event: threading.Event, timeout: float, soon: Callable[[], bool] = lambda: False
-    ) -> bool:
-        """Wait for an event, or for `soon` to be true; warn of refused orders meanwhile, and say
-        how far the run is. Return whether it came. Raises `Stalled` once the run stands still for
-        good.
+    ) -> Run:
+        """Wait for an event, or for `soon` to be true, and return the run; warn of refused orders
+        meanwhile, and say how far it is. Raises as `wait` does.
         """
         deadline = clock() + timeout
         explained = interrupt_explained("run", "Run.going()[-1].stop()", self._held)
         with explained, Line(of_run(self)) as tell:
             # short waits, so that an interrupt is noticed
-            while not (came := event.wait(max(0.0, min(0.2, deadline - clock()))) or soon()):
+            while not (event.wait(max(0.0, min(0.2, deadline - clock()))) or soon()):
                 self._warn()
                 tell()
-                if clock() >= deadline:
-                    break
-                if (still := self.standstill()) and still.certain:
+                still = self.standstill()
+                if still and still.certain:
                     raise Stalled(still.does, still.seconds, standing=True, cure=still.cure)
+                if clock() >= deadline:
+                    raise Stalled(still.does if still else self.waiting_for(), timeout)
         self._warn()
-        return came
+        self._raise_error()
+        return self
 
     # --- the thread that listens ---
 
@@ -371,21 +320,3 @@ class Run(Orders):
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
                 self.state = "running"
                 self._arrived.set()
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """All that is decided before a run starts. `programs`: by job, `module:function` or a function
-    of the learner's own; `schedule`: its all-reduce, if that is not the framework's own;
-    `summarize` makes the result of a run that is over; without it, that is what each task returned.
-    `recovers`: see `Strategy`; `temporary`: see `RunFacts`.
-    """
-
-    spec: RunSpec
-    machine: Machine
-    plan: Plan
-    programs: Mapping[str, Any]
-    schedule: Schedule | None = None
-    summarize: Callable[[Run], Any] | None = None
-    recovers: str = ""
-    temporary: bool = False

@@ -17,7 +17,8 @@ import psutil
 from pydantic import BaseModel, Field, ValidationError
 
 from course_lib.cluster.pipes import Channel
-from course_lib.cluster.run import Prepared, Run
+from course_lib.cluster.prepared import Prepared
+from course_lib.cluster.run import Run
 from course_lib.cluster.task import clock
 from course_lib.course.answers import ENDLESS, TookTooLong, Unusable
 from course_lib.course.examinee import examine

@@ -17,7 +17,8 @@ from typing import Any
 
 from course_lib import hardware, workloads
 from course_lib.cluster import nursery
-from course_lib.cluster.run import WAIT, Prepared, Run, interrupt_explained
+from course_lib.cluster.prepared import Prepared
+from course_lib.cluster.run import WAIT, Run
 from course_lib.cluster.task import clock
 from course_lib.doing import Doing
 from course_lib.errors import SpecError, Stalled, TaskFailed
@@ -30,7 +31,7 @@ from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
 from course_lib.record import home
 from course_lib.record.events import ACTIVE, Lifecycle
-from course_lib.record.progress import Line, of_run
+from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.signature import lists_fields
 from course_lib.text import count
 

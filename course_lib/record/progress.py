@@ -1,22 +1,42 @@
 """What a wait says while it lasts: one line, kept up to date, once two seconds are over. In a
-notebook it is an output of the cell, on a terminal the last line of stderr; elsewhere nothing.
+notebook it is an output of the cell, on a terminal the last line of stderr; elsewhere nothing. And
+what it says if it is interrupted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from shutil import get_terminal_size
 from typing import Any
 
+from course_lib.errors import Interrupted
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 
 AFTER = 2.0  # seconds
 EVERY = 0.5
 _outer: list[Line] = []
+
+
+@contextlib.contextmanager
+def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
+    """Reword a KeyboardInterrupt raised in this block. It says that only the wait has ended and the
+    `what` ("run" or "race") goes on; or, if a `with` block holds it, that the block now stops it.
+
+    `stop_all`: code that stops it whatever the variable is called, if it has one.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        ends = f"This ends it: from course_lib import Run; {stop_all}"
+        said = f"The {what} goes on, as long as this Python process does. {ends}"
+        if held:
+            said = f"The with block ends, and stops the {what}."
+        raise Interrupted(said) from None
 
 
 class Line:
