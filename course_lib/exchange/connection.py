@@ -18,43 +18,29 @@ import termios
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
 from course_lib.errors import LIMITS
 from course_lib.exchange.memory import Counters, Segment
+from course_lib.exchange.outbox import NO_DESCRIPTOR, Outbox
 
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
 # (0: as soon as it comes)
 HEADER = struct.Struct("<BxxxIqdd")
 # what a rank's call is about; a piece of a message; the rank's counters; a sign of life
 CALL, DATA, COUNTERS, PULSE = range(4)
-_MOST_BUFFERS = 64  # passed to the system in one call
 _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
 
 _LOOK = 0.02  # seconds between two looks at what is on its way when a connection is closed
 
-NO_DESCRIPTOR = -1
-
 clock = time.monotonic
 
 
 def _header(kind: int, number: int = 0, attached: bool = False, due: float = 0.0) -> bytes:
     return HEADER.pack(kind, attached, number, clock(), due)
-
-
-class Waiting(NamedTuple):
-    """Bytes that wait to be sent, whether they end a piece, and a file descriptor to send with
-    them.
-    """
-
-    view: memoryview
-    ends_piece: bool = False
-    fd: int = NO_DESCRIPTOR
 
 
 class Connection:
@@ -81,7 +67,6 @@ class Connection:
         sock.setblocking(False)
         self.rank, self.peer, self.sock, self.near = rank, peer, sock, counters is not None
         self.offered = self._taken = 0
-        self._sent = 0  # pieces that the system has taken
         self._counters = counters
         self._peers_counters: Counters | None = None
         self.stamps: deque[tuple[float, float]] = deque()
@@ -93,7 +78,7 @@ class Connection:
         self.gone = False
         # what the peer knows of our call, and the segment in which our pieces lie
         self._said: tuple[str, Segment | None] = ("", None)
-        self._out: deque[Waiting] = deque()
+        self._out = Outbox(sock)
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
         # how many bytes of a far piece are still to come, which must be taken before more is read
@@ -111,7 +96,7 @@ class Connection:
     @property
     def cleared(self) -> int:
         if not self.near:
-            return self._sent
+            return self._out.pieces
         return self._peers_counters[self.rank] if self._peers_counters else 0
 
     @property
@@ -128,9 +113,7 @@ class Connection:
         if self.near:
             self._send(header)
             return
-        views = [memoryview(header), *parts]
-        self._out += (Waiting(view) for view in views[:-1])
-        self._out.append(Waiting(views[-1], ends_piece=True))
+        self._out.add_piece(memoryview(header), *parts)
         self.push()
 
     def confirm(self) -> None:
@@ -163,18 +146,7 @@ class Connection:
     def push(self) -> None:
         """Send as much as there is room for. Sets `gone` if the peer is gone."""
         try:
-            while self._out:
-                first = self._out[0]
-                if first.fd != NO_DESCRIPTOR:
-                    sent = socket.send_fds(self.sock, [first.view], [first.fd])
-                    self._out[0] = first._replace(fd=NO_DESCRIPTOR)
-                elif self.near:
-                    sent = self.sock.send(first.view)
-                else:
-                    sent = self.sock.sendmsg([w.view for w in islice(self._out, _MOST_BUFFERS)])
-                self._drop(sent)
-        except BlockingIOError:
-            pass
+            self._out.push()
         except OSError as error:
             self._end(error)
 
@@ -186,15 +158,6 @@ class Connection:
             raise error
         self.gone = True
 
-    def _drop(self, sent: int) -> None:
-        """Drop the first `sent` waiting bytes, which have been sent."""
-        while self._out and sent >= len(self._out[0].view):
-            done = self._out.popleft()
-            sent -= len(done.view)
-            self._sent += done.ends_piece
-        if sent:
-            self._out[0] = self._out[0]._replace(view=self._out[0].view[sent:])
-
     def _send(self, record: bytes, fd: int = NO_DESCRIPTOR) -> None:
         if fd == NO_DESCRIPTOR and not self._out:  # most often nothing waits, and there is room
             try:
@@ -203,7 +166,7 @@ class Connection:
                 sent = 0
             record = record[sent:]
         if record:
-            self._out.append(Waiting(memoryview(record), fd=fd))
+            self._out.add_with(fd, memoryview(record))
             self.push()
 
     # --- from the peer ---

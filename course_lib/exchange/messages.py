@@ -7,11 +7,12 @@ What comes is never code, as a pickle would be.
 import select
 import socket
 import struct
-from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from course_lib.exchange.outbox import Outbox
 
 HEADER = struct.Struct("<IQ")  # bytes of the text, and of the block
 Message = tuple[str, np.ndarray]
@@ -25,7 +26,7 @@ class Peer:
     def __init__(self, name: str, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.name, self.sock = name, sock
-        self._out: deque[memoryview] = deque()
+        self._out = Outbox(sock)
         self._messages = self._received()
 
     def fileno(self) -> int:
@@ -39,18 +40,13 @@ class Peer:
         """Send a message. The blocks must not change until it has left."""
         line = text.encode()
         header = HEADER.pack(len(line), sum(map(len, blocks)))
-        self._out += (memoryview(header + line), *blocks)
+        self._out.add(memoryview(header + line), *blocks)
         self.push()
 
     def push(self) -> None:
         """Send as much as there is room for. That the peer is gone is found by `receive`."""
         try:
-            while self._out:
-                self._out[0] = self._out[0][self.sock.send(self._out[0]) :]
-                if not len(self._out[0]):
-                    self._out.popleft()
-        except BlockingIOError:
-            pass
+            self._out.push()
         except OSError:
             self._out.clear()
 
