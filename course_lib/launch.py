@@ -16,6 +16,7 @@ from course_lib.hardware import Machine, Plan, Reason
 from course_lib.signature import lists_fields
 from course_lib.spec import JOBS, RunSpec
 from course_lib.strategies import catalog, saving, trial
+from course_lib.strategies.names import StrategyName
 from course_lib.strategies.summary import summarize
 
 Program = Callable[..., Any]
@@ -24,7 +25,8 @@ completion.offer()
 
 @lists_fields
 def start(
-    what: str | RunSpec | Program | Mapping[str, Program] = "multi_worker_mirrored", **fields: Any
+    what: StrategyName | RunSpec | Program | Mapping[str, Program] = "multi_worker_mirrored",
+    **fields: Any,
 ) -> Run:
     """Start a run on this machine and return at once.
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -22,6 +22,7 @@ from course_lib.record import measures, memory
 from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
+from course_lib.strategies.names import StrategyName
 
 
 @with_fields
@@ -41,7 +42,7 @@ def run(
     if known and isinstance(workers, int) and workers > known.max_workers == 1:
         del fields["workers"]
         say(f"{strategy} has one worker: --workers {workers} is left out", stderr=True)
-    with start(strategy, **fields) as started:
+    with start(cast(StrategyName, strategy), **fields) as started:  # which refuses other names
         if not as_json:
             for reason in started.plan.reasons:
                 say(f"{reason.what} {reason.choice}: {reason.why}", stderr=True)

@@ -30,11 +30,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
+from course_lib.record.events import Lifecycle
+from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
 from course_lib.text import round_up
 
@@ -45,6 +48,7 @@ OTHERS = 0.2  # if other programs use a larger share of the cores, the advice na
 ROUND = (1, 1.5, *range(2, 11))  # digits of an advised device_ms: 15, 20, 30, ... 100, 150
 SAME = {"shares": "workers", "slow": "stragglers", "jitter": "jitter", "faults": "faults"}
 """Fields of `RunSpec` that have to be the same for all entrants -> what they are in words."""
+ORDERS = ("slowed", "jittered", "linked", "paused", "cut")  # states that come of them
 NAN = float("nan")
 
 
@@ -123,12 +127,29 @@ def load(
     return Load(until - since, cores, min(1.0, busy), min(1.0, ours), waited)
 
 
-def with_differences(found: Fairness, specs: Mapping[str, RunSpec]) -> Fairness:
-    """The verdict, which is no if the entrants' specs differ in one of `SAME`."""
+def done_to(trace: Trace) -> list[str]:
+    """What was done to the tasks and hosts of a run on its way, and was no fault of its spec: such
+    as "worker:3 slowed to 4 times its time".
+    """
+    orders = [e for e in trace.all(Lifecycle) if e.state in ORDERS and not e.fault]
+    return sorted(f"{e.task} {e.words}" for e in orders)
+
+
+def with_differences(
+    found: Fairness,
+    specs: Mapping[str, RunSpec],
+    done: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Fairness:
+    """The verdict, which is no if the entrants' specs differ in one of `SAME`, or what was `done`
+    to them on the way, as `done_to` has it for each.
+    """
     differ = []
-    for name, what in SAME.items():
-        given = {label: getattr(spec, name) for label, spec in specs.items()}
-        first, *others = given.values()
+    fields = {
+        what: {label: getattr(spec, name) for label, spec in specs.items()}
+        for name, what in SAME.items()
+    }
+    for what, given in {**fields, "orders on the way": done}.items():
+        first, *others = given.values() or [None]
         if any(value != first for value in others):
             differ.append(
                 ", ".join(f"{label} {_in_words(value)}" for label, value in given.items())

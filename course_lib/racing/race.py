@@ -33,6 +33,8 @@ from course_lib.record import home
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.signature import lists_fields
+from course_lib.spec import RunSpec
+from course_lib.strategies.names import StrategyName
 from course_lib.text import count
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
@@ -45,7 +47,7 @@ CLOCK_NOTE = f"{READY}: the first one traces and compiles."
 
 @lists_fields
 def race(
-    *entrants: Any,
+    *entrants: StrategyName | tuple[str, StrategyName, dict[str, Any]] | dict[str, Any] | RunSpec,
     target_loss: float | None = None,
     target_accuracy: float | None = None,
     **fields: Any,
@@ -319,7 +321,8 @@ class Race:
         device_ms = max(spec.device_ms for spec in specs.values())
         workers = sum(spec.workers for spec in specs.values())
         verdict = fairness.judge(machine, overhead, steps, device_ms, workers)
-        return fairness.with_differences(verdict, specs)
+        done = {label: fairness.done_to(run.trace) for label, run in self.runs.items()}
+        return fairness.with_differences(verdict, specs, done)
 
 
 def _pids(run: Run) -> dict[str, int]:

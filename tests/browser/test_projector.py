@@ -49,11 +49,11 @@ def test_on_a_projector_all_is_larger_and_stage_and_board_are_whole(
         expect(guess).to_be_visible()
         names = [stage.locator("h3").first, board.locator("h2"), guess.get_by_text("ring").first]
         before = [name.bounding_box() for name in names]
-        switch = stage.get_by_role("button", name="projector")
+        switch = stage.get_by_role("button", name="Projector")
         expect(switch).to_have_attribute("aria-pressed", "false")
         switch.click()
 
-        expect(board.get_by_role("button", name="projector")).to_have_attribute(
+        expect(board.get_by_role("button", name="Projector")).to_have_attribute(
             "aria-pressed", "true"
         )
         for name, small in zip(names, before, strict=True):

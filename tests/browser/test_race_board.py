@@ -42,7 +42,7 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(
         traces = [Trace.of_run(path) for path in newest_runs(2)]
 
         # "all" slows the worker in both.
-        press(page, "ArrowRight", 4)
+        press(page, "ArrowRight", 8)
         for side, trace in enumerate(traces, start=1):
             until(
                 lambda trace=trace: trace.refresh().all(Lifecycle, "worker:2", state="slowed"),

@@ -109,6 +109,39 @@ def test_stepping_shows_the_state_of_verify_after_every_round_and_asks_nobody(
         check(shown, schedules, rounds)
 
 
+BOXES = """() => [...document.querySelectorAll('.ls-stage')].flatMap((root) => root.stage.views)
+    .flatMap(({ canvas, picture }) => picture.boxes.filter((box) =>
+        box.x + box.width > canvas.getBoundingClientRect().width).map((box) => box.host))"""
+# the share of the upper canvas' pixels that are drawn, and the darkest of them, of 255
+INKED = """() => [...document.querySelectorAll('.stage-canvas canvas:last-child')].map((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const inks = data.filter((_, i) => i % 4 === 3 && data[i]);
+    return [inks.length / (data.length / 4), inks.reduce((a, b) => Math.max(a, b), 0)];
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 1203, 1001])
+def test_of_many_workers_all_hosts_are_whole_and_arrows_are_no_smudges(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    tab = Tab(browser, viewport={"width": width, "height": 800})
+    shown = Shown(tab).open(AllReduceStage(workers=32, hosts=8), tmp_path)
+    assert shown.page.evaluate(BOXES) == []
+    shown.key("ArrowRight", "ArrowRight")
+    for share, darkest in shown.page.evaluate(INKED):
+        assert 0 < share < 0.05 and darkest < 230
+    tab.close()
+
+
+def test_at_the_start_of_any_clock_the_first_arrows_are_seen(shown: Shown, tmp_path: Path) -> None:
+    shown.open(AllReduceStage(workers=8, hosts=2), tmp_path)
+    rounds = shown.page.evaluate(INKED)
+    shown.page.get_by_role("radio", name="simulated time").click()
+    shown.page.locator(".ls-stage").focus()
+    shown.key("Home")
+    assert shown.page.evaluate(INKED) == rounds and rounds[0][0] > 0
+
+
 def test_in_rounds_the_time_is_that_of_the_rounds_shown_and_grows_to_the_whole(
     shown: Shown, tmp_path: Path
 ) -> None:

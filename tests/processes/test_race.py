@@ -317,6 +317,10 @@ def test_a_race_can_be_watched_slowed_and_stopped_while_it_goes_on() -> None:
         with pytest.raises(Stalled, match=r"another: worker:0"):
             found.wait(0.1)
         _each_has_its_cores(found)
+        found.runs["another"].slow("worker:0", 4)
+        said = "slowed to 3 times its time, worker:0 slowed to 4 times its time)"
+        until(lambda: said in found.comparison.fairness.why, "it to be called unfair")
+        assert found.comparison.fairness.fair is False
     assert found.state == "stopped"
     assert {run.state for run in found.runs.values()} == {"stopped"}
     assert found.stop() is found

@@ -12,6 +12,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from course_lib import RunSpec, completion, race, stage, start
 from course_lib.signature import NOT_GIVEN
+from course_lib.strategies.catalog import STRATEGIES
+from course_lib.strategies.names import StrategyName
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +71,11 @@ def test_the_signature_has_every_field_with_its_type_and_default(function: Any) 
         assert parameters[name].annotation == typing.get_type_hints(RunSpec)[name]
         assert re.search(rf"^    {name}: .+ \(.+\)$", function.__doc__, re.MULTILINE)
     assert "workers" in inspect.signature(stage).parameters
+
+
+def test_the_type_of_a_strategy_s_name_is_the_catalogue_and_stands_in_start_and_race() -> None:
+    assert list(typing.get_args(StrategyName)) == list(STRATEGIES)
+    for function, first in ((start, "what"), (race, "entrants")):
+        names, *others = typing.get_args(typing.get_type_hints(function)[first])
+        # mypy, which reads all of the package, would take any text beside them
+        assert names == StrategyName and str not in others

@@ -10,6 +10,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.standstill import STEPLESS, Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec
-from course_lib.widgets.board import pictures
+from course_lib.widgets.board import chart_svg, pictures
 from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.board.charts import Charts
 from course_lib.widgets.board.plots import (
@@ -971,12 +972,42 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     assert [word for _, word, _ in shown[0]["marks"]] == words
 
 
-def test_the_legend_names_only_what_the_runs_can_have() -> None:
-    def names(**fields: Any) -> list[str]:
-        spec = RunSpec(strategy="multi_worker_mirrored", workers=4, **fields)
-        view = View({})
-        view.sides = [SimpleNamespace(spec=spec)]  # type: ignore[list-item]
-        return view.names()
+def test_the_legend_names_only_what_the_lanes_have_shown() -> None:
+    view = View({"it": SomeRun(Trace(EVENTS))})
+    view.look()
+    assert view.names() == []
+    legend = pictures.still(view).rpartition("</pattern>")[2]
+    assert view.names() == ["compute", "wait", "reduce", "apply"]
+    assert ">reduce<" in legend and ">hidden<" not in legend
 
-    assert not {"checkpoint", "own", "cut"} & set(names())
-    assert "checkpoint" in names(checkpoint_every=5) and "cut" in names(hosts=2)
+
+def test_a_run_that_reports_no_loss_has_words_in_place_of_axes() -> None:
+    silent = Trace([e for e in EVENTS if not isinstance(e, Metric)])
+    view = View({"it": SomeRun(silent)})
+    view.look()
+    assert [panel.empty for panel in view.panels()] == [
+        "no loss reported",
+        "no loss reported",
+        "no examples/s reported",
+    ]
+    picture = pictures.still(view)
+    assert picture.count(">no loss reported<") == 2 and 'class="grid"' not in picture
+    live = View({"it": SomeRun(silent, "running")})
+    live.look()
+    assert live.panels()[0].empty == "no loss reported yet"
+
+
+def test_words_of_marks_stand_above_the_lines() -> None:
+    panel = Panel(
+        "loss", "seconds", "loss", [(np.arange(3.0), np.ones(3))], marks=[(1, "slow", "")]
+    )
+    bare = chart_svg.chart(replace(panel, marks=()), 0, 0, 300, 200)
+    marked = chart_svg.chart(panel, 0, 0, 300, 200)
+
+    def top(drawn: str) -> float:
+        return float(
+            re.findall(r'd="M [\d.]+ ([\d.]+)', drawn.partition('stroke-width="2.5"')[2])[0]
+        )
+
+    word = float(re.search(r'y="([\d.]+)"[^>]*>slow<', marked)[1])
+    assert top(marked) > word > top(bare) - 8

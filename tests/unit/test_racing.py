@@ -30,6 +30,7 @@ from course_lib.racing.fairness import (
     Fairness,
     Load,
     LoadMeter,
+    done_to,
     judge,
     with_differences,
 )
@@ -42,7 +43,7 @@ from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
 from course_lib.record.waits import in_lockstep
 from course_lib.workloads.sketch import Sketch
-from tests.made_up import BATCH, SPEC, asynchronous, lockstep
+from tests.made_up import BATCH, EVENTS, SPEC, asynchronous, lockstep
 
 
 def of(trace: Trace, spec: RunSpec = SPEC, label: str = "it", **more: Any) -> Figures:
@@ -417,6 +418,21 @@ def test_a_race_between_entrants_with_other_workers_or_stragglers_is_not_fair() 
     assert (found.fair, found.why) == (False, f"{said} (a none, b worker:1=3.0).")
     busy = replace(fair, fair=False, why="NOT FAIR: the machine was saturated.")
     assert with_differences(busy, {"a": four, "b": two}).why.endswith(f" {busy.why}")
+
+
+def test_a_race_in_which_one_entrant_alone_was_slowed_on_its_way_is_not_fair() -> None:
+    fair, specs = Fairness(True, "Fair."), dict.fromkeys("ab", RunSpec(workers=4))
+    slowed = Trace([Lifecycle("worker:3", "slowed", "", 2.0, factor=4.0)])
+    late = Trace([slowed.all(Lifecycle)[0]._replace(at=2.3)])
+    done = {"a": done_to(slowed), "b": done_to(Trace(EVENTS))}
+    found = with_differences(fair, specs, done)
+    said = "NOT FAIR: the entrants do not have the same orders on the way"
+    assert (found.fair, found.why) == (
+        False,
+        f"{said} (a worker:3 slowed to 4 times its time, b none).",
+    )
+    done = {"a": done_to(slowed), "b": done_to(late)}
+    assert with_differences(fair, specs, done) is fair
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course_lib.errors import SpecError
 from course_lib.record import measures
@@ -155,6 +157,24 @@ def test_a_picture_in_a_notebook_is_small_without_tips_and_in_every_form() -> No
     assert rect.get("width") == "2"
     encoded = data["text/html"].partition("base64,")[2].partition('"')[0]
     assert base64.b64decode(encoded).decode() == data["image/svg+xml"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "shown"),
+    [
+        ([], 'class="ls-saved" src="data:image/svg+xml;base64,'),
+        (["text/html"], 'src="data:image/svg+xml;base64,'),
+        (["text/html", "image/svg+xml"], "<pre>a picture</pre>"),
+    ],
+)
+def test_a_page_made_of_a_notebook_shows_the_best_form_that_it_takes(
+    refused: list[str], shown: str
+) -> None:
+    forms = saved.bundle(svg.picture(9, 9, "it"), "a picture")
+    kept = {form: value for form, value in forms.items() if form not in refused}
+    cell = new_code_cell(outputs=[new_output("display_data", kept)])
+    page, _ = HTMLExporter().from_notebook_node(new_notebook(cells=[cell]))
+    assert shown in page.partition("<body")[2]
 
 
 def test_a_picture_that_is_too_large_gives_way_to_the_same_as_text() -> None:

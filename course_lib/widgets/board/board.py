@@ -16,7 +16,7 @@ import ipywidgets as w
 from course_lib.errors import LockstepError
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.charts import Charts
-from course_lib.widgets.board.controls import Controls, Order
+from course_lib.widgets.board.controls import Controls, Order, Switch
 from course_lib.widgets.board.side import Watched
 from course_lib.widgets.board.view import HIDEABLE, Raced, View
 from course_lib.widgets.kit import element, page, svg
@@ -24,8 +24,8 @@ from course_lib.widgets.kit.given import hidden, is_run, takes
 from course_lib.widgets.kit.saved import Pictured
 
 DRAW_EVERY = 0.2  # seconds
-# the heights of the headline with its note, and of messages, whatever they say
-HEAD, MESSAGE = "94px", "24px"
+# the heights of the headline with its note, of a race's, and of messages, whatever they say
+HEAD, RACE_HEAD, MESSAGE = "78px", "94px", "32px"
 SAVE_EVERY = 10.0  # seconds: the picture in the notebook, of a run that goes on
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 
@@ -51,20 +51,21 @@ class Board(Pictured, w.VBox):
         self._prefix, self._stop_runs = svg.unique_prefix(), stop
         self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
         self.charts.observe(self._scaled, "logarithmic")
-        self.head = w.HTML(layout=w.Layout(height=HEAD, overflow="auto"))
-        self.lanes, self.message = (
-            w.HTML(),
-            w.HTML(layout=w.Layout(height=MESSAGE, overflow="auto")),
-        )
-        legend = w.HTML(pictures.frame(self._prefix, self.view))
-        for part in (self.head, self.lanes, legend, self.message):
+        height = HEAD if race is None else RACE_HEAD
+        self.head = w.HTML(layout=w.Layout(height=height, overflow="auto"))
+        self.message = w.HTML(layout=w.Layout(height=MESSAGE, overflow="auto"))
+        self.lanes = w.HTML()
+        self.legend = w.HTML()
+        for part in (self.head, self.lanes, self.legend, self.message):
             part.add_class("ls")
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.controls = Controls(self.view.sides, self._orders.put, self._stop)
         if "links" in self.view.hidden:
             self.controls.links.layout.display = "none"
         # what may grow or shrink stands below the controls, so that they stay where they are
-        below = (self.controls, self.message, self.lanes, legend)
+        said = w.HBox([self.message, Switch()])
+        said.add_class("lk-said")
+        below = (self.controls, said, self.lanes, self.legend)
         super().__init__([self.head, self.charts, *below])
         self.add_class("lk-board")
         self._show()  # the cell returns with all in place; nothing has been read yet
@@ -163,6 +164,7 @@ class Board(Pictured, w.VBox):
         self.charts.show(self.view.panels())
         self.head.value = pictures.head(self.view)
         self.lanes.value = pictures.sides(self.view, self._prefix)
+        self.legend.value = pictures.frame(self._prefix, self.view)
         self.controls.refresh()
 
 

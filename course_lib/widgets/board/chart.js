@@ -4,8 +4,8 @@ const SVG = "http://www.w3.org/2000/svg";
 let TALL = 174; // px, less on a projector
 const LEFT = 44, RIGHT = 10, TOP = 8, BOTTOM = 22; // px
 const ALARM = "#D55E00";
-const ROWS = 3; // in which words of marks stand below each other
-const LETTER = 7.2; // px, of such a word
+const ROWS = 3, ROW = 13; // in which words of marks stand, above the curves, and their height in px
+const LETTER = 7.6; // px, of such a word
 
 const escaped = (text) => String(text).replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
 const number = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
@@ -29,9 +29,11 @@ function shapeOf({ panel, zoom, logarithmic }, width) {
   const across = width - LEFT - RIGHT, down = TALL - TOP - BOTTOM;
   const up = logarithmic ? Math.log10 : Number, back = logarithmic ? (power) => 10 ** power : Number;
   const px = (x) => LEFT + ((x - x0) / (x1 - x0)) * across;
-  const py = (y) => TOP + (1 - (up(y) - up(y0)) / (up(y1) - up(y0))) * down;
+  const marks = placed(panel.marks.filter(([x]) => x >= x0 && x <= x1), px, width);
+  const head = TOP + ROW * Math.max(0, ...marks.map(({ row }) => row + 1)), tall = TOP + down - head;
+  const py = (y) => head + (1 - (up(y) - up(y0)) / (up(y1) - up(y0))) * tall;
   const toX = (left) => x0 + (Math.min(Math.max(left - LEFT, 0), across) / across) * (x1 - x0);
-  const toY = (top) => back(up(y0) + (1 - Math.min(Math.max(top - TOP, 0), down) / down) * (up(y1) - up(y0)));
+  const toY = (top) => back(up(y0) + (1 - Math.min(Math.max(top - head, 0), tall) / tall) * (up(y1) - up(y0)));
   const within = (left) => (left < LEFT - 4 || left > width - RIGHT + 4 ? null : toX(left));
   /** The part between two corners: of the x axis only, if they are at about the same height. */
   const part = (one, other) => {
@@ -40,7 +42,7 @@ function shapeOf({ panel, zoom, logarithmic }, width) {
     const y = level ? zoom?.y ?? null : [toY(Math.max(one[1], other[1])), toY(Math.min(one[1], other[1]))];
     return to > from ? { x: [from, to], y } : null;
   };
-  return { x0, x1, y0, y1, px, py, across, down, width, within, part };
+  return { x0, x1, y0, y1, px, py, marks, across, down, width, within, part };
 }
 
 /** Round numbers between two others, about `most` of them. */
@@ -68,12 +70,17 @@ function drawing(chart) {
   const { panel, shape, logarithmic } = chart;
   const { x0, x1, y0, y1, px, py, across, down } = shape;
   const bottom = TOP + down;
+  const field = `<rect class="field" x="${LEFT}" y="${TOP}" width="${across}" height="${down}"/>`;
+  const middle = `x="${LEFT + across / 2}" y="${TOP + down / 2 + 4}" text-anchor="middle"`;
+  if (panel.lines.every(([, ys]) => !ys.some(Number.isFinite))) return `${field}<text class="soft" ${middle}>${panel.empty}</text>`;
   const levels = (logarithmic ? logTicks : ticks)(y0, y1, 4).map((y) => {
     const at = py(y).toFixed(1);
     return `<path class="grid" d="M${LEFT} ${at}h${across}"/><text class="soft" x="${LEFT - 6}" y="${+at + 4}" text-anchor="end">${short(y)}</text>`;
   });
-  const places = ticks(x0, x1, Math.max(2, Math.min(6, across / 48))).map((x) =>
-    `<text class="soft" x="${px(x).toFixed(1)}" y="${bottom + 17}" text-anchor="middle">${short(x)}</text>`);
+  const places = ticks(x0, x1, Math.max(2, Math.min(6, across / 48))).map((x) => {
+    const at = Math.min(px(x), shape.width - short(x).length * LETTER / 2); // whole, at the edge too
+    return `<text class="soft" x="${at.toFixed(1)}" y="${bottom + 17}" text-anchor="middle">${short(x)}</text>`;
+  });
   const target = panel.target === null ? "" : `<path class="target" d="M0 ${py(panel.target).toFixed(1)}h${shape.width}"/>`;
   const entrants = chart.model.get("entrants");
   const lines = entrants.map(({ color, dash }, i) => {
@@ -82,8 +89,8 @@ function drawing(chart) {
   });
   const reached = panel.reached.map((place, i) => place ? `<g transform="translate(${px(place[0]).toFixed(1)} ${py(place[1]).toFixed(1)})">${entrants[i].mark}</g>` : "");
   // what lies outside of the inner picture is cut off
-  const inner = `<svg x="${LEFT}" y="${TOP - 2}" width="${across}" height="${down + 4}" viewBox="${LEFT} ${TOP - 2} ${across} ${down + 4}">${target}${lines.join("")}${stems(panel, shape)}</svg>`;
-  return `<rect class="field" x="${LEFT}" y="${TOP}" width="${across}" height="${down}"/>${levels.join("")}${places.join("")}${inner}${reached.join("")}${pointed(chart)}`;
+  const inner = `<svg x="${LEFT}" y="${TOP - 2}" width="${across}" height="${down + 4}" viewBox="${LEFT} ${TOP - 2} ${across} ${down + 4}">${target}${lines.join("")}${stems(shape)}</svg>`;
+  return `${field}${levels.join("")}${places.join("")}${inner}${reached.join("")}${pointed(chart)}`;
 }
 
 /** A line as the path of its points; a hole where a value is not finite. */
@@ -97,17 +104,24 @@ function pathOf([xs, ys], { px, py }, logarithmic) {
   return path;
 }
 
-/** A vertical line for each mark, and its word where there is room for it. */
-function stems({ marks }, { px, x0, x1, width, down }) {
-  const taken = Array(ROWS).fill(0), last = {};
-  return marks.filter(([x]) => x >= x0 && x <= x1).map(([x, word]) => {
+/** Where marks stand, and their words: in which row, -1 where there is no room. */
+function placed(marks, px, width) {
+  const rows = TALL < 120 ? 1 : ROWS, taken = Array(rows).fill(0), last = {};
+  return marks.map(([x, word]) => {
     const at = px(x), size = word.length * LETTER + 8;
     const left = at + size > width - RIGHT, from = left ? at - size : at;
     const again = at - last[word] < 8; // what was done in several runs at once
     const row = again ? -1 : taken.findIndex((end) => end <= from);
     last[word] = at;
-    const text = row < 0 ? "" : `<text class="word" x="${(left ? at - 4 : at + 4).toFixed(1)}" y="${TOP + 11 + 13 * row}"${left ? ' text-anchor="end"' : ""}>${escaped(word)}</text>`;
     if (row >= 0) taken[row] = from + size;
+    return { at, word, left, row };
+  });
+}
+
+/** A vertical line for each mark, with its word. */
+function stems({ marks, down }) {
+  return marks.map(({ at, word, left, row }) => {
+    const text = row < 0 ? "" : `<text class="word" x="${(left ? at - 4 : at + 4).toFixed(1)}" y="${TOP + 10 + ROW * row}"${left ? ' text-anchor="end"' : ""}>${escaped(word)}</text>`;
     return `<path class="stem" d="M${at.toFixed(1)} ${TOP}v${down}"/>${text}`;
   }).join("");
 }

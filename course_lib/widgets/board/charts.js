@@ -2,13 +2,6 @@
 
 const HINT = "Drag: zoom in on a part. Wheel, once clicked, or + and −: zoom. Arrow keys: values. 0: the whole chart.";
 
-function make(tag, properties = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) name in node ? (node[name] = value) : node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 function render({ model, el }) {
   const root = make("div", { className: "ls lk-charts" });
   el.classList.add("lk-room");

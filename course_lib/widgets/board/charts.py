@@ -22,7 +22,7 @@ class Charts(anywidget.AnyWidget):
     too.
     """
 
-    _esm = page.asset("kit/projector.js", "board/charts.js", "board/chart.js")
+    _esm = page.asset("kit/make.js", "kit/projector.js", "board/charts.js", "board/chart.js")
     _css = page.asset("kit/theme.css", "board/charts.css")
     entrants = traitlets.List().tag(sync=True)
     panels = traitlets.List().tag(sync=True)
@@ -50,6 +50,7 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "x": panel.x,
         "y": panel.y,
+        "empty": panel.empty,
         "lines": lines,
         "target": panel.target,
         "reached": [place and list(place) for place in panel.reached],

@@ -16,7 +16,12 @@ from course_lib.widgets.board.side import Side
 from course_lib.widgets.kit import page
 
 EVERY = "all"
-DELAYS = ("none", "lognormal:0.5", "exponential:20ms", "one_in:20:200ms")
+DELAYS = {
+    "none": "every step takes as long",
+    "lognormal:0.5": "the device's time differs from step to step, mostly by up to half",
+    "exponential:20ms": "20 ms more in the mean: often less, sometimes much more",
+    "one_in:20:200ms": "200 ms more in one step of 20, left to chance",
+}
 FASTEST = 4  # the link slider ends at 10 ** 4 Mbit/s, where a link without a limit stands, too
 Order = Callable[[], object]
 Submit = Callable[[Order], None]
@@ -41,7 +46,7 @@ class Controls(w.VBox):
         self.links.refresh()
 
 
-class _Switch(anywidget.AnyWidget):
+class Switch(anywidget.AnyWidget):
     """The projector switch."""
 
     _esm = page.asset("kit/projector.js", "board/switch.js")
@@ -128,8 +133,9 @@ class TaskControls(_Following):
         self.run.layout.display = None if len(sides) > 1 else "none"
         self.task = _dropdown("task", [])
         self._offer_tasks()
-        self.delays, self._delays_shown = _dropdown("delays", DELAYS), ("", "none")
-        factor = {"value": 1.0, "min": 1, "max": 10, "step": 0.5, "readout_format": ".1f"}
+        self.delays, self._delays_shown = _dropdown("delays", [*DELAYS]), ("", "none")
+        self.delays.tooltip = "\n".join(f"{form}: {what}" for form, what in DELAYS.items())
+        factor = {"value": 1.0, "min": 1, "max": 10, "step": 0.25, "readout_format": ".2f"}
         self.factor = _slider(w.FloatSlider, "times slower", **factor)
         super().__init__(self.task, self.factor, submit)
         frozen = "Freeze the task (SIGSTOP): a machine that hangs"
@@ -143,7 +149,7 @@ class TaskControls(_Following):
         varied = "Let the steps of the task vary as chosen, or no longer"
         self.delay = _button("Delay", "random", varied, self._delay)
         buttons = (self.delay, self.pause, self.resume, self.kill, self.stop)
-        self.children = (self.run, self.task, self.factor, self.delays, *buttons, _Switch())
+        self.children = (self.run, self.task, self.factor, self.delays, *buttons)
 
     def show(self) -> None:
         """Let slider and delays follow the trace; what is chosen but not ordered yet stays."""

@@ -4,21 +4,26 @@ The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.
 """
 
 import textwrap
-from typing import Any
 
 import numpy as np
 
 from course_lib.record.digest import Digest
 from course_lib.widgets.board import plots
-from course_lib.widgets.board.plots import AT_THE_END, COLUMNS, NAMES, ROWS, Lane, Panel, TimeWindow
+from course_lib.widgets.board.chart_svg import chart, event
+from course_lib.widgets.board.plots import (
+    AT_THE_END,
+    COLUMNS,
+    NAMES,
+    Lane,
+    TimeWindow,
+)
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
-from course_lib.widgets.kit.palette import ALARM, SHADE, THIN, entrant
+from course_lib.widgets.kit.palette import SHADE, THIN, entrant
 
 WIDTH, GAP, LANE = 1200, 32, 26  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
-LEFT, RIGHT, TOP, BOTTOM = 36, 14, 30, 24  # room around the lines of a chart
 BINS = 12  # of the histogram of staleness; the last takes what is beyond
 
 
@@ -37,7 +42,9 @@ def document(view: View) -> str:
 
 
 def frame(prefix: str, view: View) -> Markup:
-    """The parts of a board that never change: its style, its patterns, the legend of its lanes."""
+    """The parts of a board that hardly change: its style, its patterns, the legend of its lanes, as
+    they have been drawn so far.
+    """
     style = page.asset("kit/theme.css", "board/board.css")
     tiles = svg.patterns(prefix)
     hidden = element("svg", tiles, width=0, height=0, style="position:absolute", aria_hidden="true")
@@ -60,8 +67,9 @@ def head(view: View) -> Markup:
     failed = any(side.failure for side in view.sides)
     warned = view.diverged or failed or view.fairness.startswith("NOT")
     warn = " lk-unfair" if warned else ""
-    note = element("p", view.detail(), class_=f"lk-note{warn}") if view.detail() else None
-    return join((element("div", headline, sorted(badges), class_="lk-headline"), note))
+    note = element("p", view.detail(), class_=f"lk-note{warn if view.detail() else ''}")
+    real = element("span", sorted(badges))
+    return element("div", headline, element("div", note, real), class_="lk-headline")
 
 
 def sides(view: View, prefix: str) -> Markup:
@@ -211,7 +219,7 @@ def _side(
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         for at, word in lane.events:
-            parts.append(_event((left + at * across, top), LANE - 4, word, 15, at > AT_THE_END))
+            parts.append(event((left + at * across, top), LANE - 4, word, 15, at > AT_THE_END))
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in _ticks(window):
@@ -235,62 +243,3 @@ def bars(lane: Lane, box: tuple[float, float, float, float], prefix: str) -> lis
             box_path = f"M{x + first * unit:.5g} {top:g}h{across}v{down:g}h-{across}z"
             boxes.setdefault(what, []).append(box_path)
     return [svg.path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
-
-
-def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Markup:
-    """A panel as SVG in a box."""
-    left, top = x + LEFT, y + TOP
-    across, down = width - LEFT - RIGHT, height - TOP - BOTTOM
-    scale = np.log10 if panel.log else np.asarray
-    low, high = panel.y_axis(bool(panel.log))
-    span = scale(high) - scale(low)
-
-    def at(px: Any, py: Any) -> tuple[Any, Any]:
-        above = (scale(py) - scale(low)) / span
-        return left + px / panel.wide * across, top + (1 - above) * down
-
-    parts = [svg.text(x, y + 16, panel.title, class_="ink", font_size=15, font_weight=600)]
-    for tick in svg.log_ticks(low, high) if panel.log else svg.ticks(0, high, 4):
-        _, level = at(0, tick)
-        parts.append(svg.path("M", left, level, "h", across, class_="grid"))
-        parts.append(svg.text(left - 6, level + 4, _short(tick), class_="muted", text_anchor="end"))
-    for tick in svg.ticks(0, panel.wide, 4):
-        place, _ = at(tick, high)
-        label = {"class_": "muted", "text_anchor": "middle"}
-        parts.append(svg.text(place, top + down + 17, _short(tick), **label))
-    if panel.target is not None:
-        _, level = at(0, panel.target)
-        parts.append(svg.path("M", left, level, "h", across, class_="target"))
-    for i, (xs, ys) in enumerate(panel.lines):
-        known = np.isfinite(ys) & (ys > 0 if panel.log else True)
-        points = np.column_stack(at(xs[known], ys[known])).round(1)
-        if len(points):
-            color, dash, _ = entrant(i)
-            line = svg.path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
-            parts.append(element("g", line, fill="none", stroke_width=2.5))
-    parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.reached) if place]
-    before: dict[str, float] = {}  # where a word stands last: it is not said twice at one place
-    for number, (when, word, said) in enumerate(panel.marks):
-        place, _ = at(when, high)
-        word, before[word] = "" if place - before.get(word, -9) < 8 else word, place
-        below = 11 + 13 * (number % ROWS)
-        drawn = _event((place, top), down, word, below, when > AT_THE_END * panel.wide)
-        parts.append(element("g", svg.title(said), drawn))
-    return join(parts)
-
-
-def _event(
-    place: tuple[float, float], height: float, word: str, below: float, at_the_end: bool
-) -> Markup:
-    """A vertical mark that begins at a `place`, with its word so far `below` that."""
-    x, y = place
-    line = svg.path("M", x, y, "v", height, stroke=ALARM, stroke_width=2, stroke_dasharray="3 2")
-    side = {"text_anchor": "end"} if at_the_end else {}
-    beside = x - 4 if at_the_end else x + 4
-    look = {"class_": "ink halo", "font_size": 12, **side}
-    return join((line, svg.text(beside, y + below, word, **look)))
-
-
-def _short(value: float) -> str:
-    """A number as the axis of a chart shows it: 1200 is 1.2k."""
-    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"

@@ -34,6 +34,7 @@ class Panel:
     `reached`: where each entrant reached the target, None if it did not. `marks`: what was done to
     tasks and hosts: where on the x axis, a word, and a sentence with whom and when. `until`: where
     the x axis ends at least. `log`: whether the y axis is logarithmic; None if it never is.
+    `empty`: what stands in place of axes where there is no line.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Panel:
     marks: Sequence[tuple[float, str, str]] = ()
     until: float = 0.0
     log: bool | None = None
+    empty: str = ""
 
     @property
     def wide(self) -> float:
@@ -104,7 +106,7 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
 
 
-ROWS = 3  # in which the words of neighbours stand below each other
+ROWS, ROW = 3, 13  # in which the words of neighbours stand, and the height of one
 AT_THE_END = 0.85  # the share of the width from which on a word stands left of its mark
 
 

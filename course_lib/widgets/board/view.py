@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from course_lib.record import measures
 from course_lib.record.curves import LEVEL, Goal, in_seconds, outcome
-from course_lib.record.events import OWN
 from course_lib.text import round_up
 from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
@@ -44,7 +43,7 @@ class View:
     def __init__(self, runs: Mapping[str, Watched], race: Raced | None = None) -> None:
         self.sides = [Side(label, run) for label, run in runs.items()]
         self.race, self.fairness, self.logarithmic = race, "", False
-        self._looked, self._span = False, plots.span_for([])
+        self._looked, self._span, self._drawn = False, plots.span_for([]), set[int]()
         targets = {"accuracy": race.target_accuracy, "loss": race.target_loss} if race else {}
         goals = [Goal(what, value) for what, value in targets.items() if value is not None]
         self.given = goals[0] if goals else None
@@ -71,14 +70,8 @@ class View:
         return news
 
     def names(self) -> list[str]:
-        """The phases and fates that these runs can have, for the legend."""
-        specs = [side.spec for side in self.sides]
-        never = {
-            "checkpoint": not any(spec.checkpoint_every for spec in specs),
-            OWN: not any(spec.strategy == "custom" for spec in specs),
-            "cut": not any(spec.hosts > 1 for spec in specs),
-        }
-        return [name for name in plots.NAMES if not never.get(name)]
+        """The phases and fates that its lanes have shown so far, for the legend."""
+        return [name for what, name in enumerate(plots.NAMES) if what in self._drawn]
 
     @property
     def over(self) -> bool:
@@ -103,11 +96,13 @@ class View:
         found.append(plots.throughput(losses, [side.still_since() for side in self.sides]))
         found = [replace(panel, marks=self._marks(panel.x)) for panel in found]
         now = max(panel.wide for panel in found if panel.x == "seconds")
+        yet = "" if self.over else " yet"
         return [
             replace(
                 panel,
                 until=now if panel.x == "seconds" else 0.0,  # one clock, one axis
                 log=None if panel.log is None else self.logarithmic,
+                empty=f"no {panel.y.split(',')[0]} reported{yet}",
             )
             for panel in found
         ]
@@ -129,7 +124,10 @@ class View:
         end, zero = side.edge(), side.digest.zero
         window = TimeWindow(end - self._span, end, zero if zero < end else 0.0)
         going_on = side.pulse.going_on if side.pulse else ()
-        return window, plots.lanes(side.digest, window, columns, going_on)
+        found = plots.lanes(side.digest, window, columns, going_on)
+        for lane in found:
+            self._drawn.update(lane.cells.tolist(), lane.hidden.tolist())
+        return window, found
 
     def headline(self) -> str:
         """Who is ahead or has won, or how far a single run is."""

@@ -12,8 +12,7 @@ function project() {
 function projector(signal) {
   const button = document.createElement("button");
   const shown = () => button.setAttribute("aria-pressed", projecting());
-  Object.assign(button, { type: "button", className: "ls-projector", textContent: "A+", title: "Larger, for a projector: all widgets, until it is pressed again" });
-  button.setAttribute("aria-label", "projector");
+  Object.assign(button, { type: "button", className: "ls-projector", textContent: "Projector", title: "Larger, for a projector: all widgets, until it is pressed again" });
   button.addEventListener("click", () => {
     localStorage.setItem(PROJECTOR, projecting() ? "off" : "on");
     project();

@@ -1,6 +1,7 @@
 // One algorithm's picture, on two canvases: below what stays until a transfer lands, above it what moves.
 
 const FONT = '14px system-ui, -apple-system, "Segoe UI", sans-serif';
+const FEW = 16, CROWD = 48; // arrows that can be told apart, and that cannot
 const BOLD = FONT.replace("14px", "600 14px");
 
 // Black or white, whichever is easier to read on a colour.
@@ -209,8 +210,9 @@ class Picture extends Layout {
     const { flying, fresh } = a.under(glow);
     for (const i of fresh) this.#glow(g, i, 1 - (a.now - a.end[i]) / glow);
     if (a.stopped) this.#broken(g);
-    if (still || (paused && !flying.length)) this.#arrows(g, flying.length ? flying : a.next());
-    if (!still) for (const i of flying) this.#token(g, i);
+    const moving = a.now > 0 ? flying : []; // at the start nothing has left yet
+    if (still || paused) this.#arrows(g, moving.length ? moving : a.next());
+    if (!still) for (const i of moving) this.#token(g, i);
     if (a.stop && flying.includes(a.stop.transfer)) this.#token(g, a.stop.transfer, true);
   }
 
@@ -254,25 +256,33 @@ class Picture extends Layout {
     g.fillText(text, x, y + 0.5);
   }
 
+  // Many are thinner, and of a crowd only one is drawn from rank to rank, and one from host to host. All are one shape: where they cross they get no darker.
   #arrows(g, transfers) {
+    const a = this.algorithm;
+    const share = Math.min(1, FEW / transfers.length);
+    const [lines, heads] = [new Path2D(), new Path2D()];
+    const drawn = new Set();
+    for (const i of transfers) {
+      const ends = [a.src[i], a.dst[i]];
+      const way = transfers.length <= CROWD ? i : `${a.crosses(i) ? `host ${ends.map((rank) => a.rack[rank])}` : ends}`;
+      if (drawn.has(way)) continue;
+      drawn.add(way);
+      this.#arrow(lines, heads, this.path(i), 4 + 4 * share);
+    }
     g.strokeStyle = g.fillStyle = this.theme.ink;
-    g.globalAlpha = transfers.length > 16 ? 0.3 : 0.5;
-    for (const i of transfers) this.#arrow(g, i);
+    g.globalAlpha = 0.5;
+    g.lineWidth = 0.6 + 0.7 * share;
+    g.stroke(lines);
+    g.fill(heads);
     g.globalAlpha = 1;
   }
 
-  #arrow(g, i) {
-    const points = this.path(i);
-    g.lineWidth = 1.3;
-    g.beginPath();
-    points.forEach(({ x, y }, j) => (j ? g.lineTo(x, y) : g.moveTo(x, y)));
-    g.stroke();
-    const [a, b] = [points.at(-2), points.at(-1)];
-    const turn = Math.atan2(b.y - a.y, b.x - a.x);
-    g.beginPath();
-    g.moveTo(b.x, b.y);
-    for (const side of [-0.45, 0.45]) g.lineTo(b.x - 8 * Math.cos(turn + side), b.y - 8 * Math.sin(turn + side));
-    g.fill();
+  #arrow(lines, heads, points, size) {
+    points.forEach(({ x, y }, j) => (j ? lines.lineTo(x, y) : lines.moveTo(x, y)));
+    const [before, tip] = [points.at(-2), points.at(-1)];
+    const turn = Math.atan2(tip.y - before.y, tip.x - before.x);
+    heads.moveTo(tip.x, tip.y);
+    for (const side of [-0.45, 0.45]) heads.lineTo(tip.x - size * Math.cos(turn + side), tip.y - size * Math.sin(turn + side));
   }
 
   // Where it breaks: the chunk of the transfer to blame, or all that are wrong in the end.

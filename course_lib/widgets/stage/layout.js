@@ -19,7 +19,7 @@ class Layout {
     const rackWidth = Math.min(fit.rackWidth, Math.max(LABEL + 20 + algorithm.chunks * fit.cellWidth, 190));
     const rackHeight = fit.head + fit.rows * fit.rowHeight + 10;
     const used = fit.across * rackWidth + (fit.across - 1) * fit.gap;
-    const left = Math.round((width - used) / 2);
+    const left = Math.floor((width - used) / 2);
     const top = Math.round(Math.max(0, (height - fit.lines * rackHeight - fit.wires) / 2));
     this.line = racks > 1 ? { x: left, y: top + rackHeight + WIRE, width: used, height: SWITCH } : null;
     this.boxes = algorithm.racks.map((rack, i) => {
@@ -39,7 +39,7 @@ class Layout {
     const across = Math.ceil(racks.length / lines);
     const gap = across > 4 ? 10 : 18;
     const wires = racks.length > 1 ? lines * WIRE + SWITCH + 2 : 0;
-    const rackWidth = (this.width - (across - 1) * gap) / across;
+    const rackWidth = Math.floor((this.width - 1 - (across - 1) * gap) / across); // the last pixel may be half outside
     const cellWidth = whole(Math.min((rackWidth - LABEL - 20) / chunks, 96));
     const head = 28 + (cellWidth >= 17 ? 20 : 4);
     const rowHeight = whole(Math.min(((this.height - wires) / lines - head - 10) / rows, 96));

@@ -60,6 +60,7 @@ class Timeline(Pictured, anywidget.AnyWidget):
     """
 
     _esm = page.asset(
+        "kit/make.js",
         "kit/projector.js",
         *(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")),
     )

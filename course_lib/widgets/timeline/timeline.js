@@ -3,13 +3,6 @@
 const HINT = "Arrow keys: from phase to phase. + and −: zoom. Drag: move. Shift and drag: zoom in on a span. Wheel, once clicked: zoom.";
 const OVERVIEW = 38; // px
 
-function make(tag, properties = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) name in node ? (node[name] = value) : node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 function render({ model, el }) {
   const state = { data: null, view: { from: 0, to: 1, left: 0, width: 1 }, chosen: NONE, message: NONE, lane: 0, arrows: true, band: null };
   const ending = new AbortController();
