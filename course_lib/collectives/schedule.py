@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args, overload
 import numpy as np
 
 from course_lib.errors import SpecError
+from course_lib.text import count
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"]
 Op = Literal["reduce", "copy"]
@@ -211,10 +212,10 @@ class Schedule:
         return state.hexdigest()
 
     def __repr__(self) -> str:
-        servers = f" + {self.servers} servers" if self.servers else ""
+        servers = f" + {count(self.servers, 'server')}" if self.servers else ""
         return (
-            f"Schedule({self.name}: {self.kind}, {self.workers} workers{servers}, "
-            f"{self.chunks} chunks, {len(self.rounds)} rounds)"
+            f"Schedule({self.name}: {self.kind}, {count(self.workers, 'worker')}{servers}, "
+            f"{count(self.chunks, 'chunk')}, {count(len(self.rounds), 'round')})"
         )
 
     def __str__(self) -> str:

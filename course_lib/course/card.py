@@ -12,7 +12,7 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Phase
 from course_lib.widgets.kit import Inside, Markup, element, page
 from course_lib.widgets.stage.scene import Played
-from course_lib.widgets.stage.still import film_svg
+from course_lib.widgets.stage.still import film_svg, filmed
 from course_lib.widgets.timeline.still import lanes_svg
 
 LOOK = {  # state -> colour, sign in a circle of 24 x 24
@@ -52,12 +52,14 @@ def _inside(verdict: Verdict) -> Iterator[Markup]:
     if head.endswith(":"):
         head, _, rest = f"{head} {rest}".partition("\n")
     first, *more = re.split(r"(?<=[.?!]) (?=[A-Z])", head, maxsplit=1)
-    yield element("p", element("b", first), *(f" {said}" for said in more))
+    yield element("p", element("b", *_told(first)), *_told("".join(f" {said}" for said in more)))
     long = [found for found in (rest, hint) if "\n" in found]
-    yield from (element("p", found) for found in (rest, hint) if found and found not in long)
+    yield from (
+        element("p", *_told(found)) for found in (rest, hint) if found and found not in long
+    )
     yield from _picture(verdict, first)
     if long:
-        yield _unfold("All that was found", element("pre", "\n\n".join(long)))
+        yield _unfold("All that was found", element("pre", *_told("\n\n".join(long))))
     if verdict.state != "passed":
         yield from _hints(verdict.task)
 
@@ -69,6 +71,7 @@ def _picture(verdict: Verdict, said: str) -> Iterator[Markup]:
         if isinstance(shown, Schedule):
             played = Played.of(shown)
             picture, caption = film_svg(played), FILM + CROSS * bool(played.breaks)
+            caption += _left_out(filmed(played).start)
         elif shown and (phases := shown.all(Phase)):
             first = max(phase.step for phase in phases) - LAST + 1
             picture = lanes_svg(shown, LANES, max(first, 0), LAST)
@@ -81,12 +84,24 @@ def _picture(verdict: Verdict, said: str) -> Iterator[Markup]:
             yield element("p", caption, class_="quiet")
 
 
+def _left_out(before: int) -> str:
+    """Words for the rounds that a picture does not show."""
+    rounds = "Round 0 is" if before == 1 else f"Rounds 0 to {before - 1} are"
+    return f" {rounds} left out: the picture would be too large." if before else ""
+
+
+def _told(text: str) -> Iterator[Inside]:
+    """A text in which what stands between backticks is code."""
+    for i, part in enumerate(re.split(r"`([^`\n]+)`", text)):
+        yield element("code", part) if i % 2 else part
+
+
 def _hints(task: str) -> Iterator[Markup]:
     """Each hint inside the one before, so that one more is a click."""
     inner: list[Markup] = []
     hints = list(enumerate(find(task).hints, 1))
     for number, hint in reversed(hints):
-        inner = [_unfold(f"Hint {number} of {len(hints)}", element("pre", hint), *inner)]
+        inner = [_unfold(f"Hint {number} of {len(hints)}", element("pre", *_told(hint)), *inner)]
     yield from inner
 
 

@@ -120,7 +120,7 @@ def over_ring(schedule: Schedule) -> str:
             " and sends to the same one in every round."
         )
     if len(rounds) != want:
-        return f"It takes {len(rounds)} rounds; a ring takes 2(P-1) = {want}."
+        return f"It takes {len(rounds)} rounds; a ring of P workers takes 2(P-1), here {want}."
     if max(sent) != fair:
         share = f"{max(sent) / shares:.3g} S"
         return (
@@ -308,8 +308,8 @@ def over_tree(schedule: Schedule) -> str:
         )
     if len(rounds) != want:
         return (
-            f"It takes {len(rounds)} rounds; the tree takes 2⌈lg P⌉ = {want}. The way down needs as"
-            " many as the way up."
+            f"It takes {len(rounds)} rounds; the tree takes {want}: on each way one for each time"
+            " that 1 must be doubled to reach the number of workers."
         )
     messages = sum(map(len, rounds))
     if messages != 2 * (workers - 1):

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import functools
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
+from course_lib import launch
 from course_lib.cluster.run import Run
 from course_lib.collectives import Schedule
 from course_lib.collectives.algorithms.ring import ring
@@ -18,6 +20,7 @@ from course_lib.launch import start
 from course_lib.record.events import ACTIVE, Message, Metric
 from course_lib.record.saved import SavedRun
 from course_lib.spec import NATIVE, RunSpec
+from course_lib.strategies import catalog
 
 STRATEGY, WORKERS, STEPS = "multi_worker_mirrored", 4, 60
 # Two all-reduces add the same float32 numbers in different orders, and training carries the
@@ -37,17 +40,21 @@ def probe(workers: int) -> Schedule:
 
 def judge(task: str, answer: Any) -> Verdict:
     """Judge a function from an all-reduce to a finished run by the trace of the run that it makes
-    with `probe`.
+    with `probe`. First it is called with runs of one step, so that most mistakes are told at once.
     """
     given: Any = None
     try:
         with bounded(LONGEST_ANSWER):
-            given = answer(probe)
-        complaint = _complaint(given)
+            complaint = _tried(answer.within(_try, probe))
+            if not complaint:
+                given = answer(probe)
+                complaint = _complaint(given)
     except NotImplementedError:
         raise
     except Exception as error:
-        complaint = f"It raises {type(error).__name__}: {error}", _raised(error)
+        complaint = f"It raises {type(error).__name__}: {error}", ""
+        if mistake := _raised(error):  # in words of this task: they come first
+            complaint = mistake, complaint[0]
     finally:
         if isinstance(given, Run):
             given.stop()
@@ -64,18 +71,59 @@ def judge(task: str, answer: Any) -> Verdict:
     return Verdict(task, "passed", text, shown=shown)
 
 
+def _try(learners: Any, all_reduce: Any) -> dict[str, Any]:
+    """Where the learner's code runs: each run that it asks for is noted, and in its place comes
+    one of a single step, with PyTorch's own all-reduce.
+    """
+    asked: list[str] = []
+    prepare, given = launch.prepare, None
+
+    def short(spec: RunSpec, machine: Any, *_: Any) -> Any:
+        asked.append(spec.model_dump_json())
+        fields = {"framework": "torch", "workers": WORKERS, "steps": 1}
+        return prepare(catalog.spec_for(STRATEGY, **fields), machine)
+
+    try:
+        with patch.object(launch, "prepare", short):
+            given = learners(all_reduce)
+        run = isinstance(given, Run)
+        state = given.state if isinstance(given, Run) else ""
+    finally:
+        if isinstance(given, Run):
+            given.stop()
+    returned = "nothing" if given is None else type(given).__name__
+    return {"asked": asked, "returned": "" if run else returned, "state": state}
+
+
+def _tried(found: dict[str, Any]) -> Complaint | None:
+    """What is wrong with what a function asked for and returned when it was tried."""
+    other = None
+    if found["asked"]:
+        other = _other_run(RunSpec.model_validate_json(found["asked"][-1]))
+    if found["returned"]:
+        text, mistake = _no_run(found["returned"])
+        return text, f"{mistake} And another thing: {other[1]}" if other else mistake
+    return other or _unfinished(found["state"])
+
+
 def _complaint(run: Any) -> Complaint | None:
     """What is wrong with the run that came back, and the name of the mistake; None where all is as
     it should be.
     """
-    if run is None:
-        return "It returns nothing.", "Is `return` missing?"
     if not isinstance(run, Run | SavedRun):
-        return (
-            f"It returns a {type(run).__name__}, not the run.",
-            "Return what start(...).wait(60) returns: the run, which has result and trace.",
-        )
-    return _other_run(run.spec) or _unfinished(run) or _other_messages(run) or _other_losses(run)
+        return _no_run("nothing" if run is None else type(run).__name__)
+    return (
+        _other_run(run.spec) or _unfinished(run.state) or _other_messages(run) or _other_losses(run)
+    )
+
+
+def _no_run(returned: str) -> Complaint:
+    if returned == "nothing":
+        return "It returns nothing.", "Is `return` missing?"
+    return (
+        f"It returns a {returned}, not the run.",
+        "Return what start(...).wait(60) returns: the run, which has result and trace.",
+    )
 
 
 def _other_run(spec: RunSpec) -> Complaint | None:
@@ -99,15 +147,15 @@ def _other_run(spec: RunSpec) -> Complaint | None:
     return None
 
 
-def _unfinished(run: Run | SavedRun) -> Complaint | None:
-    if run.state in ACTIVE:
+def _unfinished(state: str) -> Complaint | None:
+    if state in ACTIVE:
         return (
-            f"The run that came back is still {run.state}.",
+            f"The run that came back is still {state}.",
             "start returns at once. Wait for the end of the run: .wait(60).",
         )
-    if run.state != "finished":
+    if state != "finished":
         return (
-            f"The run that came back is {run.state}, not finished.",
+            f"The run that came back is {state}, not finished.",
             "Do not stop it; wait for its end: .wait(60).",
         )
     return None

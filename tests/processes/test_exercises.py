@@ -207,7 +207,29 @@ def last_leads(workers: int, hosts: int) -> Schedule:
     )
 
 
-@pytest.mark.parametrize("answer", [in_three_stages, last_leads])
+def four_rounds(workers: int, hosts: int) -> Schedule:
+    """Rank i of each host adds up part i there; the ranks i of all hosts exchange it."""
+    size, many = workers // hosts, range(hosts)
+    parts = range(size)
+    inside = [
+        (h * size + j, h * size + i, i * hosts + k)
+        for h in many
+        for i in parts
+        for j in parts
+        for k in many
+        if i != j
+    ]
+    across = [(i, h, k) for i in parts for h in many for k in many if h != k]
+    rounds = [
+        [T(j, i, c, "reduce") for j, i, c in inside],
+        [T(h * size + i, k * size + i, i * hosts + k, "reduce") for i, h, k in across],
+        [T(h * size + i, k * size + i, i * hosts + h, "copy") for i, h, k in across],
+        [T(i, j, c, "copy") for j, i, c in inside],
+    ]
+    return Schedule("four_rounds", workers, workers, rounds)
+
+
+@pytest.mark.parametrize("answer", [in_three_stages, last_leads, four_rounds])
 def test_a_hierarchical_all_reduce_within_its_budget_must_win_over_links(answer: Answer) -> None:
     verdict = check("hierarchical", answer)
     assert verdict, repr(verdict)
@@ -264,6 +286,10 @@ def nothing(all_reduce: Any) -> None:
     trains()(all_reduce)
 
 
+def nothing_from_tensorflow(all_reduce: Any) -> None:
+    trains(framework="tensorflow")(all_reduce)
+
+
 def the_result(all_reduce: Any) -> Any:
     return trains()(all_reduce).result
 
@@ -295,6 +321,7 @@ BAD_TRAININGS: list[tuple[Answer, str]] = [
     (trains(framework=None), "Pass framework='torch' to start."),
     (trains(steps=5), "Pass steps=60 to start."),
     (nothing, "Is `return` missing?"),
+    (nothing_from_tensorflow, "And another thing: Pass framework='torch' to start."),
     (the_result, "It returns a dict, not the run."),
     (without_waiting, "Wait for the end of the run: .wait(60)."),
     (stopped, "is stopped, not finished"),
@@ -311,6 +338,7 @@ def test_a_training_that_is_not_what_was_asked_for_is_rejected_with_its_mistake(
     verdict = check("train", answer)
     assert verdict.state == "not yet"
     assert says in repr(verdict), repr(verdict)
+    assert "raises" not in verdict.text, "the mistake comes before what Python says"
 
 
 # --- a whole notebook ---

@@ -108,6 +108,20 @@ def test_a_card_of_a_run_shows_the_last_steps_of_its_lanes() -> None:
     assert "The last 6 steps of the run" in svg and "step 14" in svg and "step 13" not in svg
 
 
+def test_what_stands_between_backticks_is_code_on_the_card_and_as_it_is_in_text() -> None:
+    verdict = Verdict("ring", "not yet", "It returns nothing: is `return` missing?", "See `<b>`.")
+    html = verdict._repr_html_()
+    assert "is <code>return</code> missing?</b>" in html
+    assert "See <code>&lt;b&gt;</code>." in html
+    assert "is `return` missing?" in repr(verdict)
+
+
+def test_the_card_says_which_rounds_its_picture_leaves_out() -> None:
+    assert "left out" not in Verdict("ring", "passed", "Proved.", shown=ring(3))._repr_html_()
+    html = Verdict("ring", "passed", "Proved.", shown=ring(5))._repr_html_()
+    assert "Rounds 0 to 4 are left out: the picture would be too large." in html
+
+
 def test_what_cannot_be_drawn_is_left_out_of_the_card() -> None:
     for shown in (Trace(), ring(40)):
         html = Verdict("ring", "not yet", "No.", shown=shown)._repr_html_()

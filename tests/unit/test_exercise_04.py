@@ -401,7 +401,7 @@ def down_twice(workers: int) -> Schedule:
     return binomial(workers, list, lambda gaps: gaps * 2)
 
 
-@wrong("tree", "It takes 12 rounds; the tree takes 2⌈lg P⌉ = 6")
+@wrong("tree", "It takes 12 rounds; the tree takes 6: on each way")
 def down_until_it_is_right(workers: int) -> Schedule:
     return binomial(workers, list, lambda gaps: gaps * 3)
 
@@ -419,7 +419,7 @@ def another_all_reduce(workers: int) -> Schedule:
     return ring(workers)
 
 
-@wrong("tree", "It takes 7 rounds; the tree takes 2⌈lg P⌉ = 6")
+@wrong("tree", "It takes 7 rounds; the tree takes 6: on each way")
 def one_after_the_other_down(workers: int) -> Schedule:
     up = binomial(workers, list, lambda gaps: []).rounds
     return Schedule("mine", workers, 1, [*up, *([t] for t in spread(workers))])  # type: ignore[list-item]

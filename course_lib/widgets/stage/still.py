@@ -48,15 +48,20 @@ def still_svg(
     return svg.picture(width, height, title, parts)
 
 
+def filmed(played: Played) -> range:
+    """The rounds that a film shows, up to the one that goes wrong, or the end: of many the last."""
+    schedule, end = played.schedule, played.sound + 1
+    most = max(2, min(9, MOST_CELLS // (schedule.ranks * schedule.chunks)))
+    return range(max(0, end - most), end)
+
+
 def film_svg(played: Played, across: float = 1000) -> str:
-    """A schedule round by round: what each rank has when the round begins, and what is sent then.
-    The last picture is the round that goes wrong, or the end. Of many rounds the last are shown.
+    """A schedule round by round: what each rank has when one of the `filmed` rounds begins, and
+    what is sent then.
     """
     schedule = played.schedule
-    most = max(2, min(8, MOST_CELLS // (schedule.ranks * schedule.chunks)))
     width = max(150.0, LABEL + 20 + 3 * GAP + schedule.chunks * 36 * len(set(schedule.hosts)))
-    frames = [_Picture(played, number, width, film=True) for number in range(played.sound + 1)]
-    frames = frames[-most:]
+    frames = [_Picture(played, number, width, film=True) for number in filmed(played)]
     each = min(len(frames), max(1, int(across // width)))
     parts: list[Inside] = [HEADS]
     for i, frame in enumerate(frames):
@@ -212,7 +217,8 @@ class _Picture:
         name, color, wide = ("alarm", WRONG, 3) if t == self.blamed else ("head", INK, 1.3)
         corners = [self.corner(rank, t.chunk) for rank in (t.src, t.dst)]
         (ax, ay), (bx, by) = ((x + self.cell / 2, y + ROW / 2) for x, y in corners)
-        bow = 18 if by > ay else -18
+        rows = abs(by - ay) / ROW  # the longer, the wider: those of one rank lie side by side
+        bow = min(6 + 12 * max(rows, 1), 60) * (1 if by > ay else -1)
         middle = (ax + bx) / 2 + bow, (ay + by) / 2 + (abs(bow) if ay == by else 0)
         look: dict[str, Any] = {"fill": "none", "stroke": color, "stroke_width": wide}
         look["marker_end"] = f"url(#{name})"
