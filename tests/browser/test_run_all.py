@@ -13,7 +13,7 @@ from tests.browser.test_board import newest_runs
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CASES = [
-    ("03_synchronous_training", "board = TrainingBoard(run", "run.stop()", 30),
+    ("03_synchronous_training", "TrainingBoard(run", "run.stop()", 30),
     ("09_sync_vs_async", "RaceBoard(both)", "both.stop()", 10),
 ]
 

@@ -793,19 +793,20 @@ def test_a_chart_ends_where_its_lines_and_marks_end_and_holds_nothing_that_is_no
 
 
 def test_the_controls_of_a_race_that_is_over_are_off() -> None:
-    board = RaceBoard(
-        race_of(
-            {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())},
-            why="NOT FAIR: it queued.",
-        )
+    over = race_of(
+        {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())}, why="NOT FAIR: it queued."
     )
-    board._thread.join(10)
+    board, no_race = RaceBoard(over), RaceBoard(over, hide=["fairness"])
+    for each in (board, no_race):
+        each._thread.join(10)
     tasks = board.controls.tasks
     assert all(
         c.disabled for c in (tasks.factor, tasks.pause, tasks.resume, tasks.kill, tasks.stop)
     )
     assert "lk-unfair" in board.head.value and "NOT FAIR: it queued." in board.head.value
+    assert "FAIR" not in no_race.head.value and "lk-unfair" not in no_race.head.value
     board.close()
+    no_race.close()
 
 
 def test_a_board_that_cannot_draw_says_so_and_ends() -> None:

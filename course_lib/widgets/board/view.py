@@ -15,7 +15,7 @@ from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
 from course_lib.widgets.board.side import Side, Watched
 
-HIDEABLE = ("staleness", "memory", "links")  # what a lesson may not have explained yet
+HIDEABLE = ("staleness", "memory", "links", "fairness")  # what a lesson may not have explained yet
 LONGEST = 20.0  # seconds for which lanes grow while a run stands still
 
 
@@ -60,7 +60,7 @@ class View:
                 began = comparison.entrants[side.label].began
                 if began not in (None, side.digest.zero):
                     side.begin_at(began)
-            if not self._failed:
+            if not (self._failed or "fairness" in self.hidden):
                 fairness = comparison.fairness
                 self.fairness = " ".join(filter(None, (fairness.why, fairness.advice)))
         active = [side for side in self.sides if side.active]
