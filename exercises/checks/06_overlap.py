@@ -23,7 +23,7 @@ from . import ready_made
 from .processes import carry_out
 
 # nothing goes back through the input, so LAYERS - 1 layers note that they are passed
-WORLDS, STEPS, LAYERS, WIDTH = (2, 3, 5), 3, 8, 16
+STEPS, LAYERS, WIDTH = 3, 8, 16
 TRAINED = LAYERS - 2  # one layer is frozen, and one has the weights of another
 LAYER = WIDTH * WIDTH * 4  # bytes
 FIT = 4  # layers in a bucket, so the last one is not full
@@ -171,11 +171,8 @@ def _buckets_wrong(buckets: list[list[int]], sizes: Sequence[int], most: int) ->
 def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
     seed, shown = secrets.randbelow(10**6), None
     given = (LIMIT / 2**20,) if buckets else ()
-    for workers in WORLDS:
-        done = carry_out(
-            answer, role, seed, given, ready_made=ready_made.DATA_PARALLEL, workers=workers
-        )
-        shown = shown or done.run.trace
+    for done in carry_out(answer, role, seed, given, ready_made=ready_made.DATA_PARALLEL):
+        shown, workers = shown or done.run.trace, done.run.spec.workers
         if found := complaint(done.values, buckets):
             text = f"{workers} ranks: {found[0]}"
             return Verdict(task, "not yet", text, found[1], done.run.trace)

@@ -103,9 +103,9 @@ def judge_shards(task: str, answer: Answer) -> Verdict:
             where = f"Variables of {', '.join(map(str, sizes))} numbers on {count} ps."
             return Verdict(task, "not yet", f"{where} {found[0]}", found[1])
     shown = None
-    for count in (2, 3, 5):
-        done = carry_out(answer, shard_role, list(hidden), workers=2, ps=count)
-        shown = shown or done.run.trace
+    some = [{"workers": 2, "ps": count} for count in (2, 3, 5)]
+    for done in carry_out(answer, shard_role, list(hidden), worlds=some):
+        shown, count = shown or done.run.trace, done.run.spec.ps
         held = [m.value for m in done.run.trace.all(Metric, name="parameters") if "ps" in m.task]
         most = 8 * -(-sum(hidden) // count)
         if len(held) != count or max(held) > most:

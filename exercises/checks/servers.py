@@ -144,10 +144,9 @@ def judge_async(task: str, answer: Answer) -> Verdict:
 
 def _judge(task: str, answer: Answer, waits: bool, complaint: Any, said: str) -> Verdict:
     seed, shown = secrets.randbelow(10**6), None
-    for workers in WORLDS:
-        done = carry_out(
-            answer, role, seed, waits, ready_made=ready_made.PARAMETER_SERVER, workers=workers, ps=1
-        )
+    ready, some = ready_made.PARAMETER_SERVER, [{"workers": n, "ps": 1} for n in WORLDS]
+    for done in carry_out(answer, role, seed, waits, ready_made=ready, worlds=some):
+        workers = done.run.spec.workers
         shown = shown if shown and workers > 3 else done.run.trace
         world = World(seed, workers)
         found = _trouble(world, done) or complaint(world, done)
