@@ -11,7 +11,7 @@ If this process imports TensorFlow later, that is quiet.
 import sys
 from typing import TYPE_CHECKING
 
-from course_lib import lazy
+from course_lib import lazy, unrun
 from course_lib.quiet import Quiet
 
 if TYPE_CHECKING:  # these are the public names, for `lazy` as well
@@ -33,4 +33,5 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.workloads.workload import Workload as Workload
 
 sys.meta_path.insert(0, Quiet)
+unrun.offer()
 __getattr__, __dir__ = lazy.names(__name__)

@@ -17,7 +17,7 @@ LIB = ROOT / "course_lib"
 # see below.
 ORDER = [
     {"doing"},
-    {"errors", "folded", "lazy", "quiet", "text"},
+    {"errors", "folded", "lazy", "quiet", "text", "unrun"},
     {"fields", "jitter"},
     {"settings", "spec", "faults"},
     {"record", "signature"},
