@@ -206,6 +206,19 @@ def in_one_message(gradient: Any, count: int) -> Any:
 
 
 @right("uneven_mean")
+def by_way_of_rank_0(gradient: Any, count: int) -> Any:
+    """A reduce, and a broadcast of the mean; counts as objects."""
+    import torch.distributed as dist
+
+    total, counts = gradient * count, [0] * dist.get_world_size()
+    dist.reduce(total, 0)
+    dist.all_gather_object(counts, count)
+    total /= sum(counts)
+    dist.broadcast(total, 0)
+    return total
+
+
+@wrong("uneven_mean", "Are the gradients of all ranks gathered?")
 def gathered(gradient: Any, count: int) -> Any:
     import torch
     import torch.distributed as dist

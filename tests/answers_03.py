@@ -394,6 +394,38 @@ class Ddp:
         pass
 
 
+def cpu() -> Any:
+    import torch
+
+    return torch.device("cpu")
+
+
+@wrong("data_parallel", "FullyShardedDataParallel does all of that, and well")
+class Fsdp(Ddp):
+    def __init__(self, module: Any) -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        self.module, self.ddp = module, FullyShardedDataParallel(module, device_id=cpu())
+
+
+@wrong("data_parallel", "fully_shard (FSDP) does all of that, and well")
+class FullyShard(Ddp):
+    def __init__(self, module: Any) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (dist().get_world_size(),))
+        self.module = self.ddp = fully_shard(module, mesh=mesh)
+
+
+@wrong("data_parallel", "divides a batch over the GPUs of one process")
+class OneProcess(Ddp):
+    def __init__(self, module: Any) -> None:
+        import torch
+
+        self.module, self.ddp = module, torch.nn.DataParallel(module)
+
+
 # --- awkward_model ---
 
 

@@ -225,16 +225,19 @@ def mean_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
 
     rng = np.random.default_rng([seed, task.index])
     found: list[Any] = []
+    calls, many = 0, task.spec.workers
     for turn in range(ROUNDS):
         count = 6 if turn == 1 else int(rng.integers(1, 40)) + 40 * (task.index == turn)
         if turn == 3 and task.index == task.spec.workers - 1:
             count = 0
-        mine = rng.normal(size=(5, 4 + seed % 5)).astype("float32") * (count > 0)
+        mine = rng.normal(size=(50, 40 + seed % 5)).astype("float32") * (count > 0)
         with task.phase("reduce", turn):
             got = answer(torch.tensor(mine), count)
         kind = type(got).__name__
         array = got.detach().double().numpy() if isinstance(got, torch.Tensor) else np.zeros(0)
-        found.append([mine.ravel(), count, array.ravel(), kind, list(array.shape)])
+        new, calls = witness.calls[calls:], len(witness.calls)
+        handed = sum(size * (many if name in ("allgather", "gather") else 1) for name, size in new)
+        found.append([mine.ravel(), count, array.ravel(), kind, handed])
     return [found, witness.ready]
 
 
@@ -265,6 +268,20 @@ def mean_complaint(world: World) -> Complaint | None:
             f"The mean is right, and {ready[0]} formed it: ready-made, and well chosen at work.",
             "Here you write it yourself: dist.all_reduce of the sum, and of the count.",
         )
+    return mean_bytes(world)
+
+
+def mean_bytes(world: World) -> Complaint | None:
+    """Words for more bytes than two gradients have, as a reduce and a broadcast hand over."""
+    for rank, (found, _) in enumerate(world.seen):
+        size, handed = 4 * len(found[0][0]), max(handed for *_, handed in found)
+        if handed > 2.2 * size + 2000:  # counts, as objects, are some hundred bytes
+            return (
+                f"The mean is right, but with {world.workers} ranks, rank {rank} moves {handed:,}"
+                f" bytes for a gradient of {size:,}: {handed / size:.0f} gradients' worth.",
+                "Are the gradients of all ranks gathered? With 1,000 ranks that is 1,000 gradients"
+                " in memory. A sum is as large as one of them: dist.all_reduce.",
+            )
     return None
 
 

@@ -17,6 +17,11 @@ READY = (
     "{} does all of that, and well: at work, use it. Here you write what it does, with"
     " dist.broadcast and dist.all_reduce."
 )
+ONE_PROCESS = (
+    "torch.nn.DataParallel divides a batch over the GPUs of one process, and exchanges nothing with"
+    " other ranks. Here each rank is a process: keep the module as it is, and average in finish."
+)
+WRAPPERS = ("torch.distributed.fsdp", "torch.nn.parallel", "torch.distributed._composable")
 COPY = (
     "An optimizer that was made before holds the old tensors. Change what is in them: broadcast the"
     " tensor itself, or t.copy_(…)."
@@ -262,8 +267,9 @@ def class_role(awkward: bool, task: Any, witness: Any, answer: Any, seed: int) -
     wrapped = answer(module)
     calls = len(witness.calls)
     inner = getattr(wrapped, "module", None)
-    if not isinstance(inner, torch.nn.Module):
-        return [False, [], [], True, witness.ready]
+    ready = wrappers(wrapped)
+    if ready or not isinstance(inner, torch.nn.Module):
+        return [False, [], [], True, ready or witness.ready]
     begun = [[state(m.parameters()), state(m.buffers())] for m in (inner, twin)]
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
     task.watch(inner, optimizer)
@@ -285,6 +291,17 @@ def class_role(awkward: bool, task: Any, witness: Any, answer: Any, seed: int) -
         follow(twin, alone)
     tied = not awkward or inner.last.weight is inner.first.weight
     return [inner is module, begun, found, tied, witness.ready]
+
+
+def wrappers(wrapped: Any) -> list[str]:
+    """PyTorch's own wrappers in what a learner made, by what they are; none of them is imported."""
+    import torch
+
+    held = [wrapped, *getattr(wrapped, "__dict__", {}).values()]
+    modules = [m for each in held if isinstance(each, torch.nn.Module) for m in each.modules()]
+    kinds = [kind for m in modules for kind in type(m).__mro__]
+    names = [k.__name__ for k in kinds if k.__module__.startswith(WRAPPERS)]
+    return ["fully_shard (FSDP)" if name.startswith("FSDP") else name for name in names]
 
 
 def state(tensors: Any) -> Any:
@@ -359,7 +376,8 @@ def class_complaint(awkward: bool, world: World) -> Complaint | None:
     for rank, (same, begun, _, tied, ready) in enumerate(world.seen):
         if not same:
             if ready:
-                return "Inside is a ready-made wrapper.", READY.format(ready[0])
+                told = ONE_PROCESS if ready[0] == "DataParallel" else READY.format(ready[0])
+                return "Inside is a ready-made wrapper.", told
             return (
                 f"On rank {rank}, .module is not the module that came in.",
                 "Keep the module itself, self.module = module, not a copy: optimizers hold its"
