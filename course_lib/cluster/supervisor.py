@@ -38,9 +38,7 @@ from course_lib.record.rundir import RunDir
 # told to leave, and how many more they have until they are killed. After a failure the others get a
 # second to notice it, so that their logs say what they saw.
 ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), None: (0.1, 0.2)}
-RETURNS = (
-    1.0  # seconds that a learner's own parameter server has to return when all others are done
-)
+RETURNS = 1.0  # seconds for a learner's own parameter server, when all others are done
 SAID = ("running", "done", "failed")  # by a task, whose code may say anything
 PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
