@@ -56,6 +56,8 @@ def role(task: Any, learners: Any, seed: int, waits: bool) -> dict[str, Any]:
     """What each rank does. With `waits`, the last worker pushes its first gradient once the others
     are done, or after `HELD` seconds.
     """
+    import time
+
     import torch
     import torch.distributed as dist
 
@@ -67,6 +69,7 @@ def role(task: Any, learners: Any, seed: int, waits: bool) -> dict[str, Any]:
             with bounded(LONGEST):
                 given = learners(task, values, world.rate, world.workers, STEPS)
         except TookTooLong:
+            time.sleep(PATIENCE)  # until the workers have given up, too
             return {"trouble": "endless"}
         except RuntimeError as error:
             if not any(word in str(error) for word in ("imed out", "timeout", "closed", "reset")):

@@ -87,7 +87,7 @@ def check_model(run: Run) -> None:
             weights = in_its_order(model, run.spec.strategy).parameters()
         assert digest(models.weights_of(weights)) in run.result["parameter_digest"].values()
     measured = workloads.load(run.spec).measure(lambda x: models.outputs_of(model, x))
-    assert measured == pytest.approx(run.result["test_accuracy"], abs=0.01)
+    assert measured == pytest.approx(run.result["test_accuracy"], abs=0.015)  # one of 100
 
 
 @pytest.fixture(scope="module")
