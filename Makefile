@@ -34,9 +34,9 @@ unit: $(VENV)/.test
 	@$(BIN)/python -m pytest -p tests.times $(PYTEST_ARGS)
 
 # A notebook waits for emulated devices as well.
-NOTEBOOKS_ARGS ?= -n 2 --dist loadfile
+NOTEBOOKS_ARGS ?= -n 2 --dist loadfile notebooks solutions
 notebooks: $(VENV)/.test
-	@$(BIN)/python -m pytest -p tests.times -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout=120 $(NOTEBOOKS_ARGS) notebooks solutions
+	@$(BIN)/python -m pytest -p tests.times -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout=120 $(NOTEBOOKS_ARGS)
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)

@@ -74,7 +74,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session if it leaves a process, a thread of ours, shared memory or temporary
-    files.
+    files; not as TESTS_FAILED, which may be tried once more.
     """
     from course_lib.cluster import nursery
 
@@ -94,7 +94,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.get_terminal_writer().line(
             "\nleft behind:\n  " + "\n  ".join(leaks), red=True
         )
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
