@@ -103,14 +103,19 @@ def test_a_page_made_of_a_notebook_shows_pictures_light_and_dark(
     path = executed(notebook(tmp_path / "book.ipynb", f"{start}{guess}"))
     tab = Tab(browser)
     found = {}
-    for theme in ("light", "dark"):
-        html, _ = HTMLExporter(theme=theme).from_filename(str(path))
+    themes = ("light", "dark", "vscode-light", "vscode-dark")
+    for theme in themes:
+        if theme in themes[:2]:
+            html, _ = HTMLExporter(theme=theme).from_filename(str(path))
+        else:  # what VS Code's viewer makes of it
+            html = f'<body class="{theme}">{bundles(path)[0]["text/html"]}</body>'
         tab.open(page.save(tmp_path / f"{theme}.html", html))
         picture = tab.page.locator("img.ls-saved")
         assert picture.evaluate("async (image) => (await image.decode(), image.naturalWidth)") > 300
         shot = base64.b64encode(picture.screenshot()).decode()
         found[theme] = tab.page.evaluate(PIXEL, shot)
     assert found["dark"] < 60 and found["light"] > 200
+    assert found["vscode-dark"] < 60 and found["vscode-light"] > 200
     tab.page.close()
 
 
