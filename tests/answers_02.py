@@ -167,6 +167,13 @@ def turned(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.array_split(np.roll(order, 7 * epoch), workers)[rank]
 
 
+@wrong("reshuffle", "the library's own order of examples: right, and not yet yours")
+def the_librarys(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
+    from course_lib.workloads.order import _orders
+
+    return _orders(count, seed, epoch, 1)[0][rank::workers]
+
+
 @wrong("reshuffle", "it is drawn with replacement")
 def drawn(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.default_rng([seed, epoch]).integers(0, count, count)[rank::workers]
@@ -197,28 +204,40 @@ def two_sums(gradient: Any, count: int) -> Any:
 
 
 @right("uneven_mean")
-def in_one_message(gradient: Any, count: int) -> Any:
+def as_a_star(gradient: Any, count: int) -> Any:
+    """Rank 0 receives one message from each, adds them up, and answers."""
     import torch
+    import torch.distributed as dist
 
     both = torch.cat([gradient.ravel() * count, torch.tensor([float(count)])])
-    both = summed(both)
+    if dist.get_rank():
+        dist.send(both, 0)
+        dist.recv(both, 0)
+    else:
+        others, came = range(1, dist.get_world_size()), torch.empty_like(both)
+        for rank in others:
+            dist.recv(came, rank)
+            both += came
+        for rank in others:
+            dist.send(both, rank)
     return (both[:-1] / both[-1]).reshape(gradient.shape)
 
 
 @right("uneven_mean")
 def by_way_of_rank_0(gradient: Any, count: int) -> Any:
-    """A reduce, and a broadcast of the mean; counts as objects."""
+    """A reduce, and a broadcast of the mean, in float64; counts as objects."""
+    import torch
     import torch.distributed as dist
 
-    total, counts = gradient * count, [0] * dist.get_world_size()
+    total, counts = gradient.double() * count, [0] * dist.get_world_size()
     dist.reduce(total, 0)
     dist.all_gather_object(counts, count)
     total /= sum(counts)
     dist.broadcast(total, 0)
-    return total
+    return torch.nn.Parameter(total.float())
 
 
-@wrong("uneven_mean", "Are the gradients of all ranks gathered?")
+@wrong("uneven_mean", "Does every rank get the gradients of all?")
 def gathered(gradient: Any, count: int) -> Any:
     import torch
     import torch.distributed as dist
@@ -293,12 +312,26 @@ def divides_by_none(gradient: Any, count: int) -> Any:
     return two_sums(gradient, count) * count / torch.tensor(count)
 
 
-@wrong("uneven_mean", "ready-made, and well chosen at work")
+@wrong("uneven_mean", "an exchange of torch.distributed.nn, made for autograd")
 def ready_made_sum(gradient: Any, count: int) -> Any:
     import torch
     import torch.distributed.nn.functional as nn
 
     return nn.all_reduce(gradient * count) / nn.all_reduce(torch.tensor(float(count)))
+
+
+@wrong("uneven_mean", "all ranks together handed 0 bytes to torch.distributed")
+def through_the_store(gradient: Any, count: int) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    store, rank = dist.group.WORLD.get_group_store(), dist.get_rank()
+    turn = store.add(f"turn of {rank}", 1)
+    store.set(f"{turn} {rank}", (gradient * count).numpy().tobytes() + count.to_bytes(4, "big"))
+    held = [store.get(f"{turn} {k}") for k in range(dist.get_world_size())]
+    total = sum(np.frombuffer(each[:-4], "float32") for each in held)
+    examples = sum(int.from_bytes(each[-4:], "big") for each in held)
+    return torch.tensor(total / examples).reshape(gradient.shape)
 
 
 @wrong("uneven_mean", "it called sys.exit(1)")
@@ -336,6 +369,11 @@ def exchange(model: Any, by: Any) -> None:
 
 @right("accumulate")
 def sums_then_divides(model: Any, loss_of: Any, batches: Any) -> None:
+    """Prints the loss first; a pass without gradients holds no activations."""
+    import torch
+
+    with torch.no_grad():
+        print(sum(loss_of(model, x, y) for x, y in batches))
     model.zero_grad()
     for x, y in batches:
         (loss_of(model, x, y) * len(x)).backward()
@@ -344,12 +382,19 @@ def sums_then_divides(model: Any, loss_of: Any, batches: Any) -> None:
 
 @right("accumulate")
 def counts_first(model: Any, loss_of: Any, batches: Any) -> None:
+    """With checkpoints, and an exchange by way of rank 0."""
+    import torch.distributed as dist
+    from torch.utils.checkpoint import checkpoint
+
     total = summed(sum(len(x) for x, _ in batches)).item()
     for p in model.parameters():
         p.grad = None
     for x, y in batches:
-        (loss_of(model, x, y) * len(x) / total).backward()
-    exchange(model, 1)
+        loss = checkpoint(loss_of, model, x, y, use_reentrant=False)
+        (loss * len(x) / total).backward()
+    for p in model.parameters():
+        dist.reduce(p.grad, 0)
+        dist.broadcast(p.grad, 0)
 
 
 @right("accumulate")
@@ -357,7 +402,7 @@ def by_autograd_grad(model: Any, loss_of: Any, batches: Any) -> None:
     import torch
 
     parameters = list(model.parameters())
-    sums = [torch.zeros_like(p) for p in parameters]
+    sums = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     count = 0.0
     for x, y in batches:
         for total, g in zip(
@@ -369,7 +414,7 @@ def by_autograd_grad(model: Any, loss_of: Any, batches: Any) -> None:
     flat = summed(flat)
     for p in parameters:
         piece, flat = flat[: p.numel()], flat[p.numel() :]
-        p.grad = piece.reshape(p.shape).clone()
+        p.grad = piece.reshape(p.shape).float()
     for p in parameters:
         p.grad /= flat[-1]
 

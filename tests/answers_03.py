@@ -116,6 +116,23 @@ def only_rank_0_calls(module: Any) -> None:
         dist().barrier()
 
 
+@wrong("same_start", "what PyTorch's DDP itself begins with: right, and not yet yours.")
+def as_ddp_does(module: Any) -> None:
+    from torch.distributed.utils import _sync_module_states
+
+    _sync_module_states(module, dist().group.WORLD, 2**28, 0, [])
+
+
+@wrong("same_start", "handed 0 bytes to torch.distributed")
+def through_the_store(module: Any) -> None:
+    import pickle
+
+    store = dist().group.WORLD.get_group_store()
+    if dist().get_rank() == 0:
+        store.set("state", pickle.dumps(module.state_dict()))
+    module.load_state_dict(pickle.loads(store.get("state")))
+
+
 @wrong("same_start", "changed which weights are trained")
 def all_trained(module: Any) -> None:
     broadcast(state(module))
@@ -173,12 +190,6 @@ def returned_only(gradient: Any) -> Any:
     return total / dist().get_world_size()
 
 
-@wrong("average", "It is the sum: divide")
-def divided_beside(gradient: Any) -> None:
-    dist().all_reduce(gradient)
-    gradient = gradient / dist().get_world_size()
-
-
 @wrong("average", "over 3 ranks, divided by 2: is a number")
 def always_two(gradient: Any) -> None:
     dist().all_reduce(gradient)
@@ -222,6 +233,14 @@ def all_receive_first(gradient: Any) -> None:
     dist().send(gradient, (dist().get_rank() - 1) % dist().get_world_size())
 
 
+@wrong("average", "This is PyTorch's own averaging of models: right, and not yet yours.")
+def as_a_model(gradient: Any) -> None:
+    import torch
+    from torch.distributed.algorithms.model_averaging.utils import average_parameters
+
+    average_parameters(iter([torch.nn.Parameter(gradient)]), dist().group.WORLD)
+
+
 @wrong("average", "torch.distributed.nn")
 def ready_made_average(gradient: Any) -> None:
     import torch.distributed.nn.functional as nn
@@ -259,7 +278,7 @@ class OneBucket(Plain):
         import torch
 
         grads = [p.grad for p in self.module.parameters()]
-        flat = torch.cat([g.ravel() for g in grads])
+        flat = torch.cat([g.ravel() for g in grads]).double()
         halves_first(flat)
         for g, piece in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
             g.copy_(piece.reshape(g.shape))
@@ -363,13 +382,6 @@ class BroadcastsGradients(Plain):
 class ReturnsNothing(Plain):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.module(*args, **kwargs)
-
-
-@wrong("data_parallel", "finish leaves it as it was")
-class AveragesWeights(Plain):
-    def finish(self) -> None:
-        for p in self.module.parameters():
-            halves_first(p.data)
 
 
 @wrong("data_parallel", "it called sys.exit(0)")

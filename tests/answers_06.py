@@ -93,6 +93,31 @@ def by_futures_into_copies(module: Any) -> Any:
     return finish
 
 
+@right("leave_early")
+def in_a_thread(module: Any) -> Any:
+    """Another thread makes the calls, one after the other, and waits for them."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    thread, sent = ThreadPoolExecutor(1), list[Any]()
+
+    def finish() -> None:
+        for p, done in sent:
+            done.result()
+            averaged(p)
+        sent.clear()
+
+    hooked(trained(module), lambda p: sent.append((p, thread.submit(dist().all_reduce, p.grad))))
+    return finish
+
+
+@wrong("leave_early", "Here you write what it does, with a hook for each parameter.")
+def ddp(module: Any) -> Any:
+    from torch.nn.parallel import DistributedDataParallel
+
+    DistributedDataParallel(module)
+    return lambda: None
+
+
 @wrong("leave_early", "it returns nothing.")
 def no_finish(module: Any) -> None:
     leaving(module)

@@ -13,7 +13,16 @@ from course_lib.course.answers import ExerciseTask, Verdict
 
 from . import ready_made
 from .ranks import ids, means
-from .ranks.worlds import Complaint, World, attempt, carry_out, judged, worlds
+from .ranks.worlds import (
+    SLACK,
+    Complaint,
+    World,
+    carry_out,
+    judged,
+    unsent,
+    unthrifty,
+    worlds,
+)
 
 # --- shard: each id on one rank ---
 
@@ -40,7 +49,8 @@ def shard_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
 
 
 def judge_shard(task: str, answer: Any) -> Verdict:
-    tried = attempt(answer, partial(ids.trial, shard_role))
+    trial = partial(ids.trial, shard_role, ready_made.SAMPLER)
+    tried = partial(answer.within, trial)
     seed = secrets.randbelow(10**6)
     try:
         for count, workers in ids.counts(seed):
@@ -59,7 +69,7 @@ def judge_shard(task: str, answer: Any) -> Verdict:
         return ids.uneven(ids.read_by(world), world.workers * 9 + seed % 5 + 1)
 
     said = "Each id was read by one of them, and no shard has two ids more than another."
-    return judged(task, worlds(tried, seed), complaint, said)
+    return judged(task, worlds(answer, trial, seed), complaint, said)
 
 
 AGAIN = (
@@ -116,7 +126,8 @@ def reshuffle_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]
 
 
 def judge_reshuffle(task: str, answer: Any) -> Verdict:
-    tried = attempt(answer, partial(ids.trial, reshuffle_role))
+    trial = partial(ids.trial, reshuffle_role, ready_made.SAMPLER)
+    tried = partial(answer.within, trial)
     seed = 1 + secrets.randbelow(10**6)
     try:
         for workers, count in ((2, 41), (3, 62), (5, 104)):
@@ -142,7 +153,7 @@ def judge_reshuffle(task: str, answer: Any) -> Verdict:
         return next(filter(None, (ids.uneven(shards, count) for shards in found)), None)
 
     said = f"In each of {EPOCHS} epochs each id was read once, in another order every time."
-    return judged(task, worlds(tried, seed), complaint, said)
+    return judged(task, worlds(answer, trial, seed), complaint, said)
 
 
 def _order(epochs: list[list[list[int]]], other_seed: list[list[int]]) -> Complaint | None:
@@ -223,9 +234,9 @@ def mean_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
     """For each round: gradient and count of this rank, and what the answer returns for them."""
     import torch
 
-    rng = np.random.default_rng([seed, task.index])
+    rng = np.random.default_rng()  # this rank's own: no other can work out what it has
     found: list[Any] = []
-    calls, many = 0, task.spec.workers
+    calls = 0
     for turn in range(ROUNDS):
         count = 6 if turn == 1 else int(rng.integers(1, 40)) + 40 * (task.index == turn)
         if turn == 3 and task.index == task.spec.workers - 1:
@@ -233,24 +244,23 @@ def mean_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
         mine = rng.normal(size=(50, 40 + seed % 5)).astype("float32") * (count > 0)
         with task.phase("reduce", turn):
             got = answer(torch.tensor(mine), count)
-        kind = type(got).__name__
+        kind = "Tensor" if isinstance(got, torch.Tensor) else type(got).__name__
         array = got.detach().double().numpy() if isinstance(got, torch.Tensor) else np.zeros(0)
-        new, calls = witness.calls[calls:], len(witness.calls)
-        handed = sum(size * (many if name in ("allgather", "gather") else 1) for name, size in new)
-        found.append([mine.ravel(), count, array.ravel(), kind, handed])
-    return [found, witness.ready]
+        found.append([mine.ravel(), count, array.ravel(), kind, witness.handed(calls)])
+        calls = len(witness.calls)
+    return found
 
 
 def judge_mean(task: str, answer: Any) -> Verdict:
-    tried = attempt(answer, partial(carry_out, mean_role))
+    trial = partial(carry_out, mean_role, ready_made.AVERAGING)
     said = "Each rank had the mean over all examples, with even counts, uneven ones, and none."
     seed = secrets.randbelow(10**6)
-    return judged(task, worlds(tried, seed), mean_complaint, said, stands=TAKES_PART)
+    return judged(task, worlds(answer, trial, seed), mean_complaint, said, stands=TAKES_PART)
 
 
 def mean_complaint(world: World) -> Complaint | None:
     for turn in range(ROUNDS):
-        each = [found[turn] for found, _ in world.seen]
+        each = [found[turn] for found in world.seen]
         counts = np.array([count for _, count, *_ in each])
         g = np.array([gradient for gradient, *_ in each], float)
         want = counts @ g / counts.sum()
@@ -263,26 +273,18 @@ def mean_complaint(world: World) -> Complaint | None:
                 continue
             text = f"{case}: rank {rank} has not the mean over all {counts.sum()} examples."
             return text, mean_mistake(np.array(got), g, counts, rank, world.workers)
-    if ready := [r for _, used in world.seen for r in used]:
-        return (
-            f"The mean is right, and {ready[0]} formed it: ready-made, and well chosen at work.",
-            "Here you write it yourself: dist.all_reduce of the sum, and of the count.",
-        )
-    return mean_bytes(world)
-
-
-def mean_bytes(world: World) -> Complaint | None:
-    """Words for more bytes than two gradients have, as a reduce and a broadcast hand over."""
-    for rank, (found, _) in enumerate(world.seen):
-        size, handed = 4 * len(found[0][0]), max(handed for *_, handed in found)
-        if handed > 2.2 * size + 2000:  # counts, as objects, are some hundred bytes
-            return (
-                f"The mean is right, but with {world.workers} ranks, rank {rank} moves {handed:,}"
-                f" bytes for a gradient of {size:,}: {handed / size:.0f} gradients' worth.",
-                "Are the gradients of all ranks gathered? With 1,000 ranks that is 1,000 gradients"
-                " in memory. A sum is as large as one of them: dist.all_reduce.",
-            )
+        size, handed = 4 * len(want), [rank[-1] for rank in each]
+        if wrong := unsent(world, "The mean is", handed, size) or unthrifty(
+            "The mean is", handed, size, MANY
+        ):
+            return wrong
     return None
+
+
+MANY = (
+    "Does every rank get the gradients of all? With 1,000 ranks that is 1,000 gradients. Their sum"
+    " is as large as one of them: dist.all_reduce."
+)
 
 
 def mean_mistake(got: Any, g: Any, counts: Any, rank: int, workers: int) -> str:
@@ -323,6 +325,7 @@ MEAN = ExerciseTask(
     answer="my_mean_gradient",
     hints=MEAN_HINTS,
     judge=judge_mean,
+    ready_made=ready_made.AVERAGING,
 )
 
 # --- accumulate: many micro-batches, one step ---
@@ -351,7 +354,8 @@ ONCE = (
 
 def accumulate_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
     """The gradients of each micro-batch alone, by a twin of the model; those that the answer leaves
-    in the model; and the order of forward passes ("f" and a batch) and backward passes.
+    in the model; the order of forward passes ("forward" and a batch) and backward passes; and the
+    bytes that were handed over before the last forward pass, and in all.
     """
     import copy
 
@@ -359,8 +363,8 @@ def accumulate_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any
     from torch import nn
 
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(6, 7 + seed % 4), nn.Tanh(), nn.Linear(7 + seed % 4, 3))
-    twin, rng = copy.deepcopy(model), np.random.default_rng([seed, task.index])
+    model = nn.Sequential(nn.Linear(6, 150 + seed % 9), nn.Tanh(), nn.Linear(150 + seed % 9, 3))
+    twin, rng = copy.deepcopy(model), np.random.default_rng()  # of this rank alone
     many = 3 if task.spec.workers == 2 else 2 + task.index
     batches = []
     for k in range(many):
@@ -377,14 +381,22 @@ def accumulate_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any
         alone.append(_flat(twin))
     for p in model.parameters():
         p.grad = torch.full_like(p, 3.0)  # of the step before
-    before, order = _flat(model, grads=False), list[Any]()
-    model.register_forward_hook(lambda m, given, out: order.append(["forward", len(given[0])]))
+    before, order, early = _flat(model, grads=False), list[Any](), [0]
+
+    def passed(module: Any, given: Any, out: Any) -> None:
+        again = torch._C._current_graph_task_id() >= 0  # within a backward pass: a checkpoint
+        if torch.is_grad_enabled() and not again:  # else it holds no activations
+            order.append(["forward", len(given[0])])
+            if len([what for what, _ in order if what == "forward"]) <= many:
+                early[0] = witness.handed()
+
+    model.register_forward_hook(passed)
     model[2].register_full_backward_hook(lambda *_: order.append(["backward", 0]))
     with task.phase("compute", 0):
         answer(model, loss_of, batches)
     moved = bool(np.abs(_flat(model, grads=False) - before).max() > 0)
     sizes = [len(x) for x, _ in batches]
-    return [alone, sizes, _flat(model), order, moved, witness.handed(), witness.ready]
+    return [alone, sizes, _flat(model), order, moved, early[0], witness.handed()]
 
 
 def _tensor(rng: Any, *shape: int) -> Any:
@@ -406,12 +418,12 @@ def _flat(model: Any, grads: bool = True) -> Any:
 
 
 def judge_accumulate(task: str, answer: Any) -> Verdict:
-    tried = attempt(answer, partial(carry_out, accumulate_role))
+    trial = partial(carry_out, accumulate_role, ready_made.AVERAGING)
     said = (
         "Each rank ended with the gradient of one large batch, held one micro-batch at a time, and"
         " exchanged once."
     )
-    found = worlds(tried, secrets.randbelow(10**6))
+    found = worlds(answer, trial, secrets.randbelow(10**6))
     return judged(task, found, accumulate_complaint, said, stands=ONCE)
 
 
@@ -432,20 +444,19 @@ def accumulate_complaint(world: World) -> Complaint | None:
                 " one large batch."
             )
             return text, accumulate_mistake(np.array(got), world, rank)
-    if ready := [r for *_, used in world.seen for r in used]:
-        return (
-            f"The gradient is right, and {ready[0]} averaged it: ready-made. At work, use it.",
-            "Here you write the exchange yourself, with dist.all_reduce.",
-        )
-    size = 4 * len(world.seen[0][2])
-    for rank, (alone, *_, handed, _) in enumerate(world.seen):
-        if handed > 1.5 * size + 100:
+    size, handed = 4 * len(world.seen[0][2]), [all_of_it for *_, all_of_it in world.seen]
+    for rank, (alone, *_, early, _) in enumerate(world.seen):
+        if early > size / 2 + SLACK:
             return (
-                f"Rank {rank} hands {handed / size:.0f} gradients' worth of bytes to"
-                f" torch.distributed in one step of {len(alone)} micro-batches; one is enough.",
-                "Exchange once, after the last micro-batch: that is what accumulation saves.",
+                f"Rank {rank} hands {early:,} bytes to torch.distributed before the last of its"
+                f" {len(alone)} micro-batches; a gradient has {size:,}.",
+                ONE_EXCHANGE,
             )
-    return None
+    what = "The gradient is"
+    return unsent(world, what, handed, size) or unthrifty(what, handed, size, ONE_EXCHANGE)
+
+
+ONE_EXCHANGE = "Exchange once, after the last micro-batch: that is what accumulation saves."
 
 
 def order_complaint(rank: int, sizes: list[int], order: list[Any], moved: bool) -> Complaint | None:
@@ -538,6 +549,7 @@ ACCUMULATE = ExerciseTask(
     answer="my_accumulate",
     hints=ACCUMULATE_HINTS,
     judge=judge_accumulate,
+    ready_made=ready_made.AVERAGING,
 )
 
 TASKS = (SHARD, RESHUFFLE, MEAN, ACCUMULATE)

@@ -10,8 +10,9 @@ import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Verdict
 
+from . import ready_made
 from .ranks import means
-from .ranks.worlds import Complaint, World, attempt, carry_out, judged, worlds
+from .ranks.worlds import Complaint, World, carry_out, judged, unsent, worlds
 
 READY = (
     "{} does all of that, and well: at work, use it. Here you write what it does, with"
@@ -26,12 +27,6 @@ COPY = (
     "An optimizer that was made before holds the old tensors. Change what is in them: broadcast the"
     " tensor itself, or t.copy_(…)."
 )
-
-
-def ready_made(world: World) -> Complaint | None:
-    """What to say of an answer that is right, but not the learner's own."""
-    used = [name for seen in world.seen for name in seen[-1]]
-    return ("The result is right, and ready-made.", READY.format(used[0])) if used else None
 
 
 # --- same_start: all ranks begin with what rank 0 has ---
@@ -59,11 +54,11 @@ def start_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
     """
     import torch
 
-    torch.manual_seed(seed + 100 * task.index)
+    torch.seed()  # what a rank draws is its own: no other can work out what it has
     module: Any = torch.nn.Linear(4, 3 + seed % 3)
     module.frozen = torch.nn.Parameter(torch.randn(5), requires_grad=False)
     module.register_buffer("mean", torch.randn(6))
-    module.register_buffer("steps", torch.tensor([task.index + 1 + seed % 50]))
+    module.register_buffer("steps", torch.tensor([task.index + 1 + secrets.randbelow(50) * 10]))
     names = ["weight", "bias", "frozen", "mean", "steps"]
     held = [getattr(module, name) for name in names]
     before = [t.detach().double().numpy().ravel().copy() for t in held]
@@ -73,7 +68,7 @@ def start_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
     same = [a is b and a.dtype == b.dtype for a, b in zip(held, now, strict=True)]
     asks = [bool(t.requires_grad) for t in now]
     after = [t.detach().double().numpy().ravel() for t in now]
-    return [before, after, same, asks, witness.ready]
+    return [before, after, same, asks, witness.handed()]
 
 
 def start_complaint(world: World) -> Complaint | None:
@@ -91,7 +86,9 @@ def start_complaint(world: World) -> Complaint | None:
         if asks != [True, True, False, False, False]:
             text = f"On rank {rank} it has changed which weights are trained (requires_grad)."
             return text, "Copy values only."
-    return ready_made(world)
+    return unsent(
+        world, "The state is", [seen[-1] for seen in world.seen], 4 * sum(map(len, first))
+    )
 
 
 def start_mistake(wrong: list[int], got: Any, k: int, rank: int, befores: Any) -> str:
@@ -133,11 +130,14 @@ def start_mistake(wrong: list[int], got: Any, k: int, rank: int, befores: Any) -
 
 def judge_start(task: str, answer: Any) -> Verdict:
     said = "All began with weights and buffers of rank 0, in the tensors that they had."
-    found = worlds(attempt(answer, partial(carry_out, start_role)), secrets.randbelow(10**6))
+    trial = partial(carry_out, start_role, ready_made.AVERAGING)
+    found = worlds(answer, trial, secrets.randbelow(10**6))
     return judged(task, found, start_complaint, said)
 
 
-SAME_START = ExerciseTask("same_start", "my_broadcast", START_HINTS, judge_start)
+SAME_START = ExerciseTask(
+    "same_start", "my_broadcast", START_HINTS, judge_start, ready_made.AVERAGING
+)
 
 # --- average: one gradient, in place ---
 
@@ -157,14 +157,14 @@ def average_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
 
     found = []
     for turn, shape in enumerate(((3 + seed % 4,), (4, 5), (1,))):
-        rng = np.random.default_rng([seed, task.index, turn])
+        rng = np.random.default_rng()  # of this rank alone
         sign = (-1.0) ** np.arange(np.prod(shape)).reshape(shape)  # no rank has the largest of all
         mine = (rng.normal(size=shape) + 10 * task.index * sign).astype("float32")
         gradient = torch.tensor(mine)
         with task.phase("reduce", turn):
             answer(gradient)
         found.append([mine.ravel(), gradient.detach().double().numpy().ravel()])
-    return [found, witness.ready]
+    return [found, witness.handed()]
 
 
 def average_complaint(world: World) -> Complaint | None:
@@ -174,7 +174,8 @@ def average_complaint(world: World) -> Complaint | None:
             if not means.near(found[turn][1], g.mean(0)):
                 text = f"{world.workers} ranks: the gradient of rank {rank} is not the mean of all."
                 return text, average_mistake(np.array(found[turn][1]), g, rank)
-    return ready_made(world)
+    size = 4 * sum(len(mine) for mine, _ in world.seen[0][0])
+    return unsent(world, "The mean is", [handed for _, handed in world.seen], size)
 
 
 def average_mistake(got: Any, g: Any, rank: int) -> str:
@@ -205,11 +206,12 @@ def average_mistake(got: Any, g: Any, rank: int) -> str:
 
 def judge_average(task: str, answer: Any) -> Verdict:
     said = "The gradients of all shapes became their mean, in place."
-    found = worlds(attempt(answer, partial(carry_out, average_role)), secrets.randbelow(10**6))
+    trial = partial(carry_out, average_role, ready_made.AVERAGING)
+    found = worlds(answer, trial, secrets.randbelow(10**6))
     return judged(task, found, average_complaint, said)
 
 
-AVERAGE = ExerciseTask("average", "my_average", AVERAGE_HINTS, judge_average)
+AVERAGE = ExerciseTask("average", "my_average", AVERAGE_HINTS, judge_average, ready_made.AVERAGING)
 
 # --- data_parallel and awkward: the class ---
 
@@ -269,7 +271,7 @@ def class_role(awkward: bool, task: Any, witness: Any, answer: Any, seed: int) -
     inner = getattr(wrapped, "module", None)
     ready = wrappers(wrapped)
     if ready or not isinstance(inner, torch.nn.Module):
-        return [False, [], [], True, ready or witness.ready]
+        return [False, [], [], True, ready]
     begun = [[state(m.parameters()), state(m.buffers())] for m in (inner, twin)]
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
     task.watch(inner, optimizer)
@@ -290,7 +292,7 @@ def class_role(awkward: bool, task: Any, witness: Any, answer: Any, seed: int) -
         optimizer.step()
         follow(twin, alone)
     tied = not awkward or inner.last.weight is inner.first.weight
-    return [inner is module, begun, found, tied, witness.ready]
+    return [inner is module, begun, found, tied, []]
 
 
 def wrappers(wrapped: Any) -> list[str]:
@@ -301,7 +303,8 @@ def wrappers(wrapped: Any) -> list[str]:
     modules = [m for each in held if isinstance(each, torch.nn.Module) for m in each.modules()]
     kinds = [kind for m in modules for kind in type(m).__mro__]
     names = [k.__name__ for k in kinds if k.__module__.startswith(WRAPPERS)]
-    return ["fully_shard (FSDP)" if name.startswith("FSDP") else name for name in names]
+    made = {"FSDP": "fully_shard (FSDP)", "DDP": "replicate (DDP)"}  # these make such classes
+    return [next((made[k] for k in made if name.startswith(k)), name) for name in names]
 
 
 def state(tensors: Any) -> Any:
@@ -395,8 +398,11 @@ def class_complaint(awkward: bool, world: World) -> Complaint | None:
         for rank, (_, _, found, _, _) in reversed([*enumerate(world.seen)]):
             if wrong := step_complaint(world, found[step], rank, step, awkward):
                 return wrong
-    if wrong := ready_made(world):
-        return wrong
+    for step in range(STEPS):
+        handed = [sum(size for _, size in found[step][2]) for _, _, found, *_ in world.seen]
+        need = needed(world.seen[0][2][step][1], world.seen[0][2][step][3])
+        if wrong := unsent(world, f"The gradients of step {step} are", handed, need):
+            return wrong
     for rank, (_, _, found, *_) in enumerate(world.seen):
         for step, (_, _, calls, asks) in enumerate(found):
             alone = world.seen[0][2][step][1]
@@ -405,14 +411,19 @@ def class_complaint(awkward: bool, world: World) -> Complaint | None:
     return None
 
 
+def needed(alone: Any, asks: list[bool]) -> int:
+    """The bytes of the gradients that are trained, of weights that some rank has used."""
+    sizes = [
+        max((len(g[k]) for g in alone if g[k] is not None), default=0) for k in range(len(asks))
+    ]
+    return 4 * sum(size for size, asked in zip(sizes, asks, strict=True) if asked)
+
+
 def too_much(
     rank: int, step: int, alone: Any, calls: Any, asks: list[bool], awkward: bool
 ) -> Complaint | None:
     """Words for more bytes in a step than those of the trained gradients; a few may be flags."""
-    sizes = [
-        max((len(g[k]) for g in alone if g[k] is not None), default=0) for k in range(len(asks))
-    ]
-    need = 4 * sum(size for size, asked in zip(sizes, asks, strict=True) if asked)
+    need = needed(alone, asks)
     by_kind = {name: sum(size for of, size in calls if of == name) for name, _ in calls}
     summed, spread = by_kind.get("allreduce", 0), by_kind.get("broadcast", 0)
     # a reduce and a broadcast make an all-reduce; messages from rank to rank may be any number
@@ -510,16 +521,24 @@ def judge_class(awkward: bool, task: str, answer: Any) -> Verdict:
     said = "In every step all ranks had the mean gradient, that of one process with all the data."
     if awkward:
         said += " Frozen and tied weights, and those that only some ranks use, were right as well."
-    role = partial(class_role, awkward)
-    found = worlds(attempt(answer, partial(carry_out, role)), secrets.randbelow(10**6))
+    trial = partial(carry_out, partial(class_role, awkward), ready_made.AVERAGING)
+    found = worlds(answer, trial, secrets.randbelow(10**6))
     return judged(task, found, partial(class_complaint, awkward), said, SKIPS, ("NoneType", NONE))
 
 
 DATA_PARALLEL = ExerciseTask(
-    "data_parallel", "DataParallel", CLASS_HINTS, partial(judge_class, False)
+    "data_parallel",
+    "DataParallel",
+    CLASS_HINTS,
+    partial(judge_class, False),
+    ready_made.AVERAGING,
 )
 AWKWARD = ExerciseTask(
-    "awkward_model", "CarefulDataParallel", AWKWARD_HINTS, partial(judge_class, True)
+    "awkward_model",
+    "CarefulDataParallel",
+    AWKWARD_HINTS,
+    partial(judge_class, True),
+    ready_made.AVERAGING,
 )
 
 TASKS = (SAME_START, AVERAGE, DATA_PARALLEL, AWKWARD)

@@ -167,6 +167,11 @@ def _buckets_wrong(buckets: list[list[int]], sizes: Sequence[int], most: int) ->
 
 # --- on real processes ---
 
+THEIRS = (
+    "DistributedDataParallel does this at work, in a model that is called through it. Here you"
+    " write what it does, with a hook for each parameter."
+)
+
 
 def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
     seed, shown = secrets.randbelow(10**6), None
@@ -174,8 +179,8 @@ def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
     for done in carry_out(answer, role, seed, given, ready_made=ready_made.DATA_PARALLEL):
         shown, workers = shown or done.run.trace, done.run.spec.workers
         if found := complaint(done.values, buckets):
-            text = f"{workers} ranks: {found[0]}"
-            return Verdict(task, "not yet", text, found[1], done.run.trace)
+            text, cure = f"{workers} ranks: {found[0]}", THEIRS if answer.used else found[1]
+            return Verdict(task, "not yet", text, cure, done.run.trace)
         if not any(phase.what == "reduce" for phase in done.run.trace.all(Phase)):
             raise Unusable("The trace of the run has no exchange in it.")
     how = "bucket by bucket, none too large" if buckets else "one by one"
@@ -191,14 +196,16 @@ def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[st
     all-reduce, how far the pass was when it started and when somebody waited for it, and what
     became of each gradient.
     """
+    import threading
     import time
     from datetime import timedelta
+    from functools import partialmethod
 
     import torch
     import torch.distributed as dist
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=8))
-    passed, calls, start = [0], list[dict[str, Any]](), dist.ProcessGroup.allreduce
+    passed, calls, below = [0], list[dict[str, Any]](), dist.ProcessGroup
 
     class Slow(torch.autograd.Function):
         @staticmethod
@@ -235,14 +242,17 @@ def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[st
             return getattr(self._work, name)
 
     # below torch.distributed.all_reduce, which may have been imported by its own name
-    def noted(group: Any, tensors: Any, options: Any) -> Any:
+    def noted(group: Any, begin: Any, tensors: Any, options: Any) -> Any:
         if not theirs:
-            return start(group, tensors, options)
-        calls.append({"step": step, "passed": passed[0], "bytes": tensors[0].nbytes})
-        work = start(group, tensors, options)
+            return begin(group, tensors, options)
+        call = {"step": step, "passed": passed[0], "bytes": sum(each.nbytes for each in tensors)}
+        calls.append(call)
+        work = begin(group, tensors, options)
         if options.asyncOp:
-            return Handle(work, calls[-1])
-        calls[-1]["waited"] = passed[0]
+            return Handle(work, call)
+        # a thread of its own holds nobody up
+        beside = threading.current_thread() is not threading.main_thread()
+        call["waited"] = LAYERS if beside else passed[0]
         return work
 
     torch.manual_seed(seed)
@@ -250,7 +260,8 @@ def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[st
     plain.load_state_dict(model.state_dict())
     mine, other = ([p for p in each.parameters() if p.requires_grad] for each in (model, plain))
     step, after, world, theirs = 0, [], dist.get_world_size(), False
-    dist.ProcessGroup.allreduce = noted
+    for name in ("allreduce", "allreduce_coalesced"):
+        setattr(below, name, partialmethod(noted, getattr(below, name)))
     with bounded(5.0):
         finish = learners(model, *given)
         if not callable(finish):

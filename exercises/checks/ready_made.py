@@ -23,10 +23,21 @@ DATA_PARALLEL = {
     "torch.distributed._composable": "PyTorch's replicate",
     "torch.distributed.fsdp": "PyTorch's FSDP",
 }
+AVERAGING = {
+    **DATA_PARALLEL,
+    "torch.distributed.nn": "an exchange of torch.distributed.nn, made for autograd",
+    "torch.distributed._functional_collectives": "PyTorch's own functional collectives",
+    "torch.distributed.algorithms.model_averaging": "PyTorch's own averaging of models",
+    "torch.distributed.algorithms.ddp_comm_hooks": "a communication hook of PyTorch's DDP",
+    "torch.distributed.utils._sync_module_states": "what PyTorch's DDP itself begins with",
+}
 SHARDED_OPTIMIZER = {
     "torch.distributed.optim.zero_redundancy_optimizer": "PyTorch's ZeroRedundancyOptimizer"
 }
-SAMPLER = {"torch.utils.data.distributed": "PyTorch's DistributedSampler"}
+SAMPLER = {
+    "torch.utils.data.distributed": "PyTorch's DistributedSampler",
+    "course_lib.workloads.order": "the library's own order of examples",
+}
 _TF = "tensorflow.python.distribute"
 TENSORFLOW_REDUCE = {
     f"{_TF}.distribute_lib.StrategyBase.reduce": "TensorFlow's strategy.reduce",

@@ -5,7 +5,7 @@ run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from course_lib.course.answers import bounded
@@ -16,10 +16,10 @@ from .worlds import LONGEST, SIZES, Complaint, World, carry_out, listed
 Shards = Sequence[Sequence[int]]
 
 
-def trial(role: Callable[..., Any], answer: Any, what: Any, *given: Any) -> list[Any]:
+def trial(role: Any, ready_made: Iterable[str], answer: Any, what: Any, *given: Any) -> list[Any]:
     """In the learner's process: the ids for each of the calls in `what`, or the runs of worlds."""
     if isinstance(what, int):
-        return carry_out(role, answer, what, *given)
+        return carry_out(role, ready_made, answer, what, *given)
     with bounded(LONGEST):
         return [as_ids(answer(*call)) for call in what]
 

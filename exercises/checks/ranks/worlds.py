@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import psutil
 
 from course_lib.cluster.run import Run
 from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, Verdict, bounded
-from course_lib.course.handed_in import Answer
+from course_lib.course.handed_in import Answer, watched
 from course_lib.errors import Stalled, TaskFailed
 from course_lib.launch import start
 from course_lib.record.saved import SavedRun
@@ -33,7 +33,7 @@ Role = Callable[..., Any]  # role(task, witness, answer, seed) -> what a rank fo
 @dataclass(frozen=True)
 class World:
     """An answer on `workers` ranks: their run, what each rank found, what went wrong ("" if
-    nothing), and whether ranks waited for each other for ever.
+    nothing), whether ranks waited for each other for ever, and what was ready-made and called.
     """
 
     workers: int
@@ -41,13 +41,18 @@ class World:
     seen: Seen
     trouble: str = ""
     stands: bool = False
+    used: tuple[str, ...] = ()
 
 
-def carry_out(role: Role, answer: Any, seed: int, *sizes: int) -> list[Any]:
+def carry_out(
+    role: Role, ready_made: Iterable[str], answer: Any, seed: int, *sizes: int
+) -> list[Any]:
     """Run `role` with the answer in worlds of these sizes, side by side. For each: the run, what
-    its ranks found, and the trouble that it had: its kind and its words.
+    its ranks found and what of `ready_made` they called, and the trouble that it had: its kind and
+    its words.
     """
-    begun = [partial(_rank, role, answer, seed, LONGEST, MEMORY) for _ in sizes]
+    names = tuple(ready_made)
+    begun = [partial(_rank, role, names, answer, seed, LONGEST, MEMORY) for _ in sizes]
     runs = [
         start(each, framework="torch", workers=size)
         for each, size in zip(begun, sizes, strict=True)
@@ -80,7 +85,9 @@ def _line(problem: TaskFailed) -> str:
     return f" (line {theirs[-1][1]}: {theirs[-1][2]})" if theirs else ""
 
 
-def _rank(role: Role, answer: Any, seed: int, seconds: float, memory: int, task: Any) -> Any:
+def _rank(
+    role: Role, names: Any, answer: Any, seed: int, seconds: float, memory: int, task: Any
+) -> Any:
     """What each task does."""
     import torch.distributed as dist
 
@@ -88,23 +95,21 @@ def _rank(role: Role, answer: Any, seed: int, seconds: float, memory: int, task:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     dist.init_process_group("gloo")
     witness = Witness()
-    with bounded(seconds):
-        return role(task, witness, answer, seed)
+    with bounded(seconds), watched(names) as used:
+        return [role(task, witness, answer, seed), used]
 
 
-def attempt(answer: Answer, trial: Callable[..., Any]) -> Callable[..., Any]:
-    """`trial(answer, …)`, called where the learner's code runs."""
-    return partial(answer.within, trial)
-
-
-def worlds(attempt: Callable[..., Any], seed: int) -> Iterator[World]:
-    """The smallest world first; the others, side by side, once it has been looked at.
+def worlds(answer: Answer, trial: Callable[..., Any], seed: int) -> Iterator[World]:
+    """What `trial(answer, seed, *sizes)`, called where the learner's code runs, finds: the smallest
+    world first; the others, side by side, once it has been looked at. What is ready-made and called
+    there is added to `answer.used`.
 
     Raises NotImplementedError for a stub, and Unusable where the answer ended its process or never
     ended: the same would happen in each world.
     """
     for sizes in (SIZES[:1], SIZES[1:]):
-        for workers, (run, seen, trouble) in zip(sizes, attempt(seed, *sizes), strict=True):
+        tried = answer.within(trial, seed, *sizes)
+        for workers, (run, found, trouble) in zip(sizes, tried, strict=True):
             kind, words, line = [*trouble, "", "", ""][:3]
             if "NotImplementedError" in words:
                 raise NotImplementedError
@@ -112,7 +117,10 @@ def worlds(attempt: Callable[..., Any], seed: int) -> Iterator[World]:
                 late = f"{PATIENCE:g} seconds: {as_ranks(words).rstrip(' ,')}"
                 bound = late if kind == "late" else f"{LONGEST:g} seconds of computing"
                 raise Unusable(f"One of {workers} ranks had not come back after {bound}. {ENDLESS}")
-            yield World(workers, run, seen, as_ranks(words) + line, kind == "stands")
+            seen, used = [each for each, _ in found], sorted({n for _, some in found for n in some})
+            answer.used += used
+            trouble = as_ranks(words) + line
+            yield World(workers, run, seen, trouble, kind == "stands", tuple(used))
 
 
 def as_ranks(words: str) -> str:
@@ -154,6 +162,37 @@ def judged(
             return Verdict(task, "not yet", *wrong, shown=shown)
     ranks = f"{', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]}"
     return Verdict(task, "passed", f"Carried out by {ranks} real processes. {said}", shown=shown)
+
+
+SLACK = 2000  # bytes on each rank: counts and flags, as objects, are some hundred
+
+
+def unsent(world: World, what: str, handed: Sequence[int], size: int) -> Complaint | None:
+    """Words for a right answer whose ranks together hand over fewer than the `size` bytes that one
+    rank has for the others. What is ready-made may count elsewhere, and `check` tells of that.
+    """
+    if world.used or sum(handed) >= size:
+        return None
+    return (
+        f"{what} right, but all ranks together handed {sum(handed):,} bytes to torch.distributed,"
+        f" and on each rank there are {size:,} to exchange.",
+        "So it came by another way: a file, the store of the process group, a helper that does the"
+        " exchange, or what the check itself keeps. Exchange it by calls such as dist.all_reduce.",
+    )
+
+
+def unthrifty(what: str, handed: Sequence[int], size: int, cure: str) -> Complaint | None:
+    """Words for more bytes than two times `size` for each rank, as a reduce and a broadcast hand
+    over. It is the sum over all ranks that counts: one of them may pass on what others need.
+    """
+    workers = len(handed)
+    if sum(handed) <= workers * (2.2 * size + SLACK):
+        return None
+    return (
+        f"{what} right, but {workers} ranks hand over {sum(handed):,} bytes for a gradient of"
+        f" {size:,}: that is {sum(handed) / size / workers:.1f} gradients for each rank.",
+        cure,
+    )
 
 
 def listed(numbers: Sequence[object], most: int = 4) -> str:
