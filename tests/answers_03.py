@@ -238,7 +238,9 @@ def as_a_model(gradient: Any) -> None:
     import torch
     from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
-    average_parameters(iter([torch.nn.Parameter(gradient)]), dist().group.WORLD)
+    mine = torch.nn.Parameter(gradient)
+    average_parameters(iter([mine]), dist().group.WORLD)
+    gradient.copy_(mine.data)
 
 
 @wrong("average", "torch.distributed.nn")
