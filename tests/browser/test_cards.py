@@ -244,7 +244,7 @@ def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_
         lab.run()
         page.get_by_label("the ring").check()
         lock.click()
-        expect(page.get_by_text("It stays as it is, even if you run this cell")).to_be_visible()
+        expect(page.get_by_text("It stays as it is")).to_be_visible()
 
         # The next cell has the focus, so Shift+Enter goes on and does not ask anew.
         expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_have_class(re.compile("mod-active"))

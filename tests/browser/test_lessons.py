@@ -66,8 +66,8 @@ class Reader(Lab):
         buttons = card.get_by_role("button", name="Lock my guess").all()
         if not buttons:
             return
-        for group in {one.get_attribute("name") for one in card.locator("input[type=radio]").all()}:
-            card.locator(f"input[name='{group}']").last.click()
+        for choices in card.locator(".widget-radio-box").all():
+            choices.locator("input[type=radio]").last.click()
         for handle in card.locator(".noUi-handle").all():
             handle.focus()
             self.page.keyboard.press("ArrowRight")

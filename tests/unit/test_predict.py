@@ -36,6 +36,16 @@ def test_a_locked_guess_stays_when_the_slider_moves_and_a_second_lock_comes() ->
     assert card.guess == 40 == card.input.value
 
 
+@pytest.mark.parametrize(
+    "span, typed",
+    [((0, 200), 33), ((200, 500), 300), ((0, 2000), 1225), ((0, 5), 1.5), ((0.5, 6), 2.1)],
+)
+def test_a_number_that_is_typed_stays_as_it_is(span: tuple[float, float], typed: float) -> None:
+    slider = Predict("How long?", numbers=(*span, "ms")).input
+    steps = (typed - slider.min) / slider.step
+    assert steps == pytest.approx(round(steps)) and slider.step <= (span[1] - span[0]) / 50
+
+
 def test_a_choice_must_be_made_before_it_is_locked() -> None:
     card = Predict("Which?", choices=["a", "b"])
     card.lock()

@@ -25,7 +25,7 @@ from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.fields import Link
 from course_lib.racing import comparison
 from course_lib.racing.fairness import Fairness
-from course_lib.record.curves import Goal, Readings
+from course_lib.record.curves import Curve, Goal, Readings
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
 from course_lib.record.saved import SavedRun, saved_runs
@@ -44,6 +44,7 @@ from course_lib.widgets.board.plots import (
     TimeWindow,
     lanes,
     runs,
+    throughput,
 )
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import svg
@@ -1012,3 +1013,12 @@ def test_words_of_marks_stand_above_the_lines() -> None:
 
     word = float(re.search(r'y="([\d.]+)"[^>]*>slow<', marked)[1])
     assert top(marked) > word > top(bare) - 8
+
+
+@pytest.mark.parametrize("records", [3, 6, 9, 200])
+def test_few_records_make_a_line_of_throughput_too(records: int) -> None:
+    seconds = np.linspace(0.4, 0.4 * records, records)
+    curve = Curve(seconds, 128 * np.arange(1.0, records + 1), *np.ones((3, records)))
+    ((xs, ys),) = throughput([curve], [None]).lines
+    assert len(xs) >= 2 and xs[-1] <= seconds[-1] + 1e-6
+    assert ys == pytest.approx(128 / 0.4)

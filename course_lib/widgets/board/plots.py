@@ -101,8 +101,9 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     if len(seconds) < 3:
         return np.zeros(0), np.zeros(0)
     whole = seconds[-1] - seconds[0]
-    width = max(BIN, 4 * whole / len(seconds), whole / 60)
-    edges = np.arange(seconds[0], seconds[-1], width)
+    # four records in a bin, but two bins at least: one point is no line
+    width = min(max(BIN, 4 * whole / len(seconds), whole / 60), whole / 2)
+    edges = seconds[0] + width * np.arange(math.floor(whole / width + 1e-6) + 1)
     return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
 
 

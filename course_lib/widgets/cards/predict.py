@@ -2,6 +2,7 @@
 shown beside what the run gave. It stays locked when the cell or the kernel runs again.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ Range = tuple[float, float, str]
 """Of a slider: the lowest value, the highest, and the unit."""
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
-STAYS = "It stays as it is, even if you run this cell again. Now run the experiment."
+STAYS = "It stays as it is. Now run the experiment."  # on one line at any width
 
 
 class _Onward(anywidget.AnyWidget):
@@ -66,7 +67,7 @@ class Predict(Pictured, w.VBox):
         self.ticked = w.HTML(layout=w.Layout(display="none", margin="0"))
         self.inputs = {name: self._slider(name) for name in self.ranges} or {"": radio}
         self.input = next(iter(self.inputs.values()))
-        self.button = w.Button(icon="lock", tooltip="After this the guess stays as it is")
+        self.button = w.Button(icon="lock", tooltip="It stays, even if this cell runs again")
         self.button.on_click(lambda _: self.lock())
         again = "Take the guess back, and guess anew"
         self.eraser = w.Button(description="Forget my guess", icon="undo", tooltip=again)
@@ -99,7 +100,7 @@ class Predict(Pictured, w.VBox):
             values = {name: slider.value for name, slider in self.inputs.items()}
             self.guess = values if isinstance(self.numbers, Mapping) else values[""]
             self._open(False)
-            self._keep(STAYS, "It stays as it is until you run this cell again")
+            self._keep(STAYS, "It stays until you run this cell again")
             self._onward.send({})
 
     def forget(self) -> None:
@@ -186,11 +187,15 @@ class Predict(Pictured, w.VBox):
     # --- controls ---
 
     def _slider(self, name: str) -> w.Widget:
-        low, high, unit = self.ranges[name]
-        scale = {"value": low, "min": low, "max": high, "step": (high - low) / 100}
-        label = f"{name} ({unit})" if name and unit else name or unit
-        look = {"layout": w.Layout(width="34em"), "style": {"description_width": "initial"}}
-        slider = w.FloatSlider(description=label, readout_format=",.3r", **scale, **look)
+        low, high, _ = self.ranges[name]
+        scale = {"value": low, "min": low, "max": high, "step": _step(high - low)}
+        labels = {
+            each: f"{each} ({unit})" if each and unit else each or unit
+            for each, (_, _, unit) in self.ranges.items()
+        }
+        room = f"{0.6 * max(map(len, labels.values())):.1f}em"  # so that all begin at one place
+        look = {"layout": w.Layout(width="34em"), "style": {"description_width": room}}
+        slider = w.FloatSlider(description=labels[name], readout_format=",.3r", **scale, **look)
         slider.observe(lambda change: self._slide(name, change["owner"]), "value")
         return slider
 
@@ -255,6 +260,11 @@ class Predict(Pictured, w.VBox):
             return value in self.choices
         low, high, _ = self.ranges[name]
         return isinstance(value, int | float) and low <= value <= high
+
+
+def _step(span: float) -> float:
+    """Of a slider: 1 where that is fine enough, so that whole numbers stay as they are typed."""
+    return 1 if 20 <= span <= 5000 else 10.0 ** math.floor(math.log10(span / 50))
 
 
 def _are_choices(given: Any) -> bool:

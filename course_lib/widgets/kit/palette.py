@@ -22,10 +22,10 @@ class Shade(NamedTuple):
 
 
 PHASE = {
-    "read": Shade("#56B4E9", "", "r", "fetch the next batch"),
+    "read": Shade("#56B4E9", "", "r", "fetch examples, or parameters from a ps"),
     "compute": Shade("#0072B2", "", "█", "forward and backward pass"),
     "wait": Shade("#BBBBBB", ".", "·", "for workers that are not there yet"),
-    "reduce": Shade("#E69F00", "/", "▒", "sum the gradients of all workers"),
+    "reduce": Shade("#E69F00", "/", "▒", "exchange gradients"),
     "apply": Shade("#009E73", "x", "▌", "update the parameters"),
     "hidden": Shade("#E69F00", "/", "▓", "exchange beside computing"),
     "checkpoint": Shade("#CC79A7", "|", "c", "save the parameters"),
