@@ -14,7 +14,7 @@ from typing import Any
 
 from course_lib import text
 from course_lib.racing.fairness import Fairness
-from course_lib.record.curves import WINDOW, Curve, Goal, outcome, soonest
+from course_lib.record.curves import WINDOW, Curve, Goal, outcome, quoted, soonest
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
@@ -160,7 +160,11 @@ class Comparison:
         said = outcome(*self._reached)
         if self._doubt:
             return f"No winner can be named, as {self._doubt}; {said}."
-        return f"The winner is {self.winner}: {said}." if self.winner else f"No winner: {said}."
+        return (
+            f"The winner is {quoted(self.winner)}: {said}."
+            if self.winner
+            else f"No winner: {said}."
+        )
 
     @property
     def _reached(self) -> tuple[str, dict[str, float | None]]:
@@ -179,7 +183,7 @@ class Comparison:
         """Why its times decide nothing; "" if they do."""
         for label, f in self.entrants.items():
             if f.state != "finished":
-                return f"{label} {'failed' if f.state == 'failed' else f'is {f.state}'}"
+                return f"{quoted(label)} {'failed' if f.state == 'failed' else f'is {f.state}'}"
         if self.fairness.fair is None:
             return "whether it was fair cannot be told"
         return "" if self.fairness.fair else "the race was not fair"

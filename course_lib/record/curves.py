@@ -105,6 +105,7 @@ def outcome(did: str, seconds: Mapping[str, float | None]) -> str:
     """Who `did` what all race for, such as "reached loss 0.3", after how many `seconds` (None:
     never), in words.
     """
+    seconds = {quoted(label): s for label, s in seconds.items()}
     known = sorted((s, label) for label, s in seconds.items() if s is not None)
     missed = " and ".join(label for label, s in seconds.items() if s is None)
     if not known:
@@ -117,6 +118,11 @@ def outcome(did: str, seconds: Mapping[str, float | None]) -> str:
         return f"{first} and {second} {did} equally fast, after {in_seconds(fast)}"
     gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
     return f"{first} {did} in {in_seconds(fast)}, {gap} {second} ({in_seconds(slow)})"
+
+
+def quoted(label: str) -> str:
+    """A label in a sentence: in quotation marks if it has a comma."""
+    return f"“{label}”" if "," in label else label
 
 
 def in_seconds(value: float) -> str:

@@ -36,7 +36,7 @@ from course_lib.racing.fairness import (
 )
 from course_lib.racing.line import StartingLine
 from course_lib.racing.race import divide, race
-from course_lib.record.curves import WINDOW
+from course_lib.record.curves import WINDOW, outcome
 from course_lib.record.digest import Digest
 from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.rundir import RunDir, folder_name
@@ -924,3 +924,8 @@ def test_cores_are_handed_out_only_where_none_is_held_back_and_there_are_enough(
     assert divide(replace(whole, cores=4), 5)[1] == [()] * 5
     # a quota of two cores on four: not said which
     assert divide(replace(whole, cores=2), 2)[1] == [(), ()]
+
+
+def test_a_label_with_a_comma_stands_in_quotation_marks() -> None:
+    said = outcome("reached loss 0.3", {"ring, rate 0.8": 1.0, "tree": 2.0})
+    assert said == "“ring, rate 0.8” reached loss 0.3 in 1.0 s, 2.0 times sooner than tree (2.0 s)"

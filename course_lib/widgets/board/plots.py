@@ -108,6 +108,7 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 
 ROWS, ROW = 3, 13  # in which the words of neighbours stand, and the height of one
+LETTER = 0.015  # of a word in a lane, as a share of a narrow lane's width
 AT_THE_END = 0.85  # the share of the width from which on a word stands left of its mark
 
 
@@ -209,7 +210,18 @@ def lanes(
         ]
         begun = digest.over or digest.latest(task, 1)
         long = said.get(task, "" if begun else "no step yet")
-        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), done, long))
+        events = _apart(done)
+        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), events, long))
+    return found
+
+
+def _apart(events: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Events whose words would lie on each other share the place of the first."""
+    found: list[tuple[float, str]] = []
+    for at, word in events:
+        if found and at < found[-1][0] + LETTER * (len(found[-1][1]) + 2):
+            at, word = found[-1][0], f"{found.pop()[1]}, {word}"
+        found.append((at, word))
     return found
 
 
