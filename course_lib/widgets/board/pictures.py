@@ -114,7 +114,7 @@ def _row(lane: Lane, prefix: str) -> Markup:
 
 def _axis(window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
-    ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.97]
+    ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.94]
     marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
     shown = element("span", f"of {window.span:g} s")
     return element("div", marks, shown, class_="lk-axis")
