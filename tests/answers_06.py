@@ -192,7 +192,7 @@ def a_hook_for_each_layer(module: Any) -> Any:
     return leaving(module, parameters=[p for p in layers if p.requires_grad])
 
 
-@wrong("leave_early", "cannot register a hook on a tensor that doesn't require gradient")
+@wrong("leave_early", "One weight of the model is frozen")
 def of_frozen_ones_too(module: Any) -> Any:
     return leaving(module, parameters=list(module.parameters()))
 

@@ -26,7 +26,7 @@ FILM = (
     " that rank's gradient is in. + is added, = replaces."
 )
 CROSS = " The cross is where it goes wrong."
-LANES = f"The last {LAST} steps of the run"
+LANES = "The last steps of the run. Orange is the exchange that nothing hides."
 STYLE = page.asset("cards/verdict.css")
 
 

@@ -104,6 +104,7 @@ def judge_buckets(task: str, answer: Answer) -> Verdict:
         ([4, 4, 4], 8),
         ([3], 5),
         ([9, 2, 2], 4),
+        ([4, 4, 20], 8),
         ([1, 2, 3, 4, 5], 6),
         (drawn, 50),
         (drawn, 90),
@@ -172,17 +173,29 @@ THEIRS = (
     " write what it does, with a hook for each parameter."
 )
 
+# what PyTorch and Python say where a frozen weight is treated as the others are
+OF_FROZEN = "doesn't require gradient", "'NoneType' "
+FROZEN = (
+    "One weight of the model is frozen: its requires_grad is False and its .grad stays None. Leave"
+    " such parameters out."
+)
+
 
 def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
     seed, shown = secrets.randbelow(10**6), None
     given = (LIMIT / 2**20,) if buckets else ()
-    for done in carry_out(answer, role, seed, given, ready_made=ready_made.DATA_PARALLEL):
-        shown, workers = shown or done.run.trace, done.run.spec.workers
-        if found := complaint(done.values, buckets):
-            text, cure = f"{workers} ranks: {found[0]}", THEIRS if answer.used else found[1]
-            return Verdict(task, "not yet", text, cure, done.run.trace)
-        if not any(phase.what == "reduce" for phase in done.run.trace.all(Phase)):
-            raise Unusable("The trace of the run has no exchange in it.")
+    try:
+        for done in carry_out(answer, role, seed, given, ready_made=ready_made.DATA_PARALLEL):
+            shown, workers = shown or done.run.trace, done.run.spec.workers
+            if found := complaint(done.values, buckets):
+                text, cure = f"{workers} ranks: {found[0]}", THEIRS if answer.used else found[1]
+                return Verdict(task, "not yet", text, cure, done.run.trace)
+            if not any(phase.what == "reduce" for phase in done.run.trace.all(Phase)):
+                raise Unusable("The trace of the run has no exchange in it.")
+    except Unusable as problem:
+        if any(sign in str(problem) for sign in OF_FROZEN):
+            return Verdict(task, "not yet", str(problem), FROZEN)
+        raise
     how = "bucket by bucket, none too large" if buckets else "one by one"
     text = (
         f"Carried out by 2, 3 and 5 real processes, {STEPS} steps each. All gradients are means;"

@@ -105,7 +105,7 @@ def test_a_card_of_a_run_shows_the_last_steps_of_its_lanes() -> None:
     said = Verdict("train", "not yet", "It stopped.", "Wait for it.", trace)._repr_html_()
     assert said.index("<b>It stopped.</b>") < said.index("Wait for it.") < said.index("<img")
     svg = base64.b64decode(said.split("base64,")[1].split('"')[0]).decode()
-    assert "The last 6 steps of the run" in svg and "step 14" in svg and "step 13" not in svg
+    assert "The last steps of the run" in svg and "step 14" in svg and "step 13" not in svg
 
 
 def test_what_stands_between_backticks_is_code_on_the_card_and_as_it_is_in_text() -> None:

@@ -79,6 +79,17 @@ def begins_empty(sizes: list[int], most: int) -> Any:
     return [[], *filled(sizes, most)]
 
 
+@wrong("buckets", "A bucket is empty")
+def empty_before_a_large_one(sizes: list[int], most: int) -> Any:
+    buckets, bucket = list[list[int]](), list[int]()
+    for i in reversed(range(len(sizes))):
+        if sum(sizes[k] for k in bucket) + sizes[i] > most:
+            buckets.append(bucket)
+            bucket = []
+        bucket.append(i)
+    return [*buckets, bucket]
+
+
 @wrong("buckets", "Return numbers of gradients, not sizes.")
 def sizes_returned(sizes: list[int], most: int) -> Any:
     return [[*range(len(sizes)), sizes[0] + 99]]
