@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from types import FrameType
+from typing import Any, Literal
 
 import cloudpickle
 
 from course_lib import lazy
 from course_lib.collectives import Schedule
-from course_lib.course.handed_in import Answer
+from course_lib.course.handed_in import Answer, imports
 from course_lib.errors import SpecError, Unavailable
 from course_lib.quiet import few_words
 from course_lib.record.progress import Line
@@ -32,6 +33,7 @@ CHECKS = ROOT / "exercises" / "checks"
 _PACKAGE = "exercise_checks"
 _asked: Counter[str] = Counter()  # hints given so far, by task
 MOST = 5000  # characters of a verdict
+_IMPORTS = 10  # times that a bound begins anew, since an import is no loop of the learner's
 _AGAIN = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
 
 
@@ -227,12 +229,18 @@ def bounded(seconds: float) -> Iterator[None]:
     """Raise `TookTooLong` when the block has used `seconds` of processor time.
 
     Processor time is used, so that a busy machine makes no answer wrong. Blocks may be nested: the
-    bound of the outer block holds inside the inner one as well. Only the main thread, where cells
-    run, receives signals; in any other thread there is no bound.
+    bound of the outer block holds inside the inner one as well. An import may take longer; the
+    bound begins anew then. Only the main thread, where cells run, receives signals; in any other
+    thread there is no bound.
     """
+    renewed = 0
 
-    def stop(*_: object) -> NoReturn:
-        raise TookTooLong(seconds)
+    def stop(_: int, frame: FrameType | None) -> None:
+        nonlocal renewed
+        if renewed == _IMPORTS or not imports(frame):
+            raise TookTooLong(seconds)
+        renewed += 1
+        signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
 
     left, interval = signal.getitimer(signal.ITIMER_PROF)
     if threading.current_thread() is not threading.main_thread() or 0 < left <= seconds:

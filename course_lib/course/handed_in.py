@@ -74,7 +74,7 @@ def watched(ready_made: Iterable[str], used: list[str] | None = None) -> Iterato
             name = _name(called, frame)
             known[id(called)] = called, name if _is_one(name, (*names, *BLINDS)) else ""
         name = known[id(called)][1]
-        if name and name not in used and not _imports(frame):
+        if name and name not in used and not imports(frame):
             used.append(name)
 
     before = sys.getprofile()
@@ -95,7 +95,7 @@ def _name(called: Any, frame: FrameType) -> str:
     return f"{called.__module__}.{called.__name__}"
 
 
-def _imports(frame: FrameType | None) -> bool:
+def imports(frame: FrameType | None) -> bool:
     """Whether a call belongs to an import: modules call much of their own while they load."""
     while frame and frame.f_globals.get("__name__") != "importlib._bootstrap":
         frame = frame.f_back

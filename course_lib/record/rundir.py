@@ -21,6 +21,7 @@ and checkpoints are small, and all but the pickles can be read without this libr
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dis
 import json
 import math
@@ -28,7 +29,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ from course_lib.spec import RunSpec
 # A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
 # cloudpickle 3.1 does not look for that instruction, they would be missing in the tasks.
 cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
+
+
+def _cached(function: Any) -> str | tuple[Any, ...]:
+    """How a function with @cache is pickled: one of a notebook as what it is made of, as tasks do
+    not have the notebook; any other by its name.
+    """
+    if cloudpickle.cloudpickle._lookup_module_and_qualname(function):
+        return str(function.__qualname__)
+    return _made_cached, (function.__wrapped__, function.cache_parameters())
+
+
+def _made_cached(function: Callable[..., Any], how: dict[str, Any]) -> Any:
+    return lru_cache(**how)(function)
+
+
+copyreg.pickle(type(lru_cache(len)), _cached)
 
 YOUNG = 3600.0  # seconds: a run of this age without a process may be about to start
 

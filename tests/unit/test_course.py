@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib
 import json
 import re
 import threading
@@ -199,6 +200,19 @@ def test_the_bound_of_an_outer_block_holds_after_an_inner_one(inner: float) -> N
 def test_the_bound_of_an_outer_block_holds_inside_an_inner_one(inner: float) -> None:
     with pytest.raises(TookTooLong, match=r"0\.1 seconds"), bounded(0.1), bounded(inner):
         compute(5)
+
+
+def test_an_import_may_take_longer_than_a_bound_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass\n"
+    for name, seconds in (("takes_a_while", 0.2), ("takes_for_ever", 60)):
+        (tmp_path / f"{name}.py").write_text(work.format(seconds))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with bounded(0.05):
+        importlib.import_module("takes_a_while")
+    with pytest.raises(TookTooLong), bounded(0.05):
+        importlib.import_module("takes_for_ever")
 
 
 def test_a_bound_that_is_swallowed_is_raised_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from course_lib.errors import LockstepError
 from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
+from course_lib.workloads import order
 
 SPEC = RunSpec(strategy="custom", framework="python", workers=1)
 
@@ -52,3 +54,15 @@ def test_a_class_inside_a_function_finds_global_names_in_the_tasks() -> None:
     exec("from numbers import Number\ndef made():\n class A:\n  x = Number\n return A", names)
     again = pickle.loads(cloudpickle.dumps(names["made"]))
     assert again().x is names["Number"]
+
+
+def test_a_cached_function_of_a_notebook_goes_to_the_tasks_and_one_of_a_module_by_its_name() -> (
+    None
+):
+    @functools.lru_cache(maxsize=7)
+    def sum_to(n: int) -> int:
+        return n and n + sum_to(n - 1)
+
+    again = pickle.loads(cloudpickle.dumps(sum_to))
+    assert again(4) == 10 and again.cache_parameters() == {"maxsize": 7, "typed": False}
+    assert pickle.loads(cloudpickle.dumps(order._orders)) is order._orders
