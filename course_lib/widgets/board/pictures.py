@@ -116,7 +116,7 @@ def _axis(window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
     ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.94]
     marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
-    shown = element("span", f"of {window.span:g} s")
+    shown = element("span", f"of {window.span:g} s shown")
     return element("div", marks, shown, class_="lk-axis")
 
 
@@ -224,7 +224,7 @@ def _side(
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in _ticks(window):
         parts.append(svg.text(left + share * across, top + 14, words, **axis))
-    shown = f"of {window.span:g} s"
+    shown = f"of {window.span:g} s shown"
     parts.append(svg.text(left + across + 8, top + 14, shown, class_="muted", font_size=13))
     return join(parts), top + 34
 
