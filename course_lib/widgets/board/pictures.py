@@ -116,14 +116,15 @@ def _axis(window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
     ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.94]
     marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
-    shown = element("span", f"of {window.span:g} s shown")
+    shown = element("span", f"in {window.span:g} s")
     return element("div", marks, shown, class_="lk-axis")
 
 
 def _ticks(window: TimeWindow) -> list[tuple[float, str]]:
     """The marks of a time axis: at which share of the window, and the seconds there."""
     begin, end = window.begin - window.zero, window.end - window.zero
-    return [((at - begin) / window.span, f"{at:.4g} s") for at in svg.ticks(begin, end, 4)]
+    ticks = [at for at in svg.ticks(begin, end, 4) if at >= 0]  # before 0 nothing runs
+    return [((at - begin) / window.span, f"{at:.4g} s") for at in ticks]
 
 
 def _staleness(digest: Digest, number: int) -> Inside:
@@ -224,7 +225,7 @@ def _side(
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in _ticks(window):
         parts.append(svg.text(left + share * across, top + 14, words, **axis))
-    shown = f"of {window.span:g} s shown"
+    shown = f"in {window.span:g} s"
     parts.append(svg.text(left + across + 8, top + 14, shown, class_="muted", font_size=13))
     return join(parts), top + 34
 
