@@ -131,7 +131,7 @@ function listen(chart) {
     const { x, y } = pointIn(picture, event);
     return [x, y];
   };
-  let begun = null;
+  let begun = null, clicked = -Infinity;
   picture.addEventListener("pointerdown", (event) => {
     if (event.button) return;
     begun = place(event);
@@ -143,14 +143,16 @@ function listen(chart) {
     chart.band = moved ? [begun, here] : null;
     chart.point(moved ? null : chart.shape.within(here[0]));
   });
-  picture.addEventListener("pointerup", () => {
+  picture.addEventListener("pointerup", (event) => {
+    // Two clicks; the browser tells of none where what was pressed has been drawn anew meanwhile.
+    if (begun && !chart.band && event.timeStamp - clicked < 500) chart.reset();
+    clicked = begun && !chart.band ? event.timeStamp : -Infinity;
     if (chart.band) chart.zoom = chart.shape.part(...chart.band) ?? chart.zoom;
     begun = chart.band = null;
     chart.changed();
   });
   const left = () => { begun = chart.band = null; chart.point(null); };
   for (const name of ["pointercancel", "pointerleave", "blur"]) picture.addEventListener(name, left);
-  picture.addEventListener("dblclick", () => chart.reset());
   picture.addEventListener("wheel", (event) => {
     if (document.activeElement !== picture) return;
     event.preventDefault();
