@@ -389,6 +389,9 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
         expect(page.get_by_text("It stays as it is")).to_be_visible()
         lab.choose(3)
         lab.run()
+        labels = page.locator(".ls-predict .widget-slider .widget-label")
+        cut = "labels => labels.filter((one) => one.scrollWidth > one.clientWidth).length"
+        assert labels.count() and labels.evaluate_all(cut) == 0
         locked = float(page.locator(".widget-readout").first.inner_text())
         assert locked > 0
         expect(page.get_by_text(f"guessed {locked}")).to_be_visible()

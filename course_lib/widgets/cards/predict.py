@@ -188,14 +188,16 @@ class Predict(Pictured, w.VBox):
 
     def _slider(self, name: str) -> w.Widget:
         low, high, _ = self.ranges[name]
-        scale = {"value": low, "min": low, "max": high, "step": _step(high - low)}
+        step = _step(high - low)
+        scale = {"value": low, "min": low, "max": high, "step": step}
+        digits = f",.{max(0, round(-math.log10(step)))}f"
         labels = {
             each: f"{each} ({unit})" if each and unit else each or unit
             for each, (_, _, unit) in self.ranges.items()
         }
-        room = f"{0.6 * max(map(len, labels.values())):.1f}em"  # so that all begin at one place
+        room = f"{0.6 * max(map(len, labels.values())) + 1:.1f}em"  # so all begin at one place
         look = {"layout": w.Layout(width="34em"), "style": {"description_width": room}}
-        slider = w.FloatSlider(description=labels[name], readout_format=",.3r", **scale, **look)
+        slider = w.FloatSlider(description=labels[name], readout_format=digits, **scale, **look)
         slider.observe(lambda change: self._slide(name, change["owner"]), "value")
         return slider
 
