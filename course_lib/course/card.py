@@ -26,7 +26,7 @@ FILM = (
     " that rank's gradient is in. + is added, = replaces."
 )
 CROSS = " The cross is where it goes wrong."
-LANES = "The last steps of the run. Orange is the exchange that nothing hides."
+LANES, EXCHANGE = "The last steps of the run", ". Orange is the exchange that nothing hides."
 STYLE = page.asset("cards/verdict.css")
 
 
@@ -74,7 +74,8 @@ def _picture(verdict: Verdict, said: str) -> Iterator[Markup]:
             caption += _left_out(filmed(played).start)
         elif shown and (phases := shown.all(Phase)):
             first = max(phase.step for phase in phases) - LAST + 1
-            picture = lanes_svg(shown, LANES, max(first, 0), LAST)
+            exchanged = any(phase.what == "reduce" for phase in phases)
+            picture = lanes_svg(shown, LANES + EXCHANGE * exchanged, max(first, 0), LAST)
     except SpecError:  # too large to be looked at
         return
     if picture:
