@@ -970,6 +970,13 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     assert second.events == [(0.5, "pause"), (0.75, "resume"), (pytest.approx(0.905), "restart")]
     # they would lie on each other
     assert first.events == [(pytest.approx(0.8), "slow \u00d73, restart")]
+    slowed = [
+        Lifecycle("worker:0", "slowed", "by slow()", 9 + k / 50, factor=2.0 + k) for k in range(9)
+    ]
+    many = View({"it": SomeRun(Trace([*lockstep(), *slowed]))})
+    many.look()
+    first, _ = lanes(many.sides[0].digest, TimeWindow(8.0, 10.0))
+    assert [word for _, word in first.events] == ["slow \u00d710 (last of 9)"]
     assert 'style="left:50.0%"' in pictures.document(view) or ">pause<" in pictures.still(view)
     shown = Charts(["it"], view.panels()).panels
     assert [word for _, word, _ in shown[0]["marks"]] == words

@@ -11,8 +11,8 @@ from course_lib.record.digest import Digest
 from course_lib.widgets.board import plots
 from course_lib.widgets.board.chart_svg import chart, event
 from course_lib.widgets.board.plots import (
-    AT_THE_END,
     COLUMNS,
+    LETTER,
     NAMES,
     Lane,
     TimeWindow,
@@ -104,7 +104,7 @@ def _row(lane: Lane, prefix: str) -> Markup:
     drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=said)
     events = []
     for at, word in lane.events:
-        side = "lk-left" if at > AT_THE_END else None
+        side = "lk-left" if at + LETTER * len(word) > 1 else None
         events.append(element("i", word, style=f"left:{at:.1%}", class_=side))
     picture = element("div", drawn, events, class_="lk-lane")
     parts = [element("span", lane.name, title=tip), picture, element("span", lane.note)]
@@ -220,7 +220,8 @@ def _side(
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         for at, word in lane.events:
-            parts.append(event((left + at * across, top), LANE - 4, word, 15, at > AT_THE_END))
+            turned = at + LETTER * len(word) > 1
+            parts.append(event((left + at * across, top), LANE - 4, word, 15, turned))
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in _ticks(window):

@@ -109,7 +109,6 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 ROWS, ROW = 3, 13  # in which the words of neighbours stand, and the height of one
 LETTER = 0.015  # of a word in a lane, as a share of a narrow lane's width
-AT_THE_END = 0.85  # the share of the width from which on a word stands left of its mark
 
 
 COLUMNS = 600
@@ -217,12 +216,19 @@ def lanes(
 
 def _apart(events: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
     """Events whose words would lie on each other share the place of the first."""
-    found: list[tuple[float, str]] = []
+    found: list[tuple[float, list[str]]] = []
     for at, word in events:
-        if found and at < found[-1][0] + LETTER * (len(found[-1][1]) + 2):
-            at, word = found[-1][0], f"{found.pop()[1]}, {word}"
-        found.append((at, word))
-    return found
+        if found and at < found[-1][0] + LETTER * (len(_together(found[-1][1])) + 2):
+            found[-1][1].append(word)
+        else:
+            found.append((at, [word]))
+    return [(at, _together(words)) for at, words in found]
+
+
+def _together(words: Sequence[str]) -> str:
+    """Words in one place: all, or the last of many."""
+    said = ", ".join(words)
+    return said if len(said) <= 28 else f"{words[-1]} (last of {len(words)})"
 
 
 def _paint(cells: np.ndarray, window: TimeWindow, start: float, end: float, what: str) -> None:
