@@ -16,8 +16,9 @@ from course_lib.errors import SpecError, Unavailable
 from course_lib.spec import FRAMEWORKS, RunSpec
 from course_lib.strategies import catalog
 
-# JupyterLab would ask whether it may fetch news, and look for a newer version of itself: the course
-# stays on this machine.
+# JupyterLab would ask whether it may fetch news, over the page, and look for a newer version of
+# itself: the course stays on this machine. A question is a setting, of which `labconfig/` here has
+# another default; a learner's own setting still counts.
 NO_UPDATES = "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
 ROOTS = ("--notebook-dir", "--ServerApp.root_dir", "--ServerApp.notebook_dir")
 QUIET = ("--LabApp.news_url=None", NO_UPDATES)
@@ -101,4 +102,6 @@ def lab(
         command.append(f"--ServerApp.root_dir={(copy_to or course).resolve()}")
     if os.geteuid() == 0:  # as in a container; JupyterLab wants it said
         command.append("--allow-root")
-    os.execv(sys.executable, [*command, *context.args])
+    paths = str(Path(__file__).parent), os.environ.get("JUPYTER_CONFIG_PATH", "")
+    environment = {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, paths))}
+    os.execve(sys.executable, [*command, *context.args], environment)

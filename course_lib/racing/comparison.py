@@ -160,11 +160,8 @@ class Comparison:
         said = outcome(*self._reached)
         if self._doubt:
             return f"No winner can be named, as {self._doubt}; {said}."
-        return (
-            f"The winner is {quoted(self.winner)}: {said}."
-            if self.winner
-            else f"No winner: {said}."
-        )
+        who = f"The winner is {quoted(self.winner)}" if self.winner else "No winner"
+        return f"{who}: {said}."
 
     @property
     def _reached(self) -> tuple[str, dict[str, float | None]]:

@@ -471,12 +471,15 @@ def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
 
 
 def asked_of_jupyter(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
-    """What `lockstep lab` would start."""
-    commands: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda _, command: commands.append(command))
+    """What `lockstep lab` would start. JupyterLab finds there not to ask about news."""
+    commands: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda _, *given: commands.append(given))
     with pytest.raises(SystemExit):
         main(["lab", *arguments])
-    return commands[0]
+    ((command, environment),) = commands
+    settings = Path(environment["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0], "labconfig")
+    assert "fetchNews" in (settings / "default_setting_overrides.json").read_text()
+    return command
 
 
 @pytest.mark.parametrize(("user", "told"), [(0, ["--allow-root"]), (1000, [])])

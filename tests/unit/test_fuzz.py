@@ -66,7 +66,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
         monkeypatch.setattr(f"course_lib.{place}", begin)
     monkeypatch.setattr("course_lib.reduction.measure.start", begin)
     monkeypatch.setattr(nursery, "_popen", never)
-    monkeypatch.setattr(os, "execv", begin)
+    monkeypatch.setattr(os, "execve", begin)
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXERCISE, "mine.ipynb")
     monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "home"))

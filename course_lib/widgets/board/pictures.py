@@ -104,12 +104,17 @@ def _row(lane: Lane, prefix: str) -> Markup:
     drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=said)
     events = []
     for at, word in lane.events:
-        side = "lk-left" if at + LETTER * len(word) > 1 else None
+        side = "lk-left" if _turned(at, word) else None
         events.append(element("i", word, style=f"left:{at:.1%}", class_=side))
     picture = element("div", drawn, events, class_="lk-lane")
     parts = [element("span", lane.name, title=tip), picture, element("span", lane.note)]
     hit = "lk-row lk-hit" if lane.fate else "lk-row"
     return element("div", parts, class_=hit, data_task=lane.task, data_fate=lane.fate)
+
+
+def _turned(at: float, word: str) -> bool:
+    """Whether a word stands left of its mark, as there is no room on the right."""
+    return at + LETTER * len(word) > 1
 
 
 def _axis(window: TimeWindow) -> Markup:
@@ -220,8 +225,8 @@ def _side(
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         for at, word in lane.events:
-            turned = at + LETTER * len(word) > 1
-            parts.append(event((left + at * across, top), LANE - 4, word, 15, turned))
+            place = left + at * across, top
+            parts.append(event(place, LANE - 4, word, 15, _turned(at, word)))
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in _ticks(window):
