@@ -202,7 +202,8 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
         devices, where = 1, f"{cores} core{'s' * (cores > 1)}"
     per = f"{product / 1e9:,.0f} GFLOP/s that a float32 matrix product does on {where}"
     share = round(flops / (devices * product), 4)
-    return share, f"{flops / 1e9:,.1f} GFLOP/s; {devices} x {per}."
+    many = f"{devices} x " * (devices > 1)
+    return share, f"{flops / 1e9:,.1f} of the {many}{per}."
 
 
 def _by_device(values: dict[str, dict[str, Any]], what: str) -> dict[str, int]:
