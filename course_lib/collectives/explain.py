@@ -103,9 +103,9 @@ def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
             groups["missing", cause, chunk, missing].append(rank)
     problems = []
     for (kind, cause, chunk, bits), ranks in groups.items():
-        whose, end = history.whose(bits), "ends" if len(ranks) == 1 else "end"
-        result = f"without {whose}" if kind == "missing" else f"with {whose} counted more than once"
-        text = f"{cause.text}, so {ranks_text(ranks)} {end} chunk {chunk} {result}."
+        whose = history.whose(bits)
+        result = f"lacks {whose}" if kind == "missing" else f"counts {whose} more than once"
+        text = f"{cause.text}, so chunk {chunk} of {ranks_text(ranks)} {result}."
         where = cause.round, cause.rank, chunk, cause.transfer
         problems.append(Problem(kind, text, *where, tuple(ranks), members(bits)))
     return sorted(problems, key=lambda p: p.round)
@@ -196,8 +196,8 @@ def _not_sent(
     # preferably one that sends to it anyway, then the earliest
     holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))
     after = holders[holder]
-    since = "from the start" if after == 0 else f"after round {after - 1}"
-    since += ", the last" if after and after == len(history.schedule.rounds) else ""
+    end = "the last round" if after == len(history.schedule.rounds) else f"round {after - 1}"
+    since = f"after {end}" if after else "from the start"
     if last is None:
         number = min(after, max(len(history.schedule.rounds) - 1, 0))
         text = f"rank {rank} never receives chunk {chunk} from rank {holder}, "

@@ -307,7 +307,7 @@ def test_a_broken_schedule_stops_at_the_transfer_that_breaks_it_with_the_words_o
 def test_a_schedule_that_lacks_a_transfer_plays_to_its_end_and_says_why() -> None:
     (panel,) = AllReduceStage(lists(reduce_half), workers=4, hosts=1).scene["panels"]
     assert panel["stop"]["at"] == {} and len(panel["offsets"]) - 1 == 3
-    assert "without the gradients of" in panel["stop"]["text"]
+    assert "lacks the gradients of" in panel["stop"]["text"]
 
 
 def test_a_function_that_raises_is_shown_with_its_words_beside_one_that_works() -> None:

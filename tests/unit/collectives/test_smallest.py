@@ -48,8 +48,7 @@ def blind_to_hosts(P: int, hosts: object = 1) -> Schedule:
         (
             off_by_one,
             2,
-            "rank 0 never receives chunk 1 from rank 1, "
-            "which has all of it after round 0, the last",
+            "rank 0 never receives chunk 1 from rank 1, which has all of it after the last round",
         ),
         (no_modulo, 1, "Is % 1 missing?"),
         (powers_only, 3, "right for powers of two only"),

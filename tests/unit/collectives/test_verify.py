@@ -27,7 +27,7 @@ def test_dropped_in_the_gather_names_both_ends_and_all_who_suffer():
     assert (problem.kind, problem.rank, problem.chunk) == ("missing", 3, 1)
     assert (problem.ranks, problem.contributions) == ((0, 3), (0, 1))
     assert "rank 2 has all of it after round 3, but does not send it to rank 3" in problem.text
-    assert "ranks 0 and 3 end chunk 1 without the gradients of ranks 0 and 1" in problem.text
+    assert "so chunk 1 of ranks 0 and 3 lacks the gradients of ranks 0 and 1." in problem.text
 
 
 def test_never_received():
@@ -35,7 +35,7 @@ def test_never_received():
     assert (
         problem.text
         == "rank 3 never receives chunk 0 from rank 0, which has all of it after round 1, "
-        "so rank 3 ends chunk 0 without the gradients of ranks 0, 1 and 2."
+        "so chunk 0 of rank 3 lacks the gradients of ranks 0, 1 and 2."
     )
 
 
@@ -52,7 +52,8 @@ def test_reduce_where_copy_belongs_counts_twice():
     assert first.round == 2 and first.contributions
     assert (
         "which has that already, and op 'reduce' adds it again" in first.text
-        and "counted more than once" in first.text
+        and "so chunk 1 of rank 0 counts the gradients of ranks 0 and 2 more than once."
+        in first.text
     )
 
 
@@ -61,9 +62,8 @@ def test_copy_where_reduce_belongs_wipes_out():
     (problem,) = verify(mine(2, 1, rounds)).problems
     assert (
         problem.text
-        == "round 0: the copy of chunk 0 from rank 1 to rank 0 wipes out the gradient of rank 0,"
-        " which no other rank has by then, so ranks 0 and 1 end chunk 0 without the gradient of"
-        " rank 0."
+        == "round 0: the copy of chunk 0 from rank 1 to rank 0 wipes out the gradient of rank 0, "
+        "which no other rank has by then, so chunk 0 of ranks 0 and 1 lacks the gradient of rank 0."
     )
 
 
@@ -114,7 +114,7 @@ def test_a_server_has_nothing_until_it_is_sent_something():
 def test_words_of_the_other_kinds_speak_of_data():
     proof = verify(mine(3, 1, [[Transfer(0, 1, 0, "copy")]], kind="broadcast", owners=(0,)))
     assert (
-        "which has all of it from the start, so rank 2 ends chunk 0 without the data of rank 0."
+        "which has all of it from the start, so chunk 0 of rank 2 lacks the data of rank 0."
         in str(proof)
     )
 
