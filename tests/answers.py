@@ -38,12 +38,21 @@ class Answers:
 
     def wrong(self, task: str, says: str) -> Callable[[Answer], Answer]:
         """A wrong answer to a task, whose verdict says `says`."""
-        # `append` gives None, so each of these two gives the answer itself
-        return lambda answer: self.wrongs.append((task, answer, says)) or answer  # type: ignore[func-returns-value]
+
+        def kept(answer: Answer) -> Answer:
+            self.wrongs.append((task, answer, says))
+            return answer
+
+        return kept
 
     def right(self, task: str) -> Callable[[Answer], Answer]:
         """A right answer to a task, written in another way than ours."""
-        return lambda answer: self.rights.append((task, answer)) or answer  # type: ignore[func-returns-value]
+
+        def kept(answer: Answer) -> Answer:
+            self.rights.append((task, answer))
+            return answer
+
+        return kept
 
     def rejected(self) -> Callable[..., None]:
         """The test that all wrong answers so far are rejected by words that name the mistake."""

@@ -88,6 +88,6 @@ def ready(peers: Iterable[Peer | socket.socket], seconds: float | None = None) -
         poll.register(each, select.POLLIN | (select.POLLOUT if sending else 0))
     events = poll.poll(None if seconds is None else max(0, int(seconds * 1000)))
     for fd, event in events:
-        if event & select.POLLOUT:
-            known[fd].push()  # type: ignore[union-attr]  # only peers send
+        if event & select.POLLOUT and isinstance(peer := known[fd], Peer):
+            peer.push()
     return [known[fd] for fd, event in events if event & ~select.POLLOUT]

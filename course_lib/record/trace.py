@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from course_lib.errors import Damaged
 from course_lib.record.events import E, Event, end_of, from_lines, task_key, to_line
@@ -22,7 +23,7 @@ class Trace:
     """
 
     def __init__(self, events: Iterable[Event] = (), files: RunDir | None = None) -> None:
-        self._events: dict[type[Event], list[Event]] = defaultdict(list)
+        self._events: dict[type, list[Any]] = defaultdict(list)  # by kind
         self._lock = threading.Lock()
         self.files = files
         self._origin = files.facts.origin if files else 0.0
@@ -52,8 +53,7 @@ class Trace:
 
     def since(self, kind: type[E], number: int) -> list[E]:
         """Events of one kind after the first `number`, in the order in which they were written."""
-        # the dict maps each kind to a list of that kind
-        return list(self._events.get(kind, ())[number:])  # type: ignore[arg-type]
+        return self._events.get(kind, [])[number:]
 
     def refresh(self) -> Trace:
         """Read what the tasks have written since the last call; returns the trace itself."""

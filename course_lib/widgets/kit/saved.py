@@ -51,8 +51,8 @@ class Pictured:
 
     def _ipython_display_(self) -> None:
         self._place = self._place or uuid4().hex
-        # a widget of ipywidgets has it, or None where nothing can show widgets
-        view = self._repr_mimebundle_() if self._repr_mimebundle_ else {}  # type: ignore[attr-defined]
+        bundle = getattr(self, "_repr_mimebundle_", None)  # None where nothing can show widgets
+        view = bundle() if bundle else {}
         view = {VIEW: (view[0] if isinstance(view, tuple) else view).get(VIEW)}
         if unwatched():
             _shown.add(self)

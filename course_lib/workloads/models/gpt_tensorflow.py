@@ -41,8 +41,7 @@ def dense(matrix: np.ndarray, **options: Any) -> Any:
     return layers.Dense(matrix.shape[1], kernel_initializer=start(matrix), **options)
 
 
-# Keras has no types: with some of its versions its classes are Any
-class Embedding(keras.Layer):  # type: ignore[misc, unused-ignore]
+class Embedding(keras.Layer):
     """A vector for each character and one for its place, added."""
 
     def __init__(self, given: Iterator[np.ndarray]) -> None:
@@ -54,7 +53,7 @@ class Embedding(keras.Layer):  # type: ignore[misc, unused-ignore]
         return self.characters(characters) + self.places(ops.arange(characters.shape[1]))
 
 
-class Block(keras.Layer):  # type: ignore[misc, unused-ignore]
+class Block(keras.Layer):
     """Attention to the characters so far, then two dense layers for each place; what either of them
     makes is added to its input.
     """
