@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -9,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -99,14 +100,28 @@ def until(
         time.sleep(every)
 
 
+class Disturbed(AssertionError):
+    """Times that are not as they should be, or were not in this measurement."""
+
+
+@contextlib.contextmanager
+def of_times() -> Iterator[None]:
+    """What is asserted in the block is of measured times, and of what follows from them alone."""
+    try:
+        yield
+    except AssertionError as wrong:
+        raise Disturbed(str(wrong)) from wrong
+
+
 def undisturbed(measured: Callable[[], None], times: int = 3) -> None:
-    """Measure up to `times` times, until what is asserted of it holds: on a busy machine another
-    program may disturb one measurement, but not each of several.
+    """Measure up to `times` times, until what is asserted `of_times` holds: on a busy machine
+    another program may disturb one measurement, but not each of several. Whatever else is wrong
+    fails at once.
     """
     for left in reversed(range(times)):
         try:
             return measured()
-        except AssertionError:
+        except Disturbed:
             if not left:
                 raise
 
@@ -122,7 +137,7 @@ def compares_times(*caches: Any) -> Callable[[Callable[P, None]], Callable[P, No
             def measured() -> None:
                 try:
                     test(*args, **kwargs)
-                except AssertionError:
+                except Disturbed:
                     for cache in caches:
                         cache.cache_clear()
                     raise

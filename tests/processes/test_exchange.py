@@ -44,7 +44,7 @@ from course_lib.errors import LockstepError, Mismatch, RankLost, SpecError
 from course_lib.exchange import Communicator
 from course_lib.exchange.connection import Connection as ToPeer
 from course_lib.record.events import Message
-from tests.helpers import undisturbed
+from tests.helpers import of_times, undisturbed
 
 # tasks get our functions themselves: they need not import pytest for them
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -708,7 +708,7 @@ def test_a_rank_that_dies_with_much_on_its_way_to_it_is_named(
                 kill()
             group.execute(algorithm(4), np.ones(8_000_000))
 
-        with ranks(4, work) as there:
+        with ranks(4, work) as there, of_times():
             for rank in (0, 1, 3):
                 said = there[rank].said()
                 lost(said.error, 2)

@@ -10,7 +10,7 @@ from course_lib import start
 from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.events import Phase
-from tests.helpers import compares_times
+from tests.helpers import compares_times, of_times
 
 FRAMEWORKS = ("torch", "tensorflow")
 BUCKET = 0.01  # MiB: each of the eight layers of digits_deep, of 16 KiB, fills one
@@ -67,13 +67,17 @@ def test_buckets_leave_while_earlier_layers_are_computed_or_when_all_are(
     )
     for starts in begun(beside, "reduce"):
         assert len(starts) > 4
-        assert starts[0] > 0.3 and starts[-1] == pytest.approx(1)
-        assert all(b - a < 0.4 for a, b in itertools.pairwise(starts))
+        with of_times():
+            assert starts[0] > 0.3 and starts[-1] == pytest.approx(1)
+            assert all(b - a < 0.4 for a, b in itertools.pairwise(starts))
     assert min(left(beside)) > MS / 3  # device time alone: a busy machine makes it longer
     for starts in begun(after, "reduce"):
-        assert len(starts) == len(begun(beside, "reduce")[0]) and min(starts) > 0.9
-    hidden = [measures.exchange_ms(run.trace)["hidden"] for run in (beside, after)]
-    assert hidden[0] > 3 * hidden[1]
+        assert len(starts) == len(begun(beside, "reduce")[0])
+        with of_times():
+            assert min(starts) > 0.9
+    with of_times():
+        hidden = [measures.exchange_ms(run.trace)["hidden"] for run in (beside, after)]
+        assert hidden[0] > 3 * hidden[1]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -102,7 +106,9 @@ def test_fully_sharded_gathers_ahead_and_scatters_behind_or_waits_for_each() -> 
         with start("fully_sharded", framework="torch", overlap=overlap, **fields) as run:
             results[overlap] = run.wait().result
     assert results[True]["parameter_digest"] == results[False]["parameter_digest"]
-    assert results[False]["exchange_ms"]["hidden"] == 0 < results[True]["exchange_ms"]["hidden"]
+    assert results[False]["exchange_ms"]["hidden"] == 0
+    with of_times():
+        assert results[True]["exchange_ms"]["hidden"] > 0
 
 
 # --- device time by layer, in a process that has PyTorch ---
