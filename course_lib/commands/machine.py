@@ -22,6 +22,7 @@ from course_lib.strategies import catalog
 NO_UPDATES = "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
 ROOTS = ("--notebook-dir", "--ServerApp.root_dir", "--ServerApp.notebook_dir")
 QUIET = ("--LabApp.news_url=None", NO_UPDATES)
+FIRST = "/lab/tree/notebooks/00_start_here.ipynb"  # in front of what was open before
 
 
 def doctor(as_json: Json = False) -> None:
@@ -100,8 +101,21 @@ def lab(
     command = [sys.executable, "-m", "jupyterlab", *QUIET]
     if not any(argument.startswith(ROOTS) for argument in context.args):
         command.append(f"--ServerApp.root_dir={(copy_to or course).resolve()}")
+        if not any("default_url" in argument for argument in context.args):
+            command.append(f"--LabApp.default_url={FIRST}")
     if os.geteuid() == 0:  # as in a container; JupyterLab wants it said
         command.append("--allow-root")
-    paths = str(Path(__file__).parent), os.environ.get("JUPYTER_CONFIG_PATH", "")
-    environment = {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, paths))}
-    os.execve(sys.executable, [*command, *context.args], environment)
+    os.execve(sys.executable, [*command, *context.args], _environment())
+
+
+def _environment() -> dict[str, str]:
+    """That of JupyterLab and its kernels: with our settings, and with `kernel.py`."""
+    here, given = Path(__file__).parent, os.environ
+    return {
+        "LOCKSTEP_PYTHONSTARTUP": given.get("PYTHONSTARTUP", ""),  # kept in a lab within a lab
+        **given,
+        "PYTHONSTARTUP": str(here / "kernel.py"),
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(
+            filter(None, (str(here), given.get("JUPYTER_CONFIG_PATH", "")))
+        ),
+    }

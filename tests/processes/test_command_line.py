@@ -13,7 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from jupyter_client.manager import start_new_kernel
+from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib import hardware
 from course_lib.__main__ import main
@@ -470,16 +473,48 @@ def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
     assert "# compute" in done.stdout and "###" in done.stdout.replace("# compute", "")
 
 
-def asked_of_jupyter(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
-    """What `lockstep lab` would start. JupyterLab finds there not to ask about news."""
+def asked_of_jupyter(
+    monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[list[str], dict[str, str]]:
+    """What `lockstep lab` would start, and with which environment."""
     commands: list[tuple[list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda _, *given: commands.append(given))
     with pytest.raises(SystemExit):
         main(["lab", *arguments])
-    ((command, environment),) = commands
+    return commands[0]
+
+
+def test_jupyterlab_opens_the_first_lesson_and_does_not_ask_about_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command, environment = asked_of_jupyter(monkeypatch)
     settings = Path(environment["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0], "labconfig")
     assert "fetchNews" in (settings / "default_setting_overrides.json").read_text()
-    return command
+    (first,) = [word for word in command if "default_url" in word]
+    assert (Path(__file__).parents[2] / first.partition("=/lab/tree/")[2]).is_file()
+
+
+def test_a_kernel_that_has_run_no_cell_says_where_a_missing_name_is_defined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text("mine = 3")
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "own.py"))
+    _, environment = asked_of_jupyter(monkeypatch)
+    nbformat.write(new_notebook(cells=[new_code_cell("ring = 4")]), tmp_path / "book.ipynb")
+    environment["JPY_SESSION_NAME"] = str(tmp_path / "book.ipynb")
+    manager, client = start_new_kernel(env=environment)
+    said: list[str] = []
+    hear = {"output_hook": lambda message: said.append(message["content"].get("text", ""))}
+    try:
+        client.execute_interactive("print(ring)", timeout=60, **hear)
+        assert "    ring = 4\n\nRun that cell first" in "".join(said)
+        names = "import os; print([mine, '_begin' in dir(), *os.environ])"
+        client.execute_interactive(names, timeout=60, **hear)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    (names,) = [text for text in said if text.startswith("[")]
+    assert names.startswith("[3, False, ") and "LOCKSTEP_PYTHONSTARTUP" not in names
 
 
 @pytest.mark.parametrize(("user", "told"), [(0, ["--allow-root"]), (1000, [])])
@@ -487,7 +522,7 @@ def test_the_course_opens_for_root_as_well_as_in_a_container(
     user: int, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    command = asked_of_jupyter(monkeypatch, "--port=8890")
+    command, _ = asked_of_jupyter(monkeypatch, "--port=8890")
     assert [word for word in command if "allow-root" in word] == told
     assert command[-1] == "--port=8890"
 
@@ -496,14 +531,14 @@ def test_the_course_opens_for_root_as_well_as_in_a_container(
 def test_a_folder_for_jupyterlab_takes_the_place_of_the_course_s(
     option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder,) = [w for w in asked_of_jupyter(monkeypatch, option) if "dir" in w]
-    assert folder == option
+    command, _ = asked_of_jupyter(monkeypatch, option)
+    assert [word for word in command if "dir" in word or "tree" in word] == [option]
 
 
 def test_a_copy_of_the_course_is_what_jupyterlab_opens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = asked_of_jupyter(monkeypatch, "--copy-to", str(tmp_path))
+    command, _ = asked_of_jupyter(monkeypatch, "--copy-to", str(tmp_path))
     assert f"--ServerApp.root_dir={tmp_path.resolve()}" in command
     assert "Your copy of the course" in capsys.readouterr().out
     names = {path.name for path in tmp_path.rglob("*.ipynb")}

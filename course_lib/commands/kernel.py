@@ -1,0 +1,27 @@
+"""What a kernel of `lockstep lab` runs first: PYTHONSTARTUP names this file. So the words below a
+NameError are there in a notebook of which no cell has run yet.
+
+It runs among a learner's names and leaves none there, nor in the environment of the kernel's tasks.
+A learner's own PYTHONSTARTUP runs as well.
+"""
+
+
+def _begin() -> None:
+    import os
+    from pathlib import Path
+
+    own = os.environ.pop("LOCKSTEP_PYTHONSTARTUP", "")
+    del os.environ["PYTHONSTARTUP"]
+    try:
+        from course_lib import unrun
+
+        unrun.offer()
+    except Exception:  # as in the kernel of an environment without the course
+        pass
+    if own:
+        os.environ["PYTHONSTARTUP"] = own
+        exec(compile(Path(own).read_bytes(), own, "exec"), globals())
+
+
+_begin()
+del _begin
