@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import NamedTuple
+
+ORDERED: ContextVar[str] = ContextVar("ORDERED", default="by run.{}()")
+"""How an order came to be given in this thread, for the record of the run; {}: which order."""
 
 
 class Doing(NamedTuple):

@@ -17,19 +17,26 @@ def offer() -> None:
 
 def _say(result: Any) -> None:
     error = result.error_in_exec
-    if isinstance(error, NameError) and error.name and (line := defined_in(error.name)):
+    if (
+        isinstance(error, NameError)
+        and error.name
+        and (line := defined_in(error.name, result.info.raw_cell))
+    ):
         told = f"{error.name} is defined in the cell with\n\n    {line}\n\nRun that cell first: "
         print(f"{told}it has not run since the kernel started.", file=sys.stderr)
 
 
-def defined_in(name: str) -> str:
-    """The line of this notebook, as it was last saved, that defines a name; "" if none is found."""
+def defined_in(name: str, cell: str) -> str:
+    """The line of this notebook, as it was last saved, that defines a name for this cell: the last
+    above it, or else the first; "" if none is found.
+    """
     try:
         book = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text(encoding="utf-8"))
         sources = ["".join(c["source"]) for c in book["cells"] if c["cell_type"] == "code"]
     except (KeyError, TypeError, OSError, ValueError):  # in no notebook, or one not yet saved
         return ""
-    for source in sources:
+    here = sources.index(cell) if cell in sources else 0
+    for source in [*reversed(sources[:here]), *sources[here:]]:
         try:
             body = ast.parse(source).body
         except SyntaxError:  # as of a cell with a magic

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from course_lib.cluster.pipes import Channel
+from course_lib.doing import ORDERED
 from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.faults import Fault
 from course_lib.fields import Link, check_factor
@@ -92,7 +93,7 @@ class Orders:
     def _order(self, do: str, **fields: Any) -> None:
         """Give an order; it is sent at once, or when there is a supervisor."""
         self._warn()
-        order = {"do": do, **fields}
+        order = {"do": do, "by": ORDERED.get().format(do), **fields}
         with self._sending:
             if self._over.is_set():
                 if do == "stop":

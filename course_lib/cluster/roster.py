@@ -84,9 +84,9 @@ class Roster:
         """The process of a task ended with `status` (negative: the signal that killed it). Returns
         the failure in words, or None.
 
-        `asked`: how a learner had it killed, such as "by kill()"; "" if nobody had. A death that
-        the supervisor has not caused is told even if the run has failed already: peers may complain
-        of it before it is noticed.
+        `asked`: how a learner had it killed, such as "by run.kill()"; "" if nobody had. A death
+        that the supervisor has not caused is told even if the run has failed already: peers may
+        complain of it before it is noticed.
         """
         self.alive.discard(task)
         self._first.discard(task)

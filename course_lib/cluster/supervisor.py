@@ -174,7 +174,7 @@ class Supervisor:
     def _obey(self, order: dict[str, Any]) -> None:
         """Carry out an order and answer it."""
         if order["do"] == "inject":
-            problems = self._happen([Fault.of(order["fault"])], "by inject({!r})")
+            problems = self._happen([Fault.of(order["fault"])], "by run.inject({!r})")
         else:
             problems = [self._attempt(order)]
         self.kernel.post(answer=next(filter(None, problems), None))
@@ -191,7 +191,7 @@ class Supervisor:
         """Carry out an order. One that fails costs the order, not the run: the reason."""
         do, fault = order["do"], order.get("fault", "")
         try:
-            self._carry_out(order, {"why": order.get("by", f"by {do}()"), "fault": fault})
+            self._carry_out(order, {"why": order["by"], "fault": fault})
         except Exception as error:  # the network's library has many kinds of errors
             known = isinstance(error, LockstepError)
             problem = str(error) if known else f"{type(error).__name__}: {error}"

@@ -107,7 +107,19 @@ def report(result: dict[str, Any], trace: Trace) -> None:
     if result["memory"]:
         say("\nWhat takes up each task's memory in its first step, counted and by the formula:")
         say(memory.table(result["memory"], result["memory_formula"]))
+    say("", in_short(result))
     print(f"\nThe record of this run:\n{result['run_dir']}")  # in one piece, to be copied
+
+
+def in_short(result: dict[str, Any]) -> str:
+    """What came of a run, in a sentence: what stands last on the screen."""
+    steps, seconds = result["steps_done"], result["seconds"].get("total")
+    outcome = f"{result['strategy']} {'was stopped' if result['stopped'] else 'is done'}"
+    time = f" in {text(seconds, 'seconds')}" if seconds else ""
+    learned = {name: value for name, value in result.items() if name.startswith("test_")}
+    said = {"loss": result["final_loss"], **learned}
+    parts = [f"{name.replace('_', ' ')} {text(v)}" for name, v in said.items() if v is not None]
+    return ", ".join([f"{outcome}: {steps:,} steps{time}", *parts]) + "."
 
 
 @with_fields

@@ -322,7 +322,7 @@ def test_no_part_of_a_board_moves_when_data_a_pause_a_failure_or_the_end_come(
         expect(page.locator('.lk-row[data-fate="paused"]')).to_have_count(0)
         page.get_by_label("run", exact=True).select_option("multi_worker_mirrored")
         page.get_by_role("button", name="Kill").click()
-        expect(page.locator(".lk-note")).to_contain_text("it was killed by kill()")
+        expect(page.locator(".lk-note")).to_contain_text("it was killed on the board")
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "stopped")
         page.wait_for_timeout(500)

@@ -66,7 +66,7 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(
                 has_text="multi_worker_mirrored failed; parameter_server goes on"
             )
         ).to_be_visible()
-        expect(page.locator(".lk-note")).to_contain_text("it was killed by kill()")
+        expect(page.locator(".lk-note")).to_contain_text("it was killed on the board")
         expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "running")
 
         # Stop ends what is left of it.

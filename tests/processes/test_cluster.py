@@ -312,7 +312,7 @@ def test_what_cannot_be_started_is_refused(what: Any, says: str) -> None:
 def test_a_kill_is_named_as_the_cause() -> None:
     run = start(lambda: time.sleep(60), workers=3).wait_running(30)
     run.kill("worker:1")
-    with pytest.raises(TaskFailed, match=r"worker:1 failed: it was killed by kill\(\)"):
+    with pytest.raises(TaskFailed, match=r"worker:1 failed: it was killed by run\.kill\(\)"):
         run.wait(30)
     assert [e.task for e in run.trace.all(Lifecycle, state="killed")] == ["worker:1"]
 

@@ -123,7 +123,7 @@ def test_orders_are_checked_and_those_that_come_too_late_cost_nothing() -> None:
         run.inject("pause worker:1 for 100ms")
         until(lambda: run.trace.all(Lifecycle, state="resumed"), "the pause is over")
         assert run.trace.all(Lifecycle, state="paused")[0].why == (
-            "by inject('pause worker:1 for 100ms')"
+            "by run.inject('pause worker:1 for 100ms')"
         )
 
 

@@ -267,7 +267,9 @@ def test_the_others_go_on_when_an_entrant_is_killed_and_wait_says_which_one(tmp_
     ) as found:
         until(lambda: found.state == "running", "the race to run")
         found.runs["two workers"].kill("worker:1")
-        with pytest.raises(TaskFailed, match=r"two workers: worker:1 failed.*killed by kill\(\)"):
+        with pytest.raises(
+            TaskFailed, match=r"two workers: worker:1 failed.*killed by run\.kill\(\)"
+        ):
             found.wait(60)
     assert (found.state, found.comparison.entrants["two workers"].state) == ("failed", "failed")
     assert found.comparison.entrants["one_device"].examples == 200 * 128

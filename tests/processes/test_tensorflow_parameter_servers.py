@@ -334,7 +334,7 @@ def test_a_worker_can_be_slowed_while_it_runs_and_is_named_if_it_is_the_last_tha
         run.kill("worker:1")
         with pytest.raises(TaskFailed) as caught:
             run.wait(30)
-    assert (caught.value.task, caught.value.reason) == ("worker:1", "it was killed by kill()")
+    assert (caught.value.task, caught.value.reason) == ("worker:1", "it was killed by run.kill()")
     seconds = [p.end - p.start for p in run.trace.all(Phase, "worker:1", what="compute")]
     with of_times():
         assert statistics.median(seconds[-4:]) > 3 * statistics.median(seconds[2:slowed])

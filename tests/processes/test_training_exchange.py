@@ -319,7 +319,7 @@ def killed(framework: str) -> tuple[Run, LockstepError, dict[str, str]]:
 def test_a_killed_worker_ends_the_run_and_is_named(framework: str) -> None:
     run, error, _ = killed(framework)
     assert isinstance(error, TaskFailed)
-    assert (error.task, error.reason) == ("worker:1", "it was killed by kill()")
+    assert (error.task, error.reason) == ("worker:1", "it was killed by run.kill()")
     assert error.step is not None
     assert run.state == "failed"
     assert not (run.run_dir / "meetings").exists()

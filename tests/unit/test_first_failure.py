@@ -82,7 +82,7 @@ def test_what_came_before_a_restart_did_not_end_the_run(tmp_path: Path) -> None:
     again = [Lifecycle(f"worker:{i}", "starting", "", 2.2, attempt=1) for i in range(3)]
     run = run_of(
         tmp_path,
-        Lifecycle("worker:1", "killed", "it was killed by kill()", 2.0),
+        Lifecycle("worker:1", "killed", "it was killed by run.kill()", 2.0),
         error("worker:0", 2.1, "TimeoutError: no answer", echo=False),
         *again,
         Lifecycle("worker:2", "failed", KILLED, 4.0, attempt=1),

@@ -64,7 +64,7 @@ def test_an_update_that_was_made_twice_is_told() -> None:
 def test_the_last_gradients_of_a_run_that_fails_are_lost_or_unfinished() -> None:
     found = of(
         *lives("worker:0", end="failed", at=4.0),
-        *lives("worker:1", end="killed", why="it was killed by kill()", at=4.0),
+        *lives("worker:1", end="killed", why="it was killed by run.kill()", at=4.0),
         *mirrored(2),
         *step("worker:0", 2, 3.0, applied=False),
         *step("worker:1", 2, 3.0, applied=False),
@@ -152,7 +152,7 @@ def test_a_gradient_in_several_phases_is_one_and_a_second_piece_of_a_step_is_ano
 
 
 def test_what_a_killed_process_took_with_it_of_its_record_is_known_from_others() -> None:
-    killed = lives("worker:1", end="killed", at=3.05, why="it was killed by kill()")
+    killed = lives("worker:1", end="killed", at=3.05, why="it was killed by run.kill()")
     made = [Update("ps:0", n, "shard 0", "cpu", n, n + 1, 2.0 + n, 1, "worker:1") for n in (0, 1)]
     found = of(*lives("ps:0"), *killed, *step("worker:1", 0, 1.0, applied=False), *made)
     assert found == (2, 2, {}, 0, ())
@@ -168,7 +168,7 @@ def test_what_a_killed_process_took_with_it_of_its_record_is_known_from_others()
 
 
 def test_a_gradient_that_reached_one_server_only_before_its_worker_was_killed_is_lost() -> None:
-    killed = lives("worker:1", end="killed", at=3.05, why="it was killed by kill()")
+    killed = lives("worker:1", end="killed", at=3.05, why="it was killed by run.kill()")
     made = [
         Update(f"ps:{k}", n, f"shard {k}", "cpu", n, n + 1, 2.0 + n, 1, "worker:1")
         for k, n in ((0, 0), (1, 0), (0, 1))

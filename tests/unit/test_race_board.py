@@ -404,7 +404,7 @@ STILL = Standstill(
 
 def standing() -> SomeRun:
     """A run whose steps have ended, and in which worker:1 is paused."""
-    run = SomeRun(Trace([*lockstep(), Lifecycle("worker:1", "paused", "by pause()", END)]))
+    run = SomeRun(Trace([*lockstep(), Lifecycle("worker:1", "paused", "by run.pause()", END)]))
     run.state, now = "running", END + STILL.seconds
     inside = {"worker:0": "wait", "worker:1": "compute"}
     run.now = Pulse(now, STILL, [Phase(t, 10, what, END, now) for t, what in inside.items()])
@@ -504,11 +504,11 @@ def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
     failed = SomeRun(
         lockstep(),
         "failed",
-        error=TaskFailed("worker:1", 3, "it was killed by kill()", "Traceback\n  much"),
+        error=TaskFailed("worker:1", 3, "it was killed by run.kill()", "Traceback\n  much"),
     )
     view = view_of(failed, SomeRun(asynchronous(), "running"))
     assert view.headline() == "**sync** failed; **async** goes on"
-    why = "worker:1 failed in step 3: it was killed by kill()"
+    why = "worker:1 failed in step 3: it was killed by run.kill()"
     assert view.sides[0].failure == why and view.detail().startswith(f"sync: {why}")
     assert why in pictures.head(view) and "lk-unfair" in pictures.head(view)
     assert why in view.table() and "Traceback" not in view.table()
@@ -565,18 +565,20 @@ def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_show
 ) -> None:
     sync, other = board.race.runs.values()
     slider = board.controls.tasks.factor
-    sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.0, factor=4)])
+    sync.trace._add([Lifecycle("worker:1", "slowed", "by run.slow()", 9.0, factor=4)])
     until(lambda: slider.value == 4.0, "the slider follows")
     slider.value = 2.0
     until(lambda: other.orders, "the order is carried out")
-    sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.1, factor=3)])  # it came before
+    sync.trace._add(
+        [Lifecycle("worker:1", "slowed", "by run.slow()", 9.1, factor=3)]
+    )  # it came before
     until(lambda: board.view.sides[0].digest.factor("worker:1") == 3.0, "the trace is read")
     board.controls.refresh()
     assert slider.value == 2.0
     for run in (sync, other):
-        run.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.2, factor=2)])
+        run.trace._add([Lifecycle("worker:1", "slowed", "by run.slow()", 9.2, factor=2)])
     until(lambda: board.view.sides[1].digest.factor("worker:1") == 2.0, "the trace is read")
-    sync.trace._add([Lifecycle("worker:1", "slowed", "by slow()", 9.3, factor=12)])
+    sync.trace._add([Lifecycle("worker:1", "slowed", "by run.slow()", 9.3, factor=12)])
     until(lambda: slider.value == 12.0, "the slider follows again, as far as that is")
     assert sync.orders == other.orders == [("slow", "worker:1", 2.0)]
 
@@ -588,7 +590,7 @@ def test_the_delays_follow_the_trace_but_not_before_they_are_ordered(board: Race
     board.controls.refresh()
     assert delays.value == "exponential:20ms"
     form = "one_in:7:90ms"  # which a cell ordered
-    sync.trace._add([Lifecycle("worker:1", "jittered", "by jitter()", 9.0, jitter=form)])
+    sync.trace._add([Lifecycle("worker:1", "jittered", "by run.jitter()", 9.0, jitter=form)])
     until(lambda: delays.value == form, "the choice follows")
     board.controls.tasks.task.value = "worker:0"
     assert delays.value == "none"
@@ -616,9 +618,9 @@ def test_the_link_slider_shows_the_chosen_host_and_follows_what_a_cell_orders() 
     assert links.speed.value == 100
     links.host.value = 1
     assert links.speed.value == 20 and run.orders == []
-    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.0, mbit=50.0, delay_ms=7.0)])
+    run.trace._add([Lifecycle("host:1", "linked", "by run.link()", 9.0, mbit=50.0, delay_ms=7.0)])
     until(lambda: links.speed.value == 50, "the slider follows")
-    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.1)])
+    run.trace._add([Lifecycle("host:1", "linked", "by run.link()", 9.1)])
     until(lambda: links.speed.value == 10_000, "a link without a limit stands at the end")
     links.host.value = 0
     assert links.speed.value == 100 and run.orders == []
@@ -632,8 +634,8 @@ def test_a_new_speed_keeps_the_present_delay_of_the_link() -> None:
     links.host.value = 1
     links.speed.value = 10.0
     until(lambda: run.orders, "the order is carried out")
-    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.0, mbit=50.0, delay_ms=7.0)])
-    run.trace._add([Lifecycle("host:1", "linked", "by link()", 9.1, mbit=10.0, delay_ms=7.0)])
+    run.trace._add([Lifecycle("host:1", "linked", "by run.link()", 9.0, mbit=50.0, delay_ms=7.0)])
+    run.trace._add([Lifecycle("host:1", "linked", "by run.link()", 9.1, mbit=10.0, delay_ms=7.0)])
     until(lambda: len(board.view.sides[0].digest.life["host:1"]) == 2, "the trace is read")
     links.speed.value = 30.0
     until(lambda: len(run.orders) == 2, "the order is carried out")
@@ -940,9 +942,9 @@ def test_the_delay_of_a_page_is_a_mean_over_the_moments_of_events() -> None:
 
 def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -> None:
     done = [
-        Lifecycle("worker:1", "paused", "by pause()", 9.0),
-        Lifecycle("worker:1", "resumed", "by resume()", 9.5),
-        Lifecycle("worker:0", "slowed", "by slow()", 9.6, factor=3.0),
+        Lifecycle("worker:1", "paused", "by run.pause()", 9.0),
+        Lifecycle("worker:1", "resumed", "by run.resume()", 9.5),
+        Lifecycle("worker:0", "slowed", "by run.slow()", 9.6, factor=3.0),
         Lifecycle("worker:0", "restarting", "", 9.8),
         Lifecycle("worker:1", "restarting", "", 9.81),
     ]
@@ -971,7 +973,8 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     # they would lie on each other
     assert first.events == [(pytest.approx(0.8), "slow \u00d73, restart")]
     slowed = [
-        Lifecycle("worker:0", "slowed", "by slow()", 9 + k / 50, factor=2.0 + k) for k in range(9)
+        Lifecycle("worker:0", "slowed", "by run.slow()", 9 + k / 50, factor=2.0 + k)
+        for k in range(9)
     ]
     many = View({"it": SomeRun(Trace([*lockstep(), *slowed]))})
     many.look()

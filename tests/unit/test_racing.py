@@ -599,8 +599,8 @@ def test_overhead_in_an_asynchronous_run_is_that_of_the_worker_with_the_most() -
 def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_on() -> None:
     trace = Trace(
         [
-            Lifecycle("worker:0", "slowed", "by slow()", 5.0, factor=3),
-            Lifecycle("worker:0", "slowed", "by slow()", 8.0, factor=1),
+            Lifecycle("worker:0", "slowed", "by run.slow()", 5.0, factor=3),
+            Lifecycle("worker:0", "slowed", "by run.slow()", 8.0, factor=1),
         ]
     )
     spec = SPEC.model_copy(update={"slow": {"worker:0": 2.0}})

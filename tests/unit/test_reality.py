@@ -17,15 +17,15 @@ def told(*events: Lifecycle, spec: RunSpec = PLAIN) -> tuple[str, str]:
 
 
 def slowed(factor: float, at: float) -> Lifecycle:
-    return Lifecycle("worker:1", "slowed", "by slow()", at, factor=factor)
+    return Lifecycle("worker:1", "slowed", "by run.slow()", at, factor=factor)
 
 
 def jittered(jitter: str, at: float) -> Lifecycle:
-    return Lifecycle("worker:1", "jittered", "by jitter()", at, jitter=jitter)
+    return Lifecycle("worker:1", "jittered", "by run.jitter()", at, jitter=jitter)
 
 
 def linked(mbit: float | None, at: float) -> Lifecycle:
-    return Lifecycle("host:0", "linked", "by link()", at, mbit=mbit)
+    return Lifecycle("host:0", "linked", "by run.link()", at, mbit=mbit)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ def test_a_process_that_goes_before_it_is_done_has_failed() -> None:
 
 def test_a_kill_that_was_asked_for_is_called_so() -> None:
     assert (
-        roster().gone("worker:0", -signal.SIGKILL, asked="by kill()") == "it was killed by kill()"
+        roster().gone("worker:0", -signal.SIGKILL, asked="by run.kill()")
+        == "it was killed by run.kill()"
     )
 
 

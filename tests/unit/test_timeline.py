@@ -197,14 +197,14 @@ def test_lines_divide_steps_only_where_all_tasks_end_one_before_the_next() -> No
 def test_faults_last_until_what_ends_them() -> None:
     events = [
         *EVENTS,
-        Lifecycle("worker:0", "slowed", "by slow()", 1.0, factor=4),
-        Lifecycle("worker:0", "slowed", "by slow()", 2.0, factor=1),
-        Lifecycle("worker:1", "paused", "by pause()", 2.5),
-        Lifecycle("worker:1", "resumed", "by resume()", 3.0),
-        Lifecycle("worker:0", "jittered", "by jitter()", 3.0, jitter="exponential:5ms"),
-        Lifecycle("worker:0", "jittered", "by jitter()", 3.2),
-        Lifecycle("host:1", "cut", "by partition()", 3.5),
-        Lifecycle("worker:1", "killed", "it was killed by kill()", 6.0),
+        Lifecycle("worker:0", "slowed", "by run.slow()", 1.0, factor=4),
+        Lifecycle("worker:0", "slowed", "by run.slow()", 2.0, factor=1),
+        Lifecycle("worker:1", "paused", "by run.pause()", 2.5),
+        Lifecycle("worker:1", "resumed", "by run.resume()", 3.0),
+        Lifecycle("worker:0", "jittered", "by run.jitter()", 3.0, jitter="exponential:5ms"),
+        Lifecycle("worker:0", "jittered", "by run.jitter()", 3.2),
+        Lifecycle("host:1", "cut", "by run.partition()", 3.5),
+        Lifecycle("worker:1", "killed", "it was killed by run.kill()", 6.0),
     ]
     described, _ = packed(Trace(events), [Lifecycle("worker:1", "slowed", "", 0.0, factor=2.0)])
     lanes = described["lanes"]
@@ -259,7 +259,7 @@ def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> No
     measured = saved_run(tmp_path / "b")
     assert source(measured).reality == "measured" == source(Trace.of_run(measured)).reality
     with (measured / "lifecycle.jsonl").open("wb") as more:
-        more.write(to_line(Lifecycle("worker:1", "slowed", "by slow()", 2.0, factor=4)))
+        more.write(to_line(Lifecycle("worker:1", "slowed", "by run.slow()", 2.0, factor=4)))
     assert source(measured).reality == "emulated"
 
 
@@ -320,7 +320,7 @@ def test_export_writes_what_perfetto_opens_with_hosts_and_wires(tmp_path: Path) 
     trace = Trace(
         [
             *EVENTS,
-            Lifecycle("host:1", "cut", "by partition()", 1.0),
+            Lifecycle("host:1", "cut", "by run.partition()", 1.0),
             Traffic("host:1", 10, 20, 1, 2, 2.0),
         ]
     )
@@ -362,9 +362,9 @@ def titles(svg: str) -> list[str | None]:
 
 
 def test_a_still_picture_of_phases_marks_what_befell_a_task(tmp_path: Path) -> None:
-    timeline = Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "by kill()", 5.5)]))
+    timeline = Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "by run.kill()", 5.5)]))
     svg = timeline.still(tmp_path / "t.svg").read_text()
-    assert "worker:0, step 0: wait 2000.0 ms" in titles(svg) and "killed by kill()" in svg
+    assert "worker:0, step 0: wait 2000.0 ms" in titles(svg) and "killed by run.kill()" in svg
 
 
 def test_words_that_have_no_room_on_the_right_stand_on_the_left() -> None:

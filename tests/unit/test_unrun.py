@@ -11,7 +11,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib import unrun
 
-CELLS = ["%matplotlib inline", "import numpy as np", "def ring(p):\n    inner = p", "a, b = 1, 2"]
+CELLS = [
+    "%matplotlib inline",
+    "import numpy as np",
+    "def ring(p):\n    inner = p",
+    "a, b = 1, 2",
+    "print(b)",
+    "b = 3",
+]
 
 
 @pytest.fixture
@@ -27,7 +34,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "line"), [("ring", "def ring(p):"), ("np", CELLS[1]), ("b", CELLS[3])]
+    ("name", "line"), [("ring", "def ring(p):"), ("np", CELLS[1]), ("b", CELLS[3]), ("a", CELLS[3])]
 )
 def test_the_cell_that_defines_a_missing_name_is_named(
     shell: Any, capsys: pytest.CaptureFixture[str], name: str, line: str
@@ -47,6 +54,6 @@ def test_of_all_else_nothing_is_said(
 
 def test_without_a_saved_notebook_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", "not/there.ipynb")
-    assert unrun.defined_in("ring") == ""
+    assert unrun.defined_in("ring", "ring(3)") == ""
     monkeypatch.delenv("JPY_SESSION_NAME")
-    assert unrun.defined_in("ring") == ""
+    assert unrun.defined_in("ring", "ring(3)") == ""

@@ -20,7 +20,7 @@ SPEC = RunSpec(workers=3, hosts=3, framework="torch")
 ALL = ("worker:0", "worker:1", "worker:2")
 END = 12 * 0.1
 REDUCE = Beat(12, "reduce", END)
-PAUSED = Lifecycle("worker:2", "paused", "by pause()", END)
+PAUSED = Lifecycle("worker:2", "paused", "by run.pause()", END)
 WAITS = "waits in step 12 for worker:2"
 
 
@@ -62,12 +62,12 @@ def stands(of: Look, kept: Mapping[str, Any] | None = None) -> Standstill | None
             "is paused in step 12 (run.resume('worker:2') lets it go on)",
         ),
         (
-            Lifecycle("worker:2", "slowed", "by slow()", END, factor=500),
+            Lifecycle("worker:2", "slowed", "by run.slow()", END, factor=500),
             "compute",
             "was slowed to 500 times its time (run.slow('worker:2', 1) ends that)",
         ),
         (
-            Lifecycle("host:2", "cut", "by partition()", END),
+            Lifecycle("host:2", "cut", "by run.partition()", END),
             "reduce",
             "is cut off with host:2 in step 12 (run.heal(2) joins it again)",
         ),
@@ -108,7 +108,7 @@ def test_what_is_over_holds_nobody_up() -> None:
         Lifecycle("worker:2", "resumed", "", 1.1),
         Lifecycle("host:2", "cut", "", 1.0),
         Lifecycle("host:2", "healed", "", 1.1),
-        Lifecycle("worker:2", "slowed", "by slow()", 1.1, factor=1),
+        Lifecycle("worker:2", "slowed", "by run.slow()", 1.1, factor=1),
     ]
     it = look(END + 2 * SILENT, *undone, worker_2=Beat(12, "compute", END))
     assert says(it) == {
@@ -190,7 +190,7 @@ def test_a_pause_that_will_end_as_planned_is_no_standstill_for_certain() -> None
 
 def test_a_run_in_which_one_goes_on_does_not_stand_still() -> None:
     assert stands(look(9.0, PAUSED, worker_0=Beat(90, "compute", 8.9))) is None
-    slowed = Lifecycle("worker:0", "slowed", "by slow()", END, factor=500)
+    slowed = Lifecycle("worker:0", "slowed", "by run.slow()", END, factor=500)
     assert stands(look(9.0, PAUSED, slowed, worker_0=Beat(12, "compute", END))) is None
 
 
@@ -225,7 +225,7 @@ def test_who_computes_for_very_long_is_told_as_what_it_is_and_not_for_certain() 
 
 
 def test_a_run_whose_slow_task_takes_long_is_without_a_step_and_does_not_stand_still() -> None:
-    slowed = Lifecycle("worker:2", "slowed", "by slow()", END, factor=500)
+    slowed = Lifecycle("worker:2", "slowed", "by run.slow()", END, factor=500)
     compute = {"worker_2": REDUCE._replace(what="compute")}
     assert look(END + 0.9 * SILENT, slowed, **compute).slow_going(("ps",)) is None
     it = look(END + 1.2, slowed, **compute)

@@ -136,11 +136,12 @@ def test_a_picture_of_steps_that_are_not_there_is_refused() -> None:
 
 def test_what_a_lesson_has_not_explained_is_not_on_the_board() -> None:
     all_of_it = TrainingBoard(FinishedRun())
-    less = TrainingBoard(FinishedRun(), hide=["staleness", "links"])
+    less = TrainingBoard(FinishedRun(), hide=["staleness", "links", "delays"])
     for board in (all_of_it, less):
         board._thread.join(10)
     assert "lk-stale" in all_of_it.lanes.value and "lk-stale" not in less.lanes.value
-    assert less.controls.links.layout.display == "none"
+    hidden = [less.controls.links, *less.controls.tasks.delaying]
+    assert [control.layout.display for control in hidden] == ["none"] * 3
     with pytest.raises(SpecError, match="staleness"):
         TrainingBoard(FinishedRun(), hide=["stalenes"])
     stage = AllReduceStage("ring", hide=["bus bandwidth"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import ipywidgets as w
 
+from course_lib.doing import ORDERED
 from course_lib.errors import LockstepError
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.charts import Charts
@@ -36,7 +37,7 @@ class Board(Pictured, w.VBox):
 
     `table()` gives the same facts as text, `still(path)` a picture, `to_html(path)` a page that
     needs no kernel. `halt()` and `close()` end the updates; the runs go on. `hide` names what has
-    not been explained yet and is not shown: "staleness", "memory", "links".
+    not been explained yet and is not shown: "staleness", "memory", "links", "delays".
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class Board(Pictured, w.VBox):
             part.add_class("ls")
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.controls = Controls(self.view.sides, self._orders.put, self._stop)
-        if "links" in self.view.hidden:
-            self.controls.links.layout.display = "none"
+        unexplained = {"links": [self.controls.links], "delays": self.controls.tasks.delaying}
+        for control in (each for name in self.view.hidden for each in unexplained.get(name, ())):
+            control.layout.display = "none"
         # what may grow or shrink stands below the controls, so that they stay where they are
         said = w.HBox([self.message, Switch()])
         said.add_class("lk-said")
@@ -117,6 +119,7 @@ class Board(Pictured, w.VBox):
     def _follow(self) -> None:
         """Draw until all runs are over; between drawings, carry out what the controls order."""
         saved = 0.0
+        ORDERED.set("on the board")
         try:
             while not self._over.is_set():
                 took = self.draw()

@@ -148,6 +148,7 @@ class TaskControls(_Following):
         self.run.observe(lambda _: self._offer_tasks(), "value")
         varied = "Let the steps of the task vary as chosen, or no longer"
         self.delay = _button("Delay", "random", varied, self._delay)
+        self.delaying = (self.delays, self.delay)
         buttons = (self.delay, self.pause, self.resume, self.kill, self.stop)
         self.children = (self.run, self.task, self.factor, self.delays, *buttons)
 

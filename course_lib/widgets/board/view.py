@@ -15,7 +15,8 @@ from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
 from course_lib.widgets.board.side import Side, Watched
 
-HIDEABLE = ("staleness", "memory", "links", "fairness")  # what a lesson may not have explained yet
+# what a lesson may not have explained yet
+HIDEABLE = ("staleness", "memory", "links", "delays", "fairness")
 LONGEST = 20.0  # seconds for which lanes grow while a run stands still
 
 
