@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,9 @@ import numpy as np
 from course_lib.course.answers import ExerciseTask, Verdict
 
 from . import ready_made
+from .processes import World
 from .ranks import ids, means
-from .ranks.worlds import (
-    SLACK,
-    Complaint,
-    World,
-    carry_out,
-    judged,
-    unsent,
-    unthrifty,
-    worlds,
-)
+from .ranks.worlds import SLACK, Complaint, judged, unsent, unthrifty, worlds
 
 # --- shard: each id on one rank ---
 
@@ -49,14 +40,12 @@ def shard_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
 
 
 def judge_shard(task: str, answer: Any) -> Verdict:
-    trial = partial(ids.trial, shard_role, ready_made.SAMPLER)
-    tried = partial(answer.within, trial)
     seed = secrets.randbelow(10**6)
     try:
         for count, workers in ids.counts(seed):
             calls = [(count, rank, workers) for rank in range(workers)]
-            shards = ids.asked(tried, calls)
-            if ids.asked(tried, calls) != shards:
+            shards = ids.asked(answer, calls)
+            if ids.asked(answer, calls) != shards:
                 return Verdict(task, "not yet", *AGAIN)
             if wrong := ids.uneven(shards, count):
                 return Verdict(task, "not yet", *wrong)
@@ -69,7 +58,7 @@ def judge_shard(task: str, answer: Any) -> Verdict:
         return ids.uneven(ids.read_by(world), world.workers * 9 + seed % 5 + 1)
 
     said = "Each id was read by one of them, and no shard has two ids more than another."
-    return judged(task, worlds(answer, trial, seed), complaint, said)
+    return judged(task, worlds(answer, shard_role, ready_made.SAMPLER, seed), complaint, said)
 
 
 AGAIN = (
@@ -126,21 +115,19 @@ def reshuffle_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]
 
 
 def judge_reshuffle(task: str, answer: Any) -> Verdict:
-    trial = partial(ids.trial, reshuffle_role, ready_made.SAMPLER)
-    tried = partial(answer.within, trial)
     seed = 1 + secrets.randbelow(10**6)
     try:
         for workers, count in ((2, 41), (3, 62), (5, 104)):
             epochs = []
             for epoch in range(EPOCHS):
                 calls = [(count, epoch, seed, rank, workers) for rank in range(workers)]
-                epochs.append(ids.asked(tried, calls))
-                if ids.asked(tried, calls) != epochs[-1]:
+                epochs.append(ids.asked(answer, calls))
+                if ids.asked(answer, calls) != epochs[-1]:
                     return Verdict(task, "not yet", *AGAIN)
                 if wrong := ids.uneven(epochs[-1], count):
                     return Verdict(task, "not yet", *wrong)
             calls = [(count, 0, seed + 1, rank, workers) for rank in range(workers)]
-            if wrong := _order(epochs, ids.asked(tried, calls)):
+            if wrong := _order(epochs, ids.asked(answer, calls)):
                 return Verdict(task, "not yet", *wrong)
     except NotImplementedError:
         raise
@@ -153,7 +140,7 @@ def judge_reshuffle(task: str, answer: Any) -> Verdict:
         return next(filter(None, (ids.uneven(shards, count) for shards in found)), None)
 
     said = f"In each of {EPOCHS} epochs each id was read once, in another order every time."
-    return judged(task, worlds(answer, trial, seed), complaint, said)
+    return judged(task, worlds(answer, reshuffle_role, ready_made.SAMPLER, seed), complaint, said)
 
 
 def _order(epochs: list[list[list[int]]], other_seed: list[list[int]]) -> Complaint | None:
@@ -252,15 +239,20 @@ def mean_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
 
 
 def judge_mean(task: str, answer: Any) -> Verdict:
-    trial = partial(carry_out, mean_role, ready_made.AVERAGING)
     said = "Each rank had the mean over all examples, with even counts, uneven ones, and none."
     seed = secrets.randbelow(10**6)
-    return judged(task, worlds(answer, trial, seed), mean_complaint, said, stands=TAKES_PART)
+    return judged(
+        task,
+        worlds(answer, mean_role, ready_made.AVERAGING, seed),
+        mean_complaint,
+        said,
+        stands=TAKES_PART,
+    )
 
 
 def mean_complaint(world: World) -> Complaint | None:
     for turn in range(ROUNDS):
-        each = [found[turn] for found in world.seen]
+        each = [found[turn] for found in world.values]
         counts = np.array([count for _, count, *_ in each])
         g = np.array([gradient for gradient, *_ in each], float)
         want = counts @ g / counts.sum()
@@ -418,25 +410,24 @@ def _flat(model: Any, grads: bool = True) -> Any:
 
 
 def judge_accumulate(task: str, answer: Any) -> Verdict:
-    trial = partial(carry_out, accumulate_role, ready_made.AVERAGING)
     said = (
         "Each rank ended with the gradient of one large batch, held one micro-batch at a time, and"
         " exchanged once."
     )
-    found = worlds(answer, trial, secrets.randbelow(10**6))
+    found = worlds(answer, accumulate_role, ready_made.AVERAGING, secrets.randbelow(10**6))
     return judged(task, found, accumulate_complaint, said, stands=ONCE)
 
 
 def accumulate_complaint(world: World) -> Complaint | None:
-    many = sum(len(alone) for alone, *_ in world.seen)
-    for rank, (_, sizes, _, order, moved, _, _) in enumerate(world.seen):
+    many = sum(len(alone) for alone, *_ in world.values)
+    for rank, (_, sizes, _, order, moved, _, _) in enumerate(world.values):
         if wrong := order_complaint(rank, sizes, order, moved):
             return wrong
-    for rank, (alone, _, got, *_) in enumerate(world.seen):
+    for rank, (alone, _, got, *_) in enumerate(world.values):
         want = np.average(
-            [g for alone, *_ in world.seen for g in alone],
+            [g for alone, *_ in world.values for g in alone],
             axis=0,
-            weights=[n for _, sizes, *_ in world.seen for n in sizes],
+            weights=[n for _, sizes, *_ in world.values for n in sizes],
         )
         if not means.near(got, want):
             text = (
@@ -444,8 +435,8 @@ def accumulate_complaint(world: World) -> Complaint | None:
                 " one large batch."
             )
             return text, accumulate_mistake(np.array(got), world, rank)
-    size, handed = 4 * len(world.seen[0][2]), [all_of_it for *_, all_of_it in world.seen]
-    for rank, (alone, *_, early, _) in enumerate(world.seen):
+    size, handed = 4 * len(world.values[0][2]), [all_of_it for *_, all_of_it in world.values]
+    for rank, (alone, *_, early, _) in enumerate(world.values):
         if early > size / 2 + SLACK:
             return (
                 f"Rank {rank} hands {early:,} bytes to torch.distributed before the last of its"
@@ -494,8 +485,8 @@ def accumulate_mistake(got: Any, world: World, rank: int) -> str:
 
 
 def _mistake(got: Any, world: World, rank: int) -> str:
-    alone = [np.array(grads) for grads, *_ in world.seen]
-    sizes = [np.array(n) for _, n, *_ in world.seen]
+    alone = [np.array(grads) for grads, *_ in world.values]
+    sizes = [np.array(n) for _, n, *_ in world.values]
     total, workers = sum(n.sum() for n in sizes), world.workers
     weighed = [n @ g for n, g in zip(sizes, alone, strict=True)]  # sums over examples
     own = [w / n.sum() for w, n in zip(weighed, sizes, strict=True)]

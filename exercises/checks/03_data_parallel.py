@@ -11,8 +11,9 @@ import numpy as np
 from course_lib.course.answers import ExerciseTask, Verdict
 
 from . import ready_made
+from .processes import World
 from .ranks import means
-from .ranks.worlds import Complaint, World, carry_out, judged, unsent, worlds
+from .ranks.worlds import Complaint, judged, unsent, worlds
 
 READY = (
     "{} does all of that, and well: at work, use it. Here you write what it does, with"
@@ -72,9 +73,9 @@ def start_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
 
 
 def start_complaint(world: World) -> Complaint | None:
-    first = [np.array(t) for t in world.seen[0][0]]
-    befores = [[np.array(t) for t in seen[0]] for seen in world.seen]
-    for rank, (_, after, same, asks, _) in enumerate(world.seen):
+    first = [np.array(t) for t in world.values[0][0]]
+    befores = [[np.array(t) for t in seen[0]] for seen in world.values]
+    for rank, (_, after, same, asks, _) in enumerate(world.values):
         wrong = [k for k, t in enumerate(after) if not means.near(t, first[k])]
         if wrong:
             k = wrong[0]
@@ -87,7 +88,7 @@ def start_complaint(world: World) -> Complaint | None:
             text = f"On rank {rank} it has changed which weights are trained (requires_grad)."
             return text, "Copy values only."
     return unsent(
-        world, "The state is", [seen[-1] for seen in world.seen], 4 * sum(map(len, first))
+        world, "The state is", [seen[-1] for seen in world.values], 4 * sum(map(len, first))
     )
 
 
@@ -130,8 +131,7 @@ def start_mistake(wrong: list[int], got: Any, k: int, rank: int, befores: Any) -
 
 def judge_start(task: str, answer: Any) -> Verdict:
     said = "All began with weights and buffers of rank 0, in the tensors that they had."
-    trial = partial(carry_out, start_role, ready_made.AVERAGING)
-    found = worlds(answer, trial, secrets.randbelow(10**6))
+    found = worlds(answer, start_role, ready_made.AVERAGING, secrets.randbelow(10**6))
     return judged(task, found, start_complaint, said)
 
 
@@ -169,13 +169,13 @@ def average_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
 
 def average_complaint(world: World) -> Complaint | None:
     for turn in range(3):
-        g = np.array([found[turn][0] for found, _ in world.seen], float)
-        for rank, (found, _) in reversed([*enumerate(world.seen)]):  # rank 0 is often special
+        g = np.array([found[turn][0] for found, _ in world.values], float)
+        for rank, (found, _) in reversed([*enumerate(world.values)]):  # rank 0 is often special
             if not means.near(found[turn][1], g.mean(0)):
                 text = f"{world.workers} ranks: the gradient of rank {rank} is not the mean of all."
                 return text, average_mistake(np.array(found[turn][1]), g, rank)
-    size = 4 * sum(len(mine) for mine, _ in world.seen[0][0])
-    return unsent(world, "The mean is", [handed for _, handed in world.seen], size)
+    size = 4 * sum(len(mine) for mine, _ in world.values[0][0])
+    return unsent(world, "The mean is", [handed for _, handed in world.values], size)
 
 
 def average_mistake(got: Any, g: Any, rank: int) -> str:
@@ -206,8 +206,7 @@ def average_mistake(got: Any, g: Any, rank: int) -> str:
 
 def judge_average(task: str, answer: Any) -> Verdict:
     said = "The gradients of all shapes became their mean, in place."
-    trial = partial(carry_out, average_role, ready_made.AVERAGING)
-    found = worlds(answer, trial, secrets.randbelow(10**6))
+    found = worlds(answer, average_role, ready_made.AVERAGING, secrets.randbelow(10**6))
     return judged(task, found, average_complaint, said)
 
 
@@ -376,7 +375,7 @@ def awkward_module(seed: int) -> Any:
 
 
 def class_complaint(awkward: bool, world: World) -> Complaint | None:
-    for rank, (same, begun, _, tied, ready) in enumerate(world.seen):
+    for rank, (same, begun, _, tied, ready) in enumerate(world.values):
         if not same:
             if ready:
                 told = ONE_PROCESS if ready[0] == "DataParallel" else READY.format(ready[0])
@@ -395,17 +394,17 @@ def class_complaint(awkward: bool, world: World) -> Complaint | None:
                     "The replicas must begin alike: call your my_broadcast in __init__.",
                 )
     for step in range(STEPS):
-        for rank, (_, _, found, _, _) in reversed([*enumerate(world.seen)]):
+        for rank, (_, _, found, _, _) in reversed([*enumerate(world.values)]):
             if wrong := step_complaint(world, found[step], rank, step, awkward):
                 return wrong
     for step in range(STEPS):
-        handed = [sum(size for _, size in found[step][2]) for _, _, found, *_ in world.seen]
-        need = needed(world.seen[0][2][step][1], world.seen[0][2][step][3])
+        handed = [sum(size for _, size in found[step][2]) for _, _, found, *_ in world.values]
+        need = needed(world.values[0][2][step][1], world.values[0][2][step][3])
         if wrong := unsent(world, f"The gradients of step {step} are", handed, need):
             return wrong
-    for rank, (_, _, found, *_) in enumerate(world.seen):
+    for rank, (_, _, found, *_) in enumerate(world.values):
         for step, (_, _, calls, asks) in enumerate(found):
-            alone = world.seen[0][2][step][1]
+            alone = world.values[0][2][step][1]
             if wrong := too_much(rank, step, alone, calls, asks, awkward):
                 return wrong
     return None
@@ -449,7 +448,7 @@ def step_complaint(
     world: World, step_found: Any, rank: int, step: int, awkward: bool
 ) -> Complaint | None:
     got, _, _, asks = step_found
-    alone = world.seen[0][2][step][1]
+    alone = world.values[0][2][step][1]
     where = f"{world.workers} ranks, step {step}: rank {rank}"
     for k, have in enumerate(got):
         parts = [g[k] for g in alone]
@@ -521,8 +520,9 @@ def judge_class(awkward: bool, task: str, answer: Any) -> Verdict:
     said = "In every step all ranks had the mean gradient, that of one process with all the data."
     if awkward:
         said += " Frozen and tied weights, and those that only some ranks use, were right as well."
-    trial = partial(carry_out, partial(class_role, awkward), ready_made.AVERAGING)
-    found = worlds(answer, trial, secrets.randbelow(10**6))
+    found = worlds(
+        answer, partial(class_role, awkward), ready_made.AVERAGING, secrets.randbelow(10**6)
+    )
     return judged(task, found, partial(class_complaint, awkward), said, SKIPS, ("NoneType", NONE))
 
 

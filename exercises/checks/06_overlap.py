@@ -20,7 +20,7 @@ from course_lib.record.events import Phase
 from course_lib.workloads import Workload
 
 from . import ready_made
-from .processes import carry_out
+from .processes import carry_out, ended
 
 # nothing goes back through the input, so LAYERS - 1 layers note that they are passed
 STEPS, LAYERS, WIDTH = 3, 8, 16
@@ -185,10 +185,14 @@ def judge(task: str, answer: Answer, buckets: bool) -> Verdict:
     seed, shown = secrets.randbelow(10**6), None
     given = (LIMIT / 2**20,) if buckets else ()
     try:
-        for done in carry_out(answer, role, seed, given, ready_made=ready_made.DATA_PARALLEL):
-            shown, workers = shown or done.run.trace, done.run.spec.workers
+        ready = ready_made.DATA_PARALLEL
+        for done in ended(carry_out(answer, role, seed, given, ready_made=ready)):
+            shown = shown or done.run.trace
             if found := complaint(done.values, buckets):
-                text, cure = f"{workers} ranks: {found[0]}", THEIRS if answer.used else found[1]
+                text, cure = (
+                    f"{done.workers} ranks: {found[0]}",
+                    THEIRS if answer.used else found[1],
+                )
                 return Verdict(task, "not yet", text, cure, done.run.trace)
             if not any(phase.what == "reduce" for phase in done.run.trace.all(Phase)):
                 raise Unusable("The trace of the run has no exchange in it.")

@@ -12,7 +12,7 @@ from course_lib.course.answers import Answer, ExerciseTask, Unusable, Verdict, b
 from course_lib.record.events import Metric
 
 from . import ready_made, servers
-from .processes import carry_out
+from .processes import carry_out, ended
 from .servers import Complaint
 
 # --- the two rules ---
@@ -104,7 +104,7 @@ def judge_shards(task: str, answer: Answer) -> Verdict:
             return Verdict(task, "not yet", f"{where} {found[0]}", found[1])
     shown = None
     some = [{"workers": 2, "ps": count} for count in (2, 3, 5)]
-    for done in carry_out(answer, shard_role, list(hidden), worlds=some):
+    for done in ended(carry_out(answer, shard_role, list(hidden), worlds=some)):
         shown, count = shown or done.run.trace, done.run.spec.ps
         held = [m.value for m in done.run.trace.all(Metric, name="parameters") if "ps" in m.task]
         most = 8 * -(-sum(hidden) // count)

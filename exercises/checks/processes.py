@@ -1,13 +1,15 @@
-"""A learner's function or class, carried out in real processes, for judges that need more than what
-it returns in the notebook's own process.
+"""A learner's function or class on each rank of small clusters, for judges that need more than what
+it returns in the notebook's own process. The clusters start where the learner's code runs; what
+came of them reaches the judge as plain data.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from course_lib.cluster.run import Run
 from course_lib.course.answers import Unusable
@@ -17,18 +19,34 @@ from course_lib.errors import Stalled, TaskFailed
 from course_lib.launch import start
 from course_lib.record.saved import SavedRun
 
-LONGEST_RUN = 60.0  # seconds
-Role = Callable[..., Any]
+PATIENCE = 90.0  # seconds that a world may take, for what waits and does not compute
+SIZES = (2, 3, 5)  # workers
+ALONE = [{"workers": workers} for workers in SIZES]  # worlds without a ps
+Role = Callable[..., Any]  # role(task, learner's, *given) -> what a task found
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What came of it: the `values` that the role returned, by rank, and the run, with its trace
-    and spec.
+class World:
+    """An answer on a small cluster: the run, with its trace and spec, what the role returned in
+    each task, and what was ready-made and called.
+
+    `trouble`: whether a task failed, tasks waited for each other for ever, or it was too late;
+    `words` for it, and `why` in full. Of what failed also the `task`, and the `place` of the
+    learner's last line in the traceback: file, line, function, text.
     """
 
-    values: list[Any]
     run: SavedRun
+    values: list[Any]
+    used: list[str]
+    trouble: Literal["", "failed", "stands", "late"] = ""
+    words: str = ""
+    why: str = ""
+    task: str = ""
+    place: Sequence[str] = ()
+
+    @property
+    def workers(self) -> int:
+        return self.run.spec.workers
 
 
 def carry_out(
@@ -36,25 +54,34 @@ def carry_out(
     role: Role,
     *given: Any,
     ready_made: Iterable[str] = (),
-    worlds: Iterable[dict[str, int]] = ({"workers": 2}, {"workers": 3}, {"workers": 5}),
-) -> Iterator[Carried]:
+    worlds: Iterable[dict[str, int]] = ALONE,
+) -> Iterator[World]:
     """Run `role(task, learner's, *given)` in each worker and ps of worlds with these fields of
     `RunSpec`: the first world alone, and when it has been looked at, the others side by side.
 
-    `role` is a function of the checks; what it returns is made `plain`. Calls of `ready_made` in
-    the workers are added to `answer.used`. Raises Unusable, in words, where a worker fails, ends or
-    never ends, and NotImplementedError for a stub.
+    Calls of `ready_made` in the tasks are added to `answer.used`. Raises NotImplementedError for a
+    stub.
     """
     first, *others = worlds
     for some in ([first], others):
-        for said in answer.within(_run, role, given, tuple(ready_made), some):
-            if said["stub"]:
+        for found in answer.within(_run, role, given, tuple(ready_made), some):
+            world = World(**found)
+            if "NotImplementedError" in world.words:
                 raise NotImplementedError
-            if said["failed"]:
-                raise Unusable(said["failed"])
-            values = said["values"]
-            answer.used += dict.fromkeys(name for value in values for name in value["used"])
-            yield Carried([value["value"] for value in values], said["run"])
+            answer.used += world.used
+            yield world
+
+
+def ended(worlds: Iterable[World]) -> Iterator[World]:
+    """These worlds. Raises Unusable, in words, for one in which a task fails or never ends."""
+    for world in worlds:
+        if world.trouble == "failed":
+            file, line, function, _ = world.place or ("",) * 4
+            place = f' (File "{file}", line {line}, in {function})' if file else ""
+            raise Unusable(f"{world.task} failed: {world.words}{place}")
+        if world.trouble:
+            raise Unusable(f"The workers do not come to an end. {world.why}")
+        yield world
 
 
 def _run(
@@ -64,42 +91,39 @@ def _run(
 
     def work(task: Any) -> Any:
         with watched(ready_made) as used:
-            try:
-                value = role(task, learners, *given)
-            except NotImplementedError:
-                return None
-        return {"value": plain(value), "used": used}
+            return plain(role(task, learners, *given)), used
 
     with contextlib.ExitStack() as runs:
-        begun, ended = [], list[dict[str, Any]]()
+        begun, found = [], list[dict[str, Any]]()
         for fields in worlds:
             programs = {"worker": work, "ps": work} if fields.get("ps") else work
             begun.append(runs.enter_context(start(programs, framework="torch", **fields)))
         for run in begun:
-            ended.append(_ended(run))
-            if ended[-1]["failed"] or ended[-1]["stub"]:  # the others cannot change the verdict
+            found.append({"run": run, "values": [], "used": [], **_waited(run)})
+            if found[-1].get("trouble"):  # the others cannot change the verdict
                 break
-        return ended
+        return found
 
 
-def _ended(run: Run) -> dict[str, Any]:
-    failed, stub, found = "", False, []
+def _waited(run: Run) -> dict[str, Any]:
+    """What the tasks of a run found, or what kept them from it."""
     try:
-        run.wait(LONGEST_RUN)
-        values = [run.values.get(task) for task in run.spec.tasks]
-        stub = None in values
-        found = [value and {**value, "value": rebuilt(value["value"])} for value in values]
-    except TaskFailed as failure:
-        failed = f"{failure.task} failed: {failure.reason}{_line(failure)}"
-    except Stalled as still:
-        stub = None in run.values.values()  # the others wait for what a stub does not send
-        failed = f"The workers do not come to an end. {still}"
-    return {"values": found, "failed": failed, "stub": stub, "run": run}
-
-
-def _line(failure: TaskFailed) -> str:
-    """The last line of the learner's own code in the traceback of a worker."""
-    lines = [line.strip() for line in failure.remote_traceback.splitlines()]
-    places = [line for line in lines if line.startswith("File ") and "/site-packages/" not in line]
-    own = [line for line in places if "course_lib" not in line and "checks" not in line]
-    return f" ({own[-1]})" if own else ""
+        run.wait_running().wait(PATIENCE)  # the first run of a process imports the framework
+    except Stalled as problem:
+        kind = "stands" if problem.standing else "late"
+        return {"trouble": kind, "words": problem.words, "why": str(problem)}
+    except TaskFailed as problem:
+        frame = r'File "(.*?)", line (\d+), in (.*)(?:\n +(\S.*))?'
+        frames = re.findall(frame, problem.remote_traceback)
+        ours = ("/site-packages/", "/course_lib/", "/checks/")
+        theirs = [each for each in frames if not any(folder in each[0] for folder in ours)]
+        failed = {"trouble": "failed", "words": problem.reason, "task": problem.task}
+        return failed | {"place": theirs[-1] if theirs else ()}
+    values = run.values
+    if missing := [task for task in run.spec.tasks if task not in values]:
+        words = f"{missing[0]} still ran when all workers were done."
+        return {"trouble": "late", "words": words, "why": words}
+    return {
+        "values": [rebuilt(values[task][0]) for task in run.spec.tasks],
+        "used": sorted({name for _, used in values.values() for name in used}),
+    }

@@ -5,23 +5,28 @@ run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from course_lib.course.answers import bounded
+from course_lib.course.handed_in import Answer
 from course_lib.record.events import Read
 
-from .worlds import LONGEST, SIZES, Complaint, World, carry_out, listed
+from ..processes import SIZES, World
+from .worlds import LONGEST, Complaint, listed
 
 Shards = Sequence[Sequence[int]]
 
 
-def trial(role: Any, ready_made: Iterable[str], answer: Any, what: Any, *given: Any) -> list[Any]:
-    """In the learner's process: the ids for each of the calls in `what`, or the runs of worlds."""
-    if isinstance(what, int):
-        return carry_out(role, ready_made, answer, what, *given)
+def asked(answer: Answer, calls: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """The ids that the answer returns for each of these calls."""
+    found: list[list[int]] = answer.within(_asked, calls)
+    return found
+
+
+def _asked(learners: Any, calls: Sequence[tuple[int, ...]]) -> list[list[int]]:
     with bounded(LONGEST):
-        return [as_ids(answer(*call)) for call in what]
+        return [as_ids(learners(*call)) for call in calls]
 
 
 def as_ids(found: Any) -> list[int]:
@@ -36,7 +41,7 @@ def as_ids(found: Any) -> list[int]:
 
 def read_by(world: World, epoch: int = 0) -> Shards:
     """The ids that each rank of a run read in an epoch."""
-    events = world.run.trace.all(Read) if world.run else []
+    events = world.run.trace.all(Read)
     return [
         [i for e in events if (e.task, e.epoch) == (f"worker:{rank}", epoch) for i in e.examples]
         for rank in range(world.workers)
@@ -115,12 +120,6 @@ def _missing(shards: Shards, count: int, missing: list[int]) -> str:
     if held == {0}:
         return "All shards are empty."
     return "All ids together must be those of the epoch. Is a 4 written where `workers` belongs?"
-
-
-def asked(attempt: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[list[int]]:
-    """What the answer returns for each of these calls."""
-    found: list[list[int]] = attempt([tuple(call) for call in calls])
-    return found
 
 
 def counts(seed: int) -> list[tuple[int, int]]:
