@@ -14,127 +14,174 @@ from course_lib.record.again import once
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.record.ledger import ledger
+from course_lib.record.planned import Reason
 from course_lib.record.reality import computing
+from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
+from course_lib.workloads.sketch import Sketch
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run, or of a stopped one as far as it came. It has the same keys
-    for every run: what there is none of is None, or empty.
+    for every run: what there is none of is None, or empty. Each part says what its keys mean.
 
-    `stopped`: whether the run was stopped; it took `steps_done` steps, with so many `examples`.
     Digests, devices and the test metric are told by tasks at their end: a stopped run has none.
+    """
+    trace, digest = once(run.trace), Digest.of(run.spec, run.trace)
+    values = {task: value or {} for task, value in run.values.items()}
+    model = workloads.load(run.spec).sketch_in(run.spec.framework, run.spec.precision)
+    told = _told(run, values, digest)
+    return {
+        **_asked_for(run, digest),
+        **_learned(told, values, digest, model),
+        **_placed(run, values, trace, digest, model),
+        **_gradients(run, digest),
+        **_times(run, trace, digest, told.get("flops_per_step", 0)),
+        **_machine(run, trace),
+        "run_dir": str(run.run_dir),
+    }
 
-    What was asked for: `replicas` compute, each a share of the batch; they live in so many
-    `workers`, which are processes. `all_reduce` is as the plan says.
 
-    What was learned: `parameter_digest` maps each task to a hash of the parameters it ended with:
-    equal digests are equal to the last bit. `flops_per_step`: of the model, for a global batch (see
-    `training_flops`). `diverged`: None, or why it trained nothing any more, see `Digest`. In
+def _told(run: Run, values: dict[str, dict[str, Any]], digest: Digest) -> dict[str, Any]:
+    """What the task that measured the model at the end says of it."""
+    losses, metric = digest.losses.values, f"test_{workloads.load(run.spec).metric_name}"
+    last = float(losses[-1]) if len(losses) else None
+    told = (v for v in values.values() if any(name.startswith("test_") for name in v))
+    return next(told, {"final_loss": last, metric: None})
+
+
+def _asked_for(run: Run, digest: Digest) -> dict[str, Any]:
+    """`replicas` compute, each a share of the batch; they live in so many `workers`, which are
+    processes. `all_reduce` is as the plan says.
+
+    `stopped`: whether the run was stopped; it took `steps_done` steps, with so many `examples`. In
     float16, by task: the `loss_scale` at the end, how many gradients were not used because of
     `overflows`, and the mean share of `zeros` in the others (see `precision.py`).
-
-    Where everything was: `variables_on`: bytes of parameters by the device that the runtime names;
-    `optimizer_state_on`: those of the optimizer's state. `memory`: bytes by task and kind, see
-    `record/memory.py`; `memory_formula`: what the strategy's formula says.
-
-    What became of the gradients: `staleness`: how many updates had how many others between their
-    read and their write. `ledger`: see `record/ledger.py`. `restarts`: how often tasks were started
-    again after a failure; `steps_again`: how many steps were done again for that reason, which
-    count once in all figures; `tasks_lost`: those that the run went on without.
-
-    How long it took: `seconds` are counted from `start`; `examples_per_second` leaves out the first
-    step, which compiles. `idle_share`: the part of the time from a task's first phase to its last
-    in which it waited for others. (A race and the boards count it from the start of the clock,
-    which leaves out the first step.) `exchange_ms`: of a step, how many milliseconds of exchange
-    were `hidden` behind computing, and how many were `exposed`. `mfu` and `mfu_why`: see
-    `utilization`. `faults`: what was done to the run, and when.
-
-    On which machine and network: `wire_bytes_per_step`: what each task and each host `sent` and
-    `received` in a step, counted by the kernel; None where there are no hosts whose traffic it
-    could count. A packet has 66 bytes of headers, and up to 64 KB of the frameworks' bytes.
-    `examples_read`, with `record_examples`: how many examples of each epoch were read, how many of
-    these more than once, and how many never.
     """
-    spec, trace, digest = run.spec, once(run.trace), Digest.of(run.spec, run.trace)
-    values = {task: value or {} for task, value in run.values.items()}
-    model = workloads.load(spec).sketch_in(spec.framework, spec.precision)
-    reasons = {reason.what: reason for reason in run.plan.reasons}
-    told = (v for v in values.values() if any(name.startswith("test_") for name in v))
-    metric = f"test_{workloads.load(spec).metric_name}"
-    reported: dict[str, Any] = next(told, {"final_loss": _last_loss(digest), metric: None})
-    rate = digest.losses.rate()
-    flops = reported.get("flops_per_step", 0)
-    mfu, why = utilization(run, flops / spec.batch * (rate or 0))
+    spec, examples, where = run.spec, digest.losses.examples, run.spec.resume
     return {
-        # what was asked for
         "strategy": spec.strategy,
         "framework": spec.framework,
         "workload": spec.workload,
-        "all_reduce": reasons["all-reduce"].choice,
+        "all_reduce": _reason(run, "all-reduce").choice,
         "hosts": spec.hosts,
         "replicas": spec.shares,
         "workers": spec.workers,
         "steps": spec.steps,
         "stopped": run.state == "stopped",
         "steps_done": digest.steps_done,
-        "examples": int(digest.losses.examples[-1]) if len(digest.losses.examples) else 0,
-        "resumed_from": _resumed(run),
+        "examples": int(examples[-1]) if len(examples) else 0,
+        "resumed_from": {"step": run.plan.resumed_from, "run_dir": str(where)} if where else {},
         "global_batch": spec.batch,
         "optimizer": spec.optimizer,
         "precision": spec.precision,
         **_float16(run),
-        # what was learned
-        "parameters": reported.get("parameters") or (model.parameters if model else None),
-        "flops_per_step": flops,
-        "final_loss": reported["final_loss"],
-        **{name: value for name, value in reported.items() if name.startswith("test_")},
+    }
+
+
+def _learned(
+    told: dict[str, Any], values: dict[str, dict[str, Any]], digest: Digest, model: Sketch | None
+) -> dict[str, Any]:
+    """`parameter_digest` maps each task to a hash of the parameters it ended with: equal digests
+    are equal to the last bit. `flops_per_step`: of the model, for a global batch (see
+    `training_flops`). `diverged`: None, or why it trained nothing any more, see `Digest`.
+    """
+    return {
+        "parameters": told.get("parameters") or (model.parameters if model else None),
+        "flops_per_step": told.get("flops_per_step", 0),
+        "final_loss": told["final_loss"],
+        **{name: value for name, value in told.items() if name.startswith("test_")},
         "diverged": digest.diverged or None,
-        "sample": reported.get("sample"),
+        "sample": told.get("sample"),
         "parameter_digest": {task: v["digest"] for task, v in values.items() if "digest" in v},
-        # where everything was
+    }
+
+
+def _placed(
+    run: Run,
+    values: dict[str, dict[str, Any]],
+    trace: Trace,
+    digest: Digest,
+    model: Sketch | None,
+) -> dict[str, Any]:
+    """`variables_on`: bytes of parameters by the device that the runtime names;
+    `optimizer_state_on`: those of the optimizer's state. `memory`: bytes by task and kind, see
+    `record/memory.py`; `memory_formula`: what the strategy's formula says.
+    """
+    spec, strategy = run.spec, catalog.find(run.spec.strategy)
+    return {
         "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
         "variables_on": _by_device(values, "variables_on"),
         "optimizer_state_on": _by_device(values, "optimizer_state_on"),
         "memory": {task: digest.memory[task] for task in spec.tasks if task in digest.memory},
-        "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
-        # what became of the gradients
+        "memory_formula": strategy.foretold(spec, model) if model else {},
+    }
+
+
+def _gradients(run: Run, digest: Digest) -> dict[str, Any]:
+    """`staleness`: how many updates had how many others between their read and their write.
+    `ledger`: see `record/ledger.py`. `restarts`: how often tasks were started again after a
+    failure; `steps_again`: how many steps were done again for that reason, which count once in all
+    figures; `tasks_lost`: those that the run went on without, and `taken_over`: which pieces of
+    batches that they had taken were given to whom.
+    """
+    given = run.trace.all(Metric, name="taken_over")
+    return {
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
         "ledger": ledger(run.trace).as_dict(),
         "restarts": digest.again.restarts,
         "steps_again": digest.again.steps,
         "tasks_lost": digest.lost,
-        "taken_over": _taken_over(run),
-        # how long it took
-        "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
-        "exchange_ms": measures.exchange_ms(trace),
-        "seconds": {
-            name: round(s, 4) if math.isfinite(s) else None
-            for name, s in measures.seconds_to(trace).items()
-        },
-        "examples_per_second": round(rate, 1) if rate else None,
-        "mfu": mfu,
-        "mfu_why": why,
-        "device_ms": spec.device_ms,
-        "jitter": spec.jitter,
-        "faults": _faults(run),
-        # on which machine and network
-        "reality": run.reality.word,
-        "network": run.plan.network,
-        "network_why": reasons["network"].why,
-        "link": {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}
-        if spec.link or spec.links
-        else None,
-        "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
-        "examples_read": _examples_read(run) if spec.record_examples else {},
-        "run_dir": str(run.run_dir),
+        "taken_over": [
+            {"step": m.step, "from": f"worker:{m.value:.0f}", "to": m.task} for m in given
+        ],
     }
 
 
-def _last_loss(digest: Digest) -> float | None:
-    values = digest.losses.values
-    return float(values[-1]) if len(values) else None
+def _times(run: Run, trace: Trace, digest: Digest, flops: float) -> dict[str, Any]:
+    """`seconds` are counted from `start`; `examples_per_second` leaves out the first step, which
+    compiles. `idle_share`: the part of the time from a task's first phase to its last in which it
+    waited for others. (A race and the boards count it from the start of the clock, which leaves out
+    the first step.) `exchange_ms`: of a step, how many milliseconds of exchange were `hidden`
+    behind computing, and how many were `exposed`. `mfu` and `mfu_why`: see `utilization`. `faults`:
+    what was done to the run, and when.
+    """
+    rate, seconds = digest.losses.rate(), measures.seconds_to(trace)
+    mfu, why = utilization(run, flops / run.spec.batch * (rate or 0))
+    return {
+        "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
+        "exchange_ms": measures.exchange_ms(trace),
+        "seconds": {n: round(s, 4) if math.isfinite(s) else None for n, s in seconds.items()},
+        "examples_per_second": round(rate, 1) if rate else None,
+        "mfu": mfu,
+        "mfu_why": why,
+        "device_ms": run.spec.device_ms,
+        "jitter": run.spec.jitter,
+        "faults": _faults(run),
+    }
+
+
+def _machine(run: Run, trace: Trace) -> dict[str, Any]:
+    """`wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted
+    by the kernel; None where there are no hosts whose traffic it could count. A packet has 66 bytes
+    of headers, and up to 64 KB of the frameworks' bytes. `examples_read`, with `record_examples`:
+    how many examples of each epoch were read, how many of these more than once, and how many never.
+    """
+    spec = run.spec
+    links = {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}
+    return {
+        "reality": run.reality.word,
+        "network": run.plan.network,
+        "network_why": _reason(run, "network").why,
+        "link": links if spec.link or spec.links else None,
+        "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
+        "examples_read": _examples_read(run) if spec.record_examples else {},
+    }
+
+
+def _reason(run: Run, what: str) -> Reason:
+    return next(reason for reason in run.plan.reasons if reason.what == what)
 
 
 def _faults(run: Run) -> list[str]:
@@ -144,17 +191,6 @@ def _faults(run: Run) -> list[str]:
     missed = [str(fault) for fault in run.spec.faults if str(fault) not in happened]
     said = [f"{e.task} {e.state} after {e.at:.2f} s ({e.fault})" for e in done]
     return said + [f"did not happen: {fault}" for fault in missed]
-
-
-def _taken_over(run: Run) -> list[dict[str, Any]]:
-    """Which pieces of batches that a lost worker had taken were given to whom."""
-    given = run.trace.all(Metric, name="taken_over")
-    return [{"step": m.step, "from": f"worker:{m.value:.0f}", "to": m.task} for m in given]
-
-
-def _resumed(run: Run) -> dict[str, Any]:
-    where = run.spec.resume
-    return {"step": run.plan.resumed_from, "run_dir": str(where)} if where else {}
 
 
 def _float16(run: Run) -> dict[str, dict[str, float]]:
