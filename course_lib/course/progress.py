@@ -106,23 +106,30 @@ class Progress(Card):
         ]
 
     def body(self) -> str:
+        said = [element("p", part) for part in (self.summary(), self.note) if part]
+        return join([element("h3", self.title), *said, *map(self._exercise, self.exercises)])
+
+    def _exercise(self, name: str) -> Markup:
+        """An exercise, open once one of its tasks was tried."""
+        tasks = self.exercises[name]
         lines: list[Markup] = []
-        last = ""
-        for title, task, points, stands in self.rows():
-            if title != last:
-                lines.append(element("tr", element("th", title, colspan=3, scope="colgroup")))
+        for task in tasks:
+            stands = self._stands(task.name)
             solved = stands.startswith("solved")
             tick = element("span", "✓ ", class_="solved") if solved else None
-            cells = [element("td", f"{points} points", class_="quiet")]
+            cells = [element("td", f"{task.points} points", class_="quiet")]
             cells.append(element("td", [tick, stands], class_="" if solved else "quiet"))
-            lines.append(element("tr", element("th", task, scope="row"), *cells))
-            last = title
-        shown = element("table", element("tbody", lines))
-        said = [element("p", part) for part in (self.summary(), self.note) if part]
-        return join([element("h3", self.title), *said, shown])
+            lines.append(element("tr", element("th", task.name, scope="row"), *cells))
+        label = f"{_title(name)}: {self._counted(tasks)}"
+        summary = element("summary", label, data_lm_suppress_shortcuts="true")
+        tried = any(task.name in self.standings for task in tasks)
+        table = element("table", element("tbody", lines))
+        return element("details", summary, table, open="" if tried else None)
 
     def summary(self) -> str:
-        tasks = [task for each in self.exercises.values() for task in each]
+        return self._counted([task for each in self.exercises.values() for task in each])
+
+    def _counted(self, tasks: Sequence[ExerciseTask]) -> str:
         done = [task for task in tasks if self.standings.get(task.name, Standing()).solved]
         points, most = (sum(task.points for task in those) for those in (done, tasks))
         return f"{len(done)} of {text.count(len(tasks), 'task')} solved, {points} of {most} points."

@@ -94,6 +94,12 @@ def test_the_readme_is_short_and_names_every_page() -> None:
         assert f"({lesson.relative_to(ROOT)})" in text
 
 
+def test_the_smaller_download_is_the_pinned_pytorch() -> None:
+    pins = (ROOT / "pyproject.toml").read_text()
+    (torch,) = re.findall(r"torch==[\d.]+", (REFERENCE[0].parent / "set_up.md").read_text())
+    assert f'"{torch}"' in pins
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_moving_picture_is_small_and_moves(theme: str) -> None:
     picture = (ROOT / "notebooks" / "pictures" / f"board-{theme}.webp").read_bytes()
