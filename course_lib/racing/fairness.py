@@ -48,6 +48,7 @@ OTHERS = 0.2  # if other programs use a larger share of the cores, the advice na
 ROUND = (1, 1.5, *range(2, 11))  # digits of an advised device_ms: 15, 20, 30, ... 100, 150
 SAME = {"shares": "workers", "slow": "stragglers", "jitter": "jitter", "faults": "faults"}
 """Fields of `RunSpec` that have to be the same for all entrants -> what they are in words."""
+MOST_TOLD = 2  # entries of such a field, or orders, that a verdict names
 ORDERS = ("slowed", "jittered", "linked", "paused", "cut")  # states that come of them
 NAN = float("nan")
 
@@ -140,8 +141,8 @@ def with_differences(
     specs: Mapping[str, RunSpec],
     done: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Fairness:
-    """The verdict, which is no if the entrants' specs differ in one of `SAME`, or what was `done`
-    to them on the way, as `done_to` has it for each.
+    """The verdict, which is no, and says only that, if the entrants' specs differ in one of `SAME`,
+    or what was `done` to them on the way, as `done_to` has it for each.
     """
     differ = []
     fields = {
@@ -158,16 +159,16 @@ def with_differences(
     if not differ:
         return found
     why = f"NOT FAIR: the entrants do not have the same {' and '.join(differ)}."
-    advice = f"Give all the same. {found.advice}".strip()
-    return replace(
-        found, fair=False, why=f"{why} {found.why if not found.fair else ''}".strip(), advice=advice
-    )
+    return replace(found, fair=False, why=why, advice="Give all the same.")
 
 
 def _in_words(value: Any) -> str:
     if isinstance(value, Mapping):
         value = [f"{task}={what}" for task, what in value.items()]
-    return ", ".join(map(str, value or ["none"])) if not isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return str(value)
+    all_of, more = list(value or ["none"]), len(value or ()) - MOST_TOLD
+    return ", ".join(map(str, all_of[:MOST_TOLD])) + (f", {more} more" if more > 0 else "")
 
 
 def judge(

@@ -41,6 +41,10 @@ NONE = "no Chromium is installed: apt install chromium"
 SIZE = {"width": 1280, "height": 720}  # a projector
 OWN = ("file:", "data:", "blob:", "http://127.0.0.1", "ws://127.0.0.1")  # addresses on this machine
 
+# what is in the notebook that is seen, and not in one of a hidden tab
+FRONT = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+CELLS = f"{FRONT} .jp-Notebook .jp-Cell"
+
 # what stands in the log console, which is not opened, as it takes a part of the page
 LOGGED = """async () => {
   const app = window.jupyterapp;
@@ -91,7 +95,7 @@ class Lab(Tab):
         super().__init__(browser, **look)
         self.page.goto(address)
         self.kernel("Idle")
-        self.page.locator(".jp-Notebook .jp-Cell").first.click()
+        self.page.locator(CELLS).first.click()
 
     def kernel(self, state: str) -> None:
         """Wait until the kernel is `Idle` or `Busy`."""
@@ -103,14 +107,15 @@ class Lab(Tab):
         Waits until they are sent, not until they are done.
         """
         for _ in range(cells):
-            chosen = self.page.locator(".jp-Notebook .jp-Cell").evaluate_all(
-                "cells => cells.findIndex(c => c.matches('.jp-mod-active'))"
-            )
+            cells = self.page.locator(CELLS)
+            chosen = cells.evaluate_all("all => all.findIndex(c => c.matches('.jp-mod-active'))")
             self.page.keyboard.press("Shift+Enter")
-            prompt = (
-                self.page.locator(".jp-Notebook .jp-Cell").nth(chosen).locator(".jp-InputPrompt")
-            )
-            expect(prompt).not_to_have_text("[ ]:")
+            expect(cells.nth(chosen).locator(".jp-InputPrompt")).not_to_have_text("[ ]:")
+
+    def save(self) -> None:
+        """Save the notebook, and wait until it is in its file."""
+        self.page.keyboard.press("Control+s")
+        expect(self.page.locator(".jp-mod-dirty")).to_have_count(0)
 
     def theme(self, name: str) -> None:
         """Choose the theme `Light` or `Dark` in the menu."""
@@ -130,7 +135,7 @@ class Lab(Tab):
 
     def choose(self, cell: int) -> None:
         """Choose a cell by its number, from 0."""
-        self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputArea").click()
+        self.page.locator(CELLS).nth(cell).locator(".jp-InputArea").click()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from course_lib.record.saved import SavedRun
-from tests.browser.lab import opened
+from tests.browser.lab import CELLS, opened
 from tests.browser.test_board import newest_runs
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -34,8 +34,8 @@ def test_a_run_that_the_next_cell_stops_is_seen_at_work_before(
         seen = re.compile(r"step (\d+)|reached|ahead|level")
         expect(board).to_contain_text(seen)  # while it goes on
         expect(board).not_to_contain_text("Stopped")
-        lab.page.wait_for_timeout(500)
-        lab.kernel("Idle")
+        last = lab.page.locator(CELLS).nth(2).locator(".jp-InputPrompt")
+        expect(last).to_have_text(re.compile(r"\[\d+\]"))  # it is done
         expect(board).to_contain_text(re.compile("stopped", re.IGNORECASE))
         runs = [SavedRun(path) for path in newest_runs(1 if "run." in stops else 2)]
         assert all(run.state == "stopped" and run.result["steps_done"] >= steps for run in runs)

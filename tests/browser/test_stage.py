@@ -259,6 +259,15 @@ def test_the_picture_follows_the_theme_of_the_page(shown: Shown, tmp_path: Path)
         assert (light(theme["rack"]) < 128 < light(theme["ink"])) is dark
 
 
+# the middles of what stands in the row of buttons, how far it reaches beyond the stage, and what
+# in it is wider than its place
+ROW = """(root) => {
+  const parts = [...root.querySelectorAll(".stage-row button, .stage-row select")];
+  const boxes = parts.map((part) => part.getBoundingClientRect());
+  const right = Math.max(...boxes.map((box) => box.right)) - root.getBoundingClientRect().right;
+  const cut = parts.filter((part) => part.scrollWidth > part.clientWidth);
+  return [boxes.map((box) => box.top + box.height / 2), right, cut.map((part) => part.textContent)];
+}"""
 CROWD = """
 from course_lib.reduction.allreduce import stage
 shown = stage("ring", workers=12, hosts=1, bytes="4MiB")
@@ -311,6 +320,15 @@ def test_in_jupyterlab_keys_sliders_and_a_run_for_real(browser: Browser, tmp_pat
         page, shown = lab.page, Shown(lab)
         lab.run()
         page.locator(".stage-canvas canvas").first.wait_for()
+
+        # On a page of this size its buttons stand in one line, and none is cut off.
+        root = page.locator(".ls-stage")
+        assert 800 < root.bounding_box()["width"] < 850
+        for each in ("light", "dark"):
+            middles, right, cut = root.evaluate(ROW)
+            assert max(middles) - min(middles) <= 2 and right <= 0 and cut == [], each
+            if each == "light":
+                lab.theme("Dark")
 
         # Keys go to the stage and not to the notebook.
         page.locator(".stage-canvas").first.click()
