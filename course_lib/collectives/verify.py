@@ -19,6 +19,7 @@ is kept in a second buffer until the old value has left.
 """
 
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,10 +61,15 @@ class Proof:
     def __str__(self) -> str:
         if self.ok:
             right = "every contribution ends where it should, exactly once"
-            return f"{self.schedule!r} is right: {right}."
-        shown = [p.text for p in self.problems[:3]]
+            return _wrapped(f"{self.schedule!r} is right: {right}.")
+        shown = [_wrapped(p.text) for p in self.problems[:3]]
         more = len(self.problems) - len(shown) + self.left_out
         return "\n".join(shown) + (f"\n... and {more} more" if more else "")
+
+
+def _wrapped(text: str) -> str:
+    """A text whose lines fit a notebook, which would break them within words."""
+    return textwrap.fill(text, 100, subsequent_indent="  ")
 
 
 def verify(schedule: Schedule) -> Proof:

@@ -113,10 +113,8 @@ def test_a_server_has_nothing_until_it_is_sent_something():
 
 def test_words_of_the_other_kinds_speak_of_data():
     proof = verify(mine(3, 1, [[Transfer(0, 1, 0, "copy")]], kind="broadcast", owners=(0,)))
-    assert (
-        "which has all of it from the start, so chunk 0 of rank 2 lacks the data of rank 0."
-        in str(proof)
-    )
+    words = "which has all of it from the start, so chunk 0 of rank 2 lacks the data of rank 0."
+    assert words in " ".join(str(proof).split())
 
 
 def test_reduce_scatter_judges_owners_only():
