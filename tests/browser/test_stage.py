@@ -142,6 +142,25 @@ def test_at_the_start_of_any_clock_the_first_arrows_are_seen(shown: Shown, tmp_p
     assert shown.page.evaluate(INKED) == rounds and rounds[0][0] > 0
 
 
+def test_three_stand_side_by_side_with_the_buttons_in_sight_and_a_link_fills_while_it_carries(
+    browser: Browser, tmp_path: Path
+) -> None:
+    tab = Tab(browser, viewport={"width": 848, "height": 720})
+    stage = AllReduceStage("reduce_to_one", "tree", "ring", workers=4, hosts=4, bytes="1MiB")
+    shown = Shown(tab).open(stage, tmp_path)
+    panels = [panel.bounding_box() for panel in tab.page.locator(".stage-panel").all()]
+    assert len({panel and panel["y"] for panel in panels}) == 1
+    row = tab.page.locator(".stage-row").bounding_box()
+    assert row and row["y"] + row["height"] <= 720
+    assert tab.page.evaluate(BOXES) == []
+    seen = []
+    for moment in (0, 0.2, 0.5, 1):
+        tab.page.evaluate(f"{STAGE}.seek({moment})")
+        seen.append(shown.get("views[0].algorithm.busiest"))
+    assert 0 == seen[0] < seen[1] < seen[2] < seen[3] == 3 << 20
+    tab.close()
+
+
 def test_in_rounds_the_time_is_that_of_the_rounds_shown_and_grows_to_the_whole(
     shown: Shown, tmp_path: Path
 ) -> None:

@@ -142,7 +142,6 @@ def test_moving_a_slider_simulates_anew_and_hosts_never_exceed_workers() -> None
 
 def test_a_run_for_real_is_played_with_its_own_moments_from_zero() -> None:
     stage = AllReduceStage(run=carried, workers=4)
-    simulated = stage.scene["panels"][1]["clocks"]["simulated"]["seconds"]
     stage.carry_out()
     assert stage.runner is not None
     stage.runner.join(30)
@@ -153,8 +152,9 @@ def test_a_run_for_real_is_played_with_its_own_moments_from_zero() -> None:
         True,
         False,
     )
-    assert clock["seconds"] == pytest.approx(3 * simulated)
-    assert arrays(stage.scene["panels"][1], "measured")["times"].min() == 0
+    times = arrays(stage.scene["panels"][1], "measured")["times"]
+    quickest = 0.001  # of the calls that `carried` has made; the one in its trace took longer
+    assert (clock["seconds"], times.min(), times.max()) == (quickest, 0, pytest.approx(quickest))
     assert [line.split()[-1] for line in stage.table().splitlines()[2:]] == [
         "simulated",
         "measured",

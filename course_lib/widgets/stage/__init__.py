@@ -284,7 +284,8 @@ def stage(
     moments = model.trace or Trace()
     clocks = {"simulated": scene.clock(played, moments, setting.bytes, "simulated")}
     if done:
-        found = scene.clock(played, done.trace, done.bytes, done.reality)
         which = "simulated" if done.reality == "simulated" else "measured"
-        clocks[which] = found | {"quickest": done.seconds}
+        clocks[which] = scene.clock(
+            played, done.trace, done.bytes, done.reality, None if played.breaks else done.seconds
+        )
     return StagedAlgorithm(label or name or played.schedule.name, played, clocks)

@@ -7,6 +7,7 @@ const FIGURES = {
   bus: ["bus bandwidth", "2(P−1)/P · bytes / time with P workers, as nccl-tests define it, to compare algorithms. It takes all workers as joined alike: with slow links between hosts it can be more than these carry."],
 };
 const THEME = ["ls-ink", "ls-soft", "ls-paper", "ls-line", ...["rack", "track", "pipe", "rank", "alarm"].map((name) => `stage-${name}`)];
+const NARROWEST = 260; // pixels of one of three panels
 const LOWEST = 250; // pixels of a picture's height: below that, labels of ranks have no room
 const GLOW = 0.35; // seconds for which a chunk that has just changed is marked
 
@@ -140,13 +141,14 @@ class Stage {
     if (anew) this.size = 0;
     if (!width || width === this.size) return;
     this.size = width;
-    const across = Math.max(1, Math.min(this.views.length, Math.floor(width / 400), this.views.length === 4 ? 2 : 3));
+    const { length } = this.views;
+    const across = length === 3 ? (width < 3 * NARROWEST ? 1 : 3) : Math.max(1, Math.min(length, Math.floor(width / 400), length === 4 ? 2 : 3)); // no place is empty
     this.panels.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
     const look = getComputedStyle(this.root);
     const theme = Object.fromEntries(THEME.map((name) => [name.split("-")[1], look.getPropertyValue(`--${name}`).trim()]));
     const most = Math.max(1, ...this.right.map((a) => a.most)); // bytes on the busiest link of all
     const told = { palette: this.scene.palette, words: this.scene.words[this.clock], most };
-    const room = this.#room(Math.ceil(this.views.length / across)); // so that all of it is on one screen
+    const room = this.#room(Math.ceil(length / across)); // so that all of it is on one screen
     const problem = this.algorithms.some((a) => a.stop || a.error) ? 88 : 0; // place for the words
     for (const { algorithm, canvas, picture } of this.views) {
       const high = canvas && Math.min(Math.max(0.62 * canvas.clientWidth, 300), across > 1 ? 390 : 430, room) - problem;
@@ -157,7 +159,7 @@ class Stage {
 
   // The height that there is for a picture.
   #room(rows) {
-    if (!projecting()) return Math.max(300, innerHeight - (this.model.get("standalone") ? 340 : 420));
+    if (!projecting()) return Math.max(300, innerHeight - (this.model.get("standalone") ? 340 : 420)) / rows;
     const screen = this.root.closest(".jp-WindowedPanel-outer")?.clientHeight ?? innerHeight;
     const pictures = Math.max(0, ...this.views.map(({ canvas }) => canvas?.offsetHeight ?? 0));
     const others = this.root.offsetHeight - rows * pictures;
@@ -252,7 +254,7 @@ class Stage {
     put(shown.time.label, times.reality);
     put(shown.link.value, amount(a.busiest));
     put(shown.bus.value, `${(times.bus / 1e9).toPrecision(2)} GB/s`);
-    const source = times.reality === "simulated" ? "Computed by the model of links; no process ran." : "One call of real processes.";
+    const source = times.reality === "simulated" ? "Computed by the model of links; no process ran." : "The quickest call of real processes.";
     shown.time.pair.title = `${rounds ? "When the last rank is done with the rounds shown" : "The time so far"}. ${source}`;
     stop.hidden = !a.stopped;
     put(stop, a.stopped ? a.stop.text : "");

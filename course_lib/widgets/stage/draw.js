@@ -41,7 +41,9 @@ class Picture extends Layout {
 
   drawBelow() {
     const a = this.algorithm;
-    if (a.changed && !a.changed.size) return;
+    const carried = a.up.reduce((sum, bytes) => sum + bytes, 0);
+    if (a.changed && !a.changed.size && carried === this.carried) return;
+    this.carried = carried;
     const g = this.base;
     if (a.changed) {
       for (const cell of a.changed) this.#cell(g, Math.floor(cell / a.chunks), cell % a.chunks);
@@ -170,12 +172,17 @@ class Picture extends Layout {
     this.#round(g, line.x, line.y, line.width, line.height, 8);
     g.fillStyle = theme.track;
     g.fill();
-    g.font = FONT;
-    g.textBaseline = "middle";
-    g.textAlign = "left";
-    g.fillStyle = theme.soft;
-    g.fillText(this.scene.words.between, line.x + 10, line.y + line.height / 2 + 1);
+    this.#between(g);
     this.boxes.forEach((box, rack) => this.#link(g, box, rack));
+  }
+
+  // What the network is; over what passes there, too.
+  #between(g) {
+    const { line, theme } = this;
+    const at = [this.scene.words.between, line.x + 10, line.y + line.height / 2 + 1];
+    Object.assign(g, { font: FONT, textBaseline: "middle", textAlign: "left", lineWidth: 5, lineJoin: "round", strokeStyle: theme.track, fillStyle: theme.soft });
+    g.strokeText(...at);
+    g.fillText(...at);
   }
 
   #link(g, box, rack) {
@@ -214,6 +221,7 @@ class Picture extends Layout {
     if (still || paused) this.#arrows(g, moving.length ? moving : a.next());
     if (!still) for (const i of moving) this.#token(g, i);
     if (a.stop && flying.includes(a.stop.transfer)) this.#token(g, a.stop.transfer, true);
+    if (moving.some((i) => a.crosses(i))) this.#between(g);
   }
 
   #glow(g, i, strength) {

@@ -188,12 +188,15 @@ def _bits(flags: ArrayLike) -> bytes:
     return np.packbits(np.asarray(flags, dtype=bool), axis=None, bitorder="little").tobytes()
 
 
-def clock(played: Played, trace: Trace, nbytes: int, reality: str) -> dict[str, Any]:
+def clock(
+    played: Played, trace: Trace, nbytes: int, reality: str, took: float | None = None
+) -> dict[str, Any]:
     """What the page needs to play a schedule at the pace of a trace, which was made with `nbytes`
     bytes a worker.
 
     `times`: when each transfer began, then when each ended, as uint16 from 0, the first beginning,
-    to 65535, the last end. `seconds`: the time of the whole. `bus`: the bus bandwidth in bytes a
+    to 65535, the last end. `seconds`: the time of the whole; that is what it `took`, if that is
+    given, as of several calls not the quickest is traced. `bus`: the bus bandwidth in bytes a
     second. If the trace holds several calls, the first is taken. Raises SpecError if a transfer is
     not in the trace.
     """
@@ -210,9 +213,10 @@ def clock(played: Played, trace: Trace, nbytes: int, reality: str) -> dict[str, 
         found.append(queue.popleft())
     times = np.array([[m.start for m in found], [m.end for m in found]])
     times -= times.min(initial=np.inf) if found else 0.0
-    seconds = float(times.max(initial=0.0))
+    traced = float(times.max(initial=0.0))
+    seconds = traced if took is None else took
     return {
-        "times": np.rint(times * (FINEST / seconds if seconds else 0)).astype(np.uint16).tobytes(),
+        "times": np.rint(times * (FINEST / traced if traced else 0)).astype(np.uint16).tobytes(),
         "seconds": seconds,
         "bus": bus_bandwidth(nbytes, seconds, played.schedule.workers, played.schedule.kind),
         "reality": reality,

@@ -54,8 +54,20 @@ class Algorithm {
 
   // Bytes that each host's link carries in the end, and the most that one does.
   #links() {
-    this.total = { up: this.up, down: this.down };
-    this.most = Math.max(...this.up, ...this.down);
+    this.total = this.#carry(() => 1);
+    this.most = Math.max(...this.total.up, ...this.total.down);
+  }
+
+  // Bytes on each host's link if of transfer i this part has gone over it.
+  #carry(part) {
+    const [up, down] = [0, 1].map(() => new Float64Array(this.racks.length));
+    for (let i = 0; i < this.count; i++) {
+      if (!this.crosses(i)) continue;
+      const bytes = Math.round(part(i) * this.sizes[this.chunk[i]]);
+      up[this.rack[this.src[i]]] += bytes;
+      down[this.rack[this.dst[i]]] += bytes;
+    }
+    return { up, down };
   }
 
   // Bytes so far on the link that is the busiest in the end.
@@ -128,8 +140,7 @@ class Algorithm {
     this.once = this.start.slice();
     this.twice = new Uint32Array(this.once.length);
     this.from = new Int32Array(this.once.length).fill(-1); // the transfer that came last into each cell
-    this.up = new Float64Array(this.racks.length);
-    this.down = new Float64Array(this.racks.length);
+    Object.assign(this, this.#carry(() => 0));
     this.landed = 0;
     this.now = 0;
     this.changed = null; // every cell
@@ -145,10 +156,6 @@ class Algorithm {
       this.twice[cell] = this.carriedTwice[i];
     }
     this.from[cell] = i;
-    if (this.crosses(i)) {
-      this.up[this.rack[this.src[i]]] += this.sizes[this.chunk[i]];
-      this.down[this.rack[this.dst[i]]] += this.sizes[this.chunk[i]];
-    }
     return cell;
   }
 
@@ -161,6 +168,8 @@ class Algorithm {
       this.changed?.add(cell);
     }
     this.now = to;
+    // what is under way loads its links while it is
+    Object.assign(this, this.#carry((i) => Math.min(1, Math.max(0, (to - this.begin[i]) / (this.end[i] - this.begin[i] || 1)))));
   }
 
   // Transfers that are on their way now, and those that have just come.

@@ -5,6 +5,7 @@ const CLOCKS = {
   simulated: ["simulated time", "Times from the model of the links below."],
   measured: ["time of the real run", "Times from the real processes that carried it out, measured or emulated."],
 };
+const REAL_TIME = "Times are those of the quickest call; a call that was recorded shows how its transfers share them.";
 const ICONS = {
   first: "M3 2v12M13 2 5 8l8 6z",
   back: "M11 2 3 8l8 6zM13 2v12",
@@ -53,10 +54,8 @@ class Transport {
       choice.title = choice.disabled ? missing : CLOCKS[name][1];
     }
     this.rate.value = rate;
-    const quickest = algorithms.filter((a) => a.clocks[clock]?.quickest).map((a) => `${seconds(a.clocks[clock].quickest)} (${a.label})`);
-    const words = [`${seconds(total)} are shown in ${lasts.toPrecision(2)} s.`];
-    if (quickest.length) words.push(`They are those of a recorded call; the quickest of several without recording took ${quickest.join(", ")}.`);
-    this.pace = clock === "rounds" || !total ? "" : words.join(" ");
+    const real = clock === "measured" ? ` ${REAL_TIME}` : "";
+    this.pace = clock === "rounds" || !total ? "" : `${seconds(total)} are shown in ${lasts.toPrecision(2)} s.${real}`;
     Object.assign(this, { clock, total });
     this.#bars(algorithms);
   }
