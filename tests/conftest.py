@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 HOME = tempfile.mkdtemp(prefix="lockstep-tests-")
 # also the mark by which our processes are known: all of them inherit it
@@ -26,6 +27,14 @@ SHM = Path("/dev/shm")
 # folders in the order in which their tests run, and long files whose tests share little
 FIRST = {"browser": 0, "processes": 1}
 LONG = {"test_exchange", "test_network"}
+# on a busy machine any example may take long; the examples are the same each time
+settings.register_profile(
+    "steady",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="LOCKSTEP_FUZZ" not in os.environ,
+)
+settings.load_profile("steady")
 # a shell's background job ignores interrupts, and so would the processes that tests interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -50,13 +50,8 @@ def fuzzed(examples: int) -> Callable[[Any], Any]:
     """Settings for a test over random inputs: so many examples, or as many as LOCKSTEP_FUZZ says.
     Inputs are the same each time, unless LOCKSTEP_FUZZ asks for more of them.
     """
-    asked = os.environ.get("LOCKSTEP_FUZZ")
-    return settings(
-        max_examples=int(asked or examples),
-        derandomize=not asked,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    asked = os.environ.get("LOCKSTEP_FUZZ", examples)
+    return settings(max_examples=int(asked), suppress_health_check=list(HealthCheck))
 
 
 JSON = st.recursive(

@@ -181,7 +181,7 @@ def one_by_one(
     return end
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20), st.integers(0, 5)), max_size=30),
     st.lists(st.integers(0, 9), min_size=5, max_size=5),

@@ -78,13 +78,13 @@ def judge(schedule: Schedule) -> None:
         assert 0 <= problem.round < max(len(schedule.rounds), 1) and problem.text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(broken())
 def test_broken_schedules_are_judged_as_their_sums(schedule):
     judge(schedule)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(made_up())
 def test_made_up_schedules_are_judged_as_their_sums(schedule):
     judge(schedule)

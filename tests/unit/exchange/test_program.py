@@ -336,7 +336,7 @@ def _swaps(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[T
     yield [Transfer(draw(st.sampled_from(core)), r, chunk, "copy") for r in others]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(composed())
 def test_any_schedule_that_verify_accepts_is_right(made: tuple[Schedule, tuple[int, ...]]) -> None:
     schedule, hosts = made
