@@ -6,36 +6,29 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from course_lib import hardware, workloads
-from course_lib.cluster import nursery
-from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import WAIT, Run
 from course_lib.cluster.task import clock
 from course_lib.doing import Doing
 from course_lib.errors import SpecError, Stalled, TaskFailed
-from course_lib.hardware import Machine
-from course_lib.launch import prepare
 from course_lib.racing import comparison, fairness
 from course_lib.racing.comparison import Comparison, Figures
-from course_lib.racing.entrants import Entrant, line_up
+from course_lib.racing.entrants import line_up
 from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
+from course_lib.racing.shares import cores_note, divide, prepared
 from course_lib.record import home
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.signature import lists_fields
 from course_lib.spec import RunSpec
 from course_lib.strategies.names import StrategyName
-from course_lib.text import count
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
 LOOK_EVERY = 0.02  # seconds between looks at the starting line
@@ -80,8 +73,8 @@ def race(
         raise SpecError("target_accuracy", target_accuracy, text)
     machine = hardware.probe()
     share, cores = divide(machine, len(lined_up))
-    ready = _prepared(lined_up, share, run_dir)
-    notes.append(_cores_note(cores, share, machine))
+    ready = prepared(lined_up, share, run_dir)
+    notes.append(cores_note(cores, share, machine))
     if any(each.plan.device == "gpu" for each in ready):
         notes.append("All entrants share the GPUs, and how busy those are is not measured.")
     directories = [home.create(each.spec) for each in ready]
@@ -102,51 +95,6 @@ def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
     number = isinstance(target, int | float) and math.isfinite(target)
     if target is not None and not (number and 0 < target <= most):
         raise SpecError(name, target, allowed)
-
-
-def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
-    """An equal share of a machine, itself a `Machine` for which a run can be planned, and the cores
-    to which each entrant is pinned.
-
-    No entrant is pinned if there are fewer cores than entrants, or if a quota lets us use fewer
-    cores than we see: other programs might run on the cores that we chose.
-    """
-    cores = max(1, machine.cores // entrants)
-    share = replace(machine, cores=cores, memory=machine.memory // entrants)
-    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if machine.cores != len(mine) or len(mine) < entrants:
-        return share, [()] * entrants
-    return share, [tuple(mine[i * cores : (i + 1) * cores]) for i in range(entrants)]
-
-
-def _prepared(
-    entrants: Sequence[Entrant], share: Machine, run_dir: str | Path | None
-) -> list[Prepared]:
-    """What each entrant needs to start on its share. If `run_dir` is given, each gets a directory
-    of its own inside it. Raises `SpecError` if the share has too little memory.
-    """
-    found, warm = [], set[str]()
-    for number, entrant in enumerate(entrants):
-        spec = entrant.spec
-        if run_dir is not None and spec.run_dir is None:
-            name = re.sub(r"[^\w.=-]+", "-", f"{number}-{entrant.label}")
-            spec = spec.model_copy(update={"run_dir": Path(run_dir, name)})
-        loaded = spec.framework in warm or nursery.is_warm(spec.framework)
-        warm.add(spec.framework)
-        try:
-            found.append(prepare(spec, share, entrant.schedule, warm=loaded))
-        except SpecError as error:
-            who = f"(for {entrant.label}, one of {len(entrants)} entrants)"
-            raise SpecError(error.field, error.value, f"{error.allowed} {who}") from None
-    return found
-
-
-def _cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine) -> str:
-    each = count(share.cores, "core")
-    if cores[0]:
-        return f"Each entrant has {each} of this machine to itself."
-    planned = f"each plans its threads for {each}: one can take time from the other"
-    return f"The entrants share {machine.cores} cores, and {planned}."
 
 
 class Race:

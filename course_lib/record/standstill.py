@@ -27,7 +27,7 @@ STANDING, STEPLESS, JOINING = "standing still", "without a step", "connecting ag
 class Standstill(NamedTuple):
     """Nobody in a run has moved for so many `seconds`, `since` a time of its trace.
 
-    `does`: what each task does, whoever is the `culprit` first. `certain`: the run will not go on
+    `does`: what each task does, whoever is the cause first. `certain`: the run will not go on
     by itself. `cure`: what to do, where `does` does not say so. `kind`: `STANDING`; a board and
     `lockstep watch` also tell of runs that are `STEPLESS`, as somebody takes long over a step, or
     that are `JOINING`, since a host was healed.
@@ -39,10 +39,6 @@ class Standstill(NamedTuple):
     certain: bool = True
     cure: str = ""
     kind: str = STANDING
-
-    @property
-    def culprit(self) -> str:
-        return next(iter(self.does))
 
     @property
     def words(self) -> str:

@@ -18,16 +18,17 @@ import numpy as np
 
 from course_lib import hardware
 from course_lib.collectives import Schedule, Topology, bus_bandwidth, cost, simulate, verify
-from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
+from course_lib.collectives.algorithms import ALGORITHMS, Algorithm
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.fields import Link, parse_bytes
+from course_lib.fields import Link
 from course_lib.record.events import Message
 from course_lib.record.progress import Line
 from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.reduction import measure
+from course_lib.reduction.asked import alike, checked, length_of
 from course_lib.reduction.measure import REPEATS, Measured
 from course_lib.reduction.role import Job
 from course_lib.spec import ONE_HOST
@@ -136,12 +137,12 @@ def compare(
     arrays: list[np.ndarray] = []
     if isinstance(what, (list, tuple, np.ndarray)):
         arrays = [np.asarray(a) for a in what]
-        workers, dtype, length = _alike(arrays, workers), arrays[0].dtype.str, arrays[0].size
+        workers, dtype, length = alike(arrays, workers), arrays[0].dtype.str, arrays[0].size
         check_dtype(arrays[0].dtype)
     else:
-        length = _length(what, dtype)
+        length = length_of(what, dtype)
     schedules = [
-        _checked(algorithm, 4 if workers is None else workers, hosts, options)
+        checked(algorithm, 4 if workers is None else workers, hosts, options)
         for algorithm in algorithms or ALGORITHMS
     ]
     if link:
@@ -263,56 +264,6 @@ def _result(
         arrays=done.arrays,
         link=link,
     )
-
-
-def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
-    """The number of workers that bring these arrays, one each. Raises `SpecError` if it is not
-    `workers`, or if the arrays differ in shape or dtype.
-    """
-    if not arrays:
-        raise SpecError("arrays", [], "one array for each worker")
-    if workers not in (None, len(arrays)):
-        raise SpecError("workers", workers, f"{len(arrays)} arrays were given, one for each worker")
-    for i, array in enumerate(arrays):
-        if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
-            this, first = (f"{a.dtype} of shape {a.shape}" for a in (array, arrays[0]))
-            allowed = "all workers must bring the same shape and dtype"
-            raise SpecError(f"arrays[{i}]", f"{this}, and arrays[0] {first}", allowed)
-    return len(arrays)
-
-
-def _length(what: object, dtype: str) -> int:
-    """The number of elements of a dtype in `what` bytes. Raises `SpecError`."""
-    nbytes = parse_bytes(str(what))
-    try:
-        kind = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError):  # numpy evaluates what stands before a comma
-        allowed = "the name of a numpy dtype, such as float32 or int64"
-        raise SpecError("dtype", dtype, allowed) from None
-    check_dtype(kind)
-    itemsize = kind.itemsize
-    if nbytes % itemsize:
-        near = nbytes // itemsize * itemsize
-        allowed = f"a whole number of {dtype} elements of {itemsize} bytes"
-        raise SpecError("bytes", nbytes, f"{allowed}, such as {near} or {near + itemsize}")
-    return nbytes // itemsize
-
-
-def _checked(
-    algorithm: str | Algorithm, workers: int, hosts: int, options: dict[str, Any]
-) -> Schedule:
-    """The schedule of an all-reduce. One from a learner's own function is verified first; raises
-    `SpecError` if it is wrong.
-    """
-    if isinstance(algorithm, str) and algorithm not in ALGORITHMS | FOILS:
-        raise SpecError.unknown("algorithm", algorithm, ALGORITHMS | FOILS)
-    schedule = build(algorithm, workers, hosts=hosts, **options)
-    if schedule.kind != "all_reduce":
-        raise SpecError("algorithm", schedule.name, f"is a {schedule.kind}, not an all_reduce")
-    own = callable(algorithm) and algorithm not in ALGORITHMS.values()
-    if own and not (proof := verify(schedule)):
-        raise SpecError("algorithm", schedule.name, f"it is not right yet.\n{proof}")
-    return schedule
 
 
 @contextlib.contextmanager

@@ -19,7 +19,8 @@ import pytest
 
 from course_lib import Run, hardware
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
-from course_lib.racing.race import Race, divide, race
+from course_lib.racing.race import Race, race
+from course_lib.racing.shares import divide
 from course_lib.record.events import Lifecycle, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog

@@ -35,7 +35,8 @@ from course_lib.racing.fairness import (
     with_differences,
 )
 from course_lib.racing.line import StartingLine
-from course_lib.racing.race import divide, race
+from course_lib.racing.race import race
+from course_lib.racing.shares import divide
 from course_lib.record.curves import WINDOW, outcome
 from course_lib.record.digest import Digest
 from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, Update

@@ -1,0 +1,60 @@
+"""The equal shares of a machine on which the entrants of a race run."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from course_lib.cluster import nursery
+from course_lib.cluster.prepared import Prepared
+from course_lib.errors import SpecError
+from course_lib.hardware import Machine
+from course_lib.launch import prepare
+from course_lib.racing.entrants import Entrant
+from course_lib.text import count
+
+
+def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
+    """An equal share of a machine, itself a `Machine` for which a run can be planned, and the cores
+    to which each entrant is pinned.
+
+    No entrant is pinned if there are fewer cores than entrants, or if a quota lets us use fewer
+    cores than we see: other programs might run on the cores that we chose.
+    """
+    cores = max(1, machine.cores // entrants)
+    share = replace(machine, cores=cores, memory=machine.memory // entrants)
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if machine.cores != len(mine) or len(mine) < entrants:
+        return share, [()] * entrants
+    return share, [tuple(mine[i * cores : (i + 1) * cores]) for i in range(entrants)]
+
+
+def prepared(
+    entrants: Sequence[Entrant], share: Machine, run_dir: str | Path | None
+) -> list[Prepared]:
+    """What each entrant needs to start on its share. If `run_dir` is given, each gets a directory
+    of its own inside it. Raises `SpecError` if the share has too little memory.
+    """
+    found, warm = [], set[str]()
+    for number, entrant in enumerate(entrants):
+        spec = entrant.spec
+        if run_dir is not None and spec.run_dir is None:
+            name = re.sub(r"[^\w.=-]+", "-", f"{number}-{entrant.label}")
+            spec = spec.model_copy(update={"run_dir": Path(run_dir, name)})
+        loaded = spec.framework in warm or nursery.is_warm(spec.framework)
+        warm.add(spec.framework)
+        try:
+            found.append(prepare(spec, share, entrant.schedule, warm=loaded))
+        except SpecError as error:
+            who = f"(for {entrant.label}, one of {len(entrants)} entrants)"
+            raise SpecError(error.field, error.value, f"{error.allowed} {who}") from None
+    return found
+
+
+def cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine) -> str:
+    each = count(share.cores, "core")
+    if cores[0]:
+        return f"Each entrant has {each} of this machine to itself."
+    planned = f"each plans its threads for {each}: one can take time from the other"
+    return f"The entrants share {machine.cores} cores, and {planned}."
