@@ -64,7 +64,7 @@ def test_an_order_to_a_process_that_has_ended_is_refused_and_changes_nothing() -
     it, kernel = Supervisor.__new__(Supervisor), pair()
     it.kernel, it.roster, it.lifecycle = kernel[0], Roster(["worker:0", "worker:1"]), io.BytesIO()
     it.roster.gone("worker:1", 0)
-    it._obey({"do": "pause", "task": "worker:1"})
+    it._obey({"do": "pause", "task": "worker:1", "by": "by run.pause()"})
     assert Channel(kernel[1]).receive() == [{"answer": "its process has ended"}]
     assert json.loads(it.lifecycle.getvalue())[1:3] == ["worker:1", "refused"]
 
@@ -105,7 +105,8 @@ def test_a_notebook_may_give_any_number_of_orders_to_a_supervisor_that_does_not_
         heard += orders
         for _ in [order for order in orders if "do" in order]:
             supervisor.send(answer=None)
-    assert heard[-1] == {"do": "slow", "task": "worker:0", "factor": 2.0}
+    last = {"do": "slow", "task": "worker:0", "factor": 2.0, "by": "by run.slow()"}
+    assert heard[-1] == last
     supervisor.send(over="stopped")
     run.wait(30)
 
