@@ -1,6 +1,8 @@
 """Widgets without a browser: what they say, and that they say it from a trace."""
 
 import base64
+import subprocess
+import sys
 import time
 import xml.etree.ElementTree as ET
 from typing import Any
@@ -127,6 +129,12 @@ def test_the_still_picture_has_a_bar_for_each_phase() -> None:
     bars = [e.text for e in svg.iter("{http://www.w3.org/2000/svg}title")][1:]
     assert len(bars) == 7
     assert "worker:0, step 0: wait 2000.0 ms" in bars
+
+
+def test_boards_of_two_notebooks_that_are_open_on_one_page_name_their_patterns_apart() -> None:
+    code = "from course_lib.widgets.kit import svg; print(svg.unique_prefix())"
+    kernels = [subprocess.check_output([sys.executable, "-c", code]) for _ in range(2)]
+    assert kernels[0] != kernels[1] and svg.unique_prefix() != svg.unique_prefix()
 
 
 def test_a_picture_of_steps_that_are_not_there_is_refused() -> None:

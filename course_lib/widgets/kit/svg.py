@@ -1,15 +1,13 @@
 """What all SVG pictures are made of: shapes, patterns, legends, marks and axes."""
 
-import itertools
 import math
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
 from course_lib.text import round_up
 from course_lib.widgets.kit import Inside, Markup, attribute, element, join
 from course_lib.widgets.kit.palette import INK, SHADE, THIN, TILES, entrant
-
-_number = itertools.count()
 
 
 def text(x: float, y: float, *words: Inside, **look: Any) -> Markup:
@@ -59,8 +57,10 @@ def arrow_head(name: str, color: str, at: float) -> Markup:
 
 
 def unique_prefix() -> str:
-    """A prefix for names of patterns that no other picture on the same page has."""
-    return f"lk{next(_number)}-"
+    """A prefix for names of patterns that no other picture on the same page has, also none of the
+    other notebooks that are open on it.
+    """
+    return f"lk{secrets.token_hex(4)}-"
 
 
 def patterns(prefix: str) -> Markup:
