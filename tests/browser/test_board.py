@@ -228,11 +228,22 @@ def test_charts_are_as_before_in_a_second_view_after_a_reload_and_in_a_tab_opene
         assert lab.logged() == []
 
 
+# words of marks that are not within their own place and the chart, or lie on another's
+AMISS = """() => [...document.querySelectorAll(".lk-chart > svg")].flatMap((chart) => {
+  const boxes = (name) => [...chart.querySelectorAll(name)].map((e) => e.getBoundingClientRect());
+  const [field, backs, words] = [".field", ".back", ".word"].map(boxes);
+  const within = (a, b) => a.left > b.left - 1 && a.right < b.right + 1;
+  const apart = (a, b) => a.right < b.left + 1 || b.right < a.left + 1
+    || a.bottom < b.top + 1 || b.bottom < a.top + 1;
+  return [...chart.querySelectorAll(".word")].filter((_, i) =>
+    !within(words[i], backs[i]) || !within(backs[i], field[0])
+      || !backs.every((back, j) => j === i || apart(back, backs[i]))).map((e) => e.textContent);
+})"""
 DONE = """
 from course_lib import start
 from course_lib.widgets import TrainingBoard
 run = start("multi_worker_mirrored", framework="torch", workers=2, steps=60, device_ms=10,
-            faults=["slow worker:1=4 at step 30 for 200ms"])
+            faults=["slow worker:1=4 at step 30 for 200ms", "pause worker:1 at step 33 for 50ms"])
 board = TrainingBoard(run.wait())
 board
 """
@@ -247,6 +258,11 @@ def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
         chart, tip = page.locator(".lk-chart > svg").first, page.locator(".lk-tip").first
         expect(chart.locator(".word").first).to_have_text("slow \u00d74")
         box = chart.bounding_box()
+
+        # Every mark has its word, whole, and none lies on another.
+        words = chart.locator(".word").all_text_contents()
+        assert sorted(words) == ["full speed", "pause", "resume", "slow \u00d74"]
+        assert page.evaluate(AMISS) == []
 
         # The pointer tells the loss, and at a mark what was done to whom and when.
         mark = chart.locator(".stem").first.bounding_box()
@@ -350,7 +366,9 @@ def test_no_part_of_a_board_moves_when_data_a_pause_a_failure_or_the_end_come(
         expect(page.locator(".lk-note")).to_contain_text("it was killed on the board")
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".lk-side").nth(1)).to_have_attribute("data-state", "stopped")
+        expect(page.locator(".lk-side").nth(1)).to_contain_text("(mean of 10 batches)")
         page.evaluate(FRAMES)
+        assert page.evaluate(AMISS) == []
         assert len(page.evaluate("Object.keys(window.__places)")) > 15
         moved = page.evaluate(MOVED)
         assert moved == []

@@ -1027,6 +1027,16 @@ def test_words_of_marks_stand_above_the_lines() -> None:
     assert top(marked) > word > top(bare) - 8
 
 
+def test_words_of_marks_stand_apart_within_the_chart_and_those_without_room_are_counted() -> None:
+    marks = [(1 + 0.001 * n, f"word {n}", "") for n in range(7)]
+    panel = Panel("", "seconds", "", [(np.arange(2.0), np.ones(2))], marks=marks)
+    drawn = chart_svg.chart(panel, 0, 0, 300, 200)
+    shown = re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(word \d[ +\d]*)<', drawn)
+    assert [word for _, _, word in shown] == ["word 0", "word 1", "word 2", "word 3 +3"]
+    assert len({y for _, y, _ in shown}) == 4, "each in a row of its own"
+    assert all(float(x) + 6 * len(word) < 300 for x, _, word in shown)
+
+
 @pytest.mark.parametrize("records", [3, 6, 9, 200])
 def test_few_records_make_a_line_of_throughput_too(records: int) -> None:
     seconds = np.linspace(0.4, 0.4 * records, records)

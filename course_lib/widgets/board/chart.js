@@ -4,8 +4,9 @@ const SVG = "http://www.w3.org/2000/svg";
 let TALL = 174; // px, less on a projector
 const LEFT = 44, RIGHT = 10, TOP = 8, BOTTOM = 22; // px
 const ALARM = "#D55E00";
-const ROWS = 3, ROW = 13; // in which words of marks stand, above the curves, and their height in px
-const LETTER = 7.6; // px, of such a word
+const ROWS = 4, ROW = 13; // in which words of marks stand, above the curves, and their height in px
+const MORE = 22; // px for how many have no room, after a word in the last row
+const LETTER = 8.4; // px, of such a word, in wide type
 
 const escaped = (text) => String(text).replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
 const number = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
@@ -104,26 +105,33 @@ function pathOf([xs, ys], { px, py }, logarithmic) {
   return path;
 }
 
-/** Where marks stand, and their words: in which row, -1 where there is no room. */
+/** Where marks stand, and their words: in which row, -1 where there is no room; then the one in the last row counts `more`. */
 function placed(marks, px, width) {
   const rows = TALL < 120 ? 1 : ROWS, taken = Array(rows).fill(0), last = {};
+  let lowest = null;
   return marks.map(([x, word]) => {
     const at = px(x), size = word.length * LETTER + 8;
-    const left = at + size > width - RIGHT, from = left ? at - size : at;
+    const begin = (row) => Math.min(at, width - RIGHT - size - (row === rows - 1 ? MORE : 0)); // whole, at the edge too
     const again = at - last[word] < 8; // what was done in several runs at once
-    const row = again ? -1 : taken.findIndex((end) => end <= from);
+    const row = again ? -1 : taken.findIndex((end, row) => end <= begin(row));
     last[word] = at;
-    if (row >= 0) taken[row] = from + size;
-    return { at, word, left, row };
+    const mark = { at, word, row, from: begin(row), size, more: 0 };
+    if (row >= 0) taken[row] = mark.from + size;
+    else if (!again) lowest.more++;
+    if (row !== rows - 1) return mark;
+    taken[row] += MORE;
+    return (lowest = mark);
   });
 }
 
-/** A vertical line for each mark, with its word. */
+/** A vertical line for each mark, and over all lines their words. */
 function stems({ marks, down }) {
-  return marks.map(({ at, word, left, row }) => {
-    const text = row < 0 ? "" : `<text class="word" x="${(left ? at - 4 : at + 4).toFixed(1)}" y="${TOP + 10 + ROW * row}"${left ? ' text-anchor="end"' : ""}>${escaped(word)}</text>`;
-    return `<path class="stem" d="M${at.toFixed(1)} ${TOP}v${down}"/>${text}`;
-  }).join("");
+  const lines = marks.map(({ at }) => `<path class="stem" d="M${at.toFixed(1)} ${TOP}v${down}"/>`);
+  const words = marks.filter(({ row }) => row >= 0).map(({ from, word, row, size, more }) => {
+    const [x, y, wide] = [from + 2, TOP + ROW * row, size - 4 + (more ? MORE : 0)];
+    return `<rect class="back" x="${x.toFixed(1)}" y="${y}" width="${wide.toFixed(1)}" height="${ROW}"/><text class="word" x="${(x + 2).toFixed(1)}" y="${y + 10}">${escaped(word)}${more ? ` +${more}` : ""}</text>`;
+  });
+  return [...lines, ...words].join("");
 }
 
 /** The cursor with a dot on each line, or the part that is being chosen. */

@@ -11,6 +11,7 @@ from course_lib.widgets.kit.palette import ALARM, entrant
 
 LEFT, RIGHT, TOP, BOTTOM = 36, 14, 30, 24  # room around the lines
 LETTER = 8.0  # of the word of a mark: width, with its share of the gap to the next
+MORE = 3  # letters for how many have no room, after a word in the last row
 
 
 def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Markup:
@@ -58,25 +59,32 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
 def _marks(
     marks: Sequence[tuple[float, str, str]], right: float, top: float, down: float
 ) -> list[Markup]:
-    """A vertical line for each mark, at a place on the x axis, which ends at `right`; its word in
-    the first row that is free there.
+    """A vertical line for each mark, at a place on the x axis, which ends at `right`; over all
+    lines its word in the first row that is free there. Where none is, the word in the last row
+    counts one more.
     """
-    parts = []
+    lines, words = list[Markup](), list[list[Any]]()
     # where a word ends in each row, and where it was said last: not twice at one place
     taken, before = [0.0] * ROWS, dict[str, float]()
     for place, word, said in marks:
-        wide = LETTER * len(word)
-        at_the_end = place + wide > right
-        begin = place - wide if at_the_end else place
-        free = [row for row, end in enumerate(taken) if end <= begin]
-        row = free[0] if free and place - before.get(word, -9) >= 8 else -1
+        lines.append(element("g", svg.title(said), event((place, top), down, "", 0, False)))
+        again = place - before.get(word, -9) < 8
         before[word] = place
-        if row >= 0:
-            taken[row] = begin + wide
-        shown = word if row >= 0 else ""
-        drawn = event((place, top), down, shown, 10 + ROW * row, at_the_end)
-        parts.append(element("g", svg.title(said), drawn))
-    return parts
+        for row in () if again else range(ROWS):
+            wide = LETTER * (len(word) + MORE * (row == ROWS - 1))
+            if taken[row] <= (begin := min(place, right - wide)):
+                taken[row] = begin + wide
+                words.append([begin, row, word, 0])
+                break
+        else:
+            if not again:
+                next(entry for entry in reversed(words) if entry[1] == ROWS - 1)[3] += 1
+    for begin, row, word, more in words:
+        shown = f"{word} +{more}" if more else word
+        y = top + ROW * row
+        lines.append(svg.rect(begin + 2, y, LETTER * len(shown) - 2, ROW, class_="paper"))
+        lines.append(svg.text(begin + 4, y + 10, shown, class_="ink", font_size=12))
+    return lines
 
 
 def event(

@@ -85,7 +85,7 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
-        element("p", side.summary(), class_="lk-figures"),
+        element("p", side.summary(explained=len(view.sides) > 1), class_="lk-figures"),
         [_row(lane, prefix) for lane in lanes],
         _axis(window),
         None if "staleness" in view.hidden else _staleness(side.digest, number),

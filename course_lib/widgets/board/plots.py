@@ -107,7 +107,7 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
 
 
-ROWS, ROW = 3, 13  # in which the words of neighbours stand, and the height of one
+ROWS, ROW = 4, 13  # in which the words of neighbours stand, and the height of one
 LETTER = 0.015  # of a word in a lane, as a share of a narrow lane's width
 
 

@@ -158,19 +158,20 @@ class Side:
             return ""
         return f"step {self.digest.steps_done:,}{of}, loss {loss:.3g} (mean of {WINDOW} batches)"
 
-    def summary(self) -> str:
+    def summary(self, explained: bool = False) -> str:
         """The figures of the run so far, in one line. They cover its whole time, except for the
-        throughput of a run that goes on.
+        throughput of a run that goes on. `explained`: say what the loss is, where no headline does.
         """
         speed = self.digest.losses.rate(over=2.0 if self.active else math.inf)
         if self.still:
             speed = None
         loss, accuracy = self.digest.losses.last, self.digest.accuracies.last
+        of = f" (mean of {WINDOW} batches)"
         done = min(1.0, self.digest.steps_done / self._steps) if self._steps else 0.0
         parts = [
             self.still.brief if self.still else "",
             f"{speed:,.0f} examples/s" if speed else "",
-            f"loss {loss:.3g}" if loss is not None else "",
+            f"loss {loss:.3g}{of if explained else ''}" if loss is not None else "",
             f"accuracy {accuracy:.3g}" if accuracy is not None else "",
             f"workers waited {self.idle:.0%} of the run" if self.idle is not None else "",
             f"{done:.0%} done" if self.active and self._steps and loss is not None else "",
