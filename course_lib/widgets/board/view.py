@@ -118,7 +118,7 @@ class View:
                     said = f"{mark.word}: {', '.join(mark.who)}{label}, at {at:.1f} s"
                     place = at if over == "seconds" else curve.examples_at(at)
                     found.append((place, mark.word, said))
-        return sorted(found)
+        return sorted(found, key=lambda mark: mark[0])  # in one place: in the order of time
 
     def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
         """The lanes of a side, in a window as long as that of the others."""
