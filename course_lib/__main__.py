@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from course_lib.commands.allreduce import allreduce, stage
+from course_lib.commands.cluster import cluster
 from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.screen import say
@@ -49,6 +50,7 @@ for command in (*COMMANDS, lab):
     )
     further: Any = ({}, {"allow_extra_args": True, "ignore_unknown_options": True})[command is lab]
     app.command(short_help=f"{said}.", context_settings=further)(command)
+app.add_typer(cluster, name="cluster")
 
 
 def _version(wanted: bool) -> None:

@@ -14,7 +14,11 @@ def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
     of `RunSpec`, the plan of that run as well.
     """
     here = hardware.probe()
-    reasons = prepare(catalog.spec_for(strategy, **fields), here).plan.reasons if strategy else ()
+    reasons: tuple[hardware.Reason, ...] = ()
+    if strategy:
+        prepared = prepare(catalog.spec_for(strategy, **fields), here)
+        prepared.engine.release()  # it has found room, and only says so
+        reasons = prepared.plan.reasons
     return MachineCard(
         hardware.machine_rows(here),
         catalog.rows(here),

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from course_lib.clock import clock
 from course_lib.cluster.run import Run
-from course_lib.cluster.task import clock
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed, Unavailable
 from course_lib.faults import Fault
 from course_lib.hardware import probe

@@ -13,6 +13,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from course_lib.errors import SpecError
 
+REAL_LINKS = (
+    "links are imposed on hosts of this machine only, with engine='local': those between the nodes "
+    "of a cluster are as they are, and so measured; leave it out"
+)
 STRICT = ConfigDict(frozen=True, extra="forbid")
 
 

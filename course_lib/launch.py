@@ -3,13 +3,15 @@
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from course_lib import completion, hardware
-from course_lib.cluster import nursery
+from course_lib.clock import clock
+from course_lib.cluster import engines, nursery
+from course_lib.cluster.engines import Engine
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
-from course_lib.cluster.task import clock
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Plan, Reason
@@ -28,7 +30,7 @@ def start(
     what: StrategyName | RunSpec | Program | Mapping[str, Program] = "multi_worker_mirrored",
     **fields: Any,
 ) -> Run:
-    """Start a run on this machine and return at once.
+    """Start a run, on this machine or with `engine="ray"` on a Ray cluster, and return at once.
 
     `what` is the name of a strategy (`strategy_table()` shows all), a `RunSpec`, a function of your
     own that every worker runs (`def work(task): ...`), or such functions by job: `{"worker": work,
@@ -67,18 +69,42 @@ def prepare(
     Raises `SpecError` if the tasks need more memory than is free, or if the model cannot be trained
     on their devices.
     """
+    strategy = None if programs is not None else catalog.find(spec.strategy)
+    together = strategy.why_one_host(spec.framework) if strategy else ""
+    engine, spec = engines.found(spec, bool(together))
+    try:
+        prepared = _prepared(spec, engine.machine(machine), schedule, programs, warm, engine)
+        if prepared.plan.device == "gpu" and engine.devices:
+            devices = {**prepared.plan.devices, **engine.devices}
+            plan = prepared.plan.model_copy(update={"devices": devices})
+            prepared = replace(prepared, plan=plan)
+        return prepared
+    except BaseException:
+        engine.release()
+        raise
+
+
+def _prepared(
+    spec: RunSpec,
+    machine: Machine,
+    schedule: Schedule | None,
+    programs: Mapping[str, Program] | None,
+    warm: bool | None,
+    engine: Engine,
+) -> Prepared:
     warm = nursery.is_warm(spec.framework) if warm is None else warm
     if programs is not None:
         plan = saving.resumed(spec, hardware.plan(spec, machine, warm))
         _warn_of_open_doors(plan)
-        plan = plan.model_copy(update={"reasons": (*plan.reasons, *_restarts(spec, "together"))})
-        return Prepared(spec, machine, plan, programs, schedule, recovers="together")
+        notes = [*engine.reasons(), *_restarts(spec, "together")]
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
+        return Prepared(spec, machine, plan, programs, schedule, recovers="together", engine=engine)
     strategy = catalog.find(spec.strategy)
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
     plan = saving.resumed(spec, plan)
     _warn_of_open_doors(plan)
-    notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
+    notes = engine.reasons() + trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
         made = f"{spec.steps * spec.workers:,}"
@@ -86,7 +112,9 @@ def prepare(
     notes += _restarts(spec, strategy.recovers)
     plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
     roles = strategy.programs[spec.framework]
-    return Prepared(spec, machine, plan, roles, schedule, summarize, strategy.recovers)
+    return Prepared(
+        spec, machine, plan, roles, schedule, summarize, strategy.recovers, engine=engine
+    )
 
 
 def _restarts(spec: RunSpec, recovers: str) -> list[Reason]:

@@ -108,6 +108,17 @@ class Settings(BaseModel):
         "another link for one host",
         "host=mbit,delay_ms,loss or the first of these, such as 1=50; in Python {1: Link(mbit=50)}",
     )
+    engine: Literal["local", "ray"] = field(
+        "local", "what starts the tasks", "local for this machine, or ray for a Ray cluster"
+    )
+    address: str | None = field(
+        None,
+        "the address of the Ray cluster; if not given, the one that this machine belongs to",
+        "what ray.init takes, such as 10.0.0.1:6379",
+    )
+    task_cpus: float = number(1.0, 1024, "CPUs that each task has a Ray cluster reserve", "CPUs")
+    task_gpus: Count = whole(0, 0, 64, "GPUs that each worker has a Ray cluster reserve")
+    task_memory_mb: Count = whole(0, 0, 2**24, "MiB that each task has a Ray cluster reserve")
     workload: Annotated[str, BeforeValidator(_name_of)] = field(
         "digits",
         "what is learned",

@@ -9,12 +9,15 @@ from typing import Any
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from course_lib.errors import SpecError
-from course_lib.fields import Link, check_factor, complaints
+from course_lib.fields import REAL_LINKS, Link, check_factor, complaints
 from course_lib.jitter import FORMS, Jitter
 from course_lib.settings import MAX_BATCH, NATIVE, Settings
 
 JOBS = ("chief", "worker", "ps")
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}  # as they write their names
+ENGINES = ("local", "ray")
+NO_CLUSTER = "this is of a Ray cluster, and the run is on this machine: add engine='ray'"
+OF_RAY = ("address", "task_cpus", "task_gpus", "task_memory_mb")
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
 
 
@@ -54,6 +57,9 @@ class RunSpec(Settings):
         for task, jitter in of_tasks.items():
             self.check_jitter(task, jitter)
         self._check_hosts()
+        for name in OF_RAY if self.engine == "local" else ():
+            if (value := getattr(self, name)) != RunSpec.model_fields[name].default:
+                raise SpecError(name, value, NO_CLUSTER)
         for fault in self.faults:
             fault.planned(self)
         if self.elastic and not self.max_restarts:
@@ -101,10 +107,11 @@ class RunSpec(Settings):
             object.__setattr__(self, "placement", self.places)
             hosts = {host for task, host in self.places.items() if task.startswith("worker:")}
             object.__setattr__(self, "hosts", len(hosts))
-        if len(self.all_hosts) == 1 and (self.link or self.links):
+        refused = REAL_LINKS if self.engine == "ray" else ONE_HOST
+        if (self.engine == "ray" or len(self.all_hosts) == 1) and (self.link or self.links):
             if self.link:
-                raise SpecError("link", str(self.link), ONE_HOST)
-            raise SpecError("links", next(iter(self.links)), ONE_HOST)
+                raise SpecError("link", str(self.link), refused)
+            raise SpecError("links", next(iter(self.links)), refused)
         for host in self.links:
             self.check_host(host, "links")
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -95,8 +97,45 @@ def until(
         time.sleep(every)
 
 
+def meet(task: Any) -> None:
+    """Have the framework of a task meet the other tasks."""
+    if task.spec.framework == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+    else:
+        import tensorflow as tf
+
+        tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def greeting(address: str, port: int) -> bytes:
+    """What a server of gRPC says first to whoever connects; nothing if nobody is there."""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((address, port), timeout=1) as line,
+    ):
+        line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5))
+        return line.recv(100)
+    return b""
+
+
+def outer() -> set[str]:
+    """The addresses of this machine that others may reach."""
+    each = [a for found in psutil.net_if_addrs().values() for a in found]
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {a.address for a in each if a.family in families} - {"127.0.0.1", "::1"}
+
+
 class Disturbed(AssertionError):
     """Times that are not as they should be, or were not in this measurement."""
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; of one that has just ended, none."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""Where the time of `make test` goes: `python -m tests.times lint unit notebooks notebooks` makes
-these targets one after another and says how many seconds each took, the tests by their folders.
+"""Where the time of `make test` goes: `python -m tests.times lint unit ray` makes these targets one
+after another and says how many seconds each took, the tests by their folders.
 
 If the tests of at most FEW files fail, these files run once more, alone: what fails then has
 failed, and what passes then is named at the end as not steady.
@@ -22,7 +22,7 @@ import pytest
 
 FEW = 3
 # the variable of the Makefile that says which files a target takes
-FILES = {"unit": "PYTEST_ARGS", "notebooks": "NOTEBOOKS_ARGS"}
+FILES = {"unit": "PYTEST_ARGS", "ray": "RAY_ARGS", "notebooks": "NOTEBOOKS_ARGS"}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -18,10 +18,19 @@ In processes of the run:
     roster      what follows from the state of all tasks: restart, go on without one, the end
     agenda      which fault is due, and what undoes it
     wiring      the network: where tasks are, what they send, links that change
+    node        the processes of a run on one machine, as the supervisor asks for them
     process     starts a task, and is its process: set up, run the role function, leave its value
     control     what the supervisor has a task do meanwhile: another pace, a fault, leave
     task        `Task`, what a role function is given
     frameworks  what each framework needs around it
+
+On a Ray cluster:
+
+    engines     which engine starts a run's processes: this machine, or Ray
+    ray_cluster finds room, and has the supervisor as a thread of the notebook's kernel
+    remote      a node that is not this machine: what a supervisor asks of it, over a channel
+    ray_node    an actor on each node, with a warm zygote
+    raylets     a cluster on this machine: `lockstep cluster up`
 
 Everywhere:
 

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import psutil
 
+from course_lib.clock import keep_to
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task
 from course_lib.errors import Injected
@@ -51,6 +52,8 @@ class Control:
             for message in messages:
                 if "factor" in message:
                     self._task.slow_factor = message["factor"]
+                if "clock" in message:
+                    keep_to(message["clock"])
                 if "jitter" in message:
                     self._task.jitter = Jitter.of(message["jitter"])
                 if "leave" in message or message.get("inject") == "exit":

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, interface
+from course_lib.network.layout import LOOPBACK_INTERFACE, OPEN, interface
 from course_lib.workloads.digits import images
 
 # Set when our first process is started, and inherited by all others. One thread in every numerical
@@ -27,6 +27,8 @@ ENVIRONMENT = {
     # fault for every 4 KiB, hundreds in a step. glibc itself raises its thresholds as far as this
     "GLIBC_TUNABLES": "glibc.malloc.arena_max=1"
     f":glibc.malloc.mmap_threshold={32 << 20}:glibc.malloc.trim_threshold={64 << 20}",
+    # TensorFlow imports pandas if it is there, and that pyarrow, whose allocator starts a thread
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OMP_WAIT_POLICY": "PASSIVE",  # tasks share cores: a thread that waits must not spin
     # what matters comes as an exception; without a GPU the rest is alarm about CUDA
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -79,7 +81,7 @@ def prepare(task: Task) -> None:
         cluster = {job: where[: jobs[job]] for job, where in task.addresses.items()}
         this = {"type": task.job, "index": task.index}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": this})
-        if task.files.facts.network == "loopback":
+        if task.files.facts.network in OPEN:
             os.environ["TF_GRPC_REUSE_PORT"] = "1"  # beside the sockets of `shut_out`
         import tensorflow as tf
 
@@ -98,21 +100,20 @@ def prepare(task: Task) -> None:
         import torch
 
         torch.set_num_threads(task.threads)
-        if host == LOOPBACK:
-            _meet_on_loopback()
+        _meet_at(host)
         if task.spec.strategy == "custom":
             pkgutil.resolve_name("course_lib.strategies.torch.calls:watch")(task)
 
 
-def _meet_on_loopback() -> None:
-    """Make the store at which torch's processes meet listen on the loopback interface only: by
-    itself it listens on all, and lets in anybody.
+def _meet_at(host: str) -> None:
+    """Make the store at which torch's processes meet listen at this address only: by itself it
+    listens on all interfaces, and lets in anybody.
     """
     rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
     plain = rendezvous.TCPStore
 
     def store(host_name: str, port: int, *args: Any, **options: Any) -> Any:
-        if options.get("is_master") and host_name == LOOPBACK:
+        if options.get("is_master") and host_name == host:
             with contextlib.suppress(OSError):  # this process has a store at this port already
                 options["master_listen_fd"] = socket.create_server((host_name, port)).detach()
         return plain(host_name, port, *args, **options)

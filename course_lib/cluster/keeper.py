@@ -17,6 +17,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import psutil
 
@@ -28,7 +29,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def keep(kernel: Channel, files: RunDir, lifeline: int | None) -> None:
-    """Go on in a child of this process. The process itself becomes its keeper, and never returns.
+    """Go on in a child of this process, as the supervisor of a run, or its node."""
+
+    def lost(status: int) -> None:
+        files.clear(orphaned=kernel.gone)
+        kernel.send(lost=os.waitstatus_to_exitcode(status))
+
+    watch_over(lifeline, lost)
+
+
+def watch_over(lifeline: int | None, lost: Callable[[int], None]) -> None:
+    """Go on in a child of this process. The process itself becomes its keeper, and never returns;
+    if the child does not end in peace, what it leaves is ended, and `lost` is told its status.
 
     The keeper lets the child go on if somebody stops it, and is itself woken by the end of the
     kernel process (its `lifeline`), so neither outlives that. Does nothing where there are no
@@ -49,8 +61,7 @@ def keep(kernel: Channel, files: RunDir, lifeline: int | None) -> None:
         os.kill(supervisor, signal.SIGCONT)
     end_descendants()
     if status:
-        files.clear()
-        kernel.send(lost=os.waitstatus_to_exitcode(status))
+        lost(status)
     os._exit(0)
 
 
@@ -61,7 +72,7 @@ def _adopt_orphans() -> None:
 def end_descendants() -> None:
     """Kill all descendants of this process; look again, since one may have been born meanwhile."""
     for _ in range(20):
-        children = [p for p in psutil.Process().children(recursive=True) if _lives(p)]
+        children = [p for p in psutil.Process().children(recursive=True) if lives(p)]
         if not children:
             return
         for child in children:
@@ -70,8 +81,9 @@ def end_descendants() -> None:
         psutil.wait_procs(children, timeout=0.1)
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Whether a process is there, and more than the name of a dead one."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

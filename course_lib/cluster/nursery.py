@@ -64,7 +64,7 @@ def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     _ours.add(channel.sock)
     with theirs:
         if start_method == "spawn":
-            _popen(framework, "supervisor", theirs.fileno())
+            popen(framework, "supervisor", theirs.fileno())
         else:
             warm(framework)
             _zygotes[framework].fork_onto(theirs, timeout)
@@ -79,7 +79,7 @@ class Zygote:
         self.channel, theirs = pair()
         _ours.add(self.channel.sock)
         with theirs:
-            self.process = _popen(framework, "zygote", framework, theirs.fileno())
+            self.process = popen(framework, "zygote", framework, theirs.fileno())
         self.ready = False
         self._turn = threading.Lock()
 
@@ -128,7 +128,7 @@ def _log(framework: str) -> int:
         return os.dup(file.fileno())
 
 
-def _popen(framework: str, module: str, *arguments: str | int) -> subprocess.Popen[bytes]:
+def popen(framework: str, module: str, *arguments: str | int) -> subprocess.Popen[bytes]:
     """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the
     descriptors among its arguments and writes into the framework's log.
     """

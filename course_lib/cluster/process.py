@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from course_lib import folded
+from course_lib.clock import clock, keep_to
 from course_lib.cluster import frameworks, pipes
 from course_lib.cluster.control import Control, leave
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.roster import Attempt
-from course_lib.cluster.task import Task, clock
+from course_lib.cluster.task import Task
 from course_lib.errors import LIMITS, RankLost, shortage
 from course_lib.jitter import Jitter
 from course_lib.record.beats import Beats
@@ -80,8 +81,10 @@ def begin(
     _held: int | None, run_dir: str, name: str, number: str, fewer: str, sock: str
 ) -> NoReturn:
     """Start as a fresh interpreter."""
-    attempt = Attempt(int(number), int(fewer))
-    main(RunDir(run_dir), name, attempt, socket.socket(fileno=int(sock)))
+    attempt, files = Attempt(int(number), int(fewer)), RunDir(run_dir)
+    if files.facts.offset:
+        keep_to(files.facts.offset)
+    main(files, name, attempt, socket.socket(fileno=int(sock)))
 
 
 def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoReturn:

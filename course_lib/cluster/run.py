@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib import workloads
-from course_lib.cluster import nursery, shown
+from course_lib.clock import clock
+from course_lib.cluster import shown
 from course_lib.cluster.orders import Orders, words
 from course_lib.cluster.pipes import ready
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.roster import death
-from course_lib.cluster.task import clock
 from course_lib.doing import Doing
 from course_lib.errors import (
     LockstepError,
@@ -64,6 +64,7 @@ class Run(Orders):
         self._trace = Trace(files=files)
         self._lookout = Lookout(files, self._trace, self.tasks)
         self._summarize, self._origin = prepared.summarize, origin
+        self._engine = prepared.engine
         self._error: LockstepError | None = None
         self._result: Any = None
         self._arrived = threading.Event()
@@ -268,6 +269,7 @@ class Run(Orders):
             else:
                 self.files.clear()  # no supervisor does
             _going.remove(self)
+            self._engine.release()
             self._lookout.close()
             late = [words(order) for order in self._unanswered if order["do"] != "stop"]
             self.refused += [f"{order} came too late: the run is {outcome}" for order in late]
@@ -283,7 +285,7 @@ class Run(Orders):
         Raises what went wrong.
         """
         framework, patience = self.spec.framework, self.spec.start_timeout
-        channel = nursery.supervisor(framework, self.plan.start_method, patience)
+        channel = self._engine.supervisor(framework, self.plan.start_method, patience)
         with self._sending:
             if self._over.is_set():
                 channel.close()  # the supervisor goes, as it has no order to start
@@ -298,7 +300,7 @@ class Run(Orders):
             if not ready(channel, deadline - clock() if missing else None):
                 raise StartTimeout([t for t in self.tasks if t not in missing], missing, patience)
             if (messages := channel.receive()) is None:
-                raise SupervisorLost("it left no word of why", nursery.last_words(framework))
+                raise SupervisorLost("it left no word of why", self._engine.last_words(framework))
             for message in messages:
                 match message:
                     case {"over": "failed"}:
@@ -308,7 +310,7 @@ class Run(Orders):
                     case {"unavailable": [what, why, cure]}:
                         raise Unavailable(what, why, cure)
                     case {"lost": int(status)}:
-                        raise SupervisorLost(death(status), nursery.last_words(framework))
+                        raise SupervisorLost(death(status), self._engine.last_words(framework))
                     case {"answer": problem}:
                         self._answered(problem)
                     case {"task": task, "state": state}:

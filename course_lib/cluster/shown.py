@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def bundle(run: Run) -> dict[str, str]:
     """The run as plain text and as HTML."""
     spec = run.spec
-    where = f"{spec.strategy}, {spec.framework}, {count(len(run.tasks), 'task')}"
+    nodes = [r.choice for r in run.plan.reasons if r.what == "nodes"]
+    on = f" on {nodes[0]} of a Ray cluster" if nodes else ""
+    where = f"{spec.strategy}, {spec.framework}, {count(len(run.tasks), 'task')}{on}"
     said = f"{how_far(run, Digest(spec), 'The run')}{_failure(run)}."
     record = f"Its record: {run.run_dir}"
     rows = _rows(run)

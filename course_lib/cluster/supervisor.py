@@ -1,37 +1,35 @@
-"""The supervisor: one process per run, the parent of its tasks. It starts them, carries out orders,
-takes their exit status, and leaves none of them behind.
+"""The supervisor: it decides what becomes of a run, and writes that down. It obeys orders, hears
+what tasks say, and how their processes end. What is to be done to processes, `Node`s do for it.
 
-It has one thread and waits for everything at once: orders from the kernel process, messages from
-tasks, the end of children. When the kernel process is gone, the socket to it is closed, and the
-supervisor kills all processes of this run before it exits.
+It has one thread and waits for everything at once: orders from the kernel process, and what its
+nodes tell. On this machine it is a process of its own, one for each run, and the parent of its
+tasks. When the kernel process is gone, the socket to it is closed, and the supervisor ends all
+processes of this run before it exits.
 """
 
-import contextlib
 import os
 import selectors
 import signal
 import socket
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
-from course_lib.cluster import keeper, pipes
+from course_lib.clock import clock
+from course_lib.cluster import keeper, remote
 from course_lib.cluster.agenda import Agenda
-from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.node import Here, Listener, Node, wait
+from course_lib.cluster.pipes import Channel
 from course_lib.cluster.process import StartTask, spawn
 from course_lib.cluster.roster import Roster
-from course_lib.cluster.task import clock
-from course_lib.cluster.wiring import Wiring
 from course_lib.errors import LockstepError, Unavailable
 from course_lib.faults import Fault
 from course_lib.fields import Link
-from course_lib.network.layout import host_name
+from course_lib.network.layout import by_job, host_name
 from course_lib.record.beats import Beats
-from course_lib.record.events import STATES, Lifecycle, to_line
+from course_lib.record.events import STATES, Lifecycle, Traffic, to_line
 from course_lib.record.files import no_room
-from course_lib.record.logs import Logs
 from course_lib.record.rundir import RunDir
 
 # Outcome of a run, or None before a restart -> after how many seconds tasks that are to end are
@@ -43,6 +41,11 @@ SAID = ("running", "done", "failed")  # by a task, whose code may say anything
 PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
 
+Connect = Callable[[selectors.BaseSelector, Listener], Mapping[str, Node]]
+"""Make the nodes of a run, and return that of each task. They wake a supervisor by what they
+register with the selector, and tell the listener what happens.
+"""
+
 
 def begin(held: int | None, kernel: str) -> NoReturn:
     """Start as a fresh interpreter, where no zygote forks us."""
@@ -50,7 +53,8 @@ def begin(held: int | None, kernel: str) -> NoReturn:
 
 
 def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoReturn:
-    """Wait for the one order to start, then look after the run until its last process is gone.
+    """Wait for the order to start, then look after the run until its last process is gone; or for
+    that to be a node for a supervisor elsewhere.
 
     `held` ties us to the kernel process until then; later the end of the socket tells us, and we
     clean up before we go. Never returns.
@@ -59,9 +63,17 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
     if orders := channel.receive():
         first, *more = orders
         files = RunDir(first["start"])
+        if tasks := first.get("tasks"):
+            remote.serve(channel, files, tasks, start_task, held)
         try:
             keeper.keep(channel, files, held)
-            Supervisor(channel, files, start_task).supervise(more)
+
+            def connect(selector: selectors.BaseSelector, told: Listener) -> dict[str, Node]:
+                tasks = files.spec.tasks
+                here: Node = Here(files, tasks, start_task, selector, told, channel)
+                return dict.fromkeys(tasks, here)
+
+            Supervisor(channel, files, connect).supervise(more)
         except (OSError, Unavailable) as error:
             refused = no_room(files.path, error) if isinstance(error, OSError) else error
             channel.post(unavailable=refused.parts)
@@ -73,96 +85,68 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
 
 
 class Supervisor:
-    """One run: its roster, the processes behind it, and the channels to them."""
+    """One run: its roster, and the nodes that hold its processes. It is their `Listener`."""
 
-    def __init__(self, kernel: Channel, files: RunDir, start_task: StartTask) -> None:
-        self.kernel, self.files, self.start_task = kernel, files, start_task
+    def __init__(self, kernel: Channel, files: RunDir, connect: Connect) -> None:
+        self.kernel, self.files = kernel, files
         spec, facts = files.spec, files.facts
         rules = facts.services, facts.recovers, spec.max_restarts, spec.elastic
         self.roster = Roster(spec.tasks, *rules, self._connected)
         self.beats = Beats(files.beats, spec.tasks)
-        self.pids: dict[str, int] = {}
-        self.channels: dict[str, Channel] = {}
         # task -> how it was made slow or late, so that it is so again after a restart
         self.pace: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self.killed: dict[str, dict[str, str]] = {}  # those that somebody had killed, and how
         self.agenda = Agenda(spec)
         self.paused: set[str] = set()
-        self.selector = selectors.DefaultSelector()
         self.lifecycle = files.lifecycle.open("ab", buffering=0)
-        self.logs = Logs(files)
         # task that is to end -> when it is told to leave, and when it is killed
         self.ending: dict[str, list[tuple[float, str]]] = {}
+        self.connect = connect
+        self.nodes: Mapping[str, Node] = {}
 
     def supervise(self, orders: list[dict[str, Any]]) -> None:
         """Start all tasks, obey the `orders` that have come already, and stay until the last task
         is gone.
         """
-        woken, waker = os.pipe()
-        os.set_blocking(waker, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
-        signal.set_wakeup_fd(waker)
-        self.selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
-        self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
-        self._holder, self._lifeline = os.pipe()
+        selector, nodes = selectors.DefaultSelector(), list[Node]()
+        selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
         try:
-            self.wiring = Wiring(self.files, self._note)
+            self.nodes = self.connect(selector, self)
+            nodes += dict.fromkeys(self.nodes.values())
+            for node in nodes:
+                node.meet(by_job({task: at.addresses[task] for task, at in self.nodes.items()}))
             self._start(self.roster.states)
             for order in orders:
                 self._obey(order)
             self._act()
             while not self.roster.over:
-                for key, events in self.selector.select(self._patience()):
-                    if events & selectors.EVENT_WRITE:
-                        key.fileobj.flush()  # type: ignore[union-attr]  # only channels are written
-                    if events & selectors.EVENT_READ:
-                        key.data()
-                self.wiring.look()
-                self.logs.look()
-                self._bury()
-                due = self.agenda.at_time(clock())
-                self._happen([] if self.roster.outcome else due)
+                ends = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
+                until = min([*(node.due for node in nodes), *ends, *self.agenda.moments])
+                wait(selector, until, clock())
+                for node in nodes:
+                    node.look()
+                faults = self.agenda.at_time(clock())
+                self._happen([] if self.roster.outcome else faults)
                 self._act()
         except EOFError:
             return  # the kernel process is gone: nobody is left to tell
         finally:
-            keeper.end_descendants()
+            for node in nodes:
+                node.close()
             self.files.clear(orphaned=self.kernel.gone)
         self.kernel.post(over=self.roster.outcome)
-
-    def _patience(self) -> float:
-        """Seconds until there is something to do without being woken. Sets by what we are woken:
-        also by room in the channels that have something unsent.
-        """
-        for channel in (self.kernel, *self.channels.values()):
-            key = self.selector.get_key(channel)
-            wanted = selectors.EVENT_READ | selectors.EVENT_WRITE * channel.unsent
-            if key.events != wanted:
-                self.selector.modify(channel, wanted, key.data)
-        ends = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
-        moments = [self.logs.due, self.wiring.due, *ends, *self.agenda.moments]
-        return max(0.0, min(moments) - clock())
 
     def _start(self, names: Iterable[str]) -> None:
         """Start tasks, for the first time or again; none once the kernel process is gone."""
         for name in names:
             if self.kernel.gone:
                 raise EOFError
-            self._close(name)
-            ours, theirs = pair()
-            channels = (self.kernel, ours, *self.channels.values())
-            private = [self._lifeline, *(c.fileno() for c in channels), *self.wiring.descriptors]
-            with self.wiring.inside(name), theirs:
-                birth = self.files, name, self.roster.attempt, theirs
-                self.pids[name] = self.start_task(birth, self._holder, private)
             self.roster.started(name)
-            self.channels[name] = ours
-            self.selector.register(ours, selectors.EVENT_READ, partial(self._hear_task, name))
             self._note_paused(name, False, "as it is started again")
-            self._note(name, "starting", pid=self.pids[name])
+            self.nodes[name].start(name, self.roster.attempt)
             self.ending.pop(name, None)
             self.killed.pop(name, None)
-            ours.tell(**self.pace[name])
+            self.nodes[name].tell(name, **self.pace[name])
 
     def _hear_kernel(self) -> None:
         orders = self.kernel.receive()
@@ -196,7 +180,7 @@ class Supervisor:
             known = isinstance(error, LockstepError)
             problem = str(error) if known else f"{type(error).__name__}: {error}"
             about = order.get("task") or host_name(order.get("host", 0))
-            self._note(about, "refused", f"{do}(): {problem}", fault=fault)
+            self.note(about, "refused", f"{do}(): {problem}", fault=fault)
             return problem
         return None
 
@@ -208,110 +192,58 @@ class Supervisor:
             case {"do": "stop"}:
                 self.roster.stop()
             case {"do": "link", "host": host, "link": link}:
-                self.wiring.link(host, Link(**link), **told)
+                self._node(host).link(host, Link(**link), **told)
             case {"do": "partition" | "heal" as do, "host": host}:
-                self.wiring.join(host, do == "heal", **told)
+                self._node(host).join(host, do == "heal", **told)
             case {"do": "kill"}:
                 self.killed[task] = told
-                os.kill(self.pids[task], signal.SIGKILL)
+                self.nodes[task].signal(task, signal.SIGKILL)
             case {"do": "pause" | "resume" as do}:
-                os.kill(self.pids[task], signal.SIGSTOP if do == "pause" else signal.SIGCONT)
+                number = signal.SIGSTOP if do == "pause" else signal.SIGCONT
+                self.nodes[task].signal(task, number)
                 self._note_paused(task, do == "pause", **told)
             case {"do": "slow" | "jitter" as do}:
                 state, what = PACE[do]
                 self.pace[task][what] = order[what]
-                self._tell(task, **self.pace[task])
-                self._note(task, state, **{what: order[what]}, **told)
+                self.nodes[task].tell(task, **self.pace[task])
+                self.note(task, state, **{what: order[what]}, **told)
             case {"do": "raise" | "exit" | "oom" as do}:
-                self._note(task, INJECTED[do], **told)
-                self._tell(task, inject=do, why=told["why"])
+                self.note(task, INJECTED[do], **told)
+                self.nodes[task].tell(task, inject=do, why=told["why"])
 
-    def _hear_task(self, name: str) -> None:
-        """Read a task's messages; at their end, close its channel."""
-        messages = self.channels[name].receive()
-        if messages is None:
-            self._close(name)
-        for message in messages or ():
-            if isinstance(full := message.get("no_room"), list):
-                raise OSError(*full)
-            if isinstance(message.get("step"), int):
-                self._happen(self.agenda.at_step(name, message["step"]))
-                self._tell(name, go=True)
-            elif (state := message.get("state")) in SAID and self.roster.said(name, state):
-                self._note(name, state)
+    def _node(self, host: int) -> Node:
+        return next(self.nodes[task] for task, its in self.files.spec.places.items() if its == host)
+
+    # --- what the nodes tell, see `Listener` ---
+
+    def began(self, task: str, pid: int) -> None:
+        self.note(task, "starting", pid=pid)
+
+    def heard(self, task: str, message: dict[str, Any]) -> None:
+        if isinstance(full := message.get("no_room"), list):
+            raise OSError(*full)
+        if isinstance(message.get("step"), int):
+            self._happen(self.agenda.at_step(task, message["step"]))
+            self.nodes[task].tell(task, go=True)
+        elif (state := message.get("state")) in SAID and self.roster.said(task, state):
+            self.note(task, state)
         if "starting" not in self.roster.states.values():
             self.agenda.all_run(clock())
 
-    def _connected(self) -> bool:
-        """Whether the chief, if there is one, has reached all others: it has handed out a step."""
-        state = self.roster.states.get("chief:0")
-        # until it runs again, the beat is that of its last attempt
-        return not state or (state == "running" and self.beats.now("chief:0").step >= 0)
+    def halted(self, task: str, halted: bool) -> None:
+        self._note_paused(task, halted, "by a signal from outside")
 
-    def _close(self, name: str) -> None:
-        """Close a task's channel, if it has one."""
-        if channel := self.channels.pop(name, None):
-            self.selector.unregister(channel)
-            channel.close()
+    def ended(self, task: str, status: int, why: str = "") -> None:
+        told = self.killed.get(task, {"why": "", "fault": ""})
+        if words := self.roster.gone(task, status, asked=told["why"]):
+            state = "killed" if told["why"] else "failed"
+            self.note(task, state, why or words, fault=told["fault"])
 
-    def _tell(self, task: str, **state: object) -> None:
-        if task in self.channels:
-            self.channels[task].tell(**state)
+    def counted(self, traffic: list[Traffic]) -> None:
+        with self.files.traffic.open("ab") as file:
+            file.write(b"".join(map(to_line, traffic)))
 
-    def _note_paused(self, task: str, paused: bool, why: str, fault: str = "") -> None:
-        """Record that a task is paused, or is no longer, if that is news."""
-        if paused != (task in self.paused):
-            self.paused ^= {task}
-            self._note(task, "paused" if paused else "resumed", why, fault=fault)
-
-    def _bury(self) -> None:
-        """Take the exit status of every process that has ended; read its last messages first.
-
-        Those that somebody else has stopped or continued (`kill -STOP`) are noted as well.
-        """
-        names = {pid: name for name, pid in self.pids.items()}
-        for pid, status in _changes():
-            if not (name := names.get(pid)):
-                continue  # an orphan of one of our tasks
-            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
-                self._note_paused(name, os.WIFSTOPPED(status), "by a signal from outside")
-                continue
-            # not until the end: something that it started may still hold the channel
-            while name in self.channels and pipes.ready(self.channels[name], 0):
-                self._hear_task(name)
-            code = os.waitstatus_to_exitcode(status)
-            told = self.killed.get(name, {"why": "", "fault": ""})
-            if why := self.roster.gone(name, code, asked=told["why"]):
-                state = "killed" if told["why"] else "failed"
-                self._note(name, state, why, fault=told["fault"])
-
-    def _act(self) -> None:
-        """Do what follows from the state of all tasks: tell those that are to end to leave, and
-        after a while make them; start again those that are ready for it.
-        """
-        for task, state in self.roster.news:
-            self._note(task, state)
-        self.roster.news.clear()
-        if self.roster.outcome:
-            self.wiring.look(last=True)  # what is sent from here on only ends the run
-        spec, (grace, patience) = self.files.spec, ENDING[self.roster.outcome]
-        now, leave = clock(), clock() + grace
-        for task in self.roster.ending:
-            due = self.ending.setdefault(task, [(leave, "leave"), (leave + patience, "kill")])
-            if due and now >= due[0][0]:
-                self.roster.dismiss(task)
-                if due.pop(0)[1] == "leave":
-                    own = spec.strategy == "custom" and self.roster.outcome == "finished"
-                    self._tell(task, leave=RETURNS if own else 0.0)
-                else:
-                    os.kill(self.pids[task], signal.SIGKILL)
-        if ready := self.roster.ready:
-            if not self.roster.alive:  # nor may anything else be left of the last attempt
-                keeper.end_descendants()
-                self.files.forget_meetings()
-            self._start(ready)
-
-    def _note(self, who: str, state: str, why: str = "", **facts: Any) -> None:
+    def note(self, who: str, state: str, why: str = "", **facts: Any) -> None:
         """Record what became of a task, or was done to a task or host. The kernel process is told
         of a task's new state only: a task that is paused or slowed keeps its state.
         """
@@ -320,9 +252,41 @@ class Supervisor:
         if state in STATES:
             self.kernel.post(task=who, state=state)
 
+    def _connected(self) -> bool:
+        """Whether the chief, if there is one, has reached all others: it has handed out a step."""
+        state = self.roster.states.get("chief:0")
+        # until it runs again, the beat is that of its last attempt
+        return not state or (state == "running" and self.beats.now("chief:0").step >= 0)
 
-def _changes() -> Iterator[tuple[int, int]]:
-    """Pid and wait status of each child that has ended, stopped or gone on."""
-    with contextlib.suppress(ChildProcessError):
-        while (change := os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED))[0]:
-            yield change
+    def _note_paused(self, task: str, paused: bool, why: str, fault: str = "") -> None:
+        """Record that a task is paused, or is no longer, if that is news."""
+        if paused != (task in self.paused):
+            self.paused ^= {task}
+            self.note(task, "paused" if paused else "resumed", why, fault=fault)
+
+    def _act(self) -> None:
+        """Do what follows from the state of all tasks: tell those that are to end to leave, and
+        after a while make them; start again those that are ready for it.
+        """
+        for task, state in self.roster.news:
+            self.note(task, state)
+        self.roster.news.clear()
+        if self.roster.outcome:
+            for node in self.nodes.values():
+                node.look(last=True)
+        spec, (grace, patience) = self.files.spec, ENDING[self.roster.outcome]
+        now, leave = clock(), clock() + grace
+        for task in self.roster.ending:
+            due = self.ending.setdefault(task, [(leave, "leave"), (leave + patience, "kill")])
+            if due and now >= due[0][0]:
+                self.roster.dismiss(task)
+                if due.pop(0)[1] == "leave":
+                    own = spec.strategy == "custom" and self.roster.outcome == "finished"
+                    self.nodes[task].tell(task, leave=RETURNS if own else 0.0)
+                else:
+                    self.nodes[task].signal(task, signal.SIGKILL)
+        if ready := self.roster.ready:
+            if not self.roster.alive:  # nor may anything else be left of the last attempt
+                for node in self.nodes.values():
+                    node.clean()
+            self._start(ready)

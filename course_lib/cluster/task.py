@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from course_lib.clock import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
@@ -22,11 +23,6 @@ from course_lib.network.wires import Wires
 from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update
 from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
-
-clock = time.monotonic
-"""The clock of all events: one for every process of a machine. It stands still while the machine
-sleeps, so no time-out of ours runs out meanwhile.
-"""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from course_lib.collectives import ALGORITHMS, verify
 from course_lib.commands.screen import say, show, text
-from course_lib.commands.shared import DelayMs, Json, Mbit, link_of
+from course_lib.commands.shared import Address, DelayMs, Engine, Json, Mbit, link_of
 from course_lib.errors import SpecError
 from course_lib.reduction.allreduce import compare
 from course_lib.reduction.allreduce import stage as show_stage
@@ -38,16 +38,19 @@ def allreduce(
         bool, typer.Option("--simulate", help="Start no process: the model's time.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All algorithms side by side.")] = False,
+    engine: Engine = "local",
+    address: Address = None,
     as_json: Json = False,
 ) -> int:
-    """Sum an array over workers, by algorithms of the course (usually ring), in real processes on
-    this machine. The exit code is 1 if a sum is wrong.
+    """Sum an array over workers, by algorithms of the course (usually ring), in real processes. The
+    exit code is 1 if a sum is wrong.
     """
     if everything and algorithms:
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
     link = link_of(mbit, delay_ms)
-    results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link)
+    on: dict[str, Any] = {"engine": engine, "address": address}
+    results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link, **on)
     found = [result.as_dict() for result in results]
     if as_json:
         print(json.dumps(found if len(found) > 1 else found[0]))

@@ -4,17 +4,20 @@ import json
 import os
 import sys
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from course_lib import hardware
+from course_lib.cluster import engines, raylets
 from course_lib.commands.screen import say, show
 from course_lib.commands.shared import Json
 from course_lib.errors import SpecError, Unavailable
 from course_lib.spec import FRAMEWORKS, RunSpec
 from course_lib.strategies import catalog
+from course_lib.text import count
 
 # JupyterLab would ask whether it may fetch news, over the page, and look for a newer version of
 # itself: the course stays on this machine. A question is a setting, of which `labconfig/` here has
@@ -34,12 +37,31 @@ def doctor(as_json: Json = False) -> None:
         planned = [("start", "refused", str(refused))]
     if as_json:
         reasons = [{"what": what, "choice": choice, "why": why} for what, choice, why in planned]
-        found = {"machine": machine.as_dict(), "versions": hardware.versions(), "plan": reasons}
+        there = raylets.found()
+        found = {
+            "machine": machine.as_dict(),
+            "versions": hardware.versions(),
+            "plan": reasons,
+            "ray_cluster": asdict(there) if there else None,
+        }
         print(json.dumps(found))
         return
-    show(["this machine", "", "what it means"], hardware.machine_rows(machine))
+    show(["this machine", "", "what it means"], [*hardware.machine_rows(machine), _ray()])
     show(["four workers here", "", "why"], planned)
     show(["package", "version"], hardware.versions().items())
+
+
+def _ray() -> tuple[str, str, str]:
+    """Whether runs can go on a Ray cluster, and which one is up."""
+    try:
+        engines.need_ray()
+    except Unavailable as missing:
+        return "Ray", "not installed", missing.cure
+    if there := raylets.found():
+        nodes = f"{count(len(there.nodes), 'node')} up"
+        return "Ray", nodes, f"With engine='ray' runs go on this cluster, at {there.address}."
+    means = "With engine='ray' runs go on a cluster; lockstep cluster up makes one here."
+    return "Ray", "no cluster here", means
 
 
 def strategies(

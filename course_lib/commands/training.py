@@ -35,7 +35,7 @@ def run(
     timeout: Timeout = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Train with a strategy, in real processes on this machine."""
+    """Train with a strategy, in real processes."""
     known = catalog.STRATEGIES.get(strategy)
     # so that one command goes through all strategies
     workers = fields.get("workers")

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import psutil
 from pydantic import BaseModel, Field, ValidationError
 
+from course_lib.clock import clock
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
-from course_lib.cluster.task import clock
 from course_lib.course.answers import ENDLESS, TookTooLong, Unusable
 from course_lib.course.examinee import examine
 from course_lib.course.handed_in import Answer

@@ -12,6 +12,7 @@ from nbgrader.utils import is_grade
 
 from course_lib.course.generate import STUB, checks, solution_text
 from course_lib.course.grading import grade
+from course_lib.errors import SpecError
 
 CONFIG = """from course_lib.course.instructors import configure
 
@@ -21,15 +22,19 @@ configure(get_config())
 
 def set_up(solutions: Path, course: Path) -> list[Path]:
     """Make a course directory for nbgrader: an assignment for each notebook in `solutions`, and the
-    configuration, unless there is one. Returns the notebooks written.
+    configuration, unless there is one. Returns the notebooks written. Raises SpecError.
     """
     made = []
-    for path in sorted(solutions.glob("*.ipynb")):
-        made.append(course / "source" / path.stem / path.name)
-        made[-1].parent.mkdir(parents=True, exist_ok=True)
-        made[-1].write_text(solution_text(path), encoding="utf-8")
-    if not (course / "nbgrader_config.py").exists():
-        (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+    try:
+        for path in sorted(solutions.glob("*.ipynb")):
+            made.append(course / "source" / path.stem / path.name)
+            made[-1].parent.mkdir(parents=True, exist_ok=True)
+            made[-1].write_text(solution_text(path), encoding="utf-8")
+        if not (course / "nbgrader_config.py").exists():
+            (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+    except OSError as error:
+        why = f"cannot be made ({error.strerror}): name a directory"
+        raise SpecError("nbgrader", str(course), why) from None
     return made
 
 

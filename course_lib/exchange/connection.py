@@ -15,12 +15,12 @@ import select
 import socket
 import struct
 import termios
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from course_lib.clock import clock
 from course_lib.errors import LIMITS
 from course_lib.exchange.memory import Counters, Segment
 from course_lib.exchange.outbox import NO_DESCRIPTOR, Outbox
@@ -35,8 +35,6 @@ _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
 
 _LOOK = 0.02  # seconds between two looks at what is on its way when a connection is closed
-
-clock = time.monotonic
 
 
 def _header(kind: int, number: int = 0, attached: bool = False, due: float = 0.0) -> bytes:

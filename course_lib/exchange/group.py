@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from course_lib.clock import clock
 from course_lib.errors import LockstepError, Mismatch, RankLost
-from course_lib.exchange.connection import AWAKE, Connection, clock
+from course_lib.exchange.connection import AWAKE, Connection
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.memory import Counters
 from course_lib.network.wires import Wires

@@ -18,7 +18,7 @@ from course_lib.network import namespaces
 
 LINUX = ("Linux", "WSL2")
 PACKAGES = ["lockstep-course", "tensorflow", "keras", "torch", "numpy", "scikit-learn"]
-PACKAGES += ["jupyterlab", "ipywidgets", "anywidget", "plotly"]
+PACKAGES += ["jupyterlab", "ipywidgets", "anywidget", "plotly", "ray"]
 
 
 @dataclass(frozen=True)

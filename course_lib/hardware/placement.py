@@ -56,6 +56,8 @@ def plan(
     native = _native(spec, gpus)
     reduction = all_reduce or (native if spec.all_reduce == NATIVE else _scheduled(spec))
     threads = max(1, machine.cores // spec.workers)
+    if spec.engine == "ray":
+        threads = max(1, round(spec.task_cpus))
     _refuse_open_doors(spec, machine)
     kind, imposers, network = _network(spec, machine.private_network)
     real = reality(spec)
@@ -98,6 +100,9 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool, parameters:
     model = 4 * parameters * _COPIES[spec.framework]
     each += model * spec.replicas
     tasks = len(spec.tasks)
+    if spec.engine == "ray":
+        much = f"{spec.task_memory_mb} MB" if spec.task_memory_mb else "not reserved"
+        return Reason("memory", much, "For each task; Ray has found the room.")
     if machine.memory_total == 0:
         why = "How much is free cannot be read here, so nothing is refused."
         return Reason("memory", "not known", why)
@@ -122,7 +127,8 @@ def _gpus(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
     """How many GPUs are used: one for each that computes, or none, so that workers stay alike."""
     here, needed = len(machine.gpus), spec.shares
     if not here:
-        return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
+        none = "No GPU was found" if spec.engine == "local" else "task_gpus reserves no GPU"
+        return 0, Reason("device", "cpu", f"{none}; this run needs none.")
     found = f"{count(here, 'GPU')} ({machine.gpus[0].name})"
     if spec.framework == "python":
         own = "functions of your own compute on the CPU unless they say otherwise"
@@ -159,8 +165,9 @@ def _native(spec: RunSpec, gpus: int) -> Reason:
 
 
 def _scheduled(spec: RunSpec) -> Reason:
-    across = f", and over TCP between the {spec.hosts} hosts" if spec.hosts > 1 else ""
-    why = f"the workers carry out its schedule themselves, in shared memory on a host{across}"
+    place, places = "node" if spec.engine == "ray" else "host", len(spec.all_hosts)
+    across = f", and over TCP between the {places} {place}s" if places > 1 else ""
+    why = f"the workers carry out its schedule themselves, in shared memory on a {place}{across}"
     return Reason("all-reduce", spec.all_reduce, f"Ours: {why}.")
 
 
@@ -169,7 +176,8 @@ def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
     ask nobody who he is: a client of TensorFlow's may read and write files.
     """
     can, who = machine.private_network, machine.others
-    if can.ok or not who or spec.framework == "python" or len(spec.tasks) == 1:
+    alone = spec.framework == "python" or len(spec.tasks) == 1
+    if can.ok or not who or alone or spec.engine == "ray":
         return
     what = f"{FRAMEWORKS[spec.framework]} in several processes"
     names = f"{', '.join(who[:3])}{' and others' if len(who) > 3 else ''}"
@@ -181,6 +189,13 @@ def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
 def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Any], Reason]:
     """The kind of network; who imposes the rate, the delay and the loss of its links; and why."""
     kind: Network = "private"
+    if spec.engine == "ray":
+        nodes = count(len(spec.all_hosts), "node")
+        why = "Each has its own memory, so between nodes all goes over TCP. Links are as they "
+        why += "are, and so measured: they are imposed between hosts of one machine only. A "
+        why += "private network is of one machine too: whoever reaches the nodes can reach the "
+        why += "ports of its tasks, as well as Ray's own."
+        return "nodes", {}, Reason("network", nodes, why)
     seen = "Nobody outside can reach or see the ports of its tasks."
     if not can.ok:
         kind = "loopback"
@@ -213,6 +228,8 @@ def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Any], R
 
 def _cores(spec: RunSpec, machine: Machine, gpus: int) -> str:
     """How the workers share the cores, in a sentence."""
+    if spec.engine == "ray":
+        return f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task."
     cores, workers = machine.cores, spec.workers
     if gpus:
         how = "they only have to feed the GPUs"

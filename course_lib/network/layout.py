@@ -15,6 +15,7 @@ import psutil
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"
 INTERFACE = "eth0"
+OPEN = "loopback", "nodes"  # networks that are not a run's own
 PORT = 2222  # the same for all: each task has an address of its own
 # Addresses set apart for tests of networks (RFC 2544). Not those of private networks: a name server
 # often has one of them. It cannot be reached from here, and a program that asks it is told so at
@@ -41,9 +42,9 @@ def _address(host: int, number: int) -> str:
     return f"{_RANGE[0]}.{_RANGE[1] + high + many}.{low}.{few + 1}"
 
 
-def reserve_ports(tasks: Iterable[str]) -> dict[str, socket.socket]:
-    """For each task a socket that is bound to a free port of the loopback interface and does not
-    listen.
+def reserve_ports(tasks: Iterable[str], address: str = LOOPBACK) -> dict[str, socket.socket]:
+    """For each task a socket that is bound to a free port of an address of this machine and does
+    not listen.
 
     While it is open, the system gives the port to no process that asks for a free one. The
     framework in the task can still bind it, since both sides set SO_REUSEADDR (libuv, in torch) or
@@ -55,15 +56,15 @@ def reserve_ports(tasks: Iterable[str]) -> dict[str, socket.socket]:
             held[task] = sock = undo.enter_context(socket.socket())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sock.bind((LOOPBACK, 0))
+            sock.bind((address, 0))
         undo.pop_all()
     return held
 
 
-def shut_out(ports: Iterable[int]) -> list[socket.socket]:
-    """Sockets that listen at these ports of all addresses of this machine but loopback's, and
-    answer nobody: as long as they are open, nobody from outside reaches a server that listens on
-    all interfaces. The server must set SO_REUSEPORT, as TensorFlow's does if TF_GRPC_REUSE_PORT
+def shut_out(ports: Iterable[int], but: str = LOOPBACK) -> list[socket.socket]:
+    """Sockets that listen at these ports of all addresses of this machine but one, and answer
+    nobody: as long as they are open, a server that listens on all interfaces is reached at that
+    address only. The server must set SO_REUSEPORT, as TensorFlow's does if TF_GRPC_REUSE_PORT
     is set.
 
     An address that the machine gets later is not among them.
@@ -71,7 +72,7 @@ def shut_out(ports: Iterable[int]) -> list[socket.socket]:
     held = []
     families = (socket.AF_INET, socket.AF_INET6)
     found = [a for each in psutil.net_if_addrs().values() for a in each if a.family in families]
-    for port, address in itertools.product(ports, {a.address for a in found} - {LOOPBACK, "::1"}):
+    for port, address in itertools.product(ports, {a.address for a in found} - {but, "::1"}):
         family, _, _, _, where = socket.getaddrinfo(address, port)[0]
         sock = socket.socket(family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -93,8 +94,11 @@ def by_job(addresses: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def interface(address: str) -> str:
-    """The interface that an address of ours belongs to."""
-    return LOOPBACK_INTERFACE if address == LOOPBACK else INTERFACE
+    """The interface of this machine that has an address."""
+    if address == LOOPBACK:
+        return LOOPBACK_INTERFACE
+    found = psutil.net_if_addrs().items()
+    return next((name for name, has in found if address in {a.address for a in has}), INTERFACE)
 
 
 def host_name(host: int) -> str:

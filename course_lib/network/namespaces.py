@@ -4,7 +4,9 @@ keep a namespace alive: when they are gone, however they ended, it is gone too.
 
 Run as a program, this file tries what the system allows, which only a process of its own can do, as
 it cannot be undone. It prints "ok" and the parts of the kernel that are there, or why there is no
-private network. It imports nothing of this library, so that it takes no longer than Python's start.
+private network. With arguments, it becomes another program in a namespace that there is:
+`PID FD COMMAND...`, see `join`. It imports nothing of this library, so that it takes no longer than
+Python's start.
 Sources: network_namespaces(7), user_namespaces(7), and for `lose` linux/netfilter/nf_tables.h.
 """
 
@@ -14,6 +16,7 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,6 +76,18 @@ def current() -> int:
 def enter(fd: int) -> None:
     """Move this process, and what it will fork, into the namespace that `fd` is a descriptor of."""
     _call("setns", fd, _NEWNET)
+
+
+def join(pid: int, fd: int) -> None:
+    """Move this process, which must have one thread, into the namespace that another process of
+    this user has as its descriptor `fd`.
+    """
+    user, net = (os.open(f"/proc/{pid}/{name}", os.O_RDONLY) for name in ("ns/user", f"fd/{fd}"))
+    if os.fstat(user).st_ino != Path("/proc/self/ns/user").stat().st_ino:
+        _call("setns", user, _NEWUSER)
+    enter(net)
+    os.close(user)
+    os.close(net)
 
 
 def bring_up(interface: str) -> None:
@@ -168,6 +183,9 @@ def _expression(name: str, *values: bytes | int) -> bytes:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        join(int(sys.argv[1]), int(sys.argv[2]))
+        os.execvp(sys.argv[3], sys.argv[3:])
     try:
         make_private()
         print("ok")

@@ -19,6 +19,9 @@ usable cores were busy for no more than `MOST_BUSY` of the time in which all ent
 ran together for less than `SHORTEST` seconds, it cannot be told. Source:
 docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
 
+On the nodes of a cluster nobody counts for us who waits for a core: there only the overhead is a
+bound, and without emulated devices it cannot be told.
+
 Nor is it fair if the entrants do not have the same workers, or if not the same is done to them.
 """
 
@@ -74,11 +77,11 @@ class Load:
     `busy` and `ours` were the shares of its usable `cores` that all programs and the race used.
 
     `waited`: for each entrant, the share of its own time that it waited for a core; NaN if the
-    system does not tell.
+    system does not tell. Of cores of other machines (None) nothing is told.
     """
 
     seconds: float
-    cores: int
+    cores: int | None
     busy: float
     ours: float
     waited: dict[str, float]
@@ -103,14 +106,16 @@ class Fairness:
 
 
 def load(
-    samples: Sequence[Counters], spans: Mapping[str, tuple[float, float]], cores: int
+    samples: Sequence[Counters], spans: Mapping[str, tuple[float, float]], cores: int | None
 ) -> Load | None:
     """The load of the machine while entrants ran. `spans`: label -> start and end of that entrant,
-    in the order of the samples' `waited`; samples are interpolated. None if the entrants never all
-    ran together.
+    in the order of the samples' `waited`; samples are interpolated. `cores`: None if they are of
+    other machines, which nobody samples. None if the entrants never all ran together.
     """
     since, until = max(a for a, _ in spans.values()), min(b for _, b in spans.values())
-    if len(samples) < 2 or until <= since:
+    if cores is None and until > since:
+        return Load(until - since, None, NAN, NAN, dict.fromkeys(spans, NAN))
+    if cores is None or len(samples) < 2 or until <= since:
         return None
     at = [s.at for s in samples]
 
@@ -193,15 +198,23 @@ def judge(
         worst = max(known, key=lambda label: known[label])
         share, limit, step = known[worst], MOST_LOST, step_ms.get(worst, device_ms)
         what = f"{worst}, which lost most by waiting for a core, lost up to {share:.0%} of its time"
+    elif machine.cores is None:
+        why = "Whether it was fair cannot be told: how busy the cores of other machines were is "
+        why += "not measured, and no devices are emulated, from whose time that would follow."
+        return Fairness(None, why, "Emulate devices: device_ms=20 or so.", lost)
     else:
         share, limit, step = machine.busy, MOST_BUSY, min(step_ms.values(), default=device_ms)
         what = f"the {machine.cores} cores were busy {share:.0%} of the time"
     fair, why, advice = share <= limit, f"{what} (up to {limit:.0%} is called fair)", ""
     if not fair:
-        times = f"these times are those of its {machine.cores} cores more than of the strategies"
-        why = f"the machine was saturated, so {times}: {why}"
+        whose = f"its {machine.cores} cores" if machine.cores else "their cores"
+        was = "machine was" if machine.cores else "nodes were"
+        times = f"these times are those of {whose} more than of the strategies"
+        why = f"the {was} saturated, so {times}: {why}"
         advice = _advice(machine, share / limit, share, device_ms, step, workers)
     said = f"{'Fair' if fair else 'NOT FAIR'}: {why}."
+    if machine.cores is None:
+        return Fairness(fair, said, advice, lost)
     return Fairness(fair, said, advice, lost, machine.busy, machine.ours)
 
 
@@ -222,14 +235,16 @@ def _advice(
     stretch = max(1.0, step_ms * (1 - share) / device_ms) if device_ms else 1.0
     enough = round_up(device_ms + longer / stretch, ROUND)
     advice = []
-    if (others := machine.busy - machine.ours) > OTHERS:
+    if machine.cores and (others := machine.busy - machine.ours) > OTHERS:
         used = f"{others * machine.cores:.1f} of {machine.cores} cores"
         advice = [f"Close other programs: they kept {used} busy."]
     if device_ms:
         advice.append(f"Raise device_ms from {device_ms:g} to about {enough:g}.")
     else:
         advice.append(f"Emulate devices: device_ms={enough:g} or so.")
-    if workers > machine.cores:
+    if machine.cores is None:
+        advice.append("Or have Ray reserve more for each task: task_cpus.")
+    elif workers > machine.cores:
         advice.append(f"Or take fewer workers: {workers} share {machine.cores} cores.")
     return " ".join(advice)
 

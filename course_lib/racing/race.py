@@ -1,5 +1,5 @@
 """`race`: several strategies train the same workload at the same time, each with its own cluster
-and an equal share of this machine.
+and an equal share of this machine, or all on one Ray cluster.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from course_lib import hardware, workloads
+from course_lib.clock import clock
 from course_lib.cluster.run import WAIT, Run
-from course_lib.cluster.task import clock
 from course_lib.doing import Doing
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.racing import comparison, fairness
@@ -35,6 +35,7 @@ LOOK_EVERY = 0.02  # seconds between looks at the starting line
 RESULT = 10.0  # seconds that the result of a run that has ended may take
 SAMPLE_EVERY = 0.2  # seconds between samples of the machine's load
 READY = "The clock starts when all entrants are ready for their second step"
+RESERVED = "Ray has reserved CPUs for each task; nobody else is kept from using them."
 CLOCK_NOTE = f"{READY}: the first one traces and compiles."
 
 
@@ -73,13 +74,17 @@ def race(
         raise SpecError("target_accuracy", target_accuracy, text)
     machine = hardware.probe()
     share, cores = divide(machine, len(lined_up))
+    if on_nodes := lined_up[0].spec.engine == "ray":
+        cores = [()] * len(lined_up)  # those are of other machines
     ready = prepared(lined_up, share, run_dir)
-    notes.append(cores_note(cores, share, machine))
+    notes.append(RESERVED if on_nodes else cores_note(cores, share, machine))
     if any(each.plan.device == "gpu" for each in ready):
         notes.append("All entrants share the GPUs, and how busy those are is not measured.")
-    directories = [home.create(each.spec) for each in ready]
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
+        for each in ready:
+            begun.callback(each.engine.release)
+        directories = [home.create(each.spec) for each in ready]
         for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
             directory.line.mkdir()
             programs = {job: partial(take_part, role, own) for job, role in each.programs.items()}
@@ -87,7 +92,8 @@ def race(
             runs[entrant.label] = run
             begun.callback(run.stop)
         begun.pop_all()  # all have begun, so keep them going
-    return Race(runs, notes, origin, machine.cores, target_loss, target_accuracy)
+    cores_seen = None if on_nodes else machine.cores
+    return Race(runs, notes, origin, cores_seen, target_loss, target_accuracy)
 
 
 def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
@@ -108,7 +114,7 @@ class Race:
         runs: Mapping[str, Run],
         notes: Sequence[str],
         origin: float,
-        cores: int,
+        cores: int | None,
         target_loss: float | None = None,
         target_accuracy: float | None = None,
     ) -> None:
@@ -236,13 +242,13 @@ class Race:
     # --- the thread that watches ---
 
     def _watch(self) -> None:
-        meter, due = LoadMeter(self._cores), 0.0
+        meter, due = self._cores and LoadMeter(self._cores), 0.0
         try:
             going = True
             while going:
                 going = any(run.state in ACTIVE for run in self.runs.values())
                 self._line.look()
-                if clock() >= due or not going:
+                if meter and (clock() >= due or not going):
                     pids = [_pids(run) for run in self.runs.values()]
                     self._samples.append(meter.read(clock() - self._origin, pids))
                     due = clock() + SAMPLE_EVERY
@@ -262,7 +268,8 @@ class Race:
 
     def _fairness(self, found: Sequence[Figures]) -> Fairness:
         specs = {label: run.spec for label, run in self.runs.items()}
-        machine = fairness.load(list(self._samples), {f.label: f.clock for f in found}, self._cores)
+        spans = {f.label: f.clock for f in found}
+        machine = fairness.load(list(self._samples), spans, self._cores)
         known = [(f.label, f.examples_per_second) for f in found if f.examples_per_second]
         steps = {label: self.runs[label].spec.batch / rate * 1000 for label, rate in known}
         overhead = {f.label: f.overhead for f in found}

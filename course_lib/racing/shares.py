@@ -46,7 +46,11 @@ def prepared(
         warm.add(spec.framework)
         try:
             found.append(prepare(spec, share, entrant.schedule, warm=loaded))
-        except SpecError as error:
+        except BaseException as error:
+            for each in found:
+                each.engine.release()
+            if not isinstance(error, SpecError):
+                raise
             who = f"(for {entrant.label}, one of {len(entrants)} entrants)"
             raise SpecError(error.field, error.value, f"{error.allowed} {who}") from None
     return found

@@ -101,6 +101,13 @@ class Beats:
         """The latest calls of a task, in any order."""
         return [_beat(*record) for record in self._calls(task) if record[0]]
 
+    def slot(self, task: str) -> bytes:
+        """All that a task has written, to be laid into the file of another machine."""
+        return bytes(self._memory[self._slots[task] : self._slots[task] + _SLOT])
+
+    def lay(self, task: str, slot: bytes) -> None:
+        self._memory[self._slots[task] : self._slots[task] + _SLOT] = slot
+
     def close(self) -> None:
         """The run is over. What was said last can be read on, and no descriptor is kept open."""
         self._memory = memoryview(bytes(self._memory))

@@ -20,7 +20,7 @@ from course_lib.jitter import Jitter
 from course_lib.record import memory
 from course_lib.record.again import Again
 from course_lib.record.curves import EMPTY, WINDOW, Readings
-from course_lib.record.events import STATES, Dropped, E, Lifecycle, Metric, Phase, Update
+from course_lib.record.events import STATES, Clock, Dropped, E, Lifecycle, Metric, Phase, Update
 from course_lib.record.marks import Mark, marks
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
@@ -46,7 +46,8 @@ class Digest:
     events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
     `memory`: bytes by task and kind. `losses` and `accuracies` (if they are measured during the
     run): the curves. `not_finite`: the first loss that is NaN or infinite. `reductions`: who waits
-    for whom. `again`: restarts, and the steps done again, which count once.
+    for whom. `again`: restarts, and the steps done again, which count once. `unsure`: task -> by
+    how many seconds its times may be wrong, on a node of a cluster.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -59,6 +60,7 @@ class Digest:
         self.reductions, self.again = Reductions(), Again()
         self.losses = self.accuracies = EMPTY
         self.not_finite: Metric | None = None
+        self.unsure: dict[str, float] = {}
         self._gradients, self._useless = 0, Counter[str]()  # in float16, by the names of `USELESS`
         self._read: Counter[type] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=DRAWN))
@@ -96,6 +98,7 @@ class Digest:
         for p in every:
             self._recent[p.task].append(p)
             self._heard[p.task] = max(p.end, self._heard.get(p.task, 0.0))
+        self.unsure |= {c.task: c.unsure for c in self._new(trace, Clock)}
         for e in life:
             self.life[e.task].append(e)
             if e.state in (*STATES, "paused", "resumed"):

@@ -1,19 +1,20 @@
-"""Events: what happened in a run, as records of eight kinds. Each task writes its own events as it
+"""Events: what happened in a run, as records of nine kinds. Each task writes its own events as it
 runs; everything that shows or measures a run reads them.
 
-In a run directory each task has its own `tasks/worker-0/events.jsonl`; `lifecycle.jsonl` and
-`traffic.jsonl` are the supervisor's. A line is one event: its kind, then its fields. All times are
-seconds on the machine's one monotonic clock; a `Trace` counts them from the start of the run.
+In a run directory each task has its own `tasks/worker-0/events.jsonl`; `lifecycle.jsonl`,
+`traffic.jsonl` and `clocks.jsonl` are the supervisor's. A line is one event: its kind, then its
+fields. All times are seconds on the monotonic clock of the machine that started the run; a `Trace`
+counts them from the start of the run.
 """
 
 import json
 import math
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
+from course_lib.clock import clock
 from course_lib.record.files import private
 
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint", "hidden")
@@ -176,7 +177,18 @@ class Traffic(NamedTuple):
     at: float
 
 
-Event = Phase | Message | Update | Dropped | Metric | Read | Lifecycle | Traffic
+class Clock(NamedTuple):
+    """The clock of a task's node in a cluster was read: `offset` is what it lacked to the driver's,
+    to which all times of the record belong, at most `unsure` seconds wrong.
+    """
+
+    task: str
+    offset: float
+    unsure: float
+    at: float
+
+
+Event = Phase | Message | Update | Dropped | Metric | Read | Lifecycle | Traffic | Clock
 E = TypeVar("E", bound=Event)
 KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in get_args(Event)}
 _TIMES = {  # kind -> which of its fields are times
@@ -299,7 +311,7 @@ class Recorder:
         except Exception as error:  # whatever a learner's own object raises
             told, self._told = self._told, True
             why = f"an event ({type(event).__name__}), which cannot be written: {error}"
-            return b"" if told else to_line(Lifecycle(event.task, "refused", why, time.monotonic()))
+            return b"" if told else to_line(Lifecycle(event.task, "refused", why, clock()))
 
 
 def end_of(event: Event) -> float:

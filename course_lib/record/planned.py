@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-Network = Literal["hosts", "private", "loopback"]
+Network = Literal["hosts", "private", "loopback", "nodes"]
 """The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
 `private`: all tasks share a loopback interface that no other process has. `loopback`: they share
-that of the machine."""
+that of the machine. `nodes`: tasks are on the machines of a cluster."""
 
 Imposer = Literal["kernel", "exchange"]
 """Who imposes a link's rate or delay: the kernel, on all messages, or our own exchange, on those
@@ -72,6 +72,9 @@ class RunFacts(Plan, frozen=True):
     temporary: bool = False  # the directory is of no use without the process that started the run
     sys_path: list[str] = []
     cwd: str = ""
+    # on a node of a cluster: its address, and by how much its clock is behind that of the driver
+    address: str = ""
+    offset: float = 0.0
 
 
 class TaskError(BaseModel):

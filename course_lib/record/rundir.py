@@ -5,6 +5,7 @@ belongs to the exchange and the strategies, what lies inside `line/` to races.
     programs.pickle  schedule.pickle    what the tasks do
     addresses.json                      where they reach each other
     lifecycle.jsonl  traffic.jsonl      what the supervisor saw
+    clocks.jsonl                        on a cluster: how the clocks of its nodes differ
     result.json                         what came out
     tasks/worker-0/events.jsonl         what a task did
     tasks/worker-0/stdout.log           what it printed; stderr.log likewise
@@ -80,6 +81,7 @@ class RunDir:
         self.path = Path(path).absolute()  # the process may go to another directory
         self.lifecycle = self.path / "lifecycle.jsonl"
         self.traffic = self.path / "traffic.jsonl"
+        self.clocks = self.path / "clocks.jsonl"
         self.meetings = self.path / "meetings"
         self.wires = self.meetings / "wires"
         self.line = self.path / "line"
@@ -113,6 +115,11 @@ class RunDir:
             leave(self.path / name, content)
         for task in spec.tasks:
             self.temporary(task).mkdir(parents=True)
+
+    def described(self) -> list[Path]:
+        """The files that `describe` has written, and a learner's own workload."""
+        names = "spec.json", "run.json", "machine.json", "programs.pickle", "schedule.pickle"
+        return [self.path / name for name in (*names, "cells.json", "workload")]
 
     @cached_property
     def spec(self) -> RunSpec:

@@ -22,7 +22,7 @@ from course_lib.collectives.algorithms import ALGORITHMS, Algorithm
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.fields import Link
+from course_lib.fields import REAL_LINKS, Link
 from course_lib.record.events import Message
 from course_lib.record.progress import Line
 from course_lib.record.reality import SIMULATED, over
@@ -31,7 +31,7 @@ from course_lib.reduction import measure
 from course_lib.reduction.asked import alike, checked, length_of
 from course_lib.reduction.measure import REPEATS, Measured
 from course_lib.reduction.role import Job
-from course_lib.spec import ONE_HOST
+from course_lib.spec import ENGINES, NO_CLUSTER, ONE_HOST
 from course_lib.text import amount, count
 
 if TYPE_CHECKING:
@@ -98,15 +98,18 @@ def allreduce(
     repeats: int = REPEATS,
     simulated: bool = False,
     link: Link | None = None,
+    engine: str = "local",
+    address: str | None = None,
     **options: Any,
 ) -> AllReduce:
-    """Sum arrays over workers in real processes on this machine, with an algorithm of the course or
-    a function of your own.
+    """Sum arrays over workers in real processes, with an algorithm of the course or a function of
+    your own.
 
     `what`: one array for each worker (same shape and dtype), or how many bytes each worker brings
     (a number, or a text like "4MiB"). In the second case the workers bring known numbers, and their
     sum is checked. Workers of one host share memory; hosts talk over TCP, each through a `link` if
-    one is given. With `simulated` no process starts, and the time is the model's. `options` are
+    one is given. With `engine="ray"` hosts are nodes of the Ray cluster at `address`, with links
+    as they are. With `simulated` no process starts, and the time is the model's. `options` are
     passed to the algorithm.
 
     Raises `SpecError` before any process starts. If a function of your own is wrong, the error says
@@ -114,7 +117,8 @@ def allreduce(
 
         allreduce("4MiB", "hierarchical", workers=8, hosts=2).seconds
     """
-    return compare(what, [algorithm], workers, hosts, dtype, repeats, simulated, link, **options)[0]
+    given = workers, hosts, dtype, repeats, simulated, link, None, engine, address
+    return compare(what, [algorithm], *given, **options)[0]
 
 
 def compare(
@@ -127,6 +131,8 @@ def compare(
     simulated: bool = False,
     link: Link | None = None,
     watch: measure.Watch | None = None,
+    engine: str = "local",
+    address: str | None = None,
     **options: Any,
 ) -> list[AllReduce]:
     """`allreduce` with several algorithms side by side (default: all). Those that need equally many
@@ -145,6 +151,12 @@ def compare(
         checked(algorithm, 4 if workers is None else workers, hosts, options)
         for algorithm in algorithms or ALGORITHMS
     ]
+    if engine not in ENGINES:
+        raise SpecError.unknown("engine", engine, ENGINES)
+    if address and engine == "local":
+        raise SpecError("address", address, NO_CLUSTER)
+    if link and engine == "ray":
+        raise SpecError("link", str(link), REAL_LINKS)
     if link:
         link.check_lossless()
         if hosts == 1:
@@ -153,7 +165,7 @@ def compare(
     if simulated:
         topology = measure.imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
-    measure.check_fits(jobs)  # all of them, before any process starts
+    measure.check_fits(jobs, engine)  # all of them, before any process starts
     together: dict[tuple[int, ...], list[Job]] = defaultdict(list)
     began = time.monotonic()
 
@@ -165,11 +177,12 @@ def compare(
         return f"All-reduce in real processes for {time.monotonic() - began:.0f} s. {each}"
 
     try:
-        with _saved(arrays) as files, Line(says):
+        with _saved(arrays, engine) as files, Line(says):
             for one in jobs:
                 together[one.schedule.hosts].append(replace(one, arrays=files))
             results = {
-                hosts: iter(_carried_out(same, link, watch)) for hosts, same in together.items()
+                hosts: iter(_carried_out(same, link, watch, engine, address))
+                for hosts, same in together.items()
             }
     except KeyboardInterrupt:
         raise Interrupted("The all-reduce was cancelled, and its processes have ended.") from None
@@ -199,10 +212,14 @@ def stage(
 
 
 def _carried_out(
-    jobs: list[Job], link: Link | None, watch: measure.Watch | None
+    jobs: list[Job],
+    link: Link | None,
+    watch: measure.Watch | None,
+    engine: str,
+    address: str | None,
 ) -> list[AllReduce]:
     """Carry out jobs with the same ranks on the same hosts."""
-    done, model = measure.measure_and_model(jobs, link, watch)
+    done, model = measure.measure_and_model(jobs, link, watch, engine, address)
     word = over(link).word
     return [_result(m, _counted(m), measure.expected(m.job, model), word, link) for m in done]
 
@@ -267,8 +284,13 @@ def _result(
 
 
 @contextlib.contextmanager
-def _saved(arrays: list[np.ndarray]) -> Iterator[tuple[Path, ...]]:
-    """Each worker's array in a file of its own."""
+def _saved(
+    arrays: list[np.ndarray], engine: str
+) -> Iterator[tuple[Path, ...] | tuple[np.ndarray, ...]]:
+    """Each worker's array in a file of its own; for other machines, the arrays themselves."""
+    if engine != "local":
+        yield tuple(arrays)
+        return
     with tempfile.TemporaryDirectory(prefix="lockstep-") as directory:
         files = tuple(Path(directory) / f"{i}.npy" for i in range(len(arrays)))
         for file, array in zip(files, arrays, strict=True):

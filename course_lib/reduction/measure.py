@@ -18,7 +18,7 @@ from course_lib.launch import start
 from course_lib.network.wires import PAYLOAD
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
-from course_lib.reduction.role import Done, Job, carry_out
+from course_lib.reduction.role import Done, Job, carry_out, loaded
 from course_lib.settings import MAX_WORKERS
 
 Watch = Callable[[Run, str], None]
@@ -80,9 +80,14 @@ def job(
 
 
 def measure(
-    jobs: Sequence[Job], link: Link | None = None, watch: Watch | None = None
+    jobs: Sequence[Job],
+    link: Link | None = None,
+    watch: Watch | None = None,
+    engine: str = "local",
+    address: str | None = None,
 ) -> list[Measured]:
     """Carry out jobs in one cluster of real processes, with a `link` for each host if one is given.
+    `engine` and `address`: see `RunSpec`.
 
     All jobs must have the same ranks on the same hosts. Raises `SpecError` if they do not, or if
     they do not fit on this machine, and LockstepError if somebody stops the run.
@@ -92,11 +97,12 @@ def measure(
     if any(j.schedule.hosts != first.hosts for j in jobs):
         names = [j.schedule.name for j in jobs]
         raise SpecError("jobs", names, "all must have the same ranks on the same hosts")
-    check_fits(jobs)
+    check_fits(jobs, engine)
     role = functools.partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
     placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
     tasks: dict[str, Any] = {"workers": first.workers, "ps": first.servers, "placement": placement}
+    tasks |= {"engine": engine, "address": address}
     with start(programs, framework="python", link=link, **tasks) as run:
         if watch:
             watch(run, ", ".join(j.schedule.name for j in jobs if j.checked) or FITTING)
@@ -125,34 +131,42 @@ def calibration(schedule: Schedule) -> list[Job]:
     return [job(s, size // 4, checked=False) for s in schedules for size in SIZES]
 
 
-def parameters(samples: Sequence[Sample]) -> Fit:
-    """Alpha and beta of this machine, inside hosts and across, fitted to measured samples.
+def parameters(samples: Sequence[Sample], cores: int | None = None) -> Fit:
+    """Alpha and beta of a machine with so many cores (None: this one), inside hosts and across,
+    fitted to measured samples.
 
     Gamma is 0: adding to numbers in memory takes as long as replacing them. If each rank is on a
     host of its own, there is too little work inside hosts to find its alpha and beta, and those of
     a laptop are used.
     """
-    start = Topology(intra=AlphaBeta(6e-6, 1 / 16e9), gamma=0.0, cores=hardware.probe().cores)
+    cores = cores or hardware.probe().cores
+    start = Topology(intra=AlphaBeta(6e-6, 1 / 16e9), gamma=0.0, cores=cores)
     inside = any(len(set(s.schedule.hosts)) < s.schedule.ranks for s in samples)
     wanted = ("alpha across", "beta across", *(("alpha", "beta") if inside else ()))
     return fit(samples, start, wanted=wanted)
 
 
 def measure_and_model(
-    jobs: Sequence[Job], link: Link | None = None, watch: Watch | None = None
+    jobs: Sequence[Job],
+    link: Link | None = None,
+    watch: Watch | None = None,
+    engine: str = "local",
+    address: str | None = None,
 ) -> tuple[list[Measured], Topology]:
     """`measure`, and the model that predicts its times, fitted to a `calibration`.
 
     The calibration is timed in turn with the jobs, in the same processes. With a `link` for each
     host it is timed without links, in processes of its own: the model is the work of the cores plus
     the time on the links. It is then timed before the jobs and after them, so that other programs
-    rarely disturb both; the quickest time of the two counts.
+    rarely disturb both; the quickest time of the two counts. On the nodes of a cluster each rank
+    has a core of its own.
     """
     tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
     if not link:
-        done = measure([*tests, *jobs], watch=watch)
+        done = measure([*tests, *jobs], None, watch, engine, address)
         samples = [m.sample for m in done[: len(tests)]]
-        return done[len(tests) :], parameters(samples).topology if tests else Topology()
+        cores = None if engine == "local" else jobs[0].schedule.ranks
+        return done[len(tests) :], parameters(samples, cores).topology if tests else Topology()
     tests = [replace(j, repeats=_FEW) for j in tests]
     before = measure(tests, watch=watch)
     done = measure([_patient(j, link) for j in jobs], link, watch)
@@ -202,7 +216,7 @@ def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
     checks = [rank.exact for rank in ranks if rank.exact is not None]
     results = [rank.result for rank in ranks if rank.result is not None]
     if job.arrays:
-        total = functools.reduce(np.add, map(np.load, job.arrays))
+        total = functools.reduce(np.add, map(loaded, job.arrays))
         checks = [np.array_equal(result, total) for result in results]
     return Measured(job, seconds, trace, all(checks) if checks else None, results)
 
@@ -224,9 +238,9 @@ def _from_zero(messages: list[Message]) -> list[Message]:
     return [m._replace(start=m.start - origin, end=m.end - origin) for m in messages]
 
 
-def check_fits(jobs: Sequence[Job]) -> None:
+def check_fits(jobs: Sequence[Job], engine: str = "local") -> None:
     """Raise `SpecError` for jobs that do not fit on this machine: each rank needs its array, the
-    shared buffer, and room for the check.
+    shared buffer, and room for the check. How much the nodes of a cluster have, Ray knows.
     """
     machine = hardware.probe()
     for j in jobs:
@@ -234,6 +248,6 @@ def check_fits(jobs: Sequence[Job]) -> None:
             allowed = f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated"
             raise SpecError("workers", j.schedule.workers, allowed)
         need = 4 * j.bytes * j.schedule.ranks
-        if machine.memory_total and need > machine.memory:
+        if engine == "local" and machine.memory_total and need > machine.memory:
             on, free = f"on {j.schedule.ranks} ranks", gigabytes(machine.memory)
             raise SpecError("bytes", j.bytes, f"needs {gigabytes(need)} {on}, and {free} are free")

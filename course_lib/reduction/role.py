@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.collectives import Schedule
 from course_lib.collectives.algorithms.recursive_doubling import recursive_doubling
 from course_lib.exchange import Communicator
@@ -25,9 +26,9 @@ class Job:
     """A schedule to be carried out on `length` elements of `dtype`.
 
     If `checked`, it is first carried out `traced` times on known numbers: their sum is checked and
-    the messages are traced. If `arrays` names files, one for each worker, the arrays in them take
-    the place of the known numbers, and the result is returned. Then it is timed `repeats` times,
-    each time over `calls` calls without a pause.
+    the messages are traced. If there are `arrays`, one for each worker, or files with them, they
+    take the place of the known numbers, and the result is returned. Then it is timed `repeats`
+    times, each time over `calls` calls without a pause.
     """
 
     schedule: Schedule
@@ -36,7 +37,7 @@ class Job:
     repeats: int
     calls: int
     checked: bool = True
-    arrays: tuple[Path, ...] = ()
+    arrays: tuple[Path | np.ndarray, ...] = ()
     traced: int = 1
 
     @property
@@ -80,6 +81,11 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
     return done
 
 
+def loaded(array: Path | np.ndarray) -> np.ndarray:
+    """An array of a job, which may be changed."""
+    return np.load(array) if isinstance(array, Path) else array.copy()
+
+
 # small enough that float16 holds their sums, and never 0
 _KNOWN = np.random.default_rng(0).integers(1, 8, (MAX_WORKERS, 97))
 
@@ -107,7 +113,7 @@ def _once(
     dtype, worker = np.dtype(job.dtype), rank < job.schedule.workers
     array = np.zeros(job.length, dtype)
     if worker:
-        array = np.load(job.arrays[rank]) if job.arrays else known(rank, job.length, dtype)
+        array = loaded(job.arrays[rank]) if job.arrays else known(rank, job.length, dtype)
     group.execute(job.schedule, array.copy())
     for call in range(job.traced):
         _together(group, barrier)

@@ -12,7 +12,8 @@ Source: Rajbhandari et al., "ZeRO", SC 2020, section 3.
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record.events import Metric
 from course_lib.record.memory import KINDS, Held
 from course_lib.spec import RunSpec

@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record.checkpoints import Checkpoint
 from course_lib.spec import RunSpec
 from course_lib.strategies import saving

@@ -9,9 +9,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from course_lib import hardware, workloads
+from course_lib.clock import clock
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
-from course_lib.cluster.task import clock
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
 from course_lib.record.progress import Line, of_run

@@ -6,7 +6,8 @@ The loop stays as it is. What can be seen of it from outside differs between the
 
 from collections import deque
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 
 MOMENT = 20e-6  # seconds; less computing than that, such as before an update, is no phase
 

@@ -31,8 +31,8 @@ class World:
     each task, and what was ready-made and called.
 
     `trouble`: whether a task failed, tasks waited for each other for ever, or it was too late;
-    `words` for it, and `why` in full. Of what failed also the `task`, and the `place` of the
-    learner's last line in the traceback: file, line, function, text.
+    `words` for it. Of what failed also the `task`, and the `place` of the learner's last line in
+    the traceback: file, line, function, text.
     """
 
     run: SavedRun
@@ -40,7 +40,6 @@ class World:
     used: list[str]
     trouble: Literal["", "failed", "stands", "late"] = ""
     words: str = ""
-    why: str = ""
     task: str = ""
     place: Sequence[str] = ()
 
@@ -80,7 +79,7 @@ def ended(worlds: Iterable[World]) -> Iterator[World]:
             place = f' (File "{file}", line {line}, in {function})' if file else ""
             raise Unusable(f"{world.task} failed: {world.words}{place}")
         if world.trouble:
-            raise Unusable(f"The workers do not come to an end. {world.why}")
+            raise Unusable(f"The workers do not come to an end: {world.words}.")
         yield world
 
 
@@ -111,7 +110,8 @@ def _waited(run: Run) -> dict[str, Any]:
         run.wait_running().wait(PATIENCE)  # the first run of a process imports the framework
     except Stalled as problem:
         kind = "stands" if problem.standing else "late"
-        return {"trouble": kind, "words": problem.words, "why": str(problem)}
+        words = problem.words or f"they still ran after {problem.seconds:.0f} s"
+        return {"trouble": kind, "words": words}
     except TaskFailed as problem:
         frame = r'File "(.*?)", line (\d+), in (.*)(?:\n +(\S.*))?'
         frames = re.findall(frame, problem.remote_traceback)
@@ -121,8 +121,8 @@ def _waited(run: Run) -> dict[str, Any]:
         return failed | {"place": theirs[-1] if theirs else ()}
     values = run.values
     if missing := [task for task in run.spec.tasks if task not in values]:
-        words = f"{missing[0]} still ran when all workers were done."
-        return {"trouble": "late", "words": words, "why": words}
+        words = f"{missing[0]} still ran when all workers were done"
+        return {"trouble": "late", "words": words}
     return {
         "values": [rebuilt(values[task][0]) for task in run.spec.tasks],
         "used": sorted({name for _, used in values.values() for name in used}),

@@ -8,15 +8,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.conftest import gone_within, processes_of
-from tests.helpers import until
+from tests.helpers import of_times, undisturbed, until
 from tests.processes.kernel_kill import (
     EVERYTHING,
     SOON,
+    Kill,
     at_random,
     fell,
     held_by,
@@ -30,29 +32,45 @@ from tests.processes.kernel_kill import (
 ALL = 17
 
 
+def gone(framework: str, home: Path, *how: Any, **more: Any) -> tuple[Kill, Path]:
+    """Kill a kernel process, up to three times until nothing is left a second later: a busy machine
+    may take longer once. What is left for good fails at once. With the home of the last kill.
+    """
+    tried: list[tuple[Kill, Path]] = []
+
+    def measured() -> None:
+        own = home / f"kill{len(tried)}"
+        tried.append((kill(framework, own, *how, **more), own))
+        left = tried[-1][0].left
+        assert math.inf not in left.values(), left
+        with of_times():
+            assert left == {}
+
+    undisturbed(measured)
+    return tried[-1]
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.4, 0.8, 1.5])
 def test_killed_while_starting(seconds: float, home: Path) -> None:
-    assert kill("torch", home, "start-up", seconds).left == {}
+    gone("torch", home, "start-up", seconds)
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
 def test_killed_at_full_speed(framework: str, home: Path) -> None:
-    done = kill(framework, home, EVERYTHING)
+    done, _ = gone(framework, home, EVERYTHING)
     assert done.there >= ALL
-    assert done.left == {}
 
 
 def test_killed_while_all_its_processes_are_stopped(home: Path) -> None:
-    assert kill("torch", home, stop=True).left == {}
+    gone("torch", home, stop=True)
 
 
 def test_killed_at_random_moments_of_all_kinds(home: Path) -> None:
-    moments, left = set(), []
+    moments = set()
     for n, (framework, moment, seconds) in enumerate(at_random(8)):
-        left += kill(framework, home / str(n), moment, seconds).left.items()
-        moments.add(fell(home / str(n)))
+        _, own = gone(framework, home / str(n), moment, seconds)
+        moments.add(fell(own))
     assert len(moments) > 2
-    assert left == []
 
 
 SURVIVOR = """

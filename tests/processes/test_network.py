@@ -34,7 +34,7 @@ from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Message, Phase, Traffic
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
-from tests.helpers import FOUR_HOSTS, compares_times, of_times, until
+from tests.helpers import FOUR_HOSTS, compares_times, greeting, meet, of_times, outer, until
 
 pytestmark = pytest.mark.skipif(
     not hardware.machine.network_parts(hardware.probe().private_network)["hosts"].ok,
@@ -576,18 +576,6 @@ def listening() -> set[tuple[str, int]]:
 GREETING = b"from inside"
 
 
-def meet(task: Any) -> None:
-    """Have the framework of a task meet the other tasks."""
-    if task.spec.framework == "torch":
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-    else:
-        import tensorflow as tf
-
-        tf.distribute.MultiWorkerMirroredStrategy()
-
-
 def listening_inside(task: Any) -> tuple[list[tuple[str, int]], bytes]:
     """The same from inside a cluster whose framework has met, and what is heard at a door that
     worker:0 opens for everybody.
@@ -649,17 +637,6 @@ def doors(task: Any) -> set[str]:
     return {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
 
 
-def greeting(address: str, port: int) -> bytes:
-    """What a server of gRPC says first to whoever connects; nothing if nobody is there."""
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((address, port), timeout=1) as line,
-    ):
-        line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5))
-        return line.recv(100)
-    return b""
-
-
 def test_without_a_private_network_torch_listens_on_loopback_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -677,10 +654,8 @@ def test_without_a_private_network_nobody_outside_reaches_tensorflow(
     until(lambda: len(list(run.run_dir.glob("met-*"))) == 2, "the workers to meet", 120)
     addresses = json.loads((run.run_dir / "addresses.json").read_text())["worker"]
     ports = [int(address.split(":")[1]) for address in addresses]
-    each = [a for found in psutil.net_if_addrs().values() for a in found]
-    outer = {a.address for a in each if a.family == socket.AF_INET} - {"127.0.0.1"}
-    outer |= {a.address for a in each if a.family == socket.AF_INET6} - {"::1"}
-    said = {where: [greeting(where, port) for port in ports] for where in ("127.0.0.1", *outer)}
+    places = "127.0.0.1", *outer()
+    said = {where: [greeting(where, port) for port in ports] for where in places}
     (run.run_dir / "enough").touch()
     run.wait(60)
     assert all(said.pop("127.0.0.1"))

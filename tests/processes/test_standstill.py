@@ -222,11 +222,10 @@ def test_who_only_has_the_directory_sees_the_standstill_and_its_end() -> None:
             return view.sides[0].still is not None
 
         run.pause("worker:1")
-        until(still, "the standstill")
         says = (
             r"standing still for [\d.]+ s: worker:0 waits in step \d+ for worker:1, which is paused"
         )
-        assert re.search(says, printed(view))
+        until(lambda: still() and re.search(says, printed(view)), "the standstill")
         run.resume("worker:1")
         until(lambda: not still(), "steps after the pause")
     assert saved.pulse() is None and not run.files.beats.exists()

@@ -89,16 +89,23 @@ def test_a_graph_holds_none_of_the_examples_that_its_steps_read() -> None:
     def work(task):
         import tensorflow as tf
 
-        from course_lib.strategies.tensorflow.examples import in_files
+        from course_lib.strategies.tensorflow.examples import in_files, write
 
         x = np.random.default_rng(0).normal(size=(2500, 100)).astype(np.float32)
         examples = Examples([(x[i], i) for i in range(len(x))])  # a dataset, not arrays
-        task.files.meetings.mkdir(exist_ok=True)
-        read = tf.function(in_files(task.files.meetings, examples), autograph=False)
-        graph = read.get_concrete_function(tf.TensorSpec([3], tf.int64))
+        folders = [task.files.temporary(task.name), task.files.meetings]
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+            write(folder, examples)
+        read = tf.function(in_files(folders, examples), autograph=False)
+        worker = tf.TensorSpec([], tf.int32)
+        graph = read.get_concrete_function(worker, tf.TensorSpec([3], tf.int64))
         indices = tf.constant([7, 2499, 7], tf.int64)
-        inputs, targets = graph(indices)
-        same = np.array_equal(inputs, x[[7, 2499, 7]]) and np.array_equal(targets, indices)
+        found = [graph(tf.constant(number), indices) for number in range(len(folders))]
+        same = all(
+            np.array_equal(inputs, x[[7, 2499, 7]]) and np.array_equal(targets, indices)
+            for inputs, targets in found
+        )
         return same, graph.graph.as_graph_def().ByteSize()
 
     same, size = start(work, framework="tensorflow", workers=1).wait(60).result["worker:0"]

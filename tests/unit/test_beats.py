@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from course_lib import RunSpec
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record.beats import KEPT, Beat, Beats
 from course_lib.record.rundir import RunDir
 

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from course_lib import launch
 from course_lib.__main__ import app, main
 from course_lib.cluster import nursery
 from course_lib.cluster.agenda import Agenda
+from course_lib.cluster.node import Here
 from course_lib.cluster.pipes import LONGEST, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.supervisor import Supervisor
@@ -65,7 +67,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     for place in ("racing.race.Run", "strategies.trial.Run", "course.examination.Run"):
         monkeypatch.setattr(f"course_lib.{place}", begin)
     monkeypatch.setattr("course_lib.reduction.measure.start", begin)
-    monkeypatch.setattr(nursery, "_popen", never)
+    monkeypatch.setattr(nursery, "popen", never)
     monkeypatch.setattr(os, "execve", begin)
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXERCISE, "mine.ipynb")
@@ -295,16 +297,18 @@ def test_a_supervisor_hears_states_and_steps_and_nothing_else(said: list[bytes])
     )
     channel, theirs = pair()
     heard: list[str] = []
+    node: Any = Here.__new__(Here)
+    node.channels, node.selector = {"worker:0": channel}, mock.Mock()
     supervisor: Any = Supervisor.__new__(Supervisor)
+    node.listener = supervisor
     supervisor.roster, supervisor.agenda = Roster(spec.tasks), Agenda(spec)
-    supervisor.channels, supervisor._happen = {"worker:0": channel}, lambda faults: None
-    supervisor._note = lambda task, state: heard.append(state)
-    supervisor._close = lambda task: supervisor.channels.clear()
+    supervisor.nodes, supervisor._happen = {"worker:0": node}, lambda faults: None
+    supervisor.note = lambda task, state: heard.append(state)
     with theirs, contextlib.closing(channel):
         theirs.sendall(b"".join(said))
         theirs.shutdown(socket.SHUT_WR)
-        while supervisor.channels:
-            supervisor._hear_task("worker:0")
+        while node.channels:
+            node._hear("worker:0")
     assert set(heard) <= {"running", "done", "failed"}
 
 

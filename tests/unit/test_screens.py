@@ -15,8 +15,11 @@ from rich.console import Console
 
 from course_lib import hardware
 from course_lib.__main__ import main
+from course_lib.cluster import engines, raylets
+from course_lib.cluster.raylets import Cluster
 from course_lib.commands import allreduce, machine, training, watch
 from course_lib.commands.screen import NUMBER, progress, say, show
+from course_lib.errors import Unavailable
 from course_lib.reduction.allreduce import compare
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.made_up import LAPTOP, lockstep
@@ -90,6 +93,10 @@ def _options() -> None:
         main(["run", "--help"])
 
 
+def _missing() -> None:
+    raise Unavailable("a Ray cluster", "Ray is not installed here", "pip install it")
+
+
 SHOWN: dict[str, Callable[[], Any]] = {
     "doctor": machine.doctor,
     "strategies": machine.strategies,
@@ -109,7 +116,11 @@ SHOWN: dict[str, Callable[[], Any]] = {
 def screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """What is printed on a terminal that is as wide as asked for, without its colours."""
     monkeypatch.setattr(sys, "argv", ["lockstep"])
+    # `python -m pytest` would be taken for the program
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
     monkeypatch.setattr(hardware, "probe", lambda: LAPTOP)
+    monkeypatch.setattr(engines, "need_ray", lambda: None)
+    monkeypatch.setattr(raylets, "found", lambda: None)
     monkeypatch.setattr(hardware, "versions", lambda: {"tensorflow": "2.21.0", "torch": "2.13.0"})
 
     def printed(name: str, width: int) -> str:
@@ -138,6 +149,15 @@ def test_no_word_is_broken_at_80_columns(screen: Any, name: str) -> None:
     wide, narrow = (re.sub(r"[─━]+", "", screen(name, each)).split() for each in (240, 80))
     long = {word for word in wide if len(word) > 78}  # such as the path of a run
     assert set(wide) - long <= set(narrow)
+
+
+def test_the_doctor_tells_whether_ray_is_there_and_which_cluster(
+    screen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raylets, "found", lambda: Cluster("here:1", ["a", "b"], 2, "", 0, 0))
+    assert re.search(r"Ray +2 nodes up +.*at here:1\.", screen("doctor", 240))
+    monkeypatch.setattr(engines, "need_ray", _missing)
+    assert re.search(r"Ray +not installed +.*pip install", screen("doctor", 240))
 
 
 def test_a_table_that_does_not_fit_becomes_a_block_of_lines_for_each_row(screen: Any) -> None:

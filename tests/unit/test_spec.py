@@ -67,6 +67,8 @@ def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batc
             "over 3 devices, such as 3 or 6",
         ),
         ("steps", {"steps": 0}, "1 to 1000000"),
+        ("address", {"address": "10.0.0.1:6379"}, "add engine='ray'"),
+        ("task_cpus", {"task_cpus": 2}, "add engine='ray'"),
         ("seed", {"seed": -5}, "0 to"),
         ("device_ms", {"device_ms": -1}, "from 0"),
         ("device_ms", {"device_ms": float("nan")}, "from 0"),

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record import checkpoints
 from course_lib.record.rundir import folder_name
 from course_lib.strategies import saving

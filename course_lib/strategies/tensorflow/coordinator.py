@@ -21,7 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.jitter import draws
 from course_lib.record.events import Dropped, Metric, Phase, Read, Update
 from course_lib.spec import RunSpec
@@ -38,6 +39,7 @@ from course_lib.workloads import order
 PHASES = ("read", "compute", "reduce")
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 """What comes of a share if its worker is lost, or the coordinator cancels it."""
+TORN = "Unable to parse request"  # gRPC, of a message that the loss of a worker has cut short
 
 
 class ShareDone(NamedTuple):
@@ -227,8 +229,9 @@ def hand_out(task: Task, model: Model, program: Any, steps: range) -> Iterator[S
                 n, share = pending.pop(future)
                 try:
                     values, heard = future.result(), clock()
-                except LOST:
-                    if clock() - heard > PATIENCE:
+                except tf.errors.OpError as error:
+                    lost = isinstance(error, LOST) or TORN in error.message
+                    if not lost or clock() - heard > PATIENCE:
                         raise
                     shares = itertools.chain([(n, share)], shares)
                     time.sleep(POLL)

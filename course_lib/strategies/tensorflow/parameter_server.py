@@ -55,7 +55,14 @@ from course_lib.strategies.tensorflow.examples import in_files
 from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen, until_finite
-from course_lib.strategies.tensorflow.server import Model, Shard, connect, device_time, serve
+from course_lib.strategies.tensorflow.server import (
+    Model,
+    Shard,
+    connect,
+    device_time,
+    folders,
+    serve,
+)
 from course_lib.strategies.tensorflow.steps import after, hold
 
 DRAWS = 1000
@@ -101,14 +108,14 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
     not to be used before that time. So each phase starts when the one before it has ended.
     """
     workload = workloads.load(task.spec)
-    examples, compare = in_files(task.files.meetings, workload.train), models.loss_of(workload)
+    examples, compare = in_files(folders(task), workload.train), models.loss_of(workload)
 
     @tf.function(autograph=False)  # no loops or conditions on tensors need translating
     def step(work: Any) -> Any:
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         number, share, draws, indices = taken(task.spec, work, worker)
         begun = tf.timestamp()
-        batch = examples(indices)
+        batch = examples(worker, indices)
         versions, values = pull(model)
         scale = None if model.scaling is None else model.scaling.read_value()
         others = pull_others(task, model, number, share)

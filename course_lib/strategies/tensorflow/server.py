@@ -22,12 +22,13 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record import files
-from course_lib.record.rundir import folder_name
+from course_lib.record.rundir import RunDir, folder_name
 from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale
-from course_lib.strategies.tensorflow import checkpoints, models
+from course_lib.strategies.tensorflow import checkpoints, examples, models
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.steps import after, pack, unpack, use
 from course_lib.workloads.workload import Outputs
@@ -41,6 +42,8 @@ POLL = 0.05  # seconds between two looks at the files of others
 def serve(task: Task) -> None:
     """Be a server of the cluster until the chief is done."""
     os.environ["GRPC_FAIL_FAST"] = "use_caller"  # a peer that is gone is an error at once
+    if _reader(task, task.name) == task.name:
+        examples.write(task.files.temporary(task.name), workloads.load(task.spec).train)
     kind, _, index = task.device.partition(":")
     options = tf.compat.v1.ConfigProto(
         device_count={} if kind == "gpu" else {"GPU": 0},
@@ -64,11 +67,33 @@ def over(task: Task) -> Path:
     return task.files.meetings / "over"
 
 
-def serving(task: Task, name: str) -> Path:
+def serving(record: RunDir, name: str) -> Path:
     """The file that says that a server is up. It holds the task's `Speed`: a call of `slow` or
-    `jitter` reaches the process, but a graph can only read files.
+    `jitter` reaches the process, but a graph can only read files. And it says where the record lies
+    on the task's machine, for the graphs that read it there.
     """
-    return task.files.meetings / f"serving-{folder_name(name)}"
+    return record.meetings / f"serving-{folder_name(name)}"
+
+
+def records(task: Task) -> dict[str, RunDir]:
+    """Each worker, and the record where that worker sees it; their servers are up."""
+    workers = [name for name in task.spec.tasks if name.startswith("worker:")]
+    told = {name: serving(task.files, name).read_text() for name in workers}
+    return {name: RunDir(text.partition("\n")[2]) for name, text in told.items()}
+
+
+def folders(task: Task) -> list[Path]:
+    """Where each worker finds the training examples: a worker of each host has written them."""
+    return [its.temporary(_reader(task, name)) for name, its in records(task).items()]
+
+
+def _reader(task: Task, name: str) -> str:
+    """The first worker on the host of a task, which writes the examples for all on it; "" if there
+    is none.
+    """
+    places = task.spec.places
+    there = [t for t, host in places.items() if t.startswith("worker:") and host == places[name]]
+    return there[0] if there else ""
 
 
 class Speed(NamedTuple):
@@ -83,7 +108,7 @@ class Speed(NamedTuple):
     @classmethod
     def of(cls, task: Task, name: str) -> Speed:
         """That of another task, whose server is up."""
-        return cls(*map(float, serving(task, name).read_text().split()))
+        return cls(*map(float, serving(task.files, name).read_text().partition("\n")[0].split()))
 
     def most(self, seconds: float) -> float:
         """How long device time of so many seconds may take; longer once in three million steps."""
@@ -92,7 +117,8 @@ class Speed(NamedTuple):
 
 def _say(task: Task, speed: Speed) -> Speed:
     task.files.meetings.mkdir(exist_ok=True)
-    files.leave(serving(task, task.name), " ".join(map(str, speed)).encode())
+    said = f"{' '.join(map(str, speed))}\n{task.run_dir}"
+    files.leave(serving(task.files, task.name), said.encode())
     return speed
 
 
@@ -106,10 +132,9 @@ def device_time(task: Task, worker: Any, draws: Any, since: Any, until: Any) -> 
     tests have a function for it, and here it is asked for its one element.
     """
     with tf.control_dependencies([until]):
-        told = tf.io.read_file(
-            tf.strings.join([str(serving(task, "worker:")), tf.strings.as_string(worker)])
-        )
-    numbers = tf.ensure_shape(tf.strings.split(told), [len(Speed._fields)])
+        paths = [str(serving(its, name)) for name, its in records(task).items()]
+        told = tf.io.read_file(tf.gather(paths, worker))
+    numbers = tf.ensure_shape(tf.strings.split(told)[: len(Speed._fields)], [len(Speed._fields)])
     speed = Speed(*tf.unstack(tf.strings.to_number(numbers, tf.float64)))
     normal, exponential, uniform = tf.unstack(draws)
     device = speed.factor * tf.exp(speed.sigma * normal) * task.spec.device_ms / 1000
@@ -210,7 +235,7 @@ def connect(task: Task) -> Model:
 def _await_servers(task: Task) -> None:
     deadline = clock() + PATIENCE
     servers = [name for name in task.spec.tasks if name != task.name]
-    while missing := [name for name in servers if not serving(task, name).exists()]:
+    while missing := [name for name in servers if not serving(task.files, name).exists()]:
         if clock() > deadline:
             raise TimeoutError(f"no server after {PATIENCE:g} s on {', '.join(missing)}")
         time.sleep(POLL / 10)

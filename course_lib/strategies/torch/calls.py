@@ -23,7 +23,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record.beats import Beat
 
 # parameters, one of which each wrapped function has beside `group`

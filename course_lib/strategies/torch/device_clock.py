@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from course_lib.cluster.task import clock
+from course_lib.clock import clock
 
 OFTEN = 60.0  # seconds; the time between two events, a float32, is too coarse if it is long
 

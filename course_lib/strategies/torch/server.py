@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.exchange.messages import Peer, ready
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch.models import trained

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record.checkpoints import Manifest, part_of, seal
 from course_lib.strategies import saving
 from course_lib.strategies.memory import Census

@@ -15,7 +15,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import checkpoints
 from course_lib.strategies.torch.device_clock import DeviceClock

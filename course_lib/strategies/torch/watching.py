@@ -34,7 +34,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
 from course_lib.strategies.watching import WatchedLoop
 

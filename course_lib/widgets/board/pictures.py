@@ -249,4 +249,18 @@ def bars(lane: Lane, box: tuple[float, float, float, float], prefix: str) -> lis
             across = f"{(last - first) * unit:.4g}"
             box_path = f"M{x + first * unit:.5g} {top:g}h{across}v{down:g}h-{across}z"
             boxes.setdefault(what, []).append(box_path)
-    return [svg.path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
+    fills = [svg.path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
+    return [*fills, *_bracket(lane.unsure, box)]
+
+
+def _bracket(unsure: float, box: tuple[float, float, float, float]) -> list[Markup]:
+    """At the end of a lane, how far its times may be off; nothing if that is less than a column."""
+    x, y, width, height = box
+    if unsure * COLUMNS < 1:
+        return []
+    right, across, end = x + width - 1, f"h-{unsure * width:.5g}", f"v{height - 8:g}"
+    shape = f"M{right:g} {y + 4:g}{end}M{right:g} {y + height / 2:g}{across}"
+    ends = f"{shape}m0 {4 - height / 2:g}{end}"
+    looks = {"#ffffff": 4, "#14171c": 1.5}  # to be seen on every colour
+    still = {"fill": "none", "vector_effect": "non-scaling-stroke"}
+    return [svg.path(ends, stroke=color, stroke_width=w, **still) for color, w in looks.items()]

@@ -123,7 +123,8 @@ class Lane(NamedTuple):
     `NOTHING`; `hidden`: the same for exchanges beside computing; `waited`: share of the window;
     `fate`: `paused`, `killed` or `cut` if the task is now, else empty; `factor`: how many times
     slower it was made; `events`: what was done to it, and at which share of the window; `said`:
-    what it has been in for long.
+    what it has been in for long; `unsure`: the share of the window within which any of it may lie,
+    as far as its node's clock is known.
     """
 
     task: str
@@ -134,6 +135,7 @@ class Lane(NamedTuple):
     factor: float
     events: Sequence[tuple[float, str]] = ()
     said: str = ""
+    unsure: float = 0.0
 
     @property
     def name(self) -> str:
@@ -210,7 +212,9 @@ def lanes(
         begun = digest.over or digest.latest(task, 1)
         long = said.get(task, "" if begun else "no step yet")
         events = _apart(done)
-        found.append(Lane(task, cells, hidden, share, fate, digest.factor(task), events, long))
+        unsure = min(1.0, 2 * digest.unsure.get(task, 0.0) / window.span) if window.span else 0.0
+        factor = digest.factor(task)
+        found.append(Lane(task, cells, hidden, share, fate, factor, events, long, unsure))
     return found
 
 

@@ -4,6 +4,7 @@ In its sentences, the name of the run is written between ** and **.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from course_lib.doing import Doing, names, sentence
@@ -185,11 +186,19 @@ class Side:
         return f"memory of {fullest}: {memory.summary(known[fullest])}" if fullest else ""
 
     def hosts(self) -> str:
-        """Which tasks are on which host, in a line; empty where there is one."""
+        """Which tasks are on which host or node, and how sure its clock is, in a line; empty where
+        there is one.
+        """
         places, hosts = self.spec.places, self.spec.all_hosts
         on = {host: [task for task, place in places.items() if place == host] for host in hosts}
-        said = [f"host:{host}: {names(tasks)}" for host, tasks in on.items()]
+        what = "node " if self.spec.engine == "ray" else "host:"
+        said = [f"{what}{host}: {names(tasks)}{self._clock(tasks)}" for host, tasks in on.items()]
         return " \u00b7 ".join(said) if len(said) > 1 else ""
+
+    def _clock(self, tasks: Sequence[str]) -> str:
+        """By how much the clock of these tasks may be wrong, in words; empty on one machine."""
+        unsure = max((self.digest.unsure.get(task, 0.0) for task in tasks), default=0.0)
+        return f" (clock \u00b1{1000 * unsure:.2g} ms)" if unsure else ""
 
     def details(self) -> str:
         """The same and more, in lines."""

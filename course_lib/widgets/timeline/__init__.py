@@ -120,11 +120,12 @@ class Timeline(Pictured, anywidget.AnyWidget):
 
     def table(self) -> str:
         """Where each task's time went and for whom it waited; what was sent, if messages were
-        recorded; and what was done to tasks.
+        recorded; what was done to tasks; and how sure the clocks of their nodes are.
         """
         trace = self.source.trace
         parts = [measures.table(trace)] if trace.all(Phase) else []
-        parts += [text for text in (self._waits(), self._messages(), self._faults()) if text]
+        found = self._waits(), self._messages(), self._faults(), self._clocks()
+        parts += [text for text in found if text]
         return "\n\n".join(parts)
 
     def _waits(self) -> str:
@@ -153,6 +154,10 @@ class Timeline(Pictured, anywidget.AnyWidget):
     def _faults(self) -> str:
         lanes, faults = self.scene["lanes"], self.scene["faults"]
         return text.table([(f"{f['at']:.2f} s", lanes[f["lane"]], f["words"]) for f in faults])
+
+    def _clocks(self) -> str:
+        lanes = zip(self.scene["lanes"], self.scene["unsure"], strict=True)
+        return text.table([(t, f"clock \u00b1{1000 * off:.2g} ms") for t, off in lanes if off])
 
     def _asked(self, _: Any, content: dict[str, Any], buffers: Any) -> None:
         """A button was pressed."""

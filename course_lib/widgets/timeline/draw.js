@@ -218,6 +218,25 @@ function drawFaults(g, faults, laneTop, height) {
   }
 }
 
+/** At the end of each lane, how far its times may be off, as far as its node's clock is known; nothing below a pixel. */
+function drawUnsure(g, data, view, laneTop, height) {
+  const { perSecond } = scaleOf(view);
+  const right = view.left + view.width - 2;
+  g.beginPath();
+  data.unsure.forEach((seconds, lane) => {
+    const [top, wide] = [laneTop(lane), 2 * seconds * perSecond];
+    if (wide <= 1) return;
+    for (const x of [right - wide, right]) { g.moveTo(x, top + 4); g.lineTo(x, top + height - 4); }
+    g.moveTo(right - wide, top + height / 2);
+    g.lineTo(right, top + height / 2);
+  });
+  for (const [color, width] of [["#ffffff", 4], ["#14171c", 1.5]]) { // to be seen on every colour
+    g.strokeStyle = color;
+    g.lineWidth = width;
+    g.stroke();
+  }
+}
+
 /** Who let the chosen wait go on: that phase outlined, and a line from its end to the end of the wait. */
 function drawReleased(g, data, phase, view, laneTop, height, look) {
   const { x } = scaleOf(view);

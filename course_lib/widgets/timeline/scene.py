@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.record import measures
-from course_lib.record.events import OWN, PHASES, Lifecycle, Message, Phase, Update, end_of
+from course_lib.record.events import OWN, PHASES, Clock, Lifecycle, Message, Phase, Update, end_of
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.widgets.kit.palette import PHASE
@@ -37,7 +37,7 @@ ENDED_BY = {
     "failed": ("restarting",),
 }
 LARGEST = 2**32 - 1  # that a column of whole numbers holds
-Clock = Callable[[list[float]], np.ndarray]
+ToTicks = Callable[[list[float]], np.ndarray]
 
 
 def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, Any], bytes]:
@@ -62,6 +62,9 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
     clock = partial(_ticks, origin, unit)
     steps = _step_ends(trace)
     names = _names(phases)
+    unsure = dict.fromkeys(lanes, 0.0)
+    for c in trace.all(Clock):
+        unsure[c.task] = max(c.unsure, unsure[c.task])
     columns = {
         **_phases(phases, names, clock),
         **_messages(messages, place, clock),
@@ -80,6 +83,7 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
         "endAt": end,
         "phases": [[what, s.color, s.pattern, f"{what}: {s.meaning}"] for what, s in shades],
         "faults": _faults(life, place, imposed, end),
+        "unsure": [*unsure.values()],  # seconds, at most, by which its node's clock is wrong
         "opening": _opening(life, phases),
         "leftOut": len(all_phases) - len(phases) + len(all_messages) - len(messages),
         "layout": [[name, column.dtype.str[1:], len(column)] for name, column in columns.items()],
@@ -102,7 +106,7 @@ def _ticks(origin: float, unit: float, seconds: list[float]) -> np.ndarray:
     return np.clip(ticks, 0, LARGEST).astype("<u4")
 
 
-def _span(events: list[Phase] | list[Message], clock: Clock) -> tuple[np.ndarray, np.ndarray]:
+def _span(events: list[Phase] | list[Message], clock: ToTicks) -> tuple[np.ndarray, np.ndarray]:
     """Starts, each as the difference to the one before (they compress better so), and lengths."""
     start, end = clock([e.start for e in events]), clock([e.end for e in events])
     return np.diff(start, prepend=np.uint32(0)), end - start
@@ -114,7 +118,7 @@ def _names(phases: list[Phase]) -> list[str]:
     return [*PHASES, OWN, *own[:MOST_NAMES]]
 
 
-def _phases(phases: list[Phase], names: list[str], clock: Clock) -> dict[str, np.ndarray]:
+def _phases(phases: list[Phase], names: list[str], clock: ToTicks) -> dict[str, np.ndarray]:
     start, length = _span(phases, clock)
     step = _whole([p.step for p in phases])
     number = {name: i for i, name in enumerate(names)}
@@ -123,7 +127,7 @@ def _phases(phases: list[Phase], names: list[str], clock: Clock) -> dict[str, np
 
 
 def _messages(
-    messages: list[Message], place: dict[str, int], clock: Clock
+    messages: list[Message], place: dict[str, int], clock: ToTicks
 ) -> dict[str, np.ndarray]:
     start, length = _span(messages, clock)
     return {

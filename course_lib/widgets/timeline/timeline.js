@@ -84,6 +84,7 @@ function describe(parts, model, state) {
       return make("span", { className: "key" }, swatch, words);
     }),
     ...(data.mStart.length ? [make("span", { className: "key" }, "↘ a message, from when it is sent to when it is there")] : []),
+    ...(data.unsure.some(Boolean) ? [make("span", { className: "key" }, `├┤ between nodes: times may be wrong by as much, at most ±${(1000 * Math.max(...data.unsure)).toPrecision(2)} ms`)] : []),
     ...(data.leftOut ? [make("span", { className: "key" }, `${data.leftOut} earlier events are left out`)] : []),
   );
 }
@@ -137,6 +138,7 @@ function drawAll(parts, state) {
   const each = state.arrows && data.mStart.length ? drawMessages(g, data, view, middle, look, state.message) : 1;
   if (state.chosen !== NONE) drawReleased(g, data, state.chosen, view, laneTop, bar, look);
   drawFaults(g, faults, laneTop, bar);
+  drawUnsure(g, data, view, laneTop, bar);
   if (state.band) {
     g.fillStyle = look.accent;
     g.globalAlpha = 0.2;

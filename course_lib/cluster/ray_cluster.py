@@ -1,0 +1,419 @@
+"""Runs on a Ray cluster. Ray has the machines, and finds room for the tasks: a placement group with
+a bundle for each task, or for each host. On each node that has bundles, an actor of ours starts the
+tasks (`ray_node.py`). The supervisor is a thread of this process, so all ends with it.
+
+    notebook kernel: Run --- supervisor ===Ray=== actor --- zygote --- node's process --- tasks
+"""
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+import ray.exceptions
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from course_lib.clock import own
+from course_lib.cluster import own_code, ray_gpus, raylets
+from course_lib.cluster.node import Listener
+from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.ray_node import RayNode, versions
+from course_lib.cluster.remote import Away
+from course_lib.cluster.supervisor import Supervisor
+from course_lib.errors import Unavailable
+from course_lib.hardware import Machine
+from course_lib.hardware.limits import Gpu, cuda_frameworks
+from course_lib.record.beats import Beats
+from course_lib.record.events import Clock, to_line
+from course_lib.record.parcels import Parcel, Parcels
+from course_lib.record.planned import Reason
+from course_lib.record.rundir import RunDir
+from course_lib.spec import RunSpec
+from course_lib.text import count
+
+ROOM = 10.0  # seconds for which Ray may look for room
+BEGIN = 60.0  # seconds for an actor to begin, on a busy node
+GIVE_BACK = 2.0  # seconds to wait until Ray has what was reserved
+SILENT = 8.0  # seconds after which a node that does not answer is lost
+ASKED = 8  # times that a clock is read before a run; the quickest answer counts
+EVERY = 1.0  # seconds between two readings of a clock during a run
+DRIFT = 1e-4  # seconds a second by which clocks may drift apart, more than any quartz does
+
+_WHAT = "a run on a Ray cluster"
+
+_actors: dict[str, Any] = {}  # by Ray's id of the node
+_meeting = threading.Lock()
+
+
+@dataclass
+class RayNodeOf:
+    """A node of a run: Ray's id of it, what we call it, its actor, its address and its tasks.
+    `offset`: what its clock lacked to the driver's when it was last read (`at`), at most `unsure`
+    seconds wrong.
+    """
+
+    id: str
+    name: str
+    actor: Any
+    address: str
+    tasks: list[str] = field(default_factory=list)
+    offset: float = 0.0
+    unsure: float = math.inf
+    at: float = 0.0
+
+    def read_clock(self) -> None:
+        """Read its clock, and keep what is the better of that and of what we knew. The reading lies
+        between question and answer, so half of that time is the bound of the error (Cristian 1989,
+        "Probabilistic clock synchronization").
+        """
+        asked = own()
+        theirs = ray.get(self.actor.clock.remote(), timeout=SILENT)
+        came = own()
+        unsure = (came - asked) / 2
+        self.unsure += DRIFT * (came - self.at)
+        if unsure <= self.unsure:
+            self.offset, self.unsure = (asked + came) / 2 - theirs, unsure
+        self.at = came
+
+    def note_clock(self, files: RunDir) -> None:
+        with files.clocks.open("ab") as file:
+            for task in self.tasks:
+                file.write(to_line(Clock(task, self.offset, self.unsure, self.at)))
+
+
+class RayEngine:
+    """The cluster at `address` (None: the one that is here), and room on it for one run.
+
+    `spec`: the run with its tasks placed. Raises `Unavailable` if there is no such cluster, no
+    room, or a node has other versions than this process. `release` gives the room back.
+    """
+
+    def __init__(self, spec: RunSpec, together: bool = False) -> None:
+        connect(spec.address)
+        self.group, self.spec, ids, crews = place(spec, together)
+        self.devices: Mapping[str, str] = {}
+        try:
+            if spec.task_gpus:
+                self._seats, self.devices = ray_gpus.taken(self.group, spec, crews, BEGIN)
+            self.nodes = _nodes(self.spec, ids)
+            check_versions(self.nodes)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        group, self.group = self.group, None
+        if group:  # in a thread, as Ray waits for ever for a cluster that is gone
+            asking = threading.Thread(target=_give_back, args=(group,), daemon=True)
+            asking.start()
+            asking.join(GIVE_BACK)
+
+    def machine(self, here: Machine) -> Machine:
+        """Its GPUs are those that Ray has reserved; no more is known of the nodes."""
+        gpus = (Gpu("reserved by Ray", 0),) * (self.spec.task_gpus * len(self.devices))
+        frameworks = cuda_frameworks() if gpus else ()
+        return replace(here, gpus=gpus, cuda_frameworks=frameworks)
+
+    def reasons(self) -> list[Reason]:
+        where = "; ".join(f"{', '.join(node.tasks)} on {node.name}" for node in self.nodes)
+        return [Reason("nodes", count(len(self.nodes), "node"), f"Ray has placed {where}.")]
+
+    def warm(self, framework: str) -> None:
+        for node in self.nodes:
+            node.actor.warm.remote(framework)
+
+    def supervisor(self, framework: str, start_method: str, timeout: float) -> Channel:
+        """A channel to a supervisor that waits for its order to start."""
+        ours, theirs = pair()
+        name = "lockstep-supervisor"
+        args = Channel(theirs), timeout
+        threading.Thread(target=self._supervise, args=args, name=name, daemon=True).start()
+        return ours
+
+    def last_words(self, framework: str) -> str:
+        return "Its nodes are those of a Ray cluster: `ray status` says how that is."
+
+    def _supervise(self, channel: Channel, timeout: float) -> None:
+        try:
+            if orders := channel.receive():
+                first, *more = orders
+                files = RunDir(first["start"])
+                links: list[Link] = []
+
+                def connect(selector: Any, listener: Listener) -> dict[str, Away]:
+                    found = dict[str, Away]()
+                    for node, addresses in zip(self.nodes, self._open(files, timeout), strict=True):
+                        link = Link(node, files)
+                        links.append(link)
+                        away = Away(node.name, addresses, link.channel, selector, listener)
+                        found |= dict.fromkeys(node.tasks, away)
+                    return found
+
+                try:
+                    Supervisor(channel, files, connect).supervise(more)
+                finally:
+                    for link in links:
+                        link.close()
+        except Unavailable as error:
+            channel.post(unavailable=error.parts)
+        except Exception as error:
+            what = "the run on the Ray cluster"
+            why = f"{type(error).__name__}: {error}"
+            channel.post(unavailable=(what, why, "`ray status` says how the cluster is."))
+        finally:
+            channel.settle()
+            channel.close()
+            self.release()
+
+    def _open(self, files: RunDir, timeout: float) -> list[Mapping[str, str]]:
+        """Get the nodes ready for a run; the addresses of the tasks of each."""
+        for node in self.nodes:
+            for _ in range(ASKED):
+                node.read_clock()
+            node.note_clock(files)
+        folders, code = own_code.carried(files.facts.sys_path, files.facts.cwd)
+        described = (path for place in files.described() for path in (place, *place.rglob("*")))
+        there = [
+            Parcel(str(path.relative_to(files.path)), None, path.read_bytes())
+            for path in described
+            if path.is_file()
+        ]
+        record = ray.put([*there, *code])  # once to each node
+        calls = [
+            node.actor.open.remote(
+                files.path.name,
+                record,
+                {
+                    "address": node.address,
+                    "offset": node.offset,
+                    "sys_path": folders,
+                    "temporary": True,
+                },
+                node.tasks,
+                timeout,
+                str(files.path),
+            )
+            for node in self.nodes
+        ]
+        opened = ray.get(calls, timeout=timeout + SILENT)
+        if self.spec.checkpoint_every or self.spec.resume:
+            blind = [
+                n.name for n, (_, shared) in zip(self.nodes, opened, strict=True) if not shared
+            ]
+            if blind:
+                why = f"tasks write them together, and {blind[0]} does not see {files.path}"
+                cure = "Give the run a run_dir in a folder that all nodes share."
+                raise Unavailable("checkpoints on this Ray cluster", why, cure)
+        return [addresses for addresses, _ in opened]
+
+
+class Link:
+    """The channel of an `Away` joined to the node's actor, from which the record comes as well."""
+
+    def __init__(self, node: RayNodeOf, files: RunDir) -> None:
+        self.node, self.files, self.run = node, files, files.path.name
+        self.channel, self._theirs = pair()
+        self._parcels = Parcels(files)
+        self._beats = Beats(files.beats, files.spec.tasks)
+        for what in (self._bring, self._send):
+            name = f"lockstep-{node.name}"
+            threading.Thread(target=what, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._theirs.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):
+            self.node.actor.close.remote(self.run)
+
+    def _send(self) -> None:
+        """Pass the supervisor's orders on."""
+        with contextlib.suppress(OSError):
+            while lines := self._theirs.recv(1 << 20):
+                self.node.actor.order.remote(self.run, lines, [])
+
+    def _bring(self) -> None:
+        """Bring what the node tells, until it is gone."""
+        due = own() + EVERY
+        try:
+            while True:
+                hear = self.node.actor.hear.remote(self.run)
+                said, parcels, beats = ray.get(hear, timeout=SILENT)
+                self._parcels.keep(Parcel(*parcel) for parcel in parcels)
+                for task, slot in beats.items():
+                    self._beats.lay(task, slot)
+                if said is None:
+                    break
+                if said:
+                    self._theirs.sendall(said)
+                if notices := self._parcels.new():
+                    self.node.actor.order.remote(self.run, b"", notices)
+                if own() > due:
+                    self.node.read_clock()
+                    self.node.note_clock(self.files)
+                    due = own() + EVERY
+                    line = b'{"do": "clock", "offset": %r}\n' % self.node.offset
+                    self.node.actor.order.remote(self.run, line, [])
+        except (OSError, ray.exceptions.RayError):
+            pass  # the node is lost, or nobody listens any more
+        with contextlib.suppress(OSError):
+            self._theirs.shutdown(socket.SHUT_RDWR)
+
+
+def connect(address: str | None) -> None:
+    """Join the cluster, unless this process has joined one. Without an address: that of
+    RAY_ADDRESS, that of `lockstep cluster up`, or one that Ray finds here. Raises `Unavailable`.
+    """
+    if ray.is_initialized():
+        return
+    ours = raylets.meant(address)
+    address = ours.address if ours else address or os.environ.get("RAY_ADDRESS")
+    # Ray would warn of what it will change some day, and print what raylets say of lost workers
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    printing: Any = ray._private.worker
+    printing.listen_error_messages = lambda *_: None
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            address=address or "auto",
+            namespace="lockstep",
+            configure_logging=False,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        why = f"no Ray cluster answers at {address or 'this machine'} ({error})"
+        raise Unavailable(_WHAT, why, "Start one: lockstep cluster up.") from None
+    except RuntimeError as error:  # another version of Ray or Python, says Ray
+        cure = "Install here what the cluster has."
+        raise Unavailable(_WHAT, " ".join(str(error).split()), cure) from None
+    with contextlib.suppress(ValueError, TypeError):  # only the main thread may
+        signal.signal(signal.SIGTERM, before)  # Ray's prints a stack of C++
+
+
+def alive() -> list[tuple[str, str, float]]:
+    """Name, address and CPUs of each node that is there."""
+    return [
+        (node["NodeName"], node["NodeManagerAddress"], node["Resources"].get("CPU", 0.0))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def free(what: str) -> float:
+    """How much of something is free on all nodes together."""
+    return float(ray.available_resources().get(what, 0))
+
+
+def place(
+    spec: RunSpec, together: bool = False
+) -> tuple[Any, RunSpec, dict[str, str], list[list[str]]]:
+    """Have Ray find room for the tasks: the placement group, the run with the host of each task,
+    the node of each, by Ray's id, and the tasks of each bundle.
+
+    Each task is a bundle of its own, and they are spread over the nodes. If the run has several
+    hosts, each host is a bundle, so that its tasks stay together; if all have to be `together`,
+    they are one.
+    """
+    hosted = len(spec.all_hosts) > 1 or bool(spec.placement)
+    crews = [[t for t, h in spec.places.items() if h == host] for host in spec.all_hosts]
+    crews = crews if hosted or together else [[task] for task in spec.tasks]
+    bundles = [_bundle(spec, crew) for crew in crews]
+    group = placement_group(bundles, strategy="SPREAD")
+    try:
+        if not group.wait(ROOM):
+            raise Unavailable(
+                "a run on this Ray cluster", _no_room(spec, crews), "Ask for less, or wait."
+            )
+    except BaseException:
+        _give_back(group)
+        raise
+    where = placement_group_table(group)["bundles_to_node_id"]
+    ids = {task: where[i] for i, crew in enumerate(crews) for task in crew}
+    if not hosted:
+        order = list(dict.fromkeys(ids[task] for task in spec.tasks if "worker" in task))
+        order += [i for i in dict.fromkeys(ids.values()) if i not in order]
+        if len(order) > 1:
+            placement = {task: order.index(ids[task]) for task in spec.tasks}
+            spec = RunSpec(**{**spec.model_dump(), "placement": placement})
+    return group, spec, ids, crews
+
+
+def _bundle(spec: RunSpec, crew: list[str]) -> dict[str, float]:
+    """What some tasks of a run want together."""
+    workers = sum(task.startswith("worker") for task in crew)
+    memory = spec.task_memory_mb * 2**20
+    wanted = {
+        "CPU": spec.task_cpus * len(crew) or 0.001,  # Ray wants something in each bundle
+        "GPU": spec.task_gpus * workers,
+        "memory": memory * len(crew),
+    }
+    return {what: much for what, much in wanted.items() if much}
+
+
+def _give_back(group: Any) -> None:
+    with contextlib.suppress(Exception):  # the cluster may be gone
+        remove_placement_group(group)
+
+
+def check_versions(nodes: list[RayNodeOf]) -> None:
+    """Raise `Unavailable` if a node has other versions than this process."""
+    ours = versions()
+    for node in nodes:
+        theirs = ray.get(node.actor.versions.remote(), timeout=BEGIN)
+        for what, version in ours.items():
+            if theirs.get(what) != version:
+                has = f"{node.name} has {what} {theirs.get(what, 'not at all')}"
+                cure = f"Install the same there: {what} {version}."
+                raise Unavailable("a run on this Ray cluster", f"{has}, this is {version}", cure)
+
+
+def _nodes(spec: RunSpec, ids: Mapping[str, str]) -> list[RayNodeOf]:
+    """The nodes of a run, each with its actor."""
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    places: dict[str, RayNodeOf] = {}
+    for task, id in ids.items():
+        if id not in places:
+            name = f"node {len(places)} ({addresses[id]})"
+            places[id] = RayNodeOf(id, name, _actor(id), addresses[id])
+        places[id].tasks.append(task)
+    return list(places.values())
+
+
+def _actor(id: str) -> Any:
+    """The actor on a node; it stays for later runs."""
+    with _meeting:
+        if actor := _actors.get(id):
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(actor.clock.remote(), timeout=SILENT)
+                return actor
+        at = NodeAffinitySchedulingStrategy(id, soft=False)
+        groups = {"orders": 1, "hear": 64, "clock": 1}
+        remote: Any = ray.remote  # its types know nothing of groups
+        made = remote(num_cpus=0, concurrency_groups=groups, scheduling_strategy=at)(RayNode)
+        _actors[id] = actor = made.remote()
+        return actor
+
+
+def _no_room(spec: RunSpec, crews: list[list[str]]) -> str:
+    cpus = "1 CPU" if spec.task_cpus == 1 else f"{spec.task_cpus:g} CPUs"
+    wants = f"{count(len(spec.tasks), 'task')} want {cpus} each"
+    if spec.task_gpus:
+        wants += f" and each worker {count(spec.task_gpus, 'GPU')}"
+    if spec.task_memory_mb:
+        wants += f" and {spec.task_memory_mb} MB"
+    if len(crews) < len(spec.tasks):
+        wants += f", {max(map(len, crews))} of them on one node"
+    free = ray.available_resources()
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    has = f"{free.get('CPU', 0):g} CPUs"
+    if spec.task_gpus:
+        has += f" and {free.get('GPU', 0):g} GPUs"
+    if spec.task_memory_mb:
+        has += f" and {free.get('memory', 0) / 2**20:.0f} MB"
+    return f"{wants}; the cluster has {has} free on {count(nodes, 'node')}"

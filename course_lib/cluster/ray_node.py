@@ -1,0 +1,167 @@
+"""What runs on each node of a Ray cluster: an actor that keeps a warm zygote, and so has the
+processes of a run there in a tenth of a second. It dies with its driver, and everything with it.
+
+The actor only passes on: orders to the node's process of a run (`remote.serve`), what that tells,
+and the record.
+"""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from course_lib.clock import own
+from course_lib.cluster import nursery
+from course_lib.cluster.pipes import Channel, ready
+from course_lib.record.beats import Beats
+from course_lib.record.parcels import Parcel, Parcels
+from course_lib.record.rundir import RunDir
+
+PLACE = "lockstep-node-"  # and this actor's pid: a folder with the record of a run
+FORGOTTEN = 15.0  # seconds without a question from the driver after which a run is ended
+PERIOD = 0.25  # seconds in which new parts of the record are brought: as often as boards draw
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all nodes."""
+    found = {"Python": platform.python_version()}
+    for name in ("lockstep-course", "tensorflow", "torch", "numpy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+class Place:
+    """One run on this node."""
+
+    def __init__(self, files: RunDir, channel: Channel, tasks: list[str]) -> None:
+        self.files, self.channel = files, channel
+        self.parcels = Parcels(files, tasks)
+        self.beats = Beats(files.beats, files.spec.tasks)
+        self.tasks = tasks
+        self.turn = threading.Lock()
+        self.asked = own()  # when the driver asked last
+
+
+class RayNode:
+    """The actor. Its methods run in threads."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Place] = {}
+        # Ray hides the GPUs from who has reserved none; a task's device says which it has
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        for path in Path(tempfile.gettempdir()).glob(f"{PLACE}*"):
+            with contextlib.suppress(ValueError):  # not one of ours
+                # Ray killed the processes of an actor before this one, so none could clear up
+                if not psutil.pid_exists(int(path.name.split("-")[2])):
+                    shutil.rmtree(path, ignore_errors=True)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """End what no driver asks after any more, as Ray does not if its own process stands."""
+        while True:
+            time.sleep(1)
+            for run, place in list(self._runs.items()):
+                if own() - place.asked > FORGOTTEN:
+                    self.close(run)
+
+    def versions(self) -> dict[str, str]:
+        return versions()
+
+    @ray.method(concurrency_group="clock")
+    def clock(self) -> float:
+        return own()
+
+    def warm(self, framework: str) -> None:
+        nursery.warm(framework)
+
+    def open(
+        self,
+        run: str,
+        record: list[Parcel],
+        changed: dict[str, Any],
+        tasks: list[str],
+        timeout: float,
+        home: str,
+    ) -> tuple[dict[str, str], bool]:
+        """Get ready for a run: its `record` so far, with facts `changed` for this node. The address
+        of each of these tasks, and whether the driver's record, in `home`, can be seen here: then
+        checkpoints, which several tasks write together, go there.
+        """
+        path = Path(tempfile.mkdtemp(prefix=f"{PLACE}{os.getpid()}-"))
+        files = RunDir(path)
+        Parcels(files).keep(Parcel(*parcel) for parcel in record)
+        # the learner's folders that came along, and what is installed here
+        sys_path = [*(str(path / folder) for folder in changed["sys_path"]), *sys.path]
+        facts = files.facts.model_copy(update={**changed, "sys_path": sys_path})
+        (path / "run.json").write_text(facts.model_dump_json())
+        files = RunDir(path)
+        files.lifecycle.touch(mode=0o600)
+        files.line.mkdir(mode=0o700)
+        theirs = RunDir(home)
+        shared = theirs.holds_run and theirs.facts.origin == files.facts.origin
+        if shared:
+            theirs.checkpoints.mkdir(mode=0o700, exist_ok=True)
+            files.checkpoints.symlink_to(theirs.checkpoints)
+        for task in tasks:
+            files.temporary(task).mkdir(parents=True)
+        try:
+            channel = nursery.supervisor(files.spec.framework, facts.start_method, timeout)
+            channel.post(start=str(path), tasks=tasks)
+            if not ready(channel, timeout):
+                raise TimeoutError(f"no process within {timeout:g} s")
+            first = channel.receive() or [{}]
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        if "addresses" not in first[0]:
+            shutil.rmtree(path, ignore_errors=True)
+            raise RuntimeError(nursery.last_words(files.spec.framework))
+        self._runs[run] = Place(files, channel, tasks)
+        return dict(first[0]["addresses"]), shared
+
+    @ray.method(concurrency_group="orders")
+    def order(self, run: str, lines: bytes, record: list[Parcel]) -> None:
+        """Pass orders on, and what other nodes have left to be found."""
+        if place := self._runs.get(run):
+            place.parcels.keep(Parcel(*parcel) for parcel in record)
+            with contextlib.suppress(OSError):
+                place.channel.sock.sendall(lines)
+
+    @ray.method(concurrency_group="hear")
+    def hear(self, run: str) -> tuple[bytes | None, list[Parcel], dict[str, bytes]]:
+        """What the node's process tells, new parts of the record, and the beats: at once if there
+        is news, else after a while. None: it is gone, and this was the last of it.
+        """
+        if not (place := self._runs.get(run)):
+            return None, [], {}
+        place.asked = own()
+        with place.turn:
+            said: bytes | None = b""
+            if ready(place.channel, PERIOD):
+                try:
+                    said = place.channel.sock.recv(1 << 20) or None
+                except ConnectionError:
+                    said = None
+            beats = {task: place.beats.slot(task) for task in place.tasks}
+            parcels = place.parcels.new()
+            if said is None:
+                self.close(run)
+            return said, parcels, beats
+
+    def close(self, run: str) -> None:
+        """Forget a run; its processes end with the channel."""
+        if place := self._runs.pop(run, None):
+            place.channel.close()
+            place.beats.close()
+            shutil.rmtree(place.files.path, ignore_errors=True)

@@ -1,0 +1,92 @@
+"""The record on its way between machines: each node writes its own part, and what is new in it is
+brought to the driver while the run goes on. What tasks leave for each other to find, in `meetings/`
+and `line/`, goes the other way too, and so does what became of all tasks.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from course_lib.record.files import private
+from course_lib.record.rundir import RunDir, folder_name
+
+GROWING = (".jsonl", ".log")  # files that are only added to: the new part is brought
+MOST = 8 << 20  # bytes of one file that are brought at a time
+NOTICES = ("meetings", "line")
+
+
+class Parcel(NamedTuple):
+    """The `content` of a file of the record, from byte `at` on; None: the whole of it."""
+
+    path: str
+    at: int | None
+    content: bytes
+
+
+class Parcels:
+    """What is new in the record of these tasks. What they leave for each other to find is among it;
+    with no tasks, it is all there is.
+    """
+
+    def __init__(self, files: RunDir, tasks: Iterable[str] = ()) -> None:
+        self._root = files.path
+        folders = [f"tasks/{folder_name(task)}" for task in tasks]
+        self._places = [*(folders or ["lifecycle.jsonl"]), *NOTICES]
+        self._sent: dict[str, int] = {}  # of files that grow: bytes
+        self._seen: dict[str, tuple[int, int, int]] = {}  # of others: which they are
+
+    def new(self) -> list[Parcel]:
+        """What has not been brought yet."""
+        found = []
+        for place in self._places:
+            at = self._root / place
+            for path in [at] if at.is_file() else sorted(at.rglob("*")):
+                inner = path.relative_to(self._root)
+                if "tmp" in inner.parts[2:3] or path.name.startswith("."):
+                    continue
+                try:
+                    found += self._look(path, str(inner))
+                except FileNotFoundError:  # gone meanwhile
+                    continue
+        return found
+
+    def keep(self, parcels: Iterable[Parcel]) -> None:
+        """Lay parcels from elsewhere into the record; they are not brought back."""
+        for path, at, content in parcels:
+            file = self._root / path
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if at is None:
+                draft = file.with_name(f".{file.name}.new")
+                draft.write_bytes(content)
+                draft.chmod(0o600)
+                draft.rename(file)
+                self._seen[path] = _which(file)
+                continue
+            with open(file, "ab", opener=private) as log:
+                log.truncate(at)  # a parcel may come again
+                log.write(content)
+
+    def _look(self, path: Path, inner: str) -> list[Parcel]:
+        if not path.is_file() or path.is_symlink():
+            return []
+        if path.suffix in GROWING:
+            at, size = self._sent.get(inner, 0), path.stat().st_size
+            if size <= at:
+                return []
+            with path.open("rb") as file:
+                file.seek(at)
+                content = file.read(MOST)
+            if path.suffix == ".jsonl":  # whole lines only
+                content = content[: content.rfind(b"\n") + 1]
+            self._sent[inner] = at + len(content)
+            return [Parcel(inner, at, content)] if content else []
+        which = _which(path)
+        if self._seen.get(inner) == which:
+            return []
+        self._seen[inner] = which
+        return [Parcel(inner, None, path.read_bytes())]
+
+
+def _which(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
