@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint unit notebooks bench picture exercises screenshots format clean
+.PHONY: help lab test lint unit ray notebooks bench picture exercises screenshots format clean
 
 help:
 	@echo "make lab    set up and open the course in JupyterLab"
@@ -21,7 +21,7 @@ lab: $(VENV)/.lab
 
 # All notebooks run twice in a row: what the first leaves behind must not disturb the second.
 test: $(VENV)/.test
-	@$(BIN)/python -m tests.times lint unit notebooks notebooks
+	@$(BIN)/python -m tests.times lint unit ray notebooks notebooks
 
 lint: $(VENV)/.test
 	@$(BIN)/ruff check .
@@ -29,9 +29,14 @@ lint: $(VENV)/.test
 	@$(BIN)/mypy
 
 # Most tests wait for emulated devices more than they compute. PYTEST_ARGS=FILE runs that file in one process.
-PYTEST_ARGS ?= -n 3
+PYTEST_ARGS ?= -n 3 --ignore=tests/ray
 unit: $(VENV)/.test
 	@$(BIN)/python -m pytest -p tests.times $(PYTEST_ARGS)
+
+# One process, as all tests use one cluster, and three nodes are dear.
+RAY_ARGS ?= --timeout 400 tests/ray
+ray: $(VENV)/.test
+	@$(BIN)/python -m pytest -p tests.times $(RAY_ARGS)
 
 # A notebook waits for emulated devices as well.
 NOTEBOOKS_ARGS ?= -n 2 --dist loadfile notebooks solutions
@@ -80,5 +85,5 @@ $(VENV)/.lab: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.lab
-	@$(INSTALL) -e '.[test]' || $(FAILED)
+	@$(INSTALL) -e '.[test,ray]' || $(FAILED)
 	@touch $@
