@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 import course_lib
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.collectives import build, bus_bandwidth
 from course_lib.exchange import Communicator
 from tests.benchmarks import clusters

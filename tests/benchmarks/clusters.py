@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -35,9 +35,9 @@ class Cluster(NamedTuple):
     root: psutil.Process
 
 
-def warm(framework: str) -> None:
+def warm(framework: str, **on: Any) -> None:
     """Have a warm zygote, and the first run behind us that looks the machine over."""
-    course_lib.start(lambda: None, framework=framework, workers=1).wait(LONGEST)
+    course_lib.start(lambda: None, framework=framework, workers=1, **on).wait(LONGEST)
 
 
 @contextlib.contextmanager

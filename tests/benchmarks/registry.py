@@ -16,6 +16,7 @@ from tests.benchmarks import (
     overlap,
     own,
     prediction,
+    ray_train,
     simulator,
     stage,
     start,
@@ -45,4 +46,5 @@ SUBJECTS: dict[str, Callable[[Options], Rows]] = {
     "overlap": overlap.rows,
     "stage": stage.rows,
     "boards": boards.rows,
+    "ray": ray_train.rows,
 }

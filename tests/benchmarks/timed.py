@@ -117,10 +117,13 @@ class Script(NamedTuple):
         for process in self.processes:
             clusters.still_there(process)
 
-    def training(self) -> Training:
-        """What it leaves, once it is over."""
+    def results(self) -> list[dict[str, Any]]:
+        """What each worker leaves, once it is over."""
         left = clusters.arrived(self.folder, self.workers, self.check)
-        results = [json.loads(text) for text in left]
+        return [json.loads(text) for text in left]
+
+    def training(self) -> Training:
+        results = self.results()
         return Training(
             results[0]["moments"], statistics.mean(result["loss"] for result in results)
         )
@@ -229,8 +232,17 @@ def places(framework: str, addresses: Mapping[str, str]) -> Iterator[dict[str, s
             }
 
 
-def describe(framework: str, steps: int, folder: Path, cluster: Cluster, stop_after: int) -> None:
-    """Write down a training in numbers alone, for scripts that know nothing of this library."""
+def describe(
+    framework: str,
+    steps: int,
+    folder: Path,
+    cluster: Cluster,
+    stop_after: int = 0,
+    threads: int = 0,
+) -> None:
+    """Write down a training in numbers alone, for scripts that know nothing of this library.
+    `threads`: 0 for those of a run on this machine.
+    """
     spec = RunSpec(strategy="custom", framework=framework, steps=steps, **cluster.fields)
     workload = workloads.load(spec)
     order = [
@@ -239,7 +251,7 @@ def describe(framework: str, steps: int, folder: Path, cluster: Cluster, stop_af
     ]
     given = workload.initial_weights(spec.seed) if workload.layers else []
     weights: dict[str, Any] = {f"weight{i}": weight for i, weight in enumerate(given)}
-    threads = hardware.plan(spec, hardware.probe()).threads
+    threads = threads or hardware.plan(spec, hardware.probe()).threads
     np.savez(
         folder / "training.npz",
         x=workload.train.inputs,

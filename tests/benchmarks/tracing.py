@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 import course_lib
-from course_lib.cluster.task import Task, clock
+from course_lib.clock import clock
+from course_lib.cluster.task import Task
 from course_lib.record.events import Event, Metric, Recorder
 from tests.benchmarks import clusters
 from tests.benchmarks.harness import Aim, Options, Row, Rows, turns
@@ -56,14 +57,22 @@ def rows(options: Options) -> Rows:
 
 
 def row(
-    name: str, peer: str, framework: str, workers: int, work: Work, length: int, options: Options
+    name: str,
+    peer: str,
+    framework: str,
+    workers: int,
+    work: Work,
+    length: int,
+    options: Options,
+    **more: Any,
 ) -> Row:
-    clusters.warm(framework)
+    clusters.warm(framework, **more)
     fields: dict[str, Any] = {
         "framework": framework,
         "workers": workers,
         "steps": STRETCHES * length,
         "device_ms": 0.0,
+        **more,
     }
     if framework == "python":
         fields["device_ms"] = 1000 * PACE

@@ -24,9 +24,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main(folder: Path, rank: int, own: str = "") -> None:
+    """Leave the result, and stay until whoever measures closes stdin."""
+    dist.init_process_group("gloo")
+    write(folder, rank, train(folder, rank, own))
+    sys.stdin.read()
+    os._exit(0)
+
+
+def train(folder: Path, rank: int, own: str = "") -> dict[str, Any]:
     given = np.load(folder / "training.npz")
     torch.set_num_threads(int(given["threads"]))
-    dist.init_process_group("gloo")
     model = own_model(own, int(given["seed"])) if own else two_layers(given)
     averaged = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(averaged.parameters(), lr=float(given["rate"]))
@@ -43,7 +50,7 @@ def main(folder: Path, rank: int, own: str = "") -> None:
         moments.append(time.monotonic())
         if len(moments) == stop_after:
             os.kill(os.getpid(), signal.SIGSTOP)  # until whoever measures lets it go on
-    leave(folder, rank, {"moments": moments, "loss": last})
+    return {"moments": moments, "loss": last}
 
 
 def two_layers(given: Any) -> nn.Module:
@@ -62,12 +69,9 @@ def own_model(name: str, seed: int) -> Any:
     return getattr(own_models, f"torch_{name}")()
 
 
-def leave(folder: Path, rank: int, result: dict[str, Any]) -> None:
-    """Write the result, and stay until whoever measures closes stdin."""
+def write(folder: Path, rank: int, result: dict[str, Any]) -> None:
     (folder / f"{rank}.part").write_text(json.dumps(result))
     (folder / f"{rank}.part").rename(folder / f"{rank}.stamp")
-    sys.stdin.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":
