@@ -112,7 +112,7 @@ def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoR
     # SystemExit too: a task that leaves early is a failure its learner should see
     except BaseException as error:
         try:
-            _leave_error(files, name, task.step if task else None, error)
+            _leave_error(files, name, attempt.number, task.step if task else None, error)
             if task:
                 task.recorder.flush()
         except OSError as full:
@@ -159,7 +159,9 @@ def _set_up(
     return task, pkgutil.resolve_name(program) if isinstance(program, str) else program
 
 
-def _leave_error(files: RunDir, name: str, step: int | None, error: BaseException) -> None:
+def _leave_error(
+    files: RunDir, name: str, attempt: int, step: int | None, error: BaseException
+) -> None:
     """Leave the error, with its time, so that the first one can be told from those that it caused.
     Its traceback begins in the role function, and calls inside ours or a library's are folded.
     """
@@ -177,7 +179,13 @@ def _leave_error(files: RunDir, name: str, step: int | None, error: BaseExceptio
         text = f"{head}\n  [... cut ...]\n{tail}"
     files.leave_error(
         TaskError(
-            task=name, step=step, reason=reason[:2000], traceback=text, at=at, echo=_echoes(error)
+            task=name,
+            attempt=attempt,
+            step=step,
+            reason=reason[:2000],
+            traceback=text,
+            at=at,
+            echo=_echoes(error),
         )
     )
 

@@ -32,8 +32,10 @@ def private(path: str | Path, flags: int) -> int:
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to in the block; it appears under its name at the end, or not at all."""
-    draft = path.with_suffix(".draft")
+    """A file to write to in the block; it appears under its name at the end, or not at all. Two
+    processes may write the same one: the last to end is kept.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(draft, "wb", opener=private) as file:
             yield file

@@ -100,11 +100,13 @@ def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
     """
     life = trace.all(Lifecycle)
     # what came before a restart, or was done without, did not end the run
-    settled = {e.task: e.at for e in life if e.state in ("starting", "lost")}
+    decided = [e for e in life if e.state in ("starting", "lost")]
+    settled = {e.task: e.at for e in decided}
+    attempt = {e.task: e.attempt + (e.state == "lost") for e in decided}
     # who was told to leave
     left = {e.task: e for e in life if e.state == "left" and e.at >= settled.get(e.task, 0.0)}
     origin = run.facts.origin
-    found = [e for e in run.errors() if e.at - origin >= settled.get(e.task, 0.0)]
+    found = [e for e in run.errors() if e.attempt >= attempt.get(e.task, 0)]
     for death in life:
         ended = death.state in ("failed", "killed") and death.why
         if ended and death.at >= settled.get(death.task, 0.0):

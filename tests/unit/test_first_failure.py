@@ -83,7 +83,7 @@ def test_what_came_before_a_restart_did_not_end_the_run(tmp_path: Path) -> None:
     run = run_of(
         tmp_path,
         Lifecycle("worker:1", "killed", "it was killed by run.kill()", 2.0),
-        error("worker:0", 2.1, "TimeoutError: no answer", echo=False),
+        error("worker:0", 2.4, "TimeoutError: no answer", echo=False),
         *again,
         Lifecycle("worker:2", "failed", KILLED, 4.0, attempt=1),
     )
@@ -97,3 +97,7 @@ def test_a_task_that_the_run_went_on_without_did_not_end_it(tmp_path: Path) -> N
     assert run_of(tmp_path / "finished", *lost, *done).state == "finished"
     failed = run_of(tmp_path / "failed", *lost, Lifecycle("worker:2", "failed", KILLED, 4.0))
     assert (blamed(failed), failed.state) == ("worker:2", "failed")
+
+
+def test_an_error_may_come_before_it_is_told_that_its_task_has_begun(tmp_path: Path) -> None:
+    assert blamed(run_of(tmp_path, error("worker:1", 0.05, "ValueError: boom"))) == "worker:1"

@@ -44,7 +44,7 @@ def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_pat
     found = files.trained_weights()
     assert list(found) == ["0.weight", "0.bias", "2.weight"]
     assert found["2.weight"].shape == (2, 3) and found["0.bias"] == 3
-    assert not [*tmp_path.rglob("*.draft")]
+    assert not [*tmp_path.rglob(".*")]
     with pytest.raises(LockstepError, match="trained digits: take its Workload, not this"):
         workloads.find("digits_cnn")().trained(tmp_path)
 
