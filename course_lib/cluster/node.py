@@ -49,8 +49,12 @@ class Listener(Protocol):
 class Node(Protocol):
     """What a supervisor asks of a node. No method waits; what comes of it the listener is told.
 
-    `addresses`: `host:port` of each of its tasks; `due`: when to `look` again without being woken.
+    `addresses`: `host:port` of each of its tasks; `due`: when to `look` again without being woken;
+    `lost`: it is gone, and so are its tasks.
     """
+
+    @property
+    def lost(self) -> bool: ...
 
     @property
     def addresses(self) -> Mapping[str, str]: ...
@@ -59,7 +63,7 @@ class Node(Protocol):
     def due(self) -> float: ...
 
     def meet(self, addresses: dict[str, list[str]]) -> None:
-        """Before the first start: the addresses of all tasks, by job."""
+        """Before a start: the addresses of all tasks, by job."""
 
     def start(self, task: str, attempt: Attempt) -> None:
         """Start the process of a task, for the first time or again."""
@@ -91,6 +95,8 @@ class Here:
     `outer`: the channel of this process, which no task may keep. Descriptors wake the `selector`,
     each registered with what to call when it can be read.
     """
+
+    lost = False  # all of us would be
 
     def __init__(
         self,
@@ -169,7 +175,6 @@ class Here:
 
     def clean(self) -> None:
         keeper.end_descendants()
-        self.files.forget_meetings()
 
     def close(self) -> None:
         keeper.end_descendants()

@@ -78,10 +78,10 @@ def spawn(birth: Birth, holder: int, private: list[int]) -> int:
 
 
 def begin(
-    _held: int | None, run_dir: str, name: str, number: str, fewer: str, sock: str
+    _held: int | None, run_dir: str, name: str, number: str, fewer: str, together: str, sock: str
 ) -> NoReturn:
     """Start as a fresh interpreter."""
-    attempt, files = Attempt(int(number), int(fewer)), RunDir(run_dir)
+    attempt, files = Attempt(int(number), int(fewer), int(together)), RunDir(run_dir)
     if files.facts.offset:
         keep_to(files.facts.offset)
     main(files, name, attempt, socket.socket(fileno=int(sock)))
@@ -92,6 +92,7 @@ def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoR
 
     `sock` leads to the supervisor, which also holds our lifeline. Never returns.
     """
+    files = RunDir(files.path, attempt.together) if attempt.together else files
     _redirect_output(files.logs(name))
     # TensorFlow leaves its generated code there
     tempfile.tempdir = os.environ["TMPDIR"] = str(files.temporary(name))

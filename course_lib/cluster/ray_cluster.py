@@ -11,9 +11,11 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import ray.exceptions
@@ -47,6 +49,7 @@ EVERY = 1.0  # seconds between two readings of a clock during a run
 DRIFT = 1e-4  # seconds a second by which clocks may drift apart, more than any quartz does
 
 _WHAT = "a run on a Ray cluster"
+T = TypeVar("T")
 
 _actors: dict[str, Any] = {}  # by Ray's id of the node
 _meeting = threading.Lock()
@@ -54,7 +57,8 @@ _meeting = threading.Lock()
 
 @dataclass
 class RayNodeOf:
-    """A node of a run: Ray's id of it, what we call it, its actor, its address and its tasks.
+    """A node of a run: Ray's id of it, what we call it, its actor, its address and its tasks; `run`
+    is the name of these tasks' part of the run there.
     `offset`: what its clock lacked to the driver's when it was last read (`at`), at most `unsure`
     seconds wrong.
     """
@@ -64,6 +68,7 @@ class RayNodeOf:
     actor: Any
     address: str
     tasks: list[str] = field(default_factory=list)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
     offset: float = 0.0
     unsure: float = math.inf
     at: float = 0.0
@@ -97,12 +102,12 @@ class RayEngine:
 
     def __init__(self, spec: RunSpec, together: bool = False) -> None:
         connect(spec.address)
-        self.group, self.spec, ids, crews = place(spec, together)
+        self.group, self.spec, ids, self.crews = place(spec, together)
         self.devices: Mapping[str, str] = {}
         try:
             if spec.task_gpus:
-                self._seats, self.devices = ray_gpus.taken(self.group, spec, crews, BEGIN)
-            self.nodes = _nodes(self.spec, ids)
+                self._seats, self.devices = ray_gpus.taken(self.group, spec, self.crews, BEGIN)
+            self.nodes = _nodes(ids)
             check_versions(self.nodes)
         except BaseException:
             self.release()
@@ -110,10 +115,8 @@ class RayEngine:
 
     def release(self) -> None:
         group, self.group = self.group, None
-        if group:  # in a thread, as Ray waits for ever for a cluster that is gone
-            asking = threading.Thread(target=_give_back, args=(group,), daemon=True)
-            asking.start()
-            asking.join(GIVE_BACK)
+        if group:
+            _in_time(lambda: _give_back(group), GIVE_BACK)
 
     def machine(self, here: Machine) -> Machine:
         """Its GPUs are those that Ray has reserved; no more is known of the nodes."""
@@ -147,12 +150,16 @@ class RayEngine:
                 files = RunDir(first["start"])
                 links: list[Link] = []
 
-                def connect(selector: Any, listener: Listener) -> dict[str, Away]:
+                def connect(selector: Any, told: Listener, tasks: Sequence[str]) -> dict[str, Away]:
+                    for link in links:
+                        if set(link.node.tasks) & set(tasks):
+                            link.close()
+                    nodes = self._moved(tasks) if links else self.nodes
                     found = dict[str, Away]()
-                    for node, addresses in zip(self.nodes, self._open(files, timeout), strict=True):
+                    for node, opened in zip(nodes, self._open(files, nodes, timeout), strict=True):
                         link = Link(node, files)
                         links.append(link)
-                        away = Away(node.name, addresses, link.channel, selector, listener)
+                        away = Away(node.name, opened, link.channel, selector, told)
                         found |= dict.fromkeys(node.tasks, away)
                     return found
 
@@ -172,9 +179,33 @@ class RayEngine:
             channel.close()
             self.release()
 
-    def _open(self, files: RunDir, timeout: float) -> list[Mapping[str, str]]:
-        """Get the nodes ready for a run; the addresses of the tasks of each."""
-        for node in self.nodes:
+    def _moved(self, tasks: Sequence[str]) -> list[RayNodeOf]:
+        """The nodes to which Ray has moved these tasks, as theirs are lost."""
+        mine = {i for i, crew in enumerate(self.crews) if set(crew) & set(tasks)}
+        deadline = own() + ROOM
+
+        def look() -> list[RayNodeOf]:
+            while own() < deadline:
+                where = placement_group_table(self.group)["bundles_to_node_id"]
+                if all(_stands(where.get(i)) for i in mine):
+                    ids = {task: where[i] for i in mine for task in self.crews[i]}
+                    return _nodes(ids, self.nodes)
+                time.sleep(0.1)
+            return []
+
+        if not (found := _in_time(look, ROOM) or []):
+            names = ", ".join(node.name for node in self.nodes if set(node.tasks) & set(tasks))
+            why = f"{names} was lost, and no other has room for {', '.join(tasks)}"
+            raise Unavailable("a new start of the run", why, "Ask for less, or add a node.")
+        check_versions(found)
+        self.nodes += found
+        return found
+
+    def _open(
+        self, files: RunDir, nodes: list[RayNodeOf], timeout: float
+    ) -> list[Mapping[str, str]]:
+        """Get nodes ready for a run; the addresses of the tasks of each."""
+        for node in nodes:
             for _ in range(ASKED):
                 node.read_clock()
             node.note_clock(files)
@@ -188,7 +219,7 @@ class RayEngine:
         record = ray.put([*there, *code])  # once to each node
         calls = [
             node.actor.open.remote(
-                files.path.name,
+                node.run,
                 record,
                 {
                     "address": node.address,
@@ -200,13 +231,11 @@ class RayEngine:
                 timeout,
                 str(files.path),
             )
-            for node in self.nodes
+            for node in nodes
         ]
         opened = ray.get(calls, timeout=timeout + SILENT)
         if self.spec.checkpoint_every or self.spec.resume:
-            blind = [
-                n.name for n, (_, shared) in zip(self.nodes, opened, strict=True) if not shared
-            ]
+            blind = [n.name for n, (_, shared) in zip(nodes, opened, strict=True) if not shared]
             if blind:
                 why = f"tasks write them together, and {blind[0]} does not see {files.path}"
                 cure = "Give the run a run_dir in a folder that all nodes share."
@@ -218,7 +247,7 @@ class Link:
     """The channel of an `Away` joined to the node's actor, from which the record comes as well."""
 
     def __init__(self, node: RayNodeOf, files: RunDir) -> None:
-        self.node, self.files, self.run = node, files, files.path.name
+        self.node, self.files, self.run = node, files, node.run
         self.channel, self._theirs = pair()
         self._parcels = Parcels(files)
         self._beats = Beats(files.beats, files.spec.tasks)
@@ -305,6 +334,26 @@ def alive() -> list[tuple[str, str, float]]:
     ]
 
 
+def _stands(id: str | None) -> bool:
+    """Whether a node is there, and our actor on it answers, if there is one."""
+    if not any(node["NodeID"] == id and node["Alive"] for node in ray.nodes()):
+        return False
+    with contextlib.suppress(ray.exceptions.RayError):
+        if actor := _actors.get(id or ""):
+            ray.get(actor.clock.remote(), timeout=1)
+        return True
+    return False
+
+
+def _in_time(ask: Callable[[], T], seconds: float) -> T | None:
+    """What Ray says within so many seconds; it waits for ever for a cluster that is gone."""
+    said = list[T]()
+    asking = threading.Thread(target=lambda: said.append(ask()), daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return said[0] if said else None
+
+
 def free(what: str) -> float:
     """How much of something is free on all nodes together."""
     return float(ray.available_resources().get(what, 0))
@@ -373,13 +422,14 @@ def check_versions(nodes: list[RayNodeOf]) -> None:
                 raise Unavailable("a run on this Ray cluster", f"{has}, this is {version}", cure)
 
 
-def _nodes(spec: RunSpec, ids: Mapping[str, str]) -> list[RayNodeOf]:
-    """The nodes of a run, each with its actor."""
+def _nodes(ids: Mapping[str, str], known: Sequence[RayNodeOf] = ()) -> list[RayNodeOf]:
+    """The nodes of these tasks, each with its actor, and named as those that are `known`."""
+    names = {node.id: node.name for node in known}
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     places: dict[str, RayNodeOf] = {}
     for task, id in ids.items():
         if id not in places:
-            name = f"node {len(places)} ({addresses[id]})"
+            name = names.setdefault(id, f"node {len(names)} ({addresses[id]})")
             places[id] = RayNodeOf(id, name, _actor(id), addresses[id])
         places[id].tasks.append(task)
     return list(places.values())

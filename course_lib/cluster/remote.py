@@ -28,6 +28,8 @@ FAREWELL = 5.0  # seconds that a node has to end its processes and to bring the 
 class Away:
     """The supervisor's end: a node called `name`, which has these tasks at `addresses`."""
 
+    due = math.inf  # it wakes us whenever there is something to do
+
     def __init__(
         self,
         name: str,
@@ -39,20 +41,13 @@ class Away:
         self.name, self.addresses, self.channel = name, addresses, channel
         self.listener, self._selector = listener, selector
         self._going = set[str]()  # tasks that have a process
-        self._lost, self._in_vain = False, list[str]()  # tasks that were to start on a lost node
+        self.lost = False
         selector.register(channel, selectors.EVENT_READ, self._hear)
-
-    @property
-    def due(self) -> float:
-        return 0.0 if self._in_vain else math.inf  # else it wakes us
 
     def meet(self, addresses: dict[str, list[str]]) -> None:
         self.channel.post(do="meet", addresses=addresses)
 
     def start(self, task: str, attempt: Attempt) -> None:
-        if self._lost:
-            self._in_vain.append(task)
-            return
         self._going.add(task)
         self.channel.post(do="start", task=task, attempt=attempt)
 
@@ -70,9 +65,7 @@ class Away:
         raise LockstepError("links between nodes are as they are")
 
     def look(self, last: bool = False) -> None:
-        in_vain, self._in_vain = self._in_vain, []
-        for task in in_vain:
-            self._ended_with_node(task)
+        """Nothing is due here."""
 
     def clean(self) -> None:
         self.channel.post(do="clean")
@@ -104,13 +97,10 @@ class Away:
                     self.listener.ended(task, status, why)
         if messages is None:
             self._selector.unregister(self.channel)
-            self._lost = True
+            self.lost = True
             for task in sorted(self._going):
-                self._ended_with_node(task)
+                self.listener.ended(task, 1, f"its node, {self.name}, was lost")
             self._going.clear()
-
-    def _ended_with_node(self, task: str) -> None:
-        self.listener.ended(task, 1, f"its node, {self.name}, was lost")
 
 
 class _Told:

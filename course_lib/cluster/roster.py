@@ -5,9 +5,10 @@ A task goes `starting -> running -> done | failed`, and then its process ends. A
 before its task is done has failed. What a failure means is for the strategy to say (`recovers`):
 
     together   all tasks are ended and started again: a synchronous step needs them all
-    alone      a worker is started again while the others go on. Once no restarts are left, they go
-               on without it, and it is `lost`. If a task fails that is no worker, all are started
-               again together, as all depend on it; also if any task fails while they still connect
+    alone      a worker is started again while the others go on. Once no restarts are left, or if
+               its node is gone, they go on without it, and it is `lost`. If a task fails that is no
+               worker, all are started again together, as all depend on it; also if any task fails
+               while they still connect
     ""         the run fails
 """
 
@@ -17,12 +18,13 @@ from typing import NamedTuple
 
 
 class Attempt(NamedTuple):
-    """How many restarts there had been when a task was started, and by how many workers the run had
-    shrunk.
+    """How many restarts there had been when a task was started, by how many workers the run had
+    shrunk, and the number of restarts when all were last started together.
     """
 
     number: int = 0
     fewer: int = 0
+    together: int = 0
 
 
 class Roster:
@@ -57,6 +59,7 @@ class Roster:
         self._left = max_restarts
         self._first: set[str] = set()  # tasks that have to end before any is started again
         self._dismissed: set[str] = set()  # told to leave, or killed, by the supervisor
+        self._homeless = False  # the node of the task that has failed is gone
 
     # --- what happens ---
 
@@ -80,11 +83,13 @@ class Roster:
         """The supervisor tells a task to leave, or kills it, so its end is no failure."""
         self._dismissed.add(task)
 
-    def gone(self, task: str, status: int, asked: str = "") -> str | None:
+    def gone(self, task: str, status: int, asked: str = "", homeless: bool = False) -> str | None:
         """The process of a task ended with `status` (negative: the signal that killed it). Returns
         the failure in words, or None.
 
-        `asked`: how a learner had it killed, such as "by run.kill()"; "" if nobody had. A death
+        `asked`: how a learner had it killed, such as "by run.kill()"; "" if nobody had. `homeless`:
+        its node is gone as well, so it cannot be started again alone: the others know it where it
+        was. A death
         that the supervisor has not caused is told even if the run has failed already: peers may
         complain of it before it is noticed.
         """
@@ -99,6 +104,7 @@ class Roster:
             or (self.outcome == "finished" and task.startswith(self.services))
         ):
             return None
+        self._homeless = homeless
         self.said(task, "failed")
         return f"it was killed {asked}" if asked else death(status)
 
@@ -133,17 +139,17 @@ class Roster:
         workers = [t for t in self.states if t.startswith("worker:")]
         others = any(self.states[t] not in ("failed", "lost") for t in workers)
         alone = self.recovers == "alone" and task in workers and self.connected()
-        if alone and others and not self._left:
+        if alone and others and (self._homeless or not self._left):
             self._decide("lost", [task])
         elif not (self.recovers and self._left):
             self.outcome = "failed"
         else:
             self._left -= 1
-            number, fewer = self.attempt
+            number, fewer, together = self.attempt
             if self.elastic and not alone and len(workers) > fewer + 1:
                 fewer += 1
                 self._decide("lost", [workers[-fewer]])
-            self.attempt = Attempt(number + 1, fewer)
+            self.attempt = Attempt(number + 1, fewer, together if alone else number + 1)
             going = [t for t, state in self.states.items() if state != "lost"]
             self._decide("restarting", [task] if alone else going)
 

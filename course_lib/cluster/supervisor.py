@@ -13,7 +13,7 @@ import signal
 import socket
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from course_lib.clock import clock
@@ -41,9 +41,10 @@ SAID = ("running", "done", "failed")  # by a task, whose code may say anything
 PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
 
-Connect = Callable[[selectors.BaseSelector, Listener], Mapping[str, Node]]
-"""Make the nodes of a run, and return that of each task. They wake a supervisor by what they
-register with the selector, and tell the listener what happens.
+Connect = Callable[[selectors.BaseSelector, Listener, Sequence[str]], Mapping[str, Node]]
+"""Make nodes for these tasks, and return that of each: first for all of a run, later for those
+whose node is lost. They wake a supervisor by what they register with the selector, and tell the
+listener what happens.
 """
 
 
@@ -68,8 +69,9 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
         try:
             keeper.keep(channel, files, held)
 
-            def connect(selector: selectors.BaseSelector, told: Listener) -> dict[str, Node]:
-                tasks = files.spec.tasks
+            def connect(
+                selector: selectors.BaseSelector, told: Listener, tasks: Sequence[str]
+            ) -> dict[str, Node]:
                 here: Node = Here(files, tasks, start_task, selector, told, channel)
                 return dict.fromkeys(tasks, here)
 
@@ -101,29 +103,25 @@ class Supervisor:
         self.lifecycle = files.lifecycle.open("ab", buffering=0)
         # task that is to end -> when it is told to leave, and when it is killed
         self.ending: dict[str, list[tuple[float, str]]] = {}
-        self.connect = connect
-        self.nodes: Mapping[str, Node] = {}
+        self.connect, self.selector = connect, selectors.DefaultSelector()
+        self.nodes: dict[str, Node] = {}  # task -> the one that it is on
 
     def supervise(self, orders: list[dict[str, Any]]) -> None:
         """Start all tasks, obey the `orders` that have come already, and stay until the last task
         is gone.
         """
-        selector, nodes = selectors.DefaultSelector(), list[Node]()
-        selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
+        self.selector.register(self.kernel, selectors.EVENT_READ, self._hear_kernel)
         try:
-            self.nodes = self.connect(selector, self)
-            nodes += dict.fromkeys(self.nodes.values())
-            for node in nodes:
-                node.meet(by_job({task: at.addresses[task] for task, at in self.nodes.items()}))
+            self._settle(self.files.spec.tasks)
             self._start(self.roster.states)
             for order in orders:
                 self._obey(order)
             self._act()
             while not self.roster.over:
                 ends = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
-                until = min([*(node.due for node in nodes), *ends, *self.agenda.moments])
-                wait(selector, until, clock())
-                for node in nodes:
+                until = min([*(n.due for n in self._nodes()), *ends, *self.agenda.moments])
+                wait(self.selector, until, clock())
+                for node in self._nodes():
                     node.look()
                 faults = self.agenda.at_time(clock())
                 self._happen([] if self.roster.outcome else faults)
@@ -131,10 +129,22 @@ class Supervisor:
         except EOFError:
             return  # the kernel process is gone: nobody is left to tell
         finally:
-            for node in nodes:
+            for node in self._nodes():
                 node.close()
             self.files.clear(orphaned=self.kernel.gone)
         self.kernel.post(over=self.roster.outcome)
+
+    def _nodes(self) -> list[Node]:
+        return list(dict.fromkeys(self.nodes.values()))
+
+    def _settle(self, tasks: Sequence[str]) -> None:
+        """Get nodes for tasks that have none, or have lost theirs; all learn where each task is."""
+        for node in dict.fromkeys(self.nodes[task] for task in tasks if task in self.nodes):
+            node.close()
+        self.nodes |= self.connect(self.selector, self, tasks)
+        found = {task: self.nodes[task].addresses[task] for task in self.roster.states}
+        for node in self._nodes():
+            node.meet(by_job(found))
 
     def _start(self, names: Iterable[str]) -> None:
         """Start tasks, for the first time or again; none once the kernel process is gone."""
@@ -235,7 +245,8 @@ class Supervisor:
 
     def ended(self, task: str, status: int, why: str = "") -> None:
         told = self.killed.get(task, {"why": "", "fault": ""})
-        if words := self.roster.gone(task, status, asked=told["why"]):
+        lost = self.nodes[task].lost
+        if words := self.roster.gone(task, status, asked=told["why"], homeless=lost):
             state = "killed" if told["why"] else "failed"
             self.note(task, state, why or words, fault=told["fault"])
 
@@ -272,7 +283,7 @@ class Supervisor:
             self.note(task, state)
         self.roster.news.clear()
         if self.roster.outcome:
-            for node in self.nodes.values():
+            for node in self._nodes():
                 node.look(last=True)
         spec, (grace, patience) = self.files.spec, ENDING[self.roster.outcome]
         now, leave = clock(), clock() + grace
@@ -287,6 +298,8 @@ class Supervisor:
                     self.nodes[task].signal(task, signal.SIGKILL)
         if ready := self.roster.ready:
             if not self.roster.alive:  # nor may anything else be left of the last attempt
-                for node in self.nodes.values():
+                for node in self._nodes():
                     node.clean()
+            if lost := [task for task in ready if self.nodes[task].lost]:
+                self._settle(lost)
             self._start(ready)

@@ -78,8 +78,8 @@ class RunFacts(Plan, frozen=True):
 
 
 class TaskError(BaseModel):
-    """`error.json`: why a task failed, in which attempt and step, and when (on the machine's clock).
-    `echo`: it only tells that another task was lost.
+    """`error.json`: why a task failed, in which attempt and step, and when (on the machine's
+    clock). `echo`: it only tells that another task was lost.
     """
 
     task: str

@@ -72,18 +72,20 @@ class RunDir:
     """The directory of a run, for its writers and readers. `home.create` makes it, empty;
     `describe` fills it.
 
-    `meetings`: where the tasks find each other. `wires`: the links that our own exchange imposes
-    where the kernel cannot, see `network.wires`. `line`: where the tasks of an entrant of a race
-    wait for the others, see `racing.line`. `workload`: a learner's own, while the run goes on.
+    `meetings`: where the tasks find each other; another one after each restart of all, of which
+    `gathered` is the number. `wires`: the links that our own exchange imposes where the kernel
+    cannot, see `network.wires`. `line`: where the tasks of an entrant of a race wait for the
+    others, see `racing.line`. `workload`: a learner's own, while the run goes on.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, gathered: int = 0) -> None:
+        self.gathered = gathered
         self.path = Path(path).absolute()  # the process may go to another directory
         self.lifecycle = self.path / "lifecycle.jsonl"
         self.traffic = self.path / "traffic.jsonl"
         self.clocks = self.path / "clocks.jsonl"
-        self.meetings = self.path / "meetings"
-        self.wires = self.meetings / "wires"
+        self.meetings = self.path / "meetings" / str(gathered)
+        self.wires = self.meetings.with_name("wires")
         self.line = self.path / "line"
         self.beats = self.path / "beats"
         self.result_file = self.path / "result.json"
@@ -180,7 +182,7 @@ class RunDir:
 
     def passing(self) -> list[Path]:
         """The folders that are there only while the run goes on."""
-        folders = (*self.path.glob("tasks/*/tmp"), self.meetings, self.workload)
+        folders = (*self.path.glob("tasks/*/tmp"), self.meetings.parent, self.workload)
         return [path for path in folders if path.exists()]
 
     def _task(self, task: str) -> Path:
@@ -260,14 +262,6 @@ class RunDir:
             shutil.rmtree(path, ignore_errors=True)
         self.beats.unlink(missing_ok=True)
         (self.path / "cells.json").unlink(missing_ok=True)
-
-    def forget_meetings(self) -> None:
-        """Remove what an earlier attempt left for its tasks to find each other; the links stay."""
-        for path in self.meetings.glob("*"):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path != self.wires:
-                path.unlink(missing_ok=True)
 
     def goes_on(self) -> bool:
         """Whether the run still has tasks. The supervisor removes their temporary folders when the

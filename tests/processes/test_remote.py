@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,10 +47,12 @@ class TwoNodes(Local):
         first, *more = kernel.receive() or [{}]
         files = RunDir(first["start"])
 
-        def connect(selector: Any, listener: Listener) -> dict[str, Node]:
+        def connect(selector: Any, listener: Listener, which: Sequence[str]) -> dict[str, Node]:
             found: dict[str, Node] = {}
             for n in range(2):
-                tasks = files.spec.tasks[n::2]
+                tasks = [task for task in files.spec.tasks[n::2] if task in which]
+                if not tasks:
+                    continue
                 channel = nursery.supervisor("python", "fork", 30.0)
                 channel.post(start=str(files.path), tasks=tasks)
                 [said] = channel.receive() or [{}]
@@ -86,6 +88,13 @@ def begin() -> Iterator[Begin]:
 
 def pids(run: Run) -> list[int]:
     return [event.pid for event in run.trace.all(Lifecycle, state="starting")]
+
+
+def lose_node(run: Run, task: str) -> None:
+    [pid] = [e.pid for e in run.trace.all(Lifecycle, task, state="starting")]
+    parent = psutil.Process(pid).parent()
+    assert parent
+    parent.kill()
 
 
 def test_tasks_on_two_nodes_return_their_values_and_know_of_each_other(begin: Begin) -> None:
@@ -138,9 +147,27 @@ def test_a_task_that_is_killed_is_named_and_one_with_restarts_left_starts_again(
 
 def test_a_node_that_is_lost_is_named(begin: Begin) -> None:
     run = begin(lambda: time.sleep(600)).wait_running(30)
-    [odd] = [e.pid for e in run.trace.all(Lifecycle, "worker:1", state="starting")]
-    parent = psutil.Process(odd).parent()
-    assert parent
-    parent.kill()
+    lose_node(run, "worker:1")
     with pytest.raises(TaskFailed, match=r"worker:[13] failed: its node, node 1, was lost"):
         run.wait(30)
+
+
+def test_tasks_of_a_node_that_is_lost_start_again_on_another(begin: Begin) -> None:
+    def work(task: Any) -> tuple[str, list[str]]:
+        task.files.meetings.mkdir(parents=True, exist_ok=True)
+        (task.files.meetings / f"{task.index}-{task.attempt}").touch()
+        if task.attempt == 0:
+            time.sleep(600)
+        return task.addresses["worker"][task.index], [
+            path.name for path in task.files.meetings.iterdir()
+        ]
+
+    run = begin(work, max_restarts=1).wait_running(30)
+    before = run.files.addresses["worker"]
+    lose_node(run, "worker:1")
+    values = run.wait(30).values
+    after = [address for address, _ in values.values()]
+    assert after == run.files.addresses["worker"]
+    moved = [a != b for a, b in zip(after, before, strict=True)]
+    assert moved == [False, True, False, True]
+    assert all(name.endswith("-1") for _, names in values.values() for name in names)

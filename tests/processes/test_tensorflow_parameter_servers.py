@@ -95,7 +95,7 @@ def test_a_graph_holds_none_of_the_examples_that_its_steps_read() -> None:
         examples = Examples([(x[i], i) for i in range(len(x))])  # a dataset, not arrays
         folders = [task.files.temporary(task.name), task.files.meetings]
         for folder in folders:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             write(folder, examples)
         read = tf.function(in_files(folders, examples), autograph=False)
         worker = tf.TensorSpec([], tf.int32)

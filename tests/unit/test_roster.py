@@ -182,6 +182,15 @@ def test_the_last_worker_that_is_lost_ends_the_run() -> None:
     assert it.outcome == "failed"
 
 
+def test_alone_the_others_go_on_without_a_worker_whose_node_is_gone() -> None:
+    it = recovering("alone", restarts=3)
+    assert it.gone("worker:1", 1, homeless=True)
+    assert (it.states["worker:1"], it.ending, it.ready) == ("lost", set(), [])
+    assert it.gone("worker:2", 1)
+    assert it.ready == ["worker:2"]
+    assert it.attempt == Attempt(1, 0, together=0)
+
+
 def test_a_lost_server_starts_all_again_also_where_workers_do_so_alone() -> None:
     it = recovering("alone", ps=1)
     it.gone("ps:0", -signal.SIGKILL)
@@ -205,7 +214,7 @@ def test_elastic_a_restart_has_one_worker_fewer() -> None:
         assert it.ready == list(WORKERS[:left])
         for task in it.ready:
             it.started(task)
-    assert it.attempt == Attempt(3, 2)
+    assert it.attempt == Attempt(3, 2, together=3)
     it.said("worker:0", "done")
     assert it.outcome == "finished"
 

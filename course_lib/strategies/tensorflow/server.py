@@ -79,7 +79,8 @@ def records(task: Task) -> dict[str, RunDir]:
     """Each worker, and the record where that worker sees it; their servers are up."""
     workers = [name for name in task.spec.tasks if name.startswith("worker:")]
     told = {name: serving(task.files, name).read_text() for name in workers}
-    return {name: RunDir(text.partition("\n")[2]) for name, text in told.items()}
+    paths = {name: text.partition("\n")[2] for name, text in told.items()}
+    return {name: RunDir(path, task.files.gathered) for name, path in paths.items()}
 
 
 def folders(task: Task) -> list[Path]:
@@ -116,7 +117,7 @@ class Speed(NamedTuple):
 
 
 def _say(task: Task, speed: Speed) -> Speed:
-    task.files.meetings.mkdir(exist_ok=True)
+    task.files.meetings.mkdir(parents=True, exist_ok=True)
     said = f"{' '.join(map(str, speed))}\n{task.run_dir}"
     files.leave(serving(task.files, task.name), said.encode())
     return speed
