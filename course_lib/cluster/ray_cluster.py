@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,6 +41,8 @@ from course_lib.text import count
 
 ROOM = 10.0  # seconds for which Ray may look for room
 BEGIN = 60.0  # seconds for an actor to begin, on a busy node
+ANSWER = 5.0  # seconds that Ray may take to say where tasks are
+MOVE = 30.0  # seconds that it may take to give a node up and find room on others
 GIVE_BACK = 2.0  # seconds to wait until Ray has what was reserved
 SILENT = 8.0  # seconds after which a node that does not answer is lost
 ASKED = 8  # times that a clock is read before a run; the quickest answer counts
@@ -49,6 +50,7 @@ EVERY = 1.0  # seconds between two readings of a clock during a run
 DRIFT = 1e-4  # seconds a second by which clocks may drift apart, more than any quartz does
 
 _WHAT = "a run on a Ray cluster"
+_AGAIN = "a new start on the Ray cluster"
 T = TypeVar("T")
 
 _actors: dict[str, Any] = {}  # by Ray's id of the node
@@ -104,6 +106,7 @@ class RayEngine:
         connect(spec.address)
         self.group, self.spec, ids, self.crews = place(spec, together)
         self.devices: Mapping[str, str] = {}
+        self._moving = 0.0  # since when Ray looks for another node
         try:
             if spec.task_gpus:
                 self._seats, self.devices = ray_gpus.taken(self.group, spec, self.crews, BEGIN)
@@ -116,7 +119,7 @@ class RayEngine:
     def release(self) -> None:
         group, self.group = self.group, None
         if group:
-            _in_time(lambda: _give_back(group), GIVE_BACK)
+            _in_time(lambda: remove_placement_group(group), GIVE_BACK)
 
     def machine(self, here: Machine) -> Machine:
         """Its GPUs are those that Ray has reserved; no more is known of the nodes."""
@@ -151,10 +154,10 @@ class RayEngine:
                 links: list[Link] = []
 
                 def connect(selector: Any, told: Listener, tasks: Sequence[str]) -> dict[str, Away]:
-                    for link in links:
+                    nodes = self._moved(tasks) if links else self.nodes
+                    for link in links if nodes else ():
                         if set(link.node.tasks) & set(tasks):
                             link.close()
-                    nodes = self._moved(tasks) if links else self.nodes
                     found = dict[str, Away]()
                     for node, opened in zip(nodes, self._open(files, nodes, timeout), strict=True):
                         link = Link(node, files)
@@ -180,25 +183,28 @@ class RayEngine:
             self.release()
 
     def _moved(self, tasks: Sequence[str]) -> list[RayNodeOf]:
-        """The nodes to which Ray has moved these tasks, as theirs are lost."""
+        """The nodes to which Ray has moved these tasks, as theirs are lost; none as long as it has
+        not. Raises `Unavailable` if that takes too long.
+        """
         mine = {i for i, crew in enumerate(self.crews) if set(crew) & set(tasks)}
-        deadline = own() + ROOM
+        self._moving = self._moving or own()
 
         def look() -> list[RayNodeOf]:
-            while own() < deadline:
-                where = placement_group_table(self.group)["bundles_to_node_id"]
-                if all(_stands(where.get(i)) for i in mine):
-                    ids = {task: where[i] for i in mine for task in self.crews[i]}
-                    return _nodes(ids, self.nodes)
-                time.sleep(0.1)
-            return []
+            where = placement_group_table(self.group)["bundles_to_node_id"]
+            if not all(_stands(where.get(i)) for i in mine):
+                return []
+            return _nodes({task: where[i] for i in mine for task in self.crews[i]}, self.nodes)
 
-        if not (found := _in_time(look, ROOM) or []):
-            names = ", ".join(node.name for node in self.nodes if set(node.tasks) & set(tasks))
+        names = ", ".join(node.name for node in self.nodes if set(node.tasks) & set(tasks))
+        if (found := _in_time(look, ANSWER)) is None:
+            why = f"{names} was lost, and Ray does not answer"
+            raise Unavailable(_AGAIN, why, "`ray status` says how the cluster is.")
+        if found:
+            check_versions(found)
+            self.nodes, self._moving = [*self.nodes, *found], 0.0
+        elif own() > self._moving + MOVE:
             why = f"{names} was lost, and no other has room for {', '.join(tasks)}"
-            raise Unavailable("a new start of the run", why, "Ask for less, or add a node.")
-        check_versions(found)
-        self.nodes += found
+            raise Unavailable(_AGAIN, why, "Ask for less, or add a node.")
         return found
 
     def _open(
@@ -269,11 +275,12 @@ class Link:
 
     def _bring(self) -> None:
         """Bring what the node tells, until it is gone."""
-        due = own() + EVERY
+        due = (heard := own()) + EVERY
         try:
             while True:
                 hear = self.node.actor.hear.remote(self.run)
                 said, parcels, beats = ray.get(hear, timeout=SILENT)
+                heard = own()
                 self._parcels.keep(Parcel(*parcel) for parcel in parcels)
                 for task, slot in beats.items():
                     self._beats.lay(task, slot)
@@ -289,8 +296,9 @@ class Link:
                     due = own() + EVERY
                     line = b'{"do": "clock", "offset": %r}\n' % self.node.offset
                     self.node.actor.order.remote(self.run, line, [])
-        except (OSError, ray.exceptions.RayError):
-            pass  # the node is lost, or nobody listens any more
+        except (OSError, ray.exceptions.RayError):  # it is lost, or nobody listens any more
+            with contextlib.suppress(OSError):
+                self._theirs.sendall(b'{"until": %.3f}\n' % (heard - self.files.facts.origin))
         with contextlib.suppress(OSError):
             self._theirs.shutdown(socket.SHUT_RDWR)
 
@@ -348,7 +356,12 @@ def _stands(id: str | None) -> bool:
 def _in_time(ask: Callable[[], T], seconds: float) -> T | None:
     """What Ray says within so many seconds; it waits for ever for a cluster that is gone."""
     said = list[T]()
-    asking = threading.Thread(target=lambda: said.append(ask()), daemon=True)
+
+    def hear() -> None:
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            said.append(ask())
+
+    asking = threading.Thread(target=hear, daemon=True)
     asking.start()
     asking.join(seconds)
     return said[0] if said else None
@@ -380,7 +393,7 @@ def place(
                 "a run on this Ray cluster", _no_room(spec, crews), "Ask for less, or wait."
             )
     except BaseException:
-        _give_back(group)
+        _in_time(lambda: remove_placement_group(group), GIVE_BACK)
         raise
     where = placement_group_table(group)["bundles_to_node_id"]
     ids = {task: where[i] for i, crew in enumerate(crews) for task in crew}
@@ -403,11 +416,6 @@ def _bundle(spec: RunSpec, crew: list[str]) -> dict[str, float]:
         "memory": memory * len(crew),
     }
     return {what: much for what, much in wanted.items() if much}
-
-
-def _give_back(group: Any) -> None:
-    with contextlib.suppress(Exception):  # the cluster may be gone
-        remove_placement_group(group)
 
 
 def check_versions(nodes: list[RayNodeOf]) -> None:

@@ -41,7 +41,7 @@ class Away:
         self.name, self.addresses, self.channel = name, addresses, channel
         self.listener, self._selector = listener, selector
         self._going = set[str]()  # tasks that have a process
-        self.lost = False
+        self.lost, self._until = False, ""
         selector.register(channel, selectors.EVENT_READ, self._hear)
 
     def meet(self, addresses: dict[str, list[str]]) -> None:
@@ -92,6 +92,8 @@ class Away:
                     self.listener.halted(task, halted)
                 case {"counted": [*traffic]}:
                     self.listener.counted([Traffic(*each) for each in traffic])
+                case {"until": float(until)}:
+                    self._until = f", and with it what it recorded after {until:.1f} s"
                 case {"ended": [task, status, why]}:
                     self._going.discard(task)
                     self.listener.ended(task, status, why)
@@ -99,7 +101,7 @@ class Away:
             self._selector.unregister(self.channel)
             self.lost = True
             for task in sorted(self._going):
-                self.listener.ended(task, 1, f"its node, {self.name}, was lost")
+                self.listener.ended(task, 1, f"its node, {self.name}, was lost{self._until}")
             self._going.clear()
 
 

@@ -105,6 +105,8 @@ class Roster:
         ):
             return None
         self._homeless = homeless
+        # peers notice first, so a restart may have been in vain: it was the same loss
+        self._left += homeless and state == "starting" and self.attempts[task] > 0
         self.said(task, "failed")
         return f"it was killed {asked}" if asked else death(status)
 

@@ -36,6 +36,7 @@ from course_lib.record.rundir import RunDir
 # told to leave, and how many more they have until they are killed. After a failure the others get a
 # second to notice it, so that their logs say what they saw.
 ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), None: (0.1, 0.2)}
+MOVING = 0.2  # seconds after which other nodes are asked for again
 RETURNS = 1.0  # seconds for a learner's own parameter server, when all others are done
 SAID = ("running", "done", "failed")  # by a task, whose code may say anything
 PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
@@ -43,8 +44,8 @@ INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> s
 
 Connect = Callable[[selectors.BaseSelector, Listener, Sequence[str]], Mapping[str, Node]]
 """Make nodes for these tasks, and return that of each: first for all of a run, later for those
-whose node is lost. They wake a supervisor by what they register with the selector, and tell the
-listener what happens.
+whose node is lost, and then none as long as there is no other. They wake a supervisor by what they
+register with the selector, and tell the listener what happens.
 """
 
 
@@ -105,6 +106,7 @@ class Supervisor:
         self.ending: dict[str, list[tuple[float, str]]] = {}
         self.connect, self.selector = connect, selectors.DefaultSelector()
         self.nodes: dict[str, Node] = {}  # task -> the one that it is on
+        self.moving = 0.0  # when to ask again for another
 
     def supervise(self, orders: list[dict[str, Any]]) -> None:
         """Start all tasks, obey the `orders` that have come already, and stay until the last task
@@ -119,7 +121,9 @@ class Supervisor:
             self._act()
             while not self.roster.over:
                 ends = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
-                until = min([*(n.due for n in self._nodes()), *ends, *self.agenda.moments])
+                moving = [self.moving] * bool(self.roster.ready)
+                dues = [node.due for node in self._nodes()]
+                until = min([*dues, *ends, *moving, *self.agenda.moments])
                 wait(self.selector, until, clock())
                 for node in self._nodes():
                     node.look()
@@ -137,14 +141,20 @@ class Supervisor:
     def _nodes(self) -> list[Node]:
         return list(dict.fromkeys(self.nodes.values()))
 
-    def _settle(self, tasks: Sequence[str]) -> None:
-        """Get nodes for tasks that have none, or have lost theirs; all learn where each task is."""
-        for node in dict.fromkeys(self.nodes[task] for task in tasks if task in self.nodes):
+    def _settle(self, tasks: Sequence[str]) -> bool:
+        """Get nodes for tasks that have none, or have lost theirs, if there are any. All learn
+        where each task is.
+        """
+        lost = dict.fromkeys(self.nodes[task] for task in tasks if task in self.nodes)
+        if not (found := self.connect(self.selector, self, tasks)):
+            return False
+        for node in lost:
             node.close()
-        self.nodes |= self.connect(self.selector, self, tasks)
-        found = {task: self.nodes[task].addresses[task] for task in self.roster.states}
+        self.nodes |= found
+        addresses = {task: self.nodes[task].addresses[task] for task in self.roster.states}
         for node in self._nodes():
-            node.meet(by_job(found))
+            node.meet(by_job(addresses))
+        return True
 
     def _start(self, names: Iterable[str]) -> None:
         """Start tasks, for the first time or again; none once the kernel process is gone."""
@@ -296,10 +306,12 @@ class Supervisor:
                     self.nodes[task].tell(task, leave=RETURNS if own else 0.0)
                 else:
                     self.nodes[task].signal(task, signal.SIGKILL)
-        if ready := self.roster.ready:
+        if (ready := self.roster.ready) and now >= self.moving:
+            if lost := [task for task in ready if self.nodes[task].lost]:
+                self.moving = now + MOVING
+                if not self._settle(lost):
+                    return
             if not self.roster.alive:  # nor may anything else be left of the last attempt
                 for node in self._nodes():
                     node.clean()
-            if lost := [task for task in ready if self.nodes[task].lost]:
-                self._settle(lost)
             self._start(ready)

@@ -33,6 +33,7 @@ class Parcels:
         folders = [f"tasks/{folder_name(task)}" for task in tasks]
         self._places = [*(folders or ["lifecycle.jsonl"]), *NOTICES]
         self._sent: dict[str, int] = {}  # of files that grow: bytes
+        self._before: dict[str, int] = {}  # bytes that were there when the first part came
         self._seen: dict[str, tuple[int, int, int]] = {}  # of others: which they are
 
     def new(self) -> list[Parcel]:
@@ -51,7 +52,9 @@ class Parcels:
         return found
 
     def keep(self, parcels: Iterable[Parcel]) -> None:
-        """Lay parcels from elsewhere into the record; they are not brought back."""
+        """Lay parcels from elsewhere into the record, after what another node has left there; they
+        are not brought back.
+        """
         for path, at, content in parcels:
             file = self._root / path
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -63,6 +66,7 @@ class Parcels:
                 self._seen[path] = _which(file)
                 continue
             with open(file, "ab", opener=private) as log:
+                at += self._before.setdefault(path, log.tell())
                 log.truncate(at)  # a parcel may come again
                 log.write(content)
 

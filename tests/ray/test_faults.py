@@ -1,6 +1,7 @@
 """What is lost in the middle of a run: the driver, a node, the whole cluster."""
 
 import contextlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from course_lib import start
 from course_lib.cluster import raylets
 from course_lib.cluster.keeper import lives
 from course_lib.cluster.raylets import Cluster
@@ -17,13 +19,24 @@ from tests.helpers import until, words_of
 
 DRIVER = """
 from course_lib import start
-def begin(workers):
-    fields = dict(framework="torch", steps=100_000, device_ms=20, engine="ray")
+from course_lib.record.events import Lifecycle
+def begin(workers, steps=100_000, **more):
+    fields = dict(framework="torch", steps=steps, device_ms=20, engine="ray", **more)
     run = start("multi_worker_mirrored", workers=workers, **fields)
     run.wait_step(5, timeout=90)
     print("goes", flush=True)
     return run
 """
+AGAIN = """
+import time
+began = time.monotonic()
+while not run.trace.all(Lifecycle, state="running", attempt=1):
+    time.sleep(0.1)
+print(time.monotonic() - began, flush=True)
+result = run.wait(60).result
+print(result["restarts"], *result["parameter_digest"].values(), flush=True)
+"""
+LOST = r"TaskFailed {} failed in step \d+: its node, .*, was lost, .* recorded after [\d.]+ s"
 WAIT = """
 try:
     run.wait(60)
@@ -60,10 +73,11 @@ def test_nothing_is_left_on_any_node_of_a_driver_that_is_killed(cluster: str) ->
     """Its processes end at once; its files go when the next driver comes."""
     there = raylets.found()
     assert there and there.address == cluster
+    before, others = runs(there), set(family(there))
     with driver("begin(3)\ninput()") as it:
-        before = runs(there)
         assert said(it) == "goes"
-        ours = [p for p in family(there) if "course_lib.cluster.pipes" in " ".join(words_of(p))]
+        new = set(family(there)) - others
+        ours = [p for p in new if "course_lib.cluster.pipes" in " ".join(words_of(p))]
         assert len(ours) >= 9  # a zygote, a node's process and a task on each
         assert len(runs(there)) - len(before) == 3
         it.kill()
@@ -75,27 +89,41 @@ def test_nothing_is_left_on_any_node_of_a_driver_that_is_killed(cluster: str) ->
         assert it.wait(60) == 0
 
 
-def test_a_node_that_is_lost_ends_the_run_in_words_and_the_next_one_goes_on_without_it(
+def lose_a_node(there: Cluster) -> None:
+    """Kill the last raylet, and all below it."""
+    all_raylets = [p for p in family(there) if p.name() == "raylet" and lives(p)]
+    last = max(all_raylets, key=psutil.Process.create_time)
+    for process in [last, *last.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def test_a_run_goes_on_without_a_node_that_is_lost_or_ends_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so does the loss of the cluster, which does not take the driver along."""
+    """With restarts left, its tasks start again on other nodes, from the last checkpoint, and end
+    with the same weights. The loss of the cluster does not take the driver along.
+    """
     monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "home"))
-    there = raylets.up(nodes=2, cpus=2)
+    there = raylets.up(nodes=3, cpus=2)
     try:
-        script = f"run = begin(2){WAIT}run = begin(1){WAIT}"
+        script = f"run = begin(3, 250, checkpoint_every=20, max_restarts=1){AGAIN}"
+        script += f"run = begin(2){WAIT}run = begin(1){WAIT}"
         with driver(script) as it:
             assert said(it) == "goes"
-            all_raylets = [p for p in family(there) if p.name() == "raylet"]
-            second = max(all_raylets, key=psutil.Process.create_time)
-            for process in [second, *second.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            lose_a_node(there)
+            assert float(said(it)) < 10
+            restarts, *digests = said(it).split()
+            here = start("multi_worker_mirrored", framework="torch", workers=3, steps=250).wait(60)
+            assert (restarts, digests) == ("1", [*here.result["parameter_digest"].values()])
+            assert said(it) == "goes"
+            lose_a_node(there)
             lost = said(it)
-            assert lost.startswith("TaskFailed worker:") and lost.endswith("was lost"), lost
+            assert re.match(LOST.format("worker:[01]"), lost), lost
             assert said(it) == "goes"
             next(p for p in family(there) if p.name() == "gcs_server").kill()
             lost = said(it)
-            assert lost.startswith("TaskFailed worker:0") and lost.endswith("was lost"), lost
+            assert re.match(LOST.format("worker:0"), lost), lost
             assert it.wait(60) == 0
     finally:
         raylets.down(there)

@@ -32,9 +32,23 @@ def test_a_parcel_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
     node, driver = ends(tmp_path)
     node.events("worker:1").write_bytes(b"[1]\n")
     parcels = Parcels(node, ["worker:1"]).new()
+    here = Parcels(driver)
     for _ in range(2):
-        Parcels(driver).keep(parcels)
+        here.keep(parcels)
     assert driver.events("worker:1").read_bytes() == b"[1]\n"
+
+
+def test_what_a_second_node_records_of_a_task_follows_what_the_first_has(tmp_path: Path) -> None:
+    nodes = [RunDir(tmp_path / name) for name in ("a", "b")]
+    driver = RunDir(tmp_path / "driver")
+    for n, node in enumerate(nodes):
+        here, there = Parcels(driver), Parcels(node, ["worker:1"])
+        node.events("worker:1").parent.mkdir(parents=True)
+        for part in range(2):
+            with node.events("worker:1").open("a") as file:
+                file.write(f"[{n}, {part}]\n")
+            here.keep(there.new())
+    assert driver.events("worker:1").read_text() == "[0, 0]\n[0, 1]\n[1, 0]\n[1, 1]\n"
 
 
 def test_other_files_are_brought_whole_and_again_when_they_change(tmp_path: Path) -> None:

@@ -191,6 +191,24 @@ def test_alone_the_others_go_on_without_a_worker_whose_node_is_gone() -> None:
     assert it.attempt == Attempt(1, 0, together=0)
 
 
+def test_a_restart_on_a_node_that_was_gone_already_does_not_count() -> None:
+    it = recovering("together", restarts=1)
+    assert it.gone("worker:0", 1)  # it has noticed before anybody knows of the node
+    for task in WORKERS[1:]:
+        assert it.gone(task, 1) is None
+    for task in WORKERS:
+        it.started(task)
+    assert it.gone("worker:1", 1, homeless=True)
+    assert it.outcome is None
+    for task in ("worker:0", "worker:2"):
+        assert it.gone(task, 1) is None
+    assert it.ready == list(WORKERS)
+    for task in WORKERS:
+        it.started(task)
+    assert it.gone("worker:1", 1)
+    assert it.outcome == "failed"
+
+
 def test_a_lost_server_starts_all_again_also_where_workers_do_so_alone() -> None:
     it = recovering("alone", ps=1)
     it.gone("ps:0", -signal.SIGKILL)
