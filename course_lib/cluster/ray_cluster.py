@@ -81,7 +81,7 @@ class RayNodeOf:
         "Probabilistic clock synchronization").
         """
         asked = own()
-        theirs = ray.get(self.actor.clock.remote(), timeout=SILENT)
+        [theirs] = _answers([self], [self.actor.clock.remote()], SILENT)
         came = own()
         unsure = (came - asked) / 2
         self.unsure += DRIFT * (came - self.at)
@@ -239,7 +239,7 @@ class RayEngine:
             )
             for node in nodes
         ]
-        opened = ray.get(calls, timeout=timeout + SILENT)
+        opened = _answers(nodes, calls, timeout + SILENT)
         if self.spec.checkpoint_every or self.spec.resume:
             blind = [n.name for n, (_, shared) in zip(nodes, opened, strict=True) if not shared]
             if blind:
@@ -296,7 +296,7 @@ class Link:
                     due = own() + EVERY
                     line = b'{"do": "clock", "offset": %r}\n' % self.node.offset
                     self.node.actor.order.remote(self.run, line, [])
-        except (OSError, ray.exceptions.RayError):  # it is lost, or nobody listens any more
+        except (OSError, Unavailable, ray.exceptions.RayError):  # it is lost, or we are
             with contextlib.suppress(OSError):
                 self._theirs.sendall(b'{"until": %.3f}\n' % (heard - self.files.facts.origin))
         with contextlib.suppress(OSError):
@@ -421,13 +421,32 @@ def _bundle(spec: RunSpec, crew: list[str]) -> dict[str, float]:
 def check_versions(nodes: list[RayNodeOf]) -> None:
     """Raise `Unavailable` if a node has other versions than this process."""
     ours = versions()
-    for node in nodes:
-        theirs = ray.get(node.actor.versions.remote(), timeout=BEGIN)
+    found = _answers(nodes, [node.actor.versions.remote() for node in nodes], BEGIN)
+    for node, theirs in zip(nodes, found, strict=True):
         for what, version in ours.items():
             if theirs.get(what) != version:
                 has = f"{node.name} has {what} {theirs.get(what, 'not at all')}"
                 cure = f"Install the same there: {what} {version}."
                 raise Unavailable("a run on this Ray cluster", f"{has}, this is {version}", cure)
+
+
+def _answers(nodes: Sequence[RayNodeOf], calls: Sequence[Any], timeout: float) -> list[Any]:
+    """What the nodes answer to their calls. Raises `Unavailable` with the one that does not."""
+    found = []
+    for node, call in zip(nodes, calls, strict=True):
+        cure = "`ray status` says how the cluster is."
+        try:
+            found.append(ray.get(call, timeout=timeout))
+            continue
+        except ray.exceptions.RayTaskError as error:
+            why = f"{node.name} refused: {error.cause}"
+        except ray.exceptions.GetTimeoutError:
+            why = f"{node.name} does not answer within {timeout:g} s"
+        except ray.exceptions.RayError:
+            why = f"{node.name} was lost"
+            cure = "Start the run again: Ray will do without that node."
+        raise Unavailable(_WHAT, why, cure)
+    return found
 
 
 def _nodes(ids: Mapping[str, str], known: Sequence[RayNodeOf] = ()) -> list[RayNodeOf]:

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,7 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 
 from course_lib.clock import own
@@ -41,6 +41,20 @@ def versions() -> dict[str, str]:
     return found
 
 
+# twice, as dying tasks may still write; in the background, so that the shell's parent is not us
+SWEEP = """exec 3<&0; { cat <&3; rm -rf "$0"*; sleep 1; rm -rf "$0"*; } > /dev/null 2>&1 &"""
+
+
+def _sweep_after(folders: Path) -> int:
+    """Have all `folders`, whose paths begin so, removed when this process is gone: with an actor
+    Ray kills all below it, so none of these can. A descriptor to hold until then.
+    """
+    ended, held = os.pipe()
+    with os.fdopen(ended) as stdin:
+        subprocess.run(["sh", "-c", SWEEP, folders], stdin=stdin, start_new_session=True)
+    return held
+
+
 class Place:
     """One run on this node."""
 
@@ -60,11 +74,8 @@ class RayNode:
         self._runs: dict[str, Place] = {}
         # Ray hides the GPUs from who has reserved none; a task's device says which it has
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        for path in Path(tempfile.gettempdir()).glob(f"{PLACE}*"):
-            with contextlib.suppress(ValueError):  # not one of ours
-                # Ray killed the processes of an actor before this one, so none could clear up
-                if not psutil.pid_exists(int(path.name.split("-")[2])):
-                    shutil.rmtree(path, ignore_errors=True)
+        self._folders = Path(tempfile.gettempdir(), f"{PLACE}{os.getpid()}-")
+        self._held = _sweep_after(self._folders)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -98,7 +109,7 @@ class RayNode:
         of each of these tasks, and whether the driver's record, in `home`, can be seen here: then
         checkpoints, which several tasks write together, go there.
         """
-        path = Path(tempfile.mkdtemp(prefix=f"{PLACE}{os.getpid()}-"))
+        path = Path(tempfile.mkdtemp(prefix=self._folders.name, dir=self._folders.parent))
         files = RunDir(path)
         Parcels(files).keep(Parcel(*parcel) for parcel in record)
         # the learner's folders that came along, and what is installed here

@@ -8,14 +8,13 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from course_lib import start
 from course_lib.cluster import raylets
 from course_lib.cluster.keeper import lives
-from course_lib.cluster.raylets import Cluster
 from tests.helpers import until, words_of
+from tests.ray.helpers import actors, family, lose_a_node, runs
 
 DRIVER = """
 from course_lib import start
@@ -60,17 +59,7 @@ def said(it: subprocess.Popen[str]) -> str:
     return it.stdout.readline().strip()
 
 
-def family(there: Cluster) -> list[psutil.Process]:
-    return psutil.Process(there.holder).children(recursive=True)
-
-
-def runs(there: Cluster) -> list[Path]:
-    """The folders of runs on its nodes."""
-    return list(Path("/tmp").glob("lockstep-ray-*/lockstep-node-*"))
-
-
 def test_nothing_is_left_on_any_node_of_a_driver_that_is_killed(cluster: str) -> None:
-    """Its processes end at once; its files go when the next driver comes."""
     there = raylets.found()
     assert there and there.address == cluster
     before, others = runs(there), set(family(there))
@@ -81,21 +70,9 @@ def test_nothing_is_left_on_any_node_of_a_driver_that_is_killed(cluster: str) ->
         assert len(ours) >= 9  # a zygote, a node's process and a task on each
         assert len(runs(there)) - len(before) == 3
         it.kill()
-        until(lambda: not any(map(lives, ours)), "the end of its processes", 15)
-    left = set(runs(there)) - set(before)
-    with driver("begin(3).stop()") as it:
-        assert said(it) == "goes"
-        assert not left & set(runs(there))
-        assert it.wait(60) == 0
-
-
-def lose_a_node(there: Cluster) -> None:
-    """Kill the last raylet, and all below it."""
-    all_raylets = [p for p in family(there) if p.name() == "raylet" and lives(p)]
-    last = max(all_raylets, key=psutil.Process.create_time)
-    for process in [last, *last.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        until(lambda: not any(map(lives, ours)), "the end of its processes", 5)
+        until(lambda: not set(runs(there)) - set(before), "the end of its files", 5)
+        until(lambda: not actors(there) - others, "the end of its actors", 5)
 
 
 def test_a_run_goes_on_without_a_node_that_is_lost_or_ends_in_words(
