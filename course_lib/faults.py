@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import SpecError
-from course_lib.fields import REAL_LINKS, Link, check_factor
+from course_lib.fields import Link, check_factor
 from course_lib.jitter import Jitter, seconds
 
 if TYPE_CHECKING:
@@ -116,10 +116,8 @@ class Fault:
                 spec.check_task(self.who)
         except SpecError as error:
             raise SpecError("faults", self.text, error.allowed) from None
-        if self.do in ("cut", "link") and spec.engine == "ray":
-            raise SpecError("faults", self.text, REAL_LINKS)
-        if self.do in ("cut", "link") and len(spec.all_hosts) == 1:
-            raise SpecError("faults", self.text, "this run has one host: set hosts to 2 or more")
+        if self.do in ("cut", "link"):
+            spec.check_linked("faults", self.text)
         if spec.strategy != "custom" and (self.step or 0) >= spec.steps:
             allowed = f"the steps of this run are 0 to {spec.steps - 1}"
             raise SpecError("faults", self.text, allowed)

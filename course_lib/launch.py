@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from course_lib import completion, hardware
@@ -73,12 +72,7 @@ def prepare(
     together = strategy.why_one_host(spec.framework) if strategy else ""
     engine, spec = engines.found(spec, bool(together))
     try:
-        prepared = _prepared(spec, engine.machine(machine), schedule, programs, warm, engine)
-        if prepared.plan.device == "gpu" and engine.devices:
-            devices = {**prepared.plan.devices, **engine.devices}
-            plan = prepared.plan.model_copy(update={"devices": devices})
-            prepared = replace(prepared, plan=plan)
-        return prepared
+        return _prepared(spec, engine.machine(machine), schedule, programs, warm, engine)
     except BaseException:
         engine.release()
         raise
@@ -96,7 +90,7 @@ def _prepared(
     if programs is not None:
         plan = saving.resumed(spec, hardware.plan(spec, machine, warm))
         _warn_of_open_doors(plan)
-        notes = [*engine.reasons(), *_restarts(spec, "together")]
+        notes = _restarts(spec, "together")
         plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
         return Prepared(spec, machine, plan, programs, schedule, recovers="together", engine=engine)
     strategy = catalog.find(spec.strategy)
@@ -104,7 +98,7 @@ def _prepared(
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
     plan = saving.resumed(spec, plan)
     _warn_of_open_doors(plan)
-    notes = engine.reasons() + trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
+    notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
         made = f"{spec.steps * spec.workers:,}"

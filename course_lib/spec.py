@@ -15,7 +15,6 @@ from course_lib.settings import MAX_BATCH, NATIVE, Settings
 
 JOBS = ("chief", "worker", "ps")
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}  # as they write their names
-ENGINES = ("local", "ray")
 NO_CLUSTER = "this is of a Ray cluster, and the run is on this machine: add engine='ray'"
 OF_RAY = ("address", "task_cpus", "task_gpus", "task_memory_mb")
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
@@ -57,7 +56,7 @@ class RunSpec(Settings):
         for task, jitter in of_tasks.items():
             self.check_jitter(task, jitter)
         self._check_hosts()
-        for name in OF_RAY if self.engine == "local" else ():
+        for name in () if self.on_nodes else OF_RAY:
             if (value := getattr(self, name)) != RunSpec.model_fields[name].default:
                 raise SpecError(name, value, NO_CLUSTER)
         for fault in self.faults:
@@ -107,11 +106,10 @@ class RunSpec(Settings):
             object.__setattr__(self, "placement", self.places)
             hosts = {host for task, host in self.places.items() if task.startswith("worker:")}
             object.__setattr__(self, "hosts", len(hosts))
-        refused = REAL_LINKS if self.engine == "ray" else ONE_HOST
-        if (self.engine == "ray" or len(self.all_hosts) == 1) and (self.link or self.links):
-            if self.link:
-                raise SpecError("link", str(self.link), refused)
-            raise SpecError("links", next(iter(self.links)), refused)
+        if self.link:
+            self.check_linked("link", str(self.link))
+        elif self.links:
+            self.check_linked("links", next(iter(self.links)))
         for host in self.links:
             self.check_host(host, "links")
 
@@ -155,6 +153,13 @@ class RunSpec(Settings):
         return self.global_batch
 
     @property
+    def on_nodes(self) -> bool:
+        """Whether its hosts are nodes of a cluster, and not of this machine: they share no memory
+        and no files, and their links are as they are.
+        """
+        return self.engine != "local"
+
+    @property
     def shares(self) -> int:
         """Replicas over all workers: each computes an equal share of the batch."""
         return self.workers * self.replicas
@@ -193,6 +198,13 @@ class RunSpec(Settings):
             name = "hosts" if len(used) > 1 else "host"
             raise SpecError(field, host, f"this run has the {name} {', '.join(map(str, used))}")
         return host
+
+    def check_linked(self, field: str, value: object) -> None:
+        """Raise `SpecError` if no link can be imposed, or cut."""
+        if self.on_nodes:
+            raise SpecError(field, value, REAL_LINKS)
+        if len(self.all_hosts) == 1:
+            raise SpecError(field, value, ONE_HOST)
 
     def check_task(self, task: str, field: str = "task") -> str:
         """Return `task` if this run has it, else raise `SpecError` naming the tasks that it has."""

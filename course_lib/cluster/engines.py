@@ -4,22 +4,17 @@ cluster is loaded only when it is asked for.
 
 import importlib.util
 import pkgutil
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Protocol
 
 from course_lib.cluster import nursery, raylets
 from course_lib.cluster.pipes import Channel
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine
-from course_lib.record.planned import Reason
 from course_lib.spec import RunSpec
 
 
 class Engine(Protocol):
-    """Where the processes of one run are started. `devices`: of tasks that have one reserved."""
-
-    devices: Mapping[str, str]
+    """Where the processes of one run are started."""
 
     def machine(self, here: Machine) -> Machine:
         """What the run has; `here` is this machine, or a share of it."""
@@ -33,14 +28,9 @@ class Engine(Protocol):
     def release(self) -> None:
         """The run is over, or will not be: what is held for it is free again."""
 
-    def reasons(self) -> list[Reason]:
-        """What the plan says of where the tasks are."""
-
 
 class Local:
     """This machine."""
-
-    devices: Mapping[str, str] = MappingProxyType({})
 
     def machine(self, here: Machine) -> Machine:
         return here
@@ -53,9 +43,6 @@ class Local:
 
     def release(self) -> None:
         """Nothing is held."""
-
-    def reasons(self) -> list[Reason]:
-        return []
 
 
 LOCAL = Local()

@@ -9,7 +9,7 @@ from course_lib.cluster.pipes import Channel
 from course_lib.doing import ORDERED
 from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.faults import Fault
-from course_lib.fields import REAL_LINKS, Link, check_factor
+from course_lib.fields import Link, check_factor
 from course_lib.hardware import Plan
 from course_lib.spec import RunSpec
 
@@ -61,11 +61,7 @@ class Orders:
         and this one is to.
         """
         host = self.spec.check_host(host)
-        if self.spec.engine == "ray":
-            raise SpecError("link", str(link), REAL_LINKS)
-        if not self.plan.rate:
-            why = "this run is on one host, and a link is between hosts"
-            raise SpecError("link", str(link), f"{why}: start it with hosts=2 or more")
+        self.spec.check_linked("link", str(link))
         self._check_loss(link)
         self._order("link", host=host, link=link.model_dump())
 
@@ -122,8 +118,7 @@ class Orders:
 
     def _real_host(self, do: str, host: int | str) -> int:
         host = self.spec.check_host(host)
-        if self.spec.engine == "ray":
-            raise SpecError(do, host, REAL_LINKS)
+        self.spec.check_linked(do, host)
         if self.plan.network != "hosts":
             cure = next(reason.why for reason in self.plan.reasons if reason.what == "network")
             why = f"the network of this run is {self.plan.network}"

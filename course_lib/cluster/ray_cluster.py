@@ -31,6 +31,7 @@ from course_lib.cluster.supervisor import Supervisor
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine
 from course_lib.hardware.limits import Gpu, cuda_frameworks
+from course_lib.hardware.machine import Capability
 from course_lib.record.beats import Beats
 from course_lib.record.events import Clock, to_line
 from course_lib.record.parcels import Parcel, Parcels
@@ -105,11 +106,11 @@ class RayEngine:
     def __init__(self, spec: RunSpec, together: bool = False) -> None:
         connect(spec.address)
         self.group, self.spec, ids, self.crews = place(spec, together)
-        self.devices: Mapping[str, str] = {}
+        self._devices: Mapping[str, str] = {}
         self._moving = 0.0  # since when Ray looks for another node
         try:
             if spec.task_gpus:
-                self._seats, self.devices = ray_gpus.taken(self.group, spec, self.crews, BEGIN)
+                self._seats, self._devices = ray_gpus.taken(self.group, spec, self.crews, BEGIN)
             self.nodes = _nodes(ids)
             check_versions(self.nodes)
         except BaseException:
@@ -122,14 +123,36 @@ class RayEngine:
             _in_time(lambda: remove_placement_group(group), GIVE_BACK)
 
     def machine(self, here: Machine) -> Machine:
-        """Its GPUs are those that Ray has reserved; no more is known of the nodes."""
-        gpus = (Gpu("reserved by Ray", 0),) * (self.spec.task_gpus * len(self.devices))
-        frameworks = cuda_frameworks() if gpus else ()
-        return replace(here, gpus=gpus, cuda_frameworks=frameworks)
-
-    def reasons(self) -> list[Reason]:
+        """What Ray has reserved for the workers; no more is known of the nodes."""
+        spec, threads = self.spec, max(1, round(self.spec.task_cpus))
+        gpus = (Gpu("reserved by Ray", 0),) * (spec.task_gpus * len(self._devices))
+        why = "a private network is of one machine too: whoever reaches the nodes can reach the "
+        why += "ports of its tasks, as well as Ray's own"
+        memory = f"{spec.task_memory_mb} MB" if spec.task_memory_mb else "not reserved"
+        none = Reason("device", "cpu", "task_gpus reserves no GPU; this run needs none.")
         where = "; ".join(f"{', '.join(node.tasks)} on {node.name}" for node in self.nodes)
-        return [Reason("nodes", count(len(self.nodes), "node"), f"Ray has placed {where}.")]
+        settled = [
+            Reason(
+                "cores",
+                f"{count(threads, 'thread')} a worker",
+                f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task.",
+            ),
+            *([] if gpus else [none]),
+            Reason("memory", memory, "For each task; Ray has found the room."),
+            Reason("nodes", count(len(self.nodes), "node"), f"Ray has placed {where}."),
+        ]
+        return replace(
+            here,
+            cores=threads * spec.workers,
+            memory_total=0,
+            gpus=gpus,
+            cuda_frameworks=cuda_frameworks() if gpus else (),
+            private_network=Capability(False, why),
+            others=(),
+            nodes=tuple(node.name for node in self.nodes),
+            devices=self._devices,
+            settled=tuple(settled),
+        )
 
     def warm(self, framework: str) -> None:
         for node in self.nodes:

@@ -7,14 +7,16 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course_lib.hardware import limits
 from course_lib.hardware.limits import Gpu, gigabytes, read, safely
 from course_lib.network import namespaces
+from course_lib.record.planned import Reason
 
 LINUX = ("Linux", "WSL2")
 PACKAGES = ["lockstep-course", "tensorflow", "keras", "torch", "numpy", "scikit-learn"]
@@ -35,12 +37,16 @@ class Capability:
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine lets us use, inside a container too.
+    """What this machine lets us use, inside a container too; or what a cluster has given a run.
 
     `cores` are usable at the same time, of `cores_total`. In bytes: `memory` is free for us now,
     `memory_total` the most there can be (0: cannot be read). `cuda_frameworks` are those whose
     installed build can drive the `gpus`. `others`: people who use this machine too, and could reach
     what runs open, as there is no private network; not looked for if loopback was asked for.
+
+    Of a cluster: the names of the `nodes` that the tasks are on, which share no memory, and whose
+    links are as they are; the `devices` of tasks that have one reserved; and what of the plan is
+    `settled` by that.
     """
 
     system: str
@@ -57,6 +63,9 @@ class Machine:
     fork: Capability
     private_network: Capability
     others: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
+    settled: tuple[Reason, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values, for JSON."""

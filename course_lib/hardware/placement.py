@@ -7,7 +7,7 @@ from typing import Any
 from course_lib import workloads
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware.limits import gigabytes
-from course_lib.hardware.machine import Capability, Machine, network_parts, sentence
+from course_lib.hardware.machine import Machine, network_parts, sentence
 from course_lib.record.planned import Network, Plan, Reason
 from course_lib.record.reality import planned_links, reality
 from course_lib.spec import FRAMEWORKS, NATIVE, RunSpec
@@ -54,32 +54,34 @@ def plan(
     memory = _memory(spec, machine, start.choice, warm, parameters)
     gpus, device = _gpus(spec, machine)
     native = _native(spec, gpus)
-    reduction = all_reduce or (native if spec.all_reduce == NATIVE else _scheduled(spec))
+    ours = native if spec.all_reduce == NATIVE else _scheduled(spec, machine)
+    reduction = all_reduce or ours
     threads = max(1, machine.cores // spec.workers)
-    if spec.engine == "ray":
-        threads = max(1, round(spec.task_cpus))
     _refuse_open_doors(spec, machine)
-    kind, imposers, network = _network(spec, machine.private_network)
+    kind, imposers, network = _network(spec, machine)
     real = reality(spec)
     cores = Reason("cores", f"{count(threads, 'thread')} a worker", _cores(spec, machine, gpus))
     slower = f"Where a CPU has no instructions for {spec.precision}, this is slower than float32."
     narrow = spec.precision != "float32" and device.choice == "cpu"
+    reasons = (
+        *(cores, device, reduction, start, memory, network),
+        Reason("reality", real.word, real.why),
+        *([Reason("precision", spec.precision, slower)] if narrow else ()),
+        *machine.settled,  # in place of ours
+    )
     return Plan(
         start_method=start.choice,
         device=device.choice,
         devices=dict.fromkeys(spec.tasks, "cpu")
-        | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)},
+        | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)}
+        | (dict(machine.devices) if gpus else {}),
         cores=machine.cores,
         threads=threads,
         backend=native.choice,
         reality=real.word,
         network=kind,
         **imposers,
-        reasons=(
-            *(cores, device, reduction, start, memory, network),
-            Reason("reality", real.word, real.why),
-            *([Reason("precision", spec.precision, slower)] if narrow else ()),
-        ),
+        reasons=tuple({reason.what: reason for reason in reasons}.values()),
     )
 
 
@@ -100,9 +102,6 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool, parameters:
     model = 4 * parameters * _COPIES[spec.framework]
     each += model * spec.replicas
     tasks = len(spec.tasks)
-    if spec.engine == "ray":
-        much = f"{spec.task_memory_mb} MB" if spec.task_memory_mb else "not reserved"
-        return Reason("memory", much, "For each task; Ray has found the room.")
     if machine.memory_total == 0:
         why = "How much is free cannot be read here, so nothing is refused."
         return Reason("memory", "not known", why)
@@ -127,8 +126,7 @@ def _gpus(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
     """How many GPUs are used: one for each that computes, or none, so that workers stay alike."""
     here, needed = len(machine.gpus), spec.shares
     if not here:
-        none = "No GPU was found" if spec.engine == "local" else "task_gpus reserves no GPU"
-        return 0, Reason("device", "cpu", f"{none}; this run needs none.")
+        return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
     found = f"{count(here, 'GPU')} ({machine.gpus[0].name})"
     if spec.framework == "python":
         own = "functions of your own compute on the CPU unless they say otherwise"
@@ -164,8 +162,8 @@ def _native(spec: RunSpec, gpus: int) -> Reason:
     return Reason("all-reduce", choice, why)
 
 
-def _scheduled(spec: RunSpec) -> Reason:
-    place, places = "node" if spec.engine == "ray" else "host", len(spec.all_hosts)
+def _scheduled(spec: RunSpec, machine: Machine) -> Reason:
+    place, places = "node" if machine.nodes else "host", len(spec.all_hosts)
     across = f", and over TCP between the {places} {place}s" if places > 1 else ""
     why = f"the workers carry out its schedule themselves, in shared memory on a {place}{across}"
     return Reason("all-reduce", spec.all_reduce, f"Ours: {why}.")
@@ -177,7 +175,7 @@ def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
     """
     can, who = machine.private_network, machine.others
     alone = spec.framework == "python" or len(spec.tasks) == 1
-    if can.ok or not who or alone or spec.engine == "ray":
+    if can.ok or not who or alone:
         return
     what = f"{FRAMEWORKS[spec.framework]} in several processes"
     names = f"{', '.join(who[:3])}{' and others' if len(who) > 3 else ''}"
@@ -186,16 +184,15 @@ def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
     raise Unavailable(what, why, f"{cure}; LOCKSTEP_NETWORK=loopback runs it all the same.")
 
 
-def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Any], Reason]:
+def _network(spec: RunSpec, machine: Machine) -> tuple[Network, dict[str, Any], Reason]:
     """The kind of network; who imposes the rate, the delay and the loss of its links; and why."""
-    kind: Network = "private"
-    if spec.engine == "ray":
-        nodes = count(len(spec.all_hosts), "node")
+    can = machine.private_network
+    if machine.nodes:
         why = "Each has its own memory, so between nodes all goes over TCP. Links are as they "
-        why += "are, and so measured: they are imposed between hosts of one machine only. A "
-        why += "private network is of one machine too: whoever reaches the nodes can reach the "
-        why += "ports of its tasks, as well as Ray's own."
-        return "nodes", {}, Reason("network", nodes, why)
+        why += "are, and so measured: they are imposed between hosts of one machine only. "
+        nodes = count(len(machine.nodes), "node")
+        return "nodes", {}, Reason("network", nodes, f"{why}{sentence(can.why)}.")
+    kind: Network = "private"
     seen = "Nobody outside can reach or see the ports of its tasks."
     if not can.ok:
         kind = "loopback"
@@ -228,8 +225,6 @@ def _network(spec: RunSpec, can: Capability) -> tuple[Network, dict[str, Any], R
 
 def _cores(spec: RunSpec, machine: Machine, gpus: int) -> str:
     """How the workers share the cores, in a sentence."""
-    if spec.engine == "ray":
-        return f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task."
     cores, workers = machine.cores, spec.workers
     if gpus:
         how = "they only have to feed the GPUs"

@@ -35,7 +35,7 @@ LOOK_EVERY = 0.02  # seconds between looks at the starting line
 RESULT = 10.0  # seconds that the result of a run that has ended may take
 SAMPLE_EVERY = 0.2  # seconds between samples of the machine's load
 READY = "The clock starts when all entrants are ready for their second step"
-RESERVED = "Ray has reserved CPUs for each task; nobody else is kept from using them."
+RESERVED = "CPUs are reserved for each task; nobody else is kept from using them."
 CLOCK_NOTE = f"{READY}: the first one traces and compiles."
 
 
@@ -74,9 +74,9 @@ def race(
         raise SpecError("target_accuracy", target_accuracy, text)
     machine = hardware.probe()
     share, cores = divide(machine, len(lined_up))
-    if on_nodes := lined_up[0].spec.engine == "ray":
-        cores = [()] * len(lined_up)  # those are of other machines
     ready = prepared(lined_up, share, run_dir)
+    if on_nodes := bool(ready[0].machine.nodes):
+        cores = [()] * len(lined_up)  # those are of other machines
     notes.append(RESERVED if on_nodes else cores_note(cores, share, machine))
     if any(each.plan.device == "gpu" for each in ready):
         notes.append("All entrants share the GPUs, and how busy those are is not measured.")
@@ -88,7 +88,8 @@ def race(
         for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
             directory.line.mkdir()
             programs = {job: partial(take_part, role, own) for job, role in each.programs.items()}
-            run = Run(replace(each, machine=machine, programs=programs), origin, directory)
+            whole = each.machine if on_nodes else machine
+            run = Run(replace(each, machine=whole, programs=programs), origin, directory)
             runs[entrant.label] = run
             begun.callback(run.stop)
         begun.pop_all()  # all have begun, so keep them going

@@ -22,7 +22,7 @@ from course_lib.collectives.algorithms import ALGORITHMS, Algorithm
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.fields import REAL_LINKS, Link
+from course_lib.fields import Link
 from course_lib.record.events import Message
 from course_lib.record.progress import Line
 from course_lib.record.reality import SIMULATED, over
@@ -31,7 +31,7 @@ from course_lib.reduction import measure
 from course_lib.reduction.asked import alike, checked, length_of
 from course_lib.reduction.measure import REPEATS, Measured
 from course_lib.reduction.role import Job
-from course_lib.spec import ENGINES, NO_CLUSTER, ONE_HOST
+from course_lib.spec import RunSpec
 from course_lib.text import amount, count
 
 if TYPE_CHECKING:
@@ -151,21 +151,15 @@ def compare(
         checked(algorithm, 4 if workers is None else workers, hosts, options)
         for algorithm in algorithms or ALGORITHMS
     ]
-    if engine not in ENGINES:
-        raise SpecError.unknown("engine", engine, ENGINES)
-    if address and engine == "local":
-        raise SpecError("address", address, NO_CLUSTER)
-    if link and engine == "ray":
-        raise SpecError("link", str(link), REAL_LINKS)
+    few = min(hosts, 2)  # what is simulated may have thousands
+    where = RunSpec(workers=few, hosts=few, link=link, engine=engine, address=address)
     if link:
         link.check_lossless()
-        if hosts == 1:
-            raise SpecError("link", str(link), ONE_HOST)
     jobs = [measure.job(schedule, length, dtype, repeats) for schedule in schedules]
     if simulated:
         topology = measure.imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
-    measure.check_fits(jobs, engine)  # all of them, before any process starts
+    measure.check_fits(jobs, where)  # all of them, before any process starts
     together: dict[tuple[int, ...], list[Job]] = defaultdict(list)
     began = time.monotonic()
 
@@ -177,12 +171,11 @@ def compare(
         return f"All-reduce in real processes for {time.monotonic() - began:.0f} s. {each}"
 
     try:
-        with _saved(arrays, engine) as files, Line(says):
+        with _saved(arrays, where) as files, Line(says):
             for one in jobs:
                 together[one.schedule.hosts].append(replace(one, arrays=files))
             results = {
-                hosts: iter(_carried_out(same, link, watch, engine, address))
-                for hosts, same in together.items()
+                hosts: iter(_carried_out(same, where, watch)) for hosts, same in together.items()
             }
     except KeyboardInterrupt:
         raise Interrupted("The all-reduce was cancelled, and its processes have ended.") from None
@@ -211,16 +204,10 @@ def stage(
     return AllReduceStage(*algorithms, run=run, cores=cores, **options)
 
 
-def _carried_out(
-    jobs: list[Job],
-    link: Link | None,
-    watch: measure.Watch | None,
-    engine: str,
-    address: str | None,
-) -> list[AllReduce]:
+def _carried_out(jobs: list[Job], where: RunSpec, watch: measure.Watch | None) -> list[AllReduce]:
     """Carry out jobs with the same ranks on the same hosts."""
-    done, model = measure.measure_and_model(jobs, link, watch, engine, address)
-    word = over(link).word
+    done, model = measure.measure_and_model(jobs, where, watch)
+    word, link = over(where.link).word, where.link
     return [_result(m, _counted(m), measure.expected(m.job, model), word, link) for m in done]
 
 
@@ -285,10 +272,10 @@ def _result(
 
 @contextlib.contextmanager
 def _saved(
-    arrays: list[np.ndarray], engine: str
+    arrays: list[np.ndarray], where: RunSpec
 ) -> Iterator[tuple[Path, ...] | tuple[np.ndarray, ...]]:
     """Each worker's array in a file of its own; for other machines, the arrays themselves."""
-    if engine != "local":
+    if where.on_nodes:
         yield tuple(arrays)
         return
     with tempfile.TemporaryDirectory(prefix="lockstep-") as directory:

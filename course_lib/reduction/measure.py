@@ -20,11 +20,13 @@ from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out, loaded
 from course_lib.settings import MAX_WORKERS
+from course_lib.spec import RunSpec
 
 Watch = Callable[[Run, str], None]
 """Told of each cluster when it has been started, and what that carries out. May raise, or stop the
 run: then that is the end of all.
 """
+HERE = RunSpec(workers=1)
 FITTING = "rings of three sizes, for the prediction"
 REPEATS = 20
 _FEW = 5  # timings of each calibration job before the jobs over links, and as many after them
@@ -80,14 +82,9 @@ def job(
 
 
 def measure(
-    jobs: Sequence[Job],
-    link: Link | None = None,
-    watch: Watch | None = None,
-    engine: str = "local",
-    address: str | None = None,
+    jobs: Sequence[Job], where: RunSpec = HERE, watch: Watch | None = None
 ) -> list[Measured]:
-    """Carry out jobs in one cluster of real processes, with a `link` for each host if one is given.
-    `engine` and `address`: see `RunSpec`.
+    """Carry out jobs in one cluster of real processes, with the engine and the link of `where`.
 
     All jobs must have the same ranks on the same hosts. Raises `SpecError` if they do not, or if
     they do not fit on this machine, and LockstepError if somebody stops the run.
@@ -97,13 +94,13 @@ def measure(
     if any(j.schedule.hosts != first.hosts for j in jobs):
         names = [j.schedule.name for j in jobs]
         raise SpecError("jobs", names, "all must have the same ranks on the same hosts")
-    check_fits(jobs, engine)
+    check_fits(jobs, where)
     role = functools.partial(carry_out, jobs=list(jobs))
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
     placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
     tasks: dict[str, Any] = {"workers": first.workers, "ps": first.servers, "placement": placement}
-    tasks |= {"engine": engine, "address": address}
-    with start(programs, framework="python", link=link, **tasks) as run:
+    on = {name: getattr(where, name) for name in ("engine", "address", "link")}
+    with start(programs, framework="python", **tasks, **on) as run:
         if watch:
             watch(run, ", ".join(j.schedule.name for j in jobs if j.checked) or FITTING)
         if run.wait(TIMEOUT).state == "stopped":
@@ -147,11 +144,7 @@ def parameters(samples: Sequence[Sample], cores: int | None = None) -> Fit:
 
 
 def measure_and_model(
-    jobs: Sequence[Job],
-    link: Link | None = None,
-    watch: Watch | None = None,
-    engine: str = "local",
-    address: str | None = None,
+    jobs: Sequence[Job], where: RunSpec = HERE, watch: Watch | None = None
 ) -> tuple[list[Measured], Topology]:
     """`measure`, and the model that predicts its times, fitted to a `calibration`.
 
@@ -162,14 +155,14 @@ def measure_and_model(
     has a core of its own.
     """
     tests = calibration(jobs[0].schedule) if jobs[0].schedule.ranks > 1 else []
-    if not link:
-        done = measure([*tests, *jobs], None, watch, engine, address)
+    if not (link := where.link):
+        done = measure([*tests, *jobs], where, watch)
         samples = [m.sample for m in done[: len(tests)]]
-        cores = None if engine == "local" else jobs[0].schedule.ranks
+        cores = jobs[0].schedule.ranks if where.on_nodes else None
         return done[len(tests) :], parameters(samples, cores).topology if tests else Topology()
     tests = [replace(j, repeats=_FEW) for j in tests]
     before = measure(tests, watch=watch)
-    done = measure([_patient(j, link) for j in jobs], link, watch)
+    done = measure([_patient(j, link) for j in jobs], where, watch)
     both = zip(before, measure(tests, watch=watch), strict=True)
     quickest = [replace(a, seconds=a.seconds + b.seconds).sample for a, b in both]
     return done, imposed(link, parameters(quickest).topology)
@@ -238,9 +231,9 @@ def _from_zero(messages: list[Message]) -> list[Message]:
     return [m._replace(start=m.start - origin, end=m.end - origin) for m in messages]
 
 
-def check_fits(jobs: Sequence[Job], engine: str = "local") -> None:
+def check_fits(jobs: Sequence[Job], where: RunSpec) -> None:
     """Raise `SpecError` for jobs that do not fit on this machine: each rank needs its array, the
-    shared buffer, and room for the check. How much the nodes of a cluster have, Ray knows.
+    shared buffer, and room for the check. How much the nodes of a cluster have is not known here.
     """
     machine = hardware.probe()
     for j in jobs:
@@ -248,6 +241,6 @@ def check_fits(jobs: Sequence[Job], engine: str = "local") -> None:
             allowed = f"a whole number from 1 to {MAX_WORKERS}; more than that can be simulated"
             raise SpecError("workers", j.schedule.workers, allowed)
         need = 4 * j.bytes * j.schedule.ranks
-        if engine == "local" and machine.memory_total and need > machine.memory:
+        if not where.on_nodes and machine.memory_total and need > machine.memory:
             on, free = f"on {j.schedule.ranks} ranks", gigabytes(machine.memory)
             raise SpecError("bytes", j.bytes, f"needs {gigabytes(need)} {on}, and {free} are free")

@@ -25,6 +25,7 @@ from course_lib.reduction.measure import (
     measure_and_model,
     parameters,
 )
+from course_lib.spec import RunSpec
 from tests.benchmarks.harness import Aim, Options, Rows, turns
 
 WORKERS = 4
@@ -77,7 +78,7 @@ def errors_over_links() -> list[float]:
     jobs = [job(s, size // 4, checked=False) for s in schedules for size in SHORT]
     found = []
     for link in LINKS:
-        done, model = measure_and_model(jobs, link)
+        done, model = measure_and_model(jobs, RunSpec(hosts=2, link=link))
         found += [abs(expected(m.job, model) / m.sample.seconds - 1) for m in done]
     return found
 

@@ -25,8 +25,8 @@ def test_each_worker_has_a_gpu_of_its_own(cluster: str, free_gpus: Callable[[], 
     try:
         has: Machine = engine.machine(hardware.probe())
         assert len(has.gpus) == 4
-        assert set(engine.devices) == {f"worker:{i}" for i in range(4)}
-        own = {(placed.places[task], device) for task, device in engine.devices.items()}
+        assert set(has.devices) == {f"worker:{i}" for i in range(4)}
+        own = {(placed.places[task], device) for task, device in has.devices.items()}
         assert len(own) == 4  # no two on one node have the same
         assert {device for _, device in own} == {"gpu:0", "gpu:1"}
         until(lambda: free_gpus() == 2, "Ray's count of them", 10)

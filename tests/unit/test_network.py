@@ -28,7 +28,7 @@ from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, addresses, b
 from course_lib.network.wires import PAYLOAD, Wires, lay
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
-from course_lib.record.planned import RunFacts
+from course_lib.record.planned import Reason, RunFacts
 from course_lib.record.trace import Trace
 from course_lib.spec import RunSpec, parse_item
 from tests.made_up import LAPTOP
@@ -332,6 +332,28 @@ def test_on_one_host_nothing_goes_over_a_wire_and_the_plan_says_so(
     assert (plan.network, plan.rate, plan.delay) == (network, None, None)
     (reason,) = (r for r in plan.reasons if r.what == "network")
     assert "nothing goes over a wire" in reason.why
+
+
+def test_on_the_nodes_of_a_cluster_links_are_as_they_are_and_what_was_reserved_is_said() -> None:
+    reserved = Reason("cores", "2 threads a worker", "2 CPUs are reserved for each task.")
+    placed = Reason("nodes", "2 nodes", "Where the tasks are.")
+    machine = replace(
+        with_parts("veth", "bridge", "tbf"),
+        cores=4,
+        memory_total=0,
+        private_network=Capability(False, "whoever reaches the nodes can reach its ports"),
+        nodes=("node 0", "node 1"),
+        settled=(reserved, placed),
+    )
+    plan = hardware.plan(RunSpec(workers=2, hosts=2, all_reduce="ring", engine="ray"), machine)
+    assert (plan.network, plan.rate, plan.delay, plan.loss) == ("nodes", None, None, None)
+    assert (plan.threads, plan.cores) == (2, 4)
+    reasons = {reason.what: reason for reason in plan.reasons}
+    assert (reasons["cores"], plan.reasons[-1]) == (reserved, placed)
+    assert len(reasons) == len(plan.reasons)
+    assert reasons["network"].choice == "2 nodes"
+    assert reasons["network"].why.endswith("Whoever reaches the nodes can reach its ports.")
+    assert "in shared memory on a node, and over TCP between the 2 nodes" in str(plan)
 
 
 def test_a_run_whose_links_are_imposed_is_emulated() -> None:

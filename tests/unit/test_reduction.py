@@ -49,6 +49,7 @@ from course_lib.reduction.measure import (
 )
 from course_lib.reduction.role import known, known_sum
 from course_lib.settings import MAX_WORKERS
+from course_lib.spec import RunSpec
 from tests.helpers import ALL_REDUCE
 
 MIB = 1 << 20
@@ -484,9 +485,9 @@ def test_times_over_links_are_predicted_from_calls_without_them_even_if_one_was_
     links: list[Link | None] = []
 
     def made_up(
-        jobs: Sequence[measuring.Job], link: Link | None = None, watch: Any = None
+        jobs: Sequence[measuring.Job], where: RunSpec = measuring.HERE, watch: Any = None
     ) -> list[Measured]:
-        links.append(link)
+        links.append(link := where.link)
         slower, topology = (
             3.0 if len(links) == disturbed else 1.0,
             imposed(link, truth) if link else truth,
@@ -500,7 +501,7 @@ def test_times_over_links_are_predicted_from_calls_without_them_even_if_one_was_
         for size in (1024, 4 * MIB)
         if name != "parameter_server"
     ]
-    done, model = measure_and_model(jobs, held)
+    done, model = measure_and_model(jobs, RunSpec(hosts=2, link=held))
     assert links == [None, held, None]
     for m in done:
         assert expected(m.job, model) == pytest.approx(m.sample.seconds, rel=1e-3)

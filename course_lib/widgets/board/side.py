@@ -191,7 +191,7 @@ class Side:
         """
         places, hosts = self.spec.places, self.spec.all_hosts
         on = {host: [task for task, place in places.items() if place == host] for host in hosts}
-        what = "node " if self.spec.engine == "ray" else "host:"
+        what = "node " if self.spec.on_nodes else "host:"
         said = [f"{what}{host}: {names(tasks)}{self._clock(tasks)}" for host, tasks in on.items()]
         return " \u00b7 ".join(said) if len(said) > 1 else ""
 
