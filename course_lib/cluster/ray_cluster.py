@@ -413,7 +413,9 @@ def place(
     try:
         if not group.wait(ROOM):
             raise Unavailable(
-                "a run on this Ray cluster", _no_room(spec, crews), "Ask for less, or wait."
+                "a run on this Ray cluster",
+                _no_room(spec, crews),
+                "Wait, or ask for less, such as task_cpus=0.5.",
             )
     except BaseException:
         _in_time(lambda: remove_placement_group(group), GIVE_BACK)

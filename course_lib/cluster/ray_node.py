@@ -41,8 +41,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-# twice, as dying tasks may still write; in the background, so that the shell's parent is not us
-SWEEP = """exec 3<&0; { cat <&3; rm -rf "$0"*; sleep 1; rm -rf "$0"*; } > /dev/null 2>&1 &"""
+# several times, as dying tasks may still write; in the background, so that we are not its parent
+SWEEP = """
+exec 3<&0
+{ cat <&3; for i in 1 2 3 4; do rm -rf "$0"*; sleep 1; done; } > /dev/null 2>&1 &
+"""
 
 
 def _sweep_after(folders: Path) -> int:
