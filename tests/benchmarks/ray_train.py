@@ -63,7 +63,7 @@ def against(theirs: Fit, ours: Fit, options: Options) -> Rows:
         name = f"start of {workers} tasks on Ray, to the first step of torch"
         peer = PEER, first(theirs, workers)
         yield compare(name, "s", first(ours, workers), peer, FASTER, options)
-    same, steps = SameTraining(), timed.WARM_UP + (100 if options.quick else 300)
+    same, steps = SameTraining(), timed.WARM_UP + (100 if options.quick else 2000)
 
     def median(fit: Fit) -> Figure:
         return same.median(lambda: fit(timed.WORKERS, steps)[1])
