@@ -8,7 +8,6 @@ from typing import Any
 from course_lib import completion, hardware
 from course_lib.clock import clock
 from course_lib.cluster import engines, nursery
-from course_lib.cluster.engines import Engine
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
 from course_lib.collectives import Schedule
@@ -18,6 +17,7 @@ from course_lib.signature import lists_fields
 from course_lib.spec import JOBS, RunSpec
 from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.names import StrategyName
+from course_lib.strategies.strategy import Strategy
 from course_lib.strategies.summary import summarize
 
 Program = Callable[..., Any]
@@ -69,46 +69,37 @@ def prepare(
     on their devices.
     """
     strategy = None if programs is not None else catalog.find(spec.strategy)
-    together = strategy.why_one_host(spec.framework) if strategy else ""
-    engine, spec = engines.found(spec, bool(together))
+    together = bool(strategy and strategy.why_one_host(spec.framework))
+    engine, spec = engines.found(spec, together)
     try:
-        return _prepared(spec, engine.machine(machine), schedule, programs, warm, engine)
+        has = engine.machine(machine)
+        warm = nursery.is_warm(spec.framework) if warm is None else warm
+        if strategy:
+            plan, recovers = _plan(spec, has, warm, strategy), strategy.recovers
+        else:
+            plan, recovers = hardware.plan(spec, has, warm), "together"
+        plan = saving.resumed(spec, plan)
+        _warn_of_open_doors(plan)
+        reasons = (*plan.reasons, *_restarts(spec, recovers))
+        plan = plan.model_copy(update={"reasons": reasons})
+        roles = strategy.programs[spec.framework] if strategy else programs or {}
+        summary = summarize if strategy else None
+        return Prepared(spec, has, plan, roles, schedule, summary, recovers, engine=engine)
     except BaseException:
         engine.release()
         raise
 
 
-def _prepared(
-    spec: RunSpec,
-    machine: Machine,
-    schedule: Schedule | None,
-    programs: Mapping[str, Program] | None,
-    warm: bool | None,
-    engine: Engine,
-) -> Prepared:
-    warm = nursery.is_warm(spec.framework) if warm is None else warm
-    if programs is not None:
-        plan = saving.resumed(spec, hardware.plan(spec, machine, warm))
-        _warn_of_open_doors(plan)
-        notes = _restarts(spec, "together")
-        plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
-        return Prepared(spec, machine, plan, programs, schedule, recovers="together", engine=engine)
-    strategy = catalog.find(spec.strategy)
+def _plan(spec: RunSpec, machine: Machine, warm: bool, strategy: Strategy) -> Plan:
+    """The plan of a strategy's run, with what is known of its model."""
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
-    plan = saving.resumed(spec, plan)
-    _warn_of_open_doors(plan)
     notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
         made = f"{spec.steps * spec.workers:,}"
         notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
-    notes += _restarts(spec, strategy.recovers)
-    plan = plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
-    roles = strategy.programs[spec.framework]
-    return Prepared(
-        spec, machine, plan, roles, schedule, summarize, strategy.recovers, engine=engine
-    )
+    return plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
 
 
 def _restarts(spec: RunSpec, recovers: str) -> list[Reason]:

@@ -176,8 +176,7 @@ class Here:
     def clean(self) -> None:
         keeper.end_descendants()
 
-    def close(self) -> None:
-        keeper.end_descendants()
+    close = clean
 
     def _hear(self, task: str) -> None:
         """Read a task's messages; at their end, close its channel."""

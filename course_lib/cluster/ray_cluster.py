@@ -51,6 +51,7 @@ EVERY = 1.0  # seconds between two readings of a clock during a run
 DRIFT = 1e-4  # seconds a second by which clocks may drift apart, more than any quartz does
 
 _WHAT = "a run on a Ray cluster"
+_LOOK = "`ray status` says how the cluster is."
 _AGAIN = "a new start on the Ray cluster"
 T = TypeVar("T")
 
@@ -199,7 +200,7 @@ class RayEngine:
         except Exception as error:
             what = "the run on the Ray cluster"
             why = f"{type(error).__name__}: {error}"
-            channel.post(unavailable=(what, why, "`ray status` says how the cluster is."))
+            channel.post(unavailable=(what, why, _LOOK))
         finally:
             channel.settle()
             channel.close()
@@ -221,7 +222,7 @@ class RayEngine:
         names = ", ".join(node.name for node in self.nodes if set(node.tasks) & set(tasks))
         if (found := _in_time(look, ANSWER)) is None:
             why = f"{names} was lost, and Ray does not answer"
-            raise Unavailable(_AGAIN, why, "`ray status` says how the cluster is.")
+            raise Unavailable(_AGAIN, why, _LOOK)
         if found:
             check_versions(found)
             self.nodes, self._moving = [*self.nodes, *found], 0.0
@@ -304,7 +305,7 @@ class Link:
                 hear = self.node.actor.hear.remote(self.run)
                 said, parcels, beats = ray.get(hear, timeout=SILENT)
                 heard = own()
-                self._parcels.keep(Parcel(*parcel) for parcel in parcels)
+                self._parcels.keep(parcels)
                 for task, slot in beats.items():
                     self._beats.lay(task, slot)
                 if said is None:
@@ -412,11 +413,8 @@ def place(
     group = placement_group(bundles, strategy="SPREAD")
     try:
         if not group.wait(ROOM):
-            raise Unavailable(
-                "a run on this Ray cluster",
-                _no_room(spec, crews),
-                "Wait, or ask for less, such as task_cpus=0.5.",
-            )
+            cure = "Wait, or ask for less, such as task_cpus=0.5."
+            raise Unavailable(_WHAT, _no_room(spec, crews), cure)
     except BaseException:
         _in_time(lambda: remove_placement_group(group), GIVE_BACK)
         raise
@@ -434,11 +432,10 @@ def place(
 def _bundle(spec: RunSpec, crew: list[str]) -> dict[str, float]:
     """What some tasks of a run want together."""
     workers = sum(task.startswith("worker") for task in crew)
-    memory = spec.task_memory_mb * 2**20
     wanted = {
         "CPU": spec.task_cpus * len(crew) or 0.001,  # Ray wants something in each bundle
         "GPU": spec.task_gpus * workers,
-        "memory": memory * len(crew),
+        "memory": spec.task_memory_mb * 2**20 * len(crew),
     }
     return {what: much for what, much in wanted.items() if much}
 
@@ -452,7 +449,7 @@ def check_versions(nodes: list[RayNodeOf]) -> None:
             if theirs.get(what) != version:
                 has = f"{node.name} has {what} {theirs.get(what, 'not at all')}"
                 cure = f"Install the same there: {what} {version}."
-                raise Unavailable("a run on this Ray cluster", f"{has}, this is {version}", cure)
+                raise Unavailable(_WHAT, f"{has}, this is {version}", cure)
 
 
 def _answers(nodes: Sequence[RayNodeOf], calls: Sequence[Any], timeout: float) -> list[Any]:
@@ -511,11 +508,9 @@ def _no_room(spec: RunSpec, crews: list[list[str]]) -> str:
         wants += f" and {spec.task_memory_mb} MB"
     if len(crews) < len(spec.tasks):
         wants += f", {max(map(len, crews))} of them on one node"
-    free = ray.available_resources()
-    nodes = sum(node["Alive"] for node in ray.nodes())
-    has = f"{free.get('CPU', 0):g} CPUs"
+    has = f"{free('CPU'):g} CPUs"
     if spec.task_gpus:
-        has += f" and {free.get('GPU', 0):g} GPUs"
+        has += f" and {free('GPU'):g} GPUs"
     if spec.task_memory_mb:
-        has += f" and {free.get('memory', 0) / 2**20:.0f} MB"
-    return f"{wants}; the cluster has {has} free on {count(nodes, 'node')}"
+        has += f" and {free('memory') / 2**20:.0f} MB"
+    return f"{wants}; the cluster has {has} free on {count(len(alive()), 'node')}"

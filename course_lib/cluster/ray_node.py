@@ -6,7 +6,6 @@ and the record.
 """
 
 import contextlib
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -23,6 +22,7 @@ import ray
 from course_lib.clock import own
 from course_lib.cluster import nursery
 from course_lib.cluster.pipes import Channel, ready
+from course_lib.hardware.limits import version
 from course_lib.record.beats import Beats
 from course_lib.record.parcels import Parcel, Parcels
 from course_lib.record.rundir import RunDir
@@ -34,11 +34,9 @@ PERIOD = 0.25  # seconds in which new parts of the record are brought: as often 
 
 def versions() -> dict[str, str]:
     """What must be the same on all nodes."""
-    found = {"Python": platform.python_version()}
-    for name in ("lockstep-course", "tensorflow", "torch", "numpy"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    packages = ("lockstep-course", "tensorflow", "torch", "numpy")
+    found = {"Python": platform.python_version(), **{name: version(name) for name in packages}}
+    return {name: its for name, its in found.items() if its}
 
 
 # several times, as dying tasks may still write; in the background, so that we are not its parent
@@ -114,7 +112,7 @@ class RayNode:
         """
         path = Path(tempfile.mkdtemp(prefix=self._folders.name, dir=self._folders.parent))
         files = RunDir(path)
-        Parcels(files).keep(Parcel(*parcel) for parcel in record)
+        Parcels(files).keep(record)
         # the learner's folders that came along, and what is installed here
         sys_path = [*(str(path / folder) for folder in changed["sys_path"]), *sys.path]
         facts = files.facts.model_copy(update={**changed, "sys_path": sys_path})
@@ -134,21 +132,20 @@ class RayNode:
             channel.post(start=str(path), tasks=tasks)
             if not ready(channel, timeout):
                 raise TimeoutError(f"no process within {timeout:g} s")
-            first = channel.receive() or [{}]
+            first, *_ = channel.receive() or [{}]
+            if "addresses" not in first:
+                raise RuntimeError(nursery.last_words(files.spec.framework))
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise
-        if "addresses" not in first[0]:
-            shutil.rmtree(path, ignore_errors=True)
-            raise RuntimeError(nursery.last_words(files.spec.framework))
         self._runs[run] = Place(files, channel, tasks)
-        return dict(first[0]["addresses"]), shared
+        return dict(first["addresses"]), shared
 
     @ray.method(concurrency_group="orders")
     def order(self, run: str, lines: bytes, record: list[Parcel]) -> None:
         """Pass orders on, and what other nodes have left to be found."""
         if place := self._runs.get(run):
-            place.parcels.keep(Parcel(*parcel) for parcel in record)
+            place.parcels.keep(record)
             with contextlib.suppress(OSError):
                 place.channel.sock.sendall(lines)
 

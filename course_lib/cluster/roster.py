@@ -89,9 +89,8 @@ class Roster:
 
         `asked`: how a learner had it killed, such as "by run.kill()"; "" if nobody had. `homeless`:
         its node is gone as well, so it cannot be started again alone: the others know it where it
-        was. A death
-        that the supervisor has not caused is told even if the run has failed already: peers may
-        complain of it before it is noticed.
+        was. A death that the supervisor has not caused is told even if the run has failed already:
+        peers may complain of it before it is noticed.
         """
         self.alive.discard(task)
         self._first.discard(task)

@@ -26,7 +26,7 @@ import psutil
 from course_lib.errors import Unavailable
 from course_lib.fields import Link
 from course_lib.network import namespaces
-from course_lib.network.layout import INTERFACE, PREFIX, addresses, host_name
+from course_lib.network.layout import INTERFACE, OPEN, PREFIX, addresses, host_name
 from course_lib.record.events import Traffic
 from course_lib.record.planned import RunFacts
 from course_lib.spec import RunSpec
@@ -50,7 +50,7 @@ def build(spec: RunSpec, facts: RunFacts) -> Hosts | None:
 
     Raises `Unavailable` where the system refuses now what it allowed before.
     """
-    if facts.network in ("loopback", "nodes"):
+    if facts.network in OPEN:
         return None
     try:
         namespaces.make_private()

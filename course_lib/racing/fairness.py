@@ -243,7 +243,7 @@ def _advice(
     else:
         advice.append(f"Emulate devices: device_ms={enough:g} or so.")
     if machine.cores is None:
-        advice.append("Or have Ray reserve more for each task: task_cpus.")
+        advice.append("Or have more reserved for each task: task_cpus.")
     elif workers > machine.cores:
         advice.append(f"Or take fewer workers: {workers} share {machine.cores} cores.")
     return " ".join(advice)
