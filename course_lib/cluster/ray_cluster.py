@@ -155,10 +155,6 @@ class RayEngine:
             settled=tuple(settled),
         )
 
-    def warm(self, framework: str) -> None:
-        for node in self.nodes:
-            node.actor.warm.remote(framework)
-
     def supervisor(self, framework: str, start_method: str, timeout: float) -> Channel:
         """A channel to a supervisor that waits for its order to start."""
         ours, theirs = pair()
@@ -502,15 +498,13 @@ def _actor(id: str) -> Any:
 def _no_room(spec: RunSpec, crews: list[list[str]]) -> str:
     cpus = "1 CPU" if spec.task_cpus == 1 else f"{spec.task_cpus:g} CPUs"
     wants = f"{count(len(spec.tasks), 'task')} want {cpus} each"
-    if spec.task_gpus:
-        wants += f" and each worker {count(spec.task_gpus, 'GPU')}"
-    if spec.task_memory_mb:
-        wants += f" and {spec.task_memory_mb} MB"
-    if len(crews) < len(spec.tasks):
-        wants += f", {max(map(len, crews))} of them on one node"
     has = f"{free('CPU'):g} CPUs"
     if spec.task_gpus:
+        wants += f" and each worker {count(spec.task_gpus, 'GPU')}"
         has += f" and {free('GPU'):g} GPUs"
     if spec.task_memory_mb:
+        wants += f" and {spec.task_memory_mb} MB"
         has += f" and {free('memory') / 2**20:.0f} MB"
+    if len(crews) < len(spec.tasks):
+        wants += f", {max(map(len, crews))} of them on one node"
     return f"{wants}; the cluster has {has} free on {count(len(alive()), 'node')}"

@@ -94,9 +94,6 @@ class RayNode:
     def clock(self) -> float:
         return own()
 
-    def warm(self, framework: str) -> None:
-        nursery.warm(framework)
-
     def open(
         self,
         run: str,

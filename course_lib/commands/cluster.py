@@ -53,8 +53,7 @@ def status(as_json: Json = False) -> None:
     """Say which nodes the cluster has, and how many CPUs are free."""
     there = _there()
     if not there.reached:
-        options = ["--json"] if as_json else []
-        _enter(there, [sys.executable, "-m", "course_lib", "cluster", "status", *options])
+        _enter(there, [sys.executable, "-m", "course_lib", *sys.argv[1:]])
     nodes, free = raylets.state(there)
     if as_json:
         said = {"address": there.address, "nodes": nodes, "free": free, "links": there.links}
