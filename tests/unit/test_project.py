@@ -74,6 +74,15 @@ def test_imports_run_one_way(path: Path) -> None:
         assert imports_of(path) <= WIDGETS_MAY
 
 
+def test_only_the_spec_and_the_choice_of_an_engine_ask_which_one_runs() -> None:
+    asking = {
+        str(path.relative_to(LIB))
+        for path in LIB.rglob("*.py")
+        if re.search(r"\bengine (==|!=|in|not in|is) ", path.read_text())
+    }
+    assert asking <= {"spec.py", "cluster/engines.py"}
+
+
 def test_importing_the_package_loads_no_framework() -> None:
     code = (
         "import sys, course_lib; course_lib.start, course_lib.machine; print(sorted({'tensorflow',"
