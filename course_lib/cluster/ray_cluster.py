@@ -40,7 +40,7 @@ from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 from course_lib.text import count
 
-ROOM = 10.0  # seconds for which Ray may look for room
+ROOM = 8.0  # seconds for which Ray may look for room
 BEGIN = 60.0  # seconds for an actor to begin, on a busy node
 ANSWER = 5.0  # seconds that Ray may take to say where tasks are
 MOVE = 30.0  # seconds that it may take to give a node up and find room on others
@@ -223,7 +223,7 @@ class RayEngine:
             check_versions(found)
             self.nodes, self._moving = [*self.nodes, *found], 0.0
         elif own() > self._moving + MOVE:
-            why = f"{names} was lost, and no other has room for {', '.join(tasks)}"
+            why = f"{names} was lost, and Ray has no other for {', '.join(tasks)}"
             raise Unavailable(_AGAIN, why, "Ask for less, or add a node.")
         return found
 
@@ -409,8 +409,7 @@ def place(
     group = placement_group(bundles, strategy="SPREAD")
     try:
         if not group.wait(ROOM):
-            cure = "Wait, or ask for less, such as task_cpus=0.5."
-            raise Unavailable(_WHAT, _no_room(spec, crews), cure)
+            raise _not_placed(group, spec, crews)
     except BaseException:
         _in_time(lambda: remove_placement_group(group), GIVE_BACK)
         raise
@@ -493,6 +492,16 @@ def _actor(id: str) -> Any:
         made = remote(num_cpus=0, concurrency_groups=groups, scheduling_strategy=at)(RayNode)
         _actors[id] = actor = made.remote()
         return actor
+
+
+def _not_placed(group: Any, spec: RunSpec, crews: list[list[str]]) -> Unavailable:
+    """Why a run has no room: there is none, or there is, and it does not become ours."""
+    stats = _in_time(lambda: placement_group_table(group)["stats"], GIVE_BACK) or {}
+    if stats.get("scheduling_state") == "SCHEDULING_STARTED":
+        why = f"Ray has found room, but a node that has it does not answer within {ROOM:g} s"
+        return Unavailable(_WHAT, why, "Start the run again when Ray has given that node up.")
+    cure = "Wait, or ask for less, such as task_cpus=0.5."
+    return Unavailable(_WHAT, _no_room(spec, crews), cure)
 
 
 def _no_room(spec: RunSpec, crews: list[list[str]]) -> str:

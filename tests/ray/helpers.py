@@ -19,15 +19,20 @@ def actors(there: Cluster) -> set[psutil.Process]:
     return {p for p in family(there) if lives(p) and "RayNode" in " ".join(words_of(p))}
 
 
+def all_raylets(there: Cluster) -> list[psutil.Process]:
+    """The oldest, that of the head, first."""
+    found = [p for p in family(there) if p.name() == "raylet" and lives(p)]
+    return sorted(found, key=psutil.Process.create_time)
+
+
 def runs(there: Cluster) -> list[Path]:
     """The folders of runs on its nodes."""
-    return list(Path("/tmp").glob("lockstep-ray-*/lockstep-node-*"))
+    return list(Path(all_raylets(there)[0].environ()["TMPDIR"]).glob("lockstep-node-*"))
 
 
 def lose_a_node(there: Cluster) -> None:
     """Kill the last raylet, and all below it."""
-    all_raylets = [p for p in family(there) if p.name() == "raylet" and lives(p)]
-    last = max(all_raylets, key=psutil.Process.create_time)
+    last = all_raylets(there)[-1]
     for process in [last, *last.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
