@@ -1,30 +1,32 @@
-"""A driver is killed, a node is killed or a raylet is paused, at a random moment of a run or of its
-start. Then there is a named error or the run goes on, within ten seconds; and when all is over,
-nothing of ours is left. LOCKSTEP_KILLS=50 for more.
+"""A driver or a node is killed, or a raylet or a whole node stands still for a while, at a random
+moment of a run or of its start. Then there is a named error or the run goes on, within ten seconds;
+and when all is over, nothing of ours is left. LOCKSTEP_KILLS=50 for more, LOCKSTEP_SEED=7 for those
+from the seventh on.
 """
 
 import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from course_lib.cluster import raylets
-from course_lib.cluster.keeper import lives
 from course_lib.cluster.raylets import Cluster
 from tests.helpers import until
-from tests.ray.helpers import actors, family, lose_a_node, ours, runs
+from tests.ray.helpers import actors, all_raylets, lose_a_node, ours, runs
 
 SOON = 10.0  # seconds until an error is said, or the run goes on
+MOVES = 25.0  # seconds until Ray has given a node up that stands still, and found room on others
 GONE = 5.0  # seconds until nothing is left
 
 # It says how far the run is, ten times a second, until it is told to stop or there is an error.
+# Told "+", it begins another run then.
 DRIVER = """
 import os, threading, time
 from course_lib import start
@@ -39,24 +41,31 @@ def own(task):
 def say(*words):
     print(time.monotonic(), *words, flush=True)
 
-told = threading.Event()
-threading.Thread(target=lambda: (os.read(0, 1), told.set()), daemon=True).start()
+told = []
+threading.Thread(target=lambda: [told.append(os.read(0, 1)) for _ in "12"], daemon=True).start()
 strategy, fields = {!r}
 say("begins")
-try:
-    what = own if strategy == "own" else strategy
-    if strategy != "own":
-        fields |= dict(framework="torch", steps=100_000, device_ms=20)
+what = own if strategy == "own" else strategy
+if strategy != "own":
+    fields |= dict(framework="torch", steps=100_000, device_ms=20)
+
+def go():
+    before = len(told)
     run = start(what, engine="ray", **fields)
     beats = Beats(run.files.beats, run.spec.tasks)
-    while not told.is_set() and run.state in ("starting", "running"):
+    while len(told) == before and run.state in ("starting", "running"):
         say("at", max(beats.now(task).step for task in run.spec.tasks), run.state)
         time.sleep(0.1)
-    if told.is_set():
-        run.stop()
-        say("stopped")
-    else:
+    if len(told) == before:
         run.wait(5)
+    run.stop()
+
+try:
+    go()
+    if told == [b"+"]:
+        say("again")
+        go()
+    say("stopped")
 except LockstepError as error:
     say("error", type(error).__name__, str(error).splitlines()[0])
 """
@@ -81,13 +90,11 @@ class Clusters:
 
     def __init__(self) -> None:
         self.now: Cluster | None = None
-        self.nodes = 0
 
     def get(self) -> Cluster:
-        if self.nodes < 2:
+        if not self.now or len(all_raylets(self.now)) < 2:
             self.down()
-            self.now, self.nodes = raylets.up(nodes=3, cpus=4), 3
-        assert self.now
+            self.now = raylets.up(nodes=3, cpus=4)
         return self.now
 
     def down(self) -> None:
@@ -124,48 +131,75 @@ class Driver:
         steps = [line for line in self.said("at", since) if line.endswith("running")]
         return len(set(steps)) > 1
 
-    def stop(self) -> None:
+    def tell(self, byte: bytes) -> None:
         assert self.process.stdin
-        self.process.stdin.write(b"\n")
+        self.process.stdin.write(byte)
         self.process.stdin.flush()
+
+
+@contextlib.contextmanager
+def standing(processes: list[psutil.Process]) -> Iterator[None]:
+    """They stand still during the block."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+KINDS = ["driver", "node", "raylet", "raylet and driver", "raylet, another run", "frozen node"]
 
 
 def episode(seed: int, clusters: Clusters, place: Path) -> str:
     """What came of it, in words."""
     dice = random.Random(seed)
     strategy, fields = dice.choice(RUNS)
-    what = dice.choice(["driver", "node", "raylet"])
+    what = dice.choice(KINDS)
     there = clusters.get()
     before = actors(there)
     driver = Driver(strategy, fields, place / str(seed))
     story = f"seed {seed}: {strategy} {fields}, {what}"
     try:
         until(lambda: driver.said("begins"), "its begin")
-        if not (early := dice.random() < 0.3):
+        if not (early := dice.random() < 0.3 and what in KINDS[:4]):
             until(lambda: driver.said("at") and driver.goes_on(0), "the first steps", 60)
         time.sleep(dice.uniform(0, 4))
         at = time.monotonic()
         story += " while it starts" if early else " while it trains"
-        if what == "driver":
-            driver.process.kill()
-            return story
+        paused: list[psutil.Process] = []
         if what == "node":
-            clusters.nodes -= 1
             lose_a_node(there)
-        else:
-            one = dice.choice([p for p in family(there) if p.name() == "raylet" and lives(p)])
-            one.send_signal(signal.SIGSTOP)
-        try:
-            until(lambda: driver.said("error") or driver.goes_on(at + 3), story, SOON + 20 * early)
+        elif what != "driver":
+            frozen = what == "frozen node"  # not the first: that is the driver's own
+            paused = [dice.choice(all_raylets(there)[frozen:])]
+            paused += paused[0].children(recursive=True) if frozen else []
+        restarts, patience, since = "max_restarts" in fields, 20.0 * early, 3.0
+        if what == "frozen node":
+            patience, since = MOVES * restarts, SOON
+        with standing(paused):
+            if "driver" in what:
+                time.sleep(dice.uniform(0, 5) if paused else 0)
+                driver.process.kill()
+                time.sleep(dice.uniform(0, 5) if paused else 0)
+                return story
+            if what == "raylet, another run":
+                driver.tell(b"+")
+                until(lambda: driver.said("again"), f"{story}: the end of the first", SOON)
+                at, since = time.monotonic(), 0.0
+            until(
+                lambda: driver.said("error") or driver.goes_on(at + since), story, SOON + patience
+            )
+            seconds = time.monotonic() - at
             if what == "raylet":
                 time.sleep(dice.uniform(0, 5))
-        finally:
-            if what == "raylet":
-                one.send_signal(signal.SIGCONT)
         if errors := driver.said("error"):
             assert "node " in errors[0], (story, errors)
-            return f"{story}: {time.monotonic() - at:.1f} s, {errors[0]}"
-        driver.stop()
+            return f"{story}: {seconds:.1f} s, {errors[0]}"
+        assert what != "frozen node" or restarts, story
+        driver.tell(b".")
         until(lambda: driver.said("stopped") or driver.said("error"), f"{story}: the stop", SOON)
         return f"{story}: it went on, {driver.said('')[-1]}"
     finally:
