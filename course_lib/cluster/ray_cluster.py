@@ -497,7 +497,7 @@ def _actor(id: str) -> Any:
 def _not_placed(group: Any, spec: RunSpec, crews: list[list[str]]) -> Unavailable:
     """Why a run has no room: there is none, or there is, and it does not become ours."""
     stats = _in_time(lambda: placement_group_table(group)["stats"], GIVE_BACK) or {}
-    if stats.get("scheduling_state") == "SCHEDULING_STARTED":
+    if stats.get("scheduling_state") == "QUEUED":  # until a first try has ended
         why = f"Ray has found room, but a node that has it does not answer within {ROOM:g} s"
         return Unavailable(_WHAT, why, "Start the run again when Ray has given that node up.")
     cure = "Wait, or ask for less, such as task_cpus=0.5."
