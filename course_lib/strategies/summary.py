@@ -164,9 +164,10 @@ def _times(run: Run, trace: Trace, digest: Digest, flops: float) -> dict[str, An
 
 def _machine(run: Run, trace: Trace) -> dict[str, Any]:
     """`wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted
-    by the kernel; None where there are no hosts whose traffic it could count. A packet has 66 bytes
-    of headers, and up to 64 KB of the frameworks' bytes. `examples_read`, with `record_examples`:
-    how many examples of each epoch were read, how many of these more than once, and how many never.
+    by the kernel; on a Ray cluster, to and from other nodes. None where there are no hosts or nodes
+    whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
+    frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
+    read, how many of these more than once, and how many never.
     """
     spec = run.spec
     links = {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}

@@ -1,6 +1,7 @@
 """The project holds together: versions, import directions, light imports."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -107,6 +108,27 @@ def test_every_dependency_has_its_reason_in_contributing() -> None:
     for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:
         name = line.split("=")[0].split(">")[0]
         assert f"| {name} |" in text, f"{name} has no line in CONTRIBUTING.md"
+
+
+def test_the_container_names_what_there_is() -> None:
+    folder = ROOT / ".devcontainer"
+    container = json.loads((folder / "devcontainer.json").read_text())
+    context = (folder / container["build"]["context"]).resolve()
+    docker = (folder / container["build"]["dockerfile"]).read_text()
+    assert context == ROOT
+    copied = [line.split()[2:-1] for line in docker.splitlines() if line.startswith("COPY ")]
+    assert copied and all((context / source).exists() for line in copied for source in line)
+    user = container["remoteUser"]
+    assert f"\nUSER {user}\n" in docker and re.search(rf"\buseradd .*\b{user} ", docker)
+    assert f"EXPOSE {container['forwardPorts'][0]}\n" in docker
+    command = json.loads(re.findall(r"^CMD (.*)$", docker, re.M)[-1])
+    commands = command, container["postAttachCommand"].split()
+    for lockstep, name, *options in commands:
+        known = subprocess.run(
+            [sys.executable, "-m", "course_lib", name, "--help"], capture_output=True, text=True
+        )
+        assert lockstep == "lockstep" and known.returncode == 0, known.stderr
+        assert set(options) <= {"--no-browser", "--ip=0.0.0.0"}  # which JupyterLab knows
 
 
 def test_every_promise_of_security_md_names_a_test_that_exists() -> None:
