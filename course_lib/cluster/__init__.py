@@ -27,7 +27,9 @@ In processes of the run:
 On a Ray cluster:
 
     engines     which engine starts a run's processes: this machine, or Ray
-    ray_cluster finds room, and has the supervisor as a thread of the notebook's kernel
+    ray_engine  has the supervisor as a thread of the notebook's kernel, and moves what is lost
+    ray_cluster what Ray is asked: to join, to find room, for our actor on a node
+    ray_link    a node as the driver sees it: its clock, orders to it and the record from it
     remote      a node that is not this machine: what a supervisor asks of it, over a channel
     ray_node    an actor on each node, with a warm zygote
     raylets     a cluster on this machine: `lockstep cluster up`

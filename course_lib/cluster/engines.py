@@ -56,7 +56,7 @@ def found(spec: RunSpec, together: bool = False) -> tuple[Engine, RunSpec]:
         return LOCAL, spec
     need_ray()
     raylets.meant(spec.address)
-    engine = pkgutil.resolve_name("course_lib.cluster.ray_cluster:RayEngine")(spec, together)
+    engine = pkgutil.resolve_name("course_lib.cluster.ray_engine:RayEngine")(spec, together)
     return engine, engine.spec
 
 

@@ -1,0 +1,209 @@
+"""Runs on a Ray cluster: Ray finds room for the tasks (`ray_cluster.py`), and each node's actor
+starts them. The supervisor is a thread of this process, so all ends with it.
+
+    notebook kernel: Run --- supervisor ===Ray=== actor --- zygote --- node's process --- tasks
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.util import placement_group_table
+
+from course_lib.clock import own
+from course_lib.cluster import own_code, ray_gpus
+from course_lib.cluster.node import Listener
+from course_lib.cluster.pipes import Channel, pair
+from course_lib.cluster.ray_cluster import LOOK, SILENT, connect, give_back, in_time, place, stands
+from course_lib.cluster.ray_link import BEGIN, Link, RayNodeOf, answers, check_versions, nodes_of
+from course_lib.cluster.remote import Away
+from course_lib.cluster.supervisor import Supervisor
+from course_lib.errors import Unavailable
+from course_lib.hardware import Machine
+from course_lib.hardware.limits import Gpu, cuda_frameworks
+from course_lib.hardware.machine import Capability
+from course_lib.record.parcels import Parcel
+from course_lib.record.planned import Reason
+from course_lib.record.rundir import RunDir
+from course_lib.spec import RunSpec
+from course_lib.text import count
+
+ANSWER = 5.0  # seconds that Ray may take to say where tasks are
+MOVE = 30.0  # seconds that it may take to give a node up and find room on others
+ASKED = 8  # times that a clock is read before a run; the quickest answer counts
+
+_AGAIN = "a new start on the Ray cluster"
+
+
+class RayEngine:
+    """The cluster at `address` (None: the one that is here), and room on it for one run.
+
+    `spec`: the run with its tasks placed. Raises `Unavailable` if there is no such cluster, no
+    room, or a node has other versions than this process. `release` gives the room back.
+    """
+
+    def __init__(self, spec: RunSpec, together: bool = False) -> None:
+        connect(spec.address)
+        self.group, self.spec, ids, self.crews = place(spec, together)
+        self._devices: Mapping[str, str] = {}
+        self._moving = 0.0  # since when Ray looks for another node
+        try:
+            if spec.task_gpus:
+                self._seats, self._devices = ray_gpus.taken(self.group, spec, self.crews, BEGIN)
+            self.nodes = nodes_of(ids)
+            check_versions(self.nodes)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        group, self.group = self.group, None
+        if group:
+            give_back(group)
+
+    def machine(self, here: Machine) -> Machine:
+        """What Ray has reserved for the workers; no more is known of the nodes."""
+        spec, threads = self.spec, max(1, round(self.spec.task_cpus))
+        gpus = (Gpu("reserved by Ray", 0),) * (spec.task_gpus * len(self._devices))
+        why = "a private network is of one machine too: whoever reaches the nodes can reach the "
+        why += "ports of its tasks, as well as Ray's own"
+        memory = f"{spec.task_memory_mb} MB" if spec.task_memory_mb else "not reserved"
+        none = Reason("device", "cpu", "task_gpus reserves no GPU; this run needs none.")
+        where = "; ".join(f"{', '.join(node.tasks)} on {node.name}" for node in self.nodes)
+        settled = [
+            Reason(
+                "cores",
+                f"{count(threads, 'thread')} a worker",
+                f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task.",
+            ),
+            *([] if gpus else [none]),
+            Reason("memory", memory, "For each task; Ray has found the room."),
+            Reason("nodes", count(len(self.nodes), "node"), f"Ray has placed {where}."),
+        ]
+        return replace(
+            here,
+            cores=threads * spec.workers,
+            memory_total=0,
+            gpus=gpus,
+            cuda_frameworks=cuda_frameworks() if gpus else (),
+            private_network=Capability(False, why),
+            others=(),
+            nodes=tuple(node.name for node in self.nodes),
+            devices=self._devices,
+            settled=tuple(settled),
+        )
+
+    def supervisor(self, framework: str, start_method: str, timeout: float) -> Channel:
+        """A channel to a supervisor that waits for its order to start."""
+        ours, theirs = pair()
+        name = "lockstep-supervisor"
+        args = Channel(theirs), timeout
+        threading.Thread(target=self._supervise, args=args, name=name, daemon=True).start()
+        return ours
+
+    def last_words(self, framework: str) -> str:
+        return "Its nodes are those of a Ray cluster: `ray status` says how that is."
+
+    def _supervise(self, channel: Channel, timeout: float) -> None:
+        try:
+            if orders := channel.receive():
+                first, *more = orders
+                files = RunDir(first["start"])
+                links: list[Link] = []
+
+                def reach(selector: Any, told: Listener, tasks: Sequence[str]) -> dict[str, Away]:
+                    nodes = self._moved(tasks) if links else self.nodes
+                    for link in links if nodes else ():
+                        if set(link.node.tasks) & set(tasks):
+                            link.close()
+                    found = dict[str, Away]()
+                    for node, opened in zip(nodes, self._open(files, nodes, timeout), strict=True):
+                        link = Link(node, files)
+                        links.append(link)
+                        away = Away(node.name, opened, link.channel, selector, told)
+                        found |= dict.fromkeys(node.tasks, away)
+                    return found
+
+                try:
+                    Supervisor(channel, files, reach).supervise(more)
+                finally:
+                    for link in links:
+                        link.close()
+        except Unavailable as error:
+            channel.post(unavailable=error.parts)
+        except Exception as error:
+            what = "the run on the Ray cluster"
+            why = f"{type(error).__name__}: {error}"
+            channel.post(unavailable=(what, why, LOOK))
+        finally:
+            channel.settle()
+            channel.close()
+            self.release()
+
+    def _moved(self, tasks: Sequence[str]) -> list[RayNodeOf]:
+        """The nodes to which Ray has moved these tasks, as theirs are lost; none as long as it has
+        not. Raises `Unavailable` if that takes too long.
+        """
+        mine = {i for i, crew in enumerate(self.crews) if set(crew) & set(tasks)}
+        self._moving = self._moving or own()
+
+        def look() -> list[RayNodeOf]:
+            where = placement_group_table(self.group)["bundles_to_node_id"]
+            if not all(stands(where.get(i)) for i in mine):
+                return []
+            return nodes_of({task: where[i] for i in mine for task in self.crews[i]}, self.nodes)
+
+        names = ", ".join(node.name for node in self.nodes if set(node.tasks) & set(tasks))
+        if (found := in_time(look, ANSWER)) is None:
+            why = f"{names} was lost, and Ray does not answer"
+            raise Unavailable(_AGAIN, why, LOOK)
+        if found:
+            check_versions(found)
+            self.nodes, self._moving = [*self.nodes, *found], 0.0
+        elif own() > self._moving + MOVE:
+            why = f"{names} was lost, and Ray has no other for {', '.join(tasks)}"
+            raise Unavailable(_AGAIN, why, "Ask for less, or add a node.")
+        return found
+
+    def _open(
+        self, files: RunDir, nodes: list[RayNodeOf], timeout: float
+    ) -> list[Mapping[str, str]]:
+        """Get nodes ready for a run; the addresses of the tasks of each."""
+        for node in nodes:
+            for _ in range(ASKED):
+                node.read_clock()
+            node.note_clock(files)
+        folders, code = own_code.carried(files.facts.sys_path, files.facts.cwd)
+        described = (path for place in files.described() for path in (place, *place.rglob("*")))
+        there = [
+            Parcel(str(path.relative_to(files.path)), None, path.read_bytes())
+            for path in described
+            if path.is_file()
+        ]
+        record = ray.put([*there, *code])  # once to each node
+        calls = [
+            node.actor.open.remote(
+                node.run,
+                record,
+                {
+                    "address": node.address,
+                    "offset": node.offset,
+                    "sys_path": folders,
+                    "temporary": True,
+                },
+                node.tasks,
+                timeout,
+                str(files.path),
+            )
+            for node in nodes
+        ]
+        opened = answers(nodes, calls, timeout + SILENT)
+        if self.spec.checkpoint_every or self.spec.resume:
+            blind = [n.name for n, (_, shared) in zip(nodes, opened, strict=True) if not shared]
+            if blind:
+                why = f"tasks write them together, and {blind[0]} does not see {files.path}"
+                cure = "Give the run a run_dir in a folder that all nodes share."
+                raise Unavailable("checkpoints on this Ray cluster", why, cure)
+        return [addresses for addresses, _ in opened]
