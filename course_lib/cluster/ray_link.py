@@ -127,10 +127,9 @@ class Link:
                     line = b'{"do": "clock", "offset": %r}\n' % self.node.offset
                     self.node.actor.order.remote(self.run, line, [])
         except (OSError, Unavailable, ray.exceptions.RayError):
-            # the node is lost, or nobody listens any more
-            with contextlib.suppress(OSError):
-                self._theirs.sendall(b'{"until": %.3f}\n' % (heard - self.files.facts.origin))
+            pass  # the node is lost, or nobody listens any more
         with contextlib.suppress(OSError):
+            self._theirs.sendall(b'{"until": %.3f}\n' % (heard - self.files.facts.origin))
             self._theirs.shutdown(socket.SHUT_RDWR)
 
 
