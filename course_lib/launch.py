@@ -94,7 +94,8 @@ def _plan(spec: RunSpec, machine: Machine, warm: bool, strategy: Strategy) -> Pl
     """The plan of a strategy's run, with what is known of its model."""
     model = trial.sketch(spec)
     plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
-    notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0)
+    divided = strategy.piece(spec) < spec.batch
+    notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0, divided=divided)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
         made = f"{spec.steps * spec.workers:,}"

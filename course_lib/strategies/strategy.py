@@ -117,6 +117,11 @@ class Strategy(Facts):
             return spec.batch
         return spec.batch // (spec.shares - (spec.backups if "backups" in self.takes else 0))
 
+    def piece(self, spec: RunSpec) -> int:
+        """Examples that the model is given at a time."""
+        parts = spec.microbatches if "microbatches" in self.takes else spec.accumulate
+        return self.share(spec) // parts
+
     def foretold(self, spec: RunSpec, model: Sketch) -> Held:
         """What its formula says of the memory of each task, in bytes."""
         held = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))

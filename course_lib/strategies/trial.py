@@ -4,6 +4,7 @@ fails stops nothing but this trial.
 """
 
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,11 +42,17 @@ def sketch(spec: RunSpec) -> Sketch:
     return known
 
 
-def reasons(spec: RunSpec, model: Sketch, device: str, servers: bool) -> list[Reason]:
+def reasons(
+    spec: RunSpec, model: Sketch, device: str, servers: bool, divided: bool
+) -> list[Reason]:
     """What a plan says of a model that is trained on a `device` (cpu or gpu), with parameter
-    `servers` or without. Raises `SpecError` if it cannot be trained there.
+    `servers` or without, by batches that are `divided` or not. Raises `SpecError` if it cannot be
+    trained there, and warns if its loss is no mean over the examples that are divided.
     """
     said = list(model.notes)
+    if model.uneven and divided:
+        warnings.warn(model.uneven, stacklevel=1)
+        said.append(model.uneven)
     if model.synchronized and spec.shares > 1:
         if spec.framework == "torch" and device == "cpu":
             text = "torch.nn.SyncBatchNorm works on GPUs only, and this run is on CPUs"

@@ -75,12 +75,12 @@ class Examples:
         kinds = (f"{values.dtype}{list(values.shape[1:])}" for values in self.take([0]))
         return f"Examples({len(self):,} of {' -> '.join(kinds)})"
 
-    @property
-    def range_of_targets(self) -> tuple[float, float]:
-        """The least and the largest target; of a dataset, (0, 0)."""
+    def range_of_targets(self, ignored: int | None = None) -> tuple[float, float]:
+        """The least and the largest target that is not `ignored`; of a dataset, (0, 0)."""
         if self._dataset is not None:
             return 0, 0
-        return self.targets.min(), self.targets.max()
+        targets = self.targets if ignored is None else self.targets[self.targets != ignored]
+        return (targets.min(), targets.max()) if targets.size else (0, 0)
 
     def take(self, indices: Sequence[int] | np.ndarray | slice) -> Pair:
         """These examples, in this order."""
@@ -89,6 +89,10 @@ class Examples:
         chosen = range(len(self))[indices] if isinstance(indices, slice) else indices
         inputs, targets = zip(*(self._dataset[int(i)] for i in chosen), strict=True)
         return np.stack(list(map(_array, inputs))), np.stack(list(map(_array, targets)))
+
+    def spread(self, count: int) -> np.ndarray:
+        """Indices of so many examples, from the first to the last at equal distances."""
+        return np.linspace(0, len(self) - 1, min(count, len(self))).astype(int)
 
     def batches(self, size: int = 1000) -> Iterator[Pair]:
         """All examples in their order, `size` at a time."""

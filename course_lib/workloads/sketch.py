@@ -13,7 +13,8 @@ class Sketch(NamedTuple):
     `parameters`: trained numbers. `parts`: how many parts with weights follow each other, or why a
     pipeline cannot be cut between its parts. `units`: what each layer that tensor parallelism cuts
     has to share out among workers, such as `(64, "hidden unit")`, or why there is no such layer.
-    `notes`: what its strategy should say about it. `synchronized`: whether replicas exchange
+    `notes`: what its strategy should say about it. `uneven`: what to say where a batch is divided,
+    if its loss is no mean over examples. `synchronized`: whether replicas exchange
     something in the middle of its forward pass. `flops`: floating-point operations that train on
     one example, see `training_flops`; 0 if there are none to count. `activations`: bytes that the
     forward pass of one example keeps for the backward pass, in the run's precision; 0 if that is
@@ -24,6 +25,7 @@ class Sketch(NamedTuple):
     parts: int | str = 0
     units: tuple[tuple[int, str], ...] | str = ()
     notes: tuple[str, ...] = ()
+    uneven: str = ""
     synchronized: bool = False
     flops: int = 0
     activations: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import pickle
@@ -16,6 +17,7 @@ import numpy as np
 
 from course_lib.errors import LockstepError, SpecError, trying
 from course_lib.record.rundir import RunDir
+from course_lib.text import amount
 from course_lib.workloads.examples import Examples
 from course_lib.workloads.layers import Layer, Shape, glorot
 from course_lib.workloads.sketch import Sketch, of_layers
@@ -23,6 +25,9 @@ from course_lib.workloads.sketch import Sketch, of_layers
 LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
 FRAMEWORKS = ("tensorflow", "torch")
 WAYS = ("columns", "rows", "heads")  # to cut a layer
+IGNORED = -100  # a token that `next_token` does not count, as in PyTorch
+LOSS = "neither one number, the mean over the batch, nor (sum, count)"
+GATHERED = 2**30  # bytes of outputs that a metric may be given at once
 
 Builder = Callable[..., Any]
 """Makes a model: a `torch.nn.Module`, or a `keras.Model`."""
@@ -30,20 +35,24 @@ Builder = Callable[..., Any]
 Outputs = Callable[[np.ndarray], np.ndarray]
 """What a model makes of inputs when it is not being trained."""
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
-"""How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays."""
+Metric = Callable[[np.ndarray, np.ndarray], Any]
+"""How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays: one number,
+or a (sum, count), which is added to those of other examples."""
 
 
-def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The share of targets, classes from 0 on, whose output is the largest."""
-    return float(np.mean(np.argmax(outputs, axis=-1) == targets))
+def accuracy(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """How many targets, classes from 0 on, have the largest output, and of how many; those that are
+    `IGNORED` do not count.
+    """
+    hits = np.argmax(outputs, axis=-1) == targets
+    return float(np.sum(hits)), float(np.sum(targets != IGNORED))
 
 
-def mean_squared_error(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of the squared differences. Raises `ValueError` if the shapes differ."""
+def mean_squared_error(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """Sum and count of the squared differences. Raises `ValueError` if the shapes differ."""
     if outputs.shape != targets.shape:  # numpy would broadcast, and compare each with each
         raise ValueError("outputs and targets must have the same shape: give a metric=")
-    return float(np.mean((outputs - targets) ** 2))
+    return np.sum((outputs - targets) ** 2, dtype=float), outputs.size
 
 
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "mean_squared_error": mean_squared_error}
@@ -53,6 +62,36 @@ OURS: set[str] = set()
 
 OWN: dict[str, Workload] = {}
 """A learner's workloads by name; the last one of a name."""
+
+
+def _quotient(values: Sequence[Any]) -> float:
+    """The value of a metric: a number, or the quotient of the sums of all (sum, count)."""
+    if not isinstance(values[0], tuple):
+        return float(values[0])
+    total, count = np.sum(values, axis=0, dtype=float)
+    return float(total / (count or 1))
+
+
+def uneven(loss: Callable[[slice], np.ndarray], examples: int) -> str:
+    """Why a loss is no mean over examples, or "". `loss(piece)` is that of a piece of so many
+    `examples`: a mean, or sum and count.
+    """
+    half = examples // 2
+    pieces = slice(2 * half), slice(2 * half), slice(half), slice(half, 2 * half)
+    if not half:
+        return ""
+    whole, again, *halves = map(loss, pieces)
+    mean = np.mean(halves, axis=0)
+    if np.any(whole != again) or np.allclose(whole, mean, rtol=1e-4, atol=1e-7):
+        return ""  # also if it draws random numbers
+    if whole.ndim:
+        return "Its loss returns (sum, count), and those of the halves of a batch do not add up."
+    return (
+        f"Its loss is no mean over examples: for {2 * half} of them it is {whole:.4g}, and for the "
+        f"halves {mean:.4g} on average. So a batch that is divided gives other gradients than a "
+        "whole one. If your loss divides by something else than the number of examples, such as by "
+        "the number of tokens that are no padding, let it return (sum, count)."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +115,15 @@ class Workload:
 
     `loss`: `cross_entropy` of logits (batch, classes) and classes (batch,); `mean_squared_error` of
     outputs and targets of the same shape; `next_token`, the cross entropy of logits (batch, length,
-    classes) and classes (batch, length); or a function of the framework's outputs and targets that
-    returns the mean over the batch. `metric`: `accuracy`, `mean_squared_error`, or a function of
-    outputs and targets as numpy arrays; if it is not given, the mean squared error where targets
-    are floats or that is the loss, else the accuracy. It is measured on `test`, and averaged over
-    batches of 1,000.
+    classes) and classes (batch, length), where the class -100 does not count; or a function of the
+    framework's outputs and targets. It returns the mean over the batch, or `(sum, count)` where the
+    mean is over something else than examples, such as tokens that are no padding: gradients are
+    then divided by the count of the whole global batch, however that is divided.
+
+    `metric`: `accuracy`, `mean_squared_error`, or a function of outputs and targets as numpy
+    arrays; if it is not given, the mean squared error where targets are floats or that is the loss,
+    else the accuracy. It gets the outputs for all of `test` at once, at most 1 GiB; or, if it
+    returns `(sum, count)`, those for 1,000 examples at a time.
 
     `stages`: the names of the modules of a PyTorch model that a batch passes one after the other,
     such as `["embed", "blocks.0", "blocks.1", "logits"]`: `pipeline_parallel` cuts between them. A
@@ -191,7 +234,8 @@ class Workload:
         if kind != "i":
             raise ValueError(f"{self.loss} wants whole numbers as targets, such as y.astype(int)")
         for what in ("train", "test"):
-            low, high = getattr(self, what).range_of_targets
+            ignored = IGNORED if self.loss == "next_token" else None
+            low, high = getattr(self, what).range_of_targets(ignored)
             if low < 0 or high >= shape[-1]:
                 has = f"its {what} targets are from {low:g} to {high:g}, and its model has"
                 if shape[-1] == 1:
@@ -205,25 +249,37 @@ class Workload:
             raise ValueError(f"its outputs look like probabilities, and {cure}")
 
     def check_test(self, outputs: Outputs) -> None:
-        """Raise `ValueError` if the model cannot take two test examples, or the metric what it
+        """Raise `ValueError` if the model cannot take some test examples, or the metric what it
         makes of them.
         """
-        inputs, targets = self.test.take(slice(2))
-        with trying(f"its model cannot take two test inputs, of shape {inputs.shape}"):
+        inputs, targets = self.test.take(self.test.spread(32))  # of several classes, if sorted
+        with trying(f"its model cannot take test inputs of shape {inputs.shape}"):
             found = outputs(inputs)
         shapes = f"outputs of shape {found.shape} with {targets.shape}"
         with trying(f"its metric cannot compare {shapes}"):
-            self.metric_of(found, targets)
+            _quotient([self.metric_of(found, targets)])
 
-    def metric_of(self, outputs: np.ndarray, targets: np.ndarray) -> float:
-        """The metric for these outputs."""
+    def metric_of(self, outputs: np.ndarray, targets: np.ndarray) -> Any:
+        """The metric for these outputs: a number, or (sum, count)."""
         measure = self.metric if callable(self.metric) else METRICS[str(self.metric)]
-        return float(measure(outputs, targets))
+        return measure(outputs, targets)
 
     def measure(self, outputs: Outputs) -> float:
-        """The metric over all test examples."""
-        found = [(len(x), self.metric_of(outputs(x), y)) for x, y in self.test.batches()]
-        return sum(count * value for count, value in found) / len(self.test)
+        """The metric over all test examples. Raises `LockstepError` if it has to get all outputs at
+        once and these are more than `GATHERED` bytes.
+        """
+        parts = ((outputs(x), y) for x, y in self.test.batches())
+        made, targets = first = next(parts)
+        value = None
+        with contextlib.suppress(Exception):  # such as of a metric that wants all classes
+            value = self.metric_of(made, targets)
+        if isinstance(value, tuple):
+            return _quotient([value, *(self.metric_of(*part) for part in parts)])
+        if (size := made.nbytes // len(made) * len(self.test)) > GATHERED:
+            given = f"the metric {self.metric_name} gets all outputs for test, {amount(size)}"
+            raise LockstepError(f"{given}: let it return (sum, count), and it gets 1,000 at a time")
+        every, targets = map(np.concatenate, zip(first, *parts, strict=True))
+        return float(self.metric_of(every, targets))
 
     def sketch_in(self, framework: str, precision: str = "float32") -> Sketch | None:
         """What is known of its model in a framework and precision; None if that has not been tried

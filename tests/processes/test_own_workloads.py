@@ -238,9 +238,9 @@ def test_what_does_not_fit_the_loss_or_the_test_data_is_said_before_the_training
         ),
         ({"loss": "mean_squared_error"}, r"the shape \(2, 4\), their targets \(2,\); both must"),
         ({"train": (x, np.eye(4)[y])}, "cross_entropy wants a class for each row"),
-        ({"loss": lambda outputs, targets: None}, "its loss returns NoneType, not one number"),
-        ({"loss": nn.CrossEntropyLoss(reduction="none")}, r"its loss returns \(2,\), not one"),
-        ({"test": (x[:, :10], y)}, r"cannot take two test inputs, of shape \(2, 10\)"),
+        ({"loss": lambda outputs, targets: None}, "its loss returns NoneType, neither one number"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, r"its loss returns \(2,\), neither one"),
+        ({"test": (x[:, :10], y)}, r"cannot take test inputs of shape \(32, 10\)"),
     ):
         given: dict[str, Any] = {**own_models.LARGEST, "torch": builder, **fields}
         with pytest.raises(SpecError, match=said) as caught:

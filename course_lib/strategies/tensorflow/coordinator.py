@@ -43,15 +43,17 @@ TORN = "Unable to parse request"  # gRPC, of a message that the loss of a worker
 
 
 class ShareDone(NamedTuple):
-    """What came of a `share` of a step: who computed it, its loss and times, the version `read` of
-    each shard, and the updates `applied`: a row [version written, gradients, begun, ended] for each
-    shard. In float16, `scaled` is [loss scale asked for, scale used, norm, share of zeros].
+    """What came of a `share` of a step: who computed it, its loss as a sum and what that is to be
+    divided by, its times, the version `read` of each shard, and the updates `applied`: a row
+    [version written, gradients, begun, ended] for each shard. In float16, `scaled` is [loss scale
+    asked for, scale used, norm, share of zeros].
     """
 
     step: int
     share: int
     worker: str
     loss: float
+    divisor: float
     times: list[float]
     read: list[float]
     applied: list[list[float]]
@@ -89,7 +91,8 @@ def train(task: Task, model: Model, program: Any, per_update: int = 1) -> dict[s
         if len(shares) % per_update == 0:
             _record_updates(task, model, shares[-per_update:])
         if len(shares) == spec.workers:
-            losses[step] = sum(each.loss for each in shares) / len(shares)
+            divisor = sum(each.divisor for each in shares) or 1
+            losses[step] = sum(each.loss for each in shares) / divisor
             task.metric("loss", losses[step], step, samples)
             if due(spec, step + 1):
                 accuracy = workload.measure(model.outputs())
@@ -171,26 +174,32 @@ def taken(spec: RunSpec, work: Any, worker: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def report(
-    worker: Any, loss: Any, times: Sequence[Any], versions: Sequence[Any], updates: Sequence[Any]
+    worker: Any,
+    loss: Any,
+    count: Any,
+    times: Sequence[Any],
+    versions: Sequence[Any],
+    updates: Sequence[Any],
 ) -> Any:
     """In the graph: what a step tells the chief, as one float64 vector, which is one message.
 
-    `times`: when it began, had pulled, had computed and had pushed. `updates`: of each shard
-    [version written, gradients, begun, ended]; and, in float16, what became of the loss scale.
+    `loss` and `count`: whose quotient is the mean. `times`: when it began, had pulled, had computed
+    and had pushed. `updates`: of each shard [version written, gradients, begun, ended]; and, in
+    float16, what became of the loss scale.
     """
-    scalars = [worker, loss, *times, *versions]
+    scalars = [worker, loss, count, *times, *versions]
     return tf.concat([tf.stack([tf.cast(each, tf.float64) for each in scalars]), *updates], 0)
 
 
 def _parsed(step: int, share: int, values: Any, shards: int, offset: float) -> ShareDone:
     """Take a `report` apart; `offset` leads from its wall-clock times to the trace's clock."""
-    cuts = [6, 6 + shards, 6 + 5 * shards]
-    (worker, loss, *_), read, applied, scaled = np.split(values, cuts)
+    cuts = [7, 7 + shards, 7 + 5 * shards]
+    (worker, loss, count, *times), read, applied, scaled = np.split(values, cuts)
     applied = applied.reshape(shards, 4) + np.array([0, 0, offset, offset])
-    times = (values[2:6] + offset).tolist()
     who = f"worker:{worker:.0f}"
     lists = (each.tolist() for each in (read, applied, scaled))
-    return ShareDone(step, share, who, float(loss), times, *lists)
+    moments = [float(time + offset) for time in times]
+    return ShareDone(step, share, who, float(loss), float(count), moments, *lists)
 
 
 def between_checkpoints(spec: RunSpec, first: int) -> list[range]:

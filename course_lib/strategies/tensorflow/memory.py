@@ -35,7 +35,8 @@ def gradient(
     """
     operations = loss.graph.get_operations
     forward = {operation.name for operation in operations()}
-    found = tape.gradient(loss, variables, output_gradients=scale)
+    scaled = None if scale is None else scale * tf.ones_like(loss)
+    found = tape.gradient(loss, variables, output_gradients=scaled)
     gradients = [tf.convert_to_tensor(each) for each in found]
     given = {variable.name for variable in variables}
     kept = {}

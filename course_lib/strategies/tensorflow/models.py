@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.workload import IGNORED, Workload
 
 
 def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Model:
@@ -147,7 +147,7 @@ def outputs_of(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
 
 
 def cross_entropy(logits: Any, classes: Any) -> Any:
-    """The mean softmax cross entropy of logits (..., classes) and classes (...)."""
+    """The mean softmax cross entropy of logits (batch, classes) and classes (batch,)."""
     return tf.reduce_mean(
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=classes, logits=logits)
     )
@@ -160,29 +160,72 @@ def mean_squared_error(outputs: Any, targets: Any) -> Any:
     return tf.reduce_mean(tf.math.squared_difference(outputs, tf.cast(targets, outputs.dtype)))
 
 
+def next_token(logits: Any, tokens: Any) -> tuple[Any, Any]:
+    """The sum of the cross entropy over the places of logits (batch, length, classes) and tokens
+    (batch, length), and how many places count: those whose token is not `IGNORED`.
+    """
+    counts = tf.cast(tokens != IGNORED, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(tokens, 0), logits)
+    return tf.reduce_sum(counts * losses), tf.reduce_sum(counts)
+
+
 LOSSES: dict[str, Callable[..., Any]] = {
     "cross_entropy": cross_entropy,
     "mean_squared_error": mean_squared_error,
-    "next_token": cross_entropy,  # over all places of (batch, length)
+    "next_token": next_token,
 }
 
 
-def loss_of(workload: Workload) -> Callable[..., Any]:
-    """The workload's loss: of outputs and targets, the mean over the batch. Those of Keras are
-    given the targets first.
-    """
+def compare_of(workload: Workload) -> Callable[..., Any]:
+    """The function that the workload gives as its loss. Those of Keras get the targets first."""
     given = workload.loss
     if isinstance(given, keras.losses.Loss):
         return lambda outputs, targets: given(targets, outputs)
     return given if callable(given) else LOSSES[given]
 
 
+def loss_of(workload: Workload) -> Callable[..., Any]:
+    """The workload's loss: of outputs and targets, the mean over the batch, shape (); or, if it is
+    a (sum, count), both divided by the numbers in the targets, shape (2,). Batches are divided into
+    pieces of one size, so the mean of what the pieces have is that of the whole, in either case.
+    """
+    compare = compare_of(workload)
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        value = compare(outputs, targets)
+        if not isinstance(value, tuple):
+            return value
+        sums = [tf.reshape(tf.cast(each, tf.float32), []) for each in value]
+        size = tf.cast(tf.size(targets), tf.float32)
+        return tf.stack([sums[0], tf.stop_gradient(sums[1])]) / size
+
+    return loss
+
+
 def total(loss_of: Callable[..., Any], outputs: Any, targets: Any, own: Sequence[Any]) -> Any:
-    """The sum of the loss of outputs and of the model's `own` losses, such as those of
+    """The loss of outputs, and added to its mean the model's `own` losses, such as those of
     regularizers; in float32, whatever the model computes in.
     """
     loss = loss_of(tf.cast(outputs, tf.float32), targets)
-    return tf.add_n([loss, *(tf.cast(each, tf.float32) for each in own)]) if own else loss
+    if not own:
+        return loss
+    more = tf.add_n([tf.cast(each, tf.float32) for each in own])
+    return tf.stack([loss[0] + loss[1] * more, loss[1]]) if loss.shape.rank else loss + more
+
+
+def pair(loss: Any) -> Any:
+    """The loss as a sum and a count; a mean has the count 1."""
+    return loss if loss.shape.rank else tf.stack([loss, tf.ones_like(loss)])
+
+
+def count_of(loss: Any) -> Any:
+    """What a loss, and the gradients of its sum, are to be divided by; None for a mean."""
+    return tf.where(loss[1] > 0, loss[1], 1) if loss.shape.rank else None
+
+
+def mean_of(loss: Any) -> Any:
+    """The mean loss."""
+    return loss[0] / count_of(loss) if loss.shape.rank else loss
 
 
 def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets: Any) -> list[Any]:

@@ -42,6 +42,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.exchange import MEAN, all_at_once, scheduled_mean
+from course_lib.strategies.tensorflow.models import first
 from course_lib.strategies.tensorflow.steps import after, be_patient, use
 from course_lib.strategies.tensorflow.training import (
     Program,
@@ -79,10 +80,10 @@ def naive_step(training: ReplicasStep) -> Program:
         for value, home in zip([loss, *gradients], [variables[0], *variables], strict=True):
             with tf.control_dependencies([computed, *arrived]):  # wait for the mean before this one
                 arrived.append(strategy.extended.reduce_to(MEAN, value, home))
-        mean_loss, *means = arrived
+        loss, *means = arrived
         reduced = after(arrived)
-        applied = after([*descend(training, means), reduced])
-        return training.told(mean_loss, computed, reduced, applied)
+        applied = after([*descend(training, loss, means), reduced])
+        return training.told(first(loss), computed, reduced, applied)
 
     return step
 

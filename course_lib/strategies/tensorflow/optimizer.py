@@ -39,8 +39,8 @@ class Optimizer(optimizers.Optimizer):
         return list(gradients) if factor is None else [factor * each for each in gradients]
 
     def factor(self, gradients: Sequence[Any], scale: Any = None) -> Any:
-        """What all gradients of the model are multiplied by: it divides them by the loss `scale`,
-        and brings their norm down to `clip_norm` if it is above. None if there is neither.
+        """What all gradients of the model are multiplied by: it divides them by a `scale`, and
+        brings their norm down to `clip_norm` if it is above. None if there is neither.
         """
         most = self.spec.clip_norm
         if most is None:

@@ -68,10 +68,11 @@ from course_lib.strategies.tensorflow.steps import after, hold
 DRAWS = 1000
 """So many random numbers of a layer are told apart in a step."""
 
-Push = Callable[[Shard, Any, Any, Any], Any]
-"""In the graph, `push(shard, number, share, gradients)` sends a ps its piece of the gradients of a
-share of step `number`, one vector. Returns float64 [version, count, begun, ended]: the version that
-the update made, how many workers' gradients went into it, and when it began and ended."""
+Push = Callable[[Shard, Any, Any, Any, Any], Any]
+"""In the graph, `push(shard, number, share, gradients, count)` sends a ps its piece of the mean
+gradients of a share of step `number`, one vector, and what they are the mean over. Returns float64
+[version, count, begun, ended]: the version that the update made, how many workers' gradients went
+into it, and when it began and ended."""
 
 
 def worker(task: Task) -> None:
@@ -89,7 +90,7 @@ def chief(task: Task) -> dict[str, Any]:
     model = connect(task)
     applied = {shard.task: made_by(task.spec, shard) for shard in model.shards}
 
-    def push(shard: Shard, number: Any, share: Any, gradients: Any) -> Any:
+    def push(shard: Shard, number: Any, share: Any, gradients: Any, count: Any) -> Any:
         # whatever step they are of: that decides the learning rate, and nothing else
         made = applied[shard.task], number * task.spec.workers + share
         return apply_once(shard, *made, number, gradients, model.optimizer)
@@ -122,17 +123,18 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
         pulled = after([begun, *batch, *values, *others])
         values = hold(values, pulled)
         loss, gradients, changed, told = compute(model, compare, values, others, batch, scale)
+        total, count = tf.unstack(loss)
         gradients = before(gradients)
         # an emulated device sleeps here
         computed = device_time(task, worker, draws, pulled, after([loss, *gradients]))
         with tf.control_dependencies(push_others(model, share, others, changed)):
             gradients = hold(gradients, computed)
         updates = [
-            push(shard, number, share, piece)
+            push(shard, number, share, piece, count)
             for shard, piece in zip(model.shards, model.cut(gradients), strict=True)
         ]
         times = [begun, pulled, computed, after(updates)]
-        return report(worker, loss, times, versions, updates + told)
+        return report(worker, total, count, times, versions, updates + told)
 
     length = len(work_of(task.spec, workload, 0, 0))
     return step.get_concrete_function(tf.TensorSpec([length], tf.float64))
@@ -155,10 +157,11 @@ def pull(model: Model) -> tuple[list[Any], list[Any]]:
 def compute(
     model: Model, compare: Any, values: list[Any], others: list[Any], batch: list[Any], scale: Any
 ) -> tuple[Any, list[Any], list[Any], list[Any]]:
-    """The loss, its gradients, and the new `others`, of the model with these values in place of its
-    variables and these others in place of those that are not trained. In float16 the gradients are
-    computed with a loss `scale`, again with a smaller one if they overflow, and divided by it. The
-    last list then has a row to report: [scale asked for, scale used, norm, share of zeros].
+    """The loss as a sum and a count, the gradients of its mean, and the new `others`, of the model
+    with these values in place of its variables and these others in place of those that are not
+    trained. In float16 the gradients are computed with a loss `scale`, again with a smaller one if
+    they overflow, and divided by it. The last list then has a row to report: [scale asked for,
+    scale used, norm, share of zeros].
     """
     training = models.mode(model.keras, training=True)
 
@@ -178,14 +181,19 @@ def compute(
         found = models.in_parts(model.optimizer.spec.accumulate, compute_part, *batch)
         return [*found, *changed]
 
-    count = len(values)
+    many, told, divisor = len(values), [], None
     if scale is None:
         loss, *found = passes()
-        return loss, found[:count], found[count:], []
-    used, loss, *found = until_finite(passes, scale, count, model.optimizer.spec)
-    gradients, asked_and_used = found[:count], tf.cast([scale, used], tf.float64)
-    told = tf.concat([asked_and_used, seen(gradients)], 0)
-    return loss, [each / used for each in gradients], found[count:], [told]
+    else:
+        divisor, loss, *found = until_finite(passes, scale, many, model.optimizer.spec)
+        asked_and_used = tf.cast([scale, divisor], tf.float64)
+        told = [tf.concat([asked_and_used, seen(found[:many])], 0)]
+    gradients, count = found[:many], models.count_of(loss)
+    if count is not None:
+        divisor = count if divisor is None else count * divisor
+    if divisor is not None:
+        gradients = [each / divisor for each in gradients]
+    return models.pair(loss), gradients, found[many:], told
 
 
 def pull_others(task: Task, model: Model, number: Any, share: Any) -> list[Any]:

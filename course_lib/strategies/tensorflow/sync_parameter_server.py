@@ -44,8 +44,8 @@ def chief(task: Task) -> dict[str, Any]:
     spec, model = task.spec, connect(task)
     barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
 
-    def push(shard: Shard, number: Any, share: Any, gradients: Any) -> Any:
-        return barriers[shard.task].push(number, gradients)
+    def push(shard: Shard, number: Any, share: Any, gradients: Any, count: Any) -> Any:
+        return barriers[shard.task].push(number, gradients, count)
 
     @tf.function(autograph=False)
     def loops() -> list[Any]:
@@ -73,11 +73,13 @@ class Barrier:
                 _accumulator(f"token-{shard.task}-{k}", tf.float64, 4) for k in range(workers)
             ]
 
-    def push(self, step: Any, gradients: Any) -> Any:
-        """Add a worker's gradients, and a one to count them; its token, when there is one."""
+    def push(self, step: Any, gradients: Any, count: Any) -> Any:
+        """Add a worker's gradients, each `count` times, and the count; its token, when there is
+        one.
+        """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         with tf.device(self.shard.device):
-            added = _add(self.sums, step, tf.concat([gradients, [1.0]], 0))
+            added = _add(self.sums, step, tf.concat([count * gradients, [count]], 0))
             with tf.control_dependencies([added]):
                 return tf.switch_case(
                     tf.cast(worker, tf.int32),
@@ -92,6 +94,7 @@ class Barrier:
         def one(step: Any) -> Any:
             sums = _take(self.sums, self.workers, tf.float32)
             begun, count = after(sums), sums[self.size]
+            count = tf.where(count > 0, count, 1)
             with tf.control_dependencies([begun]):
                 (mean,) = optimizer.clipped([sums[: self.size] / count])
                 now = optimizer.at(step, step)
@@ -99,7 +102,7 @@ class Barrier:
             with tf.control_dependencies(updates):
                 written = self.shard.version.assign_add(1)
             token = tf.stack(
-                [tf.cast(written, tf.float64), tf.cast(count, tf.float64), begun, after(written)]
+                [tf.cast(written, tf.float64), float(self.workers), begun, after(written)]
             )
             with tf.control_dependencies(
                 [_add(accumulator, step, token) for accumulator in self.tokens]

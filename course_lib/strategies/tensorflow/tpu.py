@@ -80,7 +80,7 @@ def one_program(training: ReplicasStep) -> Program:
     def together(strategy: Any, values: list[Any]) -> Any:
         """The mean of what all replicas computed, and the update."""
         loss, *means = all_at_once(strategy, values, [variables[0], *variables])
-        descend(training, means)
+        descend(training, loss, means)
         return loss
 
     def replica(inputs: Any, targets: Any) -> Any:

@@ -66,10 +66,11 @@ def gradients_of(step: ReplicasStep) -> Gradients:
     return partial(models.in_parts, step.spec.accumulate, gradients_of_part)
 
 
-def descend(training: ReplicasStep, means: list[Any]) -> list[Any]:
+def descend(training: ReplicasStep, loss: Any, means: list[Any]) -> list[Any]:
     """Update each variable by its mean gradient, on every device that holds a copy of it, as the
-    run's optimizer does: variable -= rate * mean, if that is sgd. In float16 the means are divided
-    by the loss scale; if one is infinite or NaN, nothing changes.
+    run's optimizer does: variable -= rate * mean, if that is sgd. If the `loss` of the global batch
+    is a sum and a count, the means are divided by the count. In float16 they are divided by the
+    loss scale; if one is infinite or NaN, nothing changes.
     """
     update, optimizer = training.strategy.extended.update, training.optimizer
     count = training.count
@@ -77,11 +78,12 @@ def descend(training: ReplicasStep, means: list[Any]) -> list[Any]:
     updates = models.first(count).read_value() if count is not None else 0
     now = optimizer.at(updates, updates)
     mine = [models.first(mean) for mean in means]
-    scale = finite = None
+    divisor, finite = models.count_of(models.first(loss)), None
     if training.scaling is not None:
         training.seen, scale = [seen(mine)], models.first(training.scaling).read_value()
+        divisor = scale if divisor is None else scale * divisor
         finite = tf.math.is_finite(training.seen[0][0])
-    factor = optimizer.factor(mine, scale)
+    factor = optimizer.factor(mine, divisor)
 
     def apply(variable: Any, mean: Any, *state: Any) -> Any:
         mean = mean if factor is None else factor * mean
@@ -125,7 +127,7 @@ def make_step(
         (loss, *means), stamps = averaged(training, average, values, computed)
         # A variable is updated as soon as its own mean is there. To hold back all updates until the
         # last mean is there would take a message for every operation on another device.
-        applied = after([*descend(training, means), *stamps])
+        applied = after([*descend(training, loss, means), *stamps])
         return training.told(models.first(loss), *stamps, applied)
 
     return step
@@ -151,10 +153,9 @@ def train(
 class ReplicasStep(TrainingStep):
     """A training step of the replicas that this process has under a strategy of tf.distribute.
 
-    `loss_of` is the workload's loss: of outputs and targets, the mean over the batch. `variables`
-    are those of the model that are trained, `state` holds the optimizer's variables for each of
-    them; `count` counts the steps done, if an update depends on that. In float16, `scaling` holds
-    the loss scale.
+    `loss_of` is the workload's loss, see `models.loss_of`. `variables` are those of the model that
+    are trained, `state` holds the optimizer's variables for each of them; `count` counts the steps
+    done, if an update depends on that. In float16, `scaling` holds the loss scale.
     """
 
     def __init__(self, task: Task, strategy: Any) -> None:
@@ -247,7 +248,8 @@ class ReplicasStep(TrainingStep):
 
     def told(self, loss: Any, *stamps: Any) -> Any:
         """In the graph: what a `Program` returns."""
-        return tf.concat([tf.stack([tf.cast(loss, tf.float64), *stamps]), *self.seen], 0)
+        mean = tf.cast(models.mean_of(loss), tf.float64)
+        return tf.concat([tf.stack([mean, *stamps]), *self.seen], 0)
 
     def run(self, program: Any, inputs: Any, targets: Any) -> float:
         """Run the graph that computes, averages and applies, and record each; the loss."""

@@ -19,7 +19,7 @@ from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
 from course_lib.workloads.sketch import Sketch
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.workload import LOSS, Workload, uneven
 
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch, and "
@@ -39,6 +39,8 @@ def sketch(task: Task) -> Sketch:
     model = built(workload, spec)
     one_step(workload, model, spec.precision)
     flops, activations, copies = in_a_graph(workload, model)
+    x, y = workload.train.take(workload.train.spread(8))
+    made, compare = tf.constant(models.outputs_of(model, x)), models.loss_of(workload)
     workload.check_test(partial(models.outputs_of, model))
     norms = [
         layer.synchronized
@@ -48,6 +50,7 @@ def sketch(task: Task) -> Sketch:
     return Sketch(
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
         notes=() if all(norms) else (BATCH_NORM,),
+        uneven=uneven(lambda piece: compare(made[piece], y[piece]).numpy(), len(y)),
         synchronized=any(norms),
         flops=flops,
         activations=activations,
@@ -82,10 +85,11 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
     workload.check_outputs(tf.cast(outputs, tf.float32).numpy())
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"), tape:
-        loss = models.total(models.loss_of(workload), outputs, tf.constant(targets), ())
-    if loss.shape.rank:
-        text = "not one number: it must be the mean over the batch"
-        raise ValueError(f"its loss returns a tensor of shape {tuple(loss.shape)}, {text}")
+        loss = models.compare_of(workload)(tf.cast(outputs, tf.float32), tf.constant(targets))
+        loss = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
+    if not tf.is_tensor(loss) or loss.shape.rank:
+        what = f"a tensor of shape {tuple(loss.shape)}" if tf.is_tensor(loss) else kind_of(loss)
+        raise ValueError(f"its loss returns {what}, {LOSS}")
     if not np.isfinite(loss):
         raise ValueError(f"its loss for the first two examples is {float(loss)}")
     gradients = tape.gradient(loss, models.variables_of(model))

@@ -28,7 +28,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
 from course_lib.strategies.torch.memory import bytes_of
-from course_lib.strategies.torch.models import build, flat, model_of, trained, use
+from course_lib.strategies.torch.models import build, flat, model_of, pair, trained, use
 from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, descend, gradients_of
 from course_lib.workloads.layers import digest
 
@@ -55,13 +55,13 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
         with step.reducing():
-            slots[task.index].copy_(flat([loss, *gradients_of(step, trained(model))]))
+            slots[task.index].copy_(flat([pair(loss), *gradients_of(step, trained(model))]))
             if first:
                 meet("the gradients of all workers")
-                loss, mean = slots.mean(0).tensor_split([1])
+                loss, mean = slots.mean(0).tensor_split([2])
         if first:
             with step.applying():
-                descend(step, gradients=[mean])
+                descend(step, loss, gradients=[mean])
             scale.fill_(step.scale.value)
             meet("the update by worker:0")
         else:
@@ -69,7 +69,7 @@ def worker(task: Task) -> dict[str, Any]:
                 meet("the gradients of all workers")
                 meet("the update by worker:0")
             step.scale.value = scale.item()  # of the loss, as worker:0 has set it
-        step.done(loss.item() if first else None)  # only worker:0 knows the mean loss
+        step.done(loss if first else None)  # only worker:0 knows the mean loss
     return step.result() if first else {"digest": digest(step.weights())}
 
 
@@ -77,12 +77,12 @@ def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
     """What all tasks share: the model, the vector that its parameters lie in, a slot for each task,
     and the loss scale.
 
-    A slot is a row: the loss of a replica, then all its gradients.
+    A slot is a row: sum and count of a replica's loss, then all its gradients.
     """
     central = build(workloads.load(task.spec), task.spec.seed)
     count = sum(parameter.numel() for parameter in trained(central))
     parameters = shared(task, "parameters", count)
-    slots = shared(task, "slots", task.spec.workers * (1 + count))
+    slots = shared(task, "slots", task.spec.workers * (2 + count))
     scale = shared(task, "scale", 1)
     move(central, parameters, fill=task.index == 0)
     meet("all workers to map the shared memory")

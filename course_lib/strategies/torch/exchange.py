@@ -30,24 +30,28 @@ class LossAmongGradients(torch.nn.Module):
     """A model that returns its part of the mean loss, made so that the all-reduce of gradients adds
     up to means, and averages the loss as well.
 
-    The loss is multiplied by one parameter more, `part`, which is 1 / workers. So the sum of all
-    workers' gradients is their mean, and nobody has to pass over them once more to divide; and the
-    gradient of `part` is the loss, which needs no message of its own.
+    The loss is multiplied by one parameter more, `part`, whose first number is 1 / workers. So the
+    sum of all workers' gradients is their mean, and nobody has to pass over them once more to
+    divide; and the gradient of `part` is the loss, which needs no message of its own. Of a loss
+    that is a sum and a count, the count is multiplied by the second number, which is 0.
     """
 
     def __init__(self, step: TorchStep) -> None:
         super().__init__()
         self.model, self.loss_of, self.workers = step.model, step.loss_of, step.spec.workers
-        self.part = torch.nn.Parameter(torch.full((), 1 / self.workers, device=step.device))
+        self.part = torch.nn.Parameter(torch.tensor([1 / self.workers, 0.0], device=step.device))
+        self.counts = False
 
     def forward(self, inputs: Any, targets: Any) -> Any:
-        return self.loss_of(self.model(inputs), targets) * self.part
+        loss = self.loss_of(self.model(inputs), targets)
+        self.counts = loss.dim() > 0
+        return (loss * self.part).sum() if self.counts else loss * self.part[0]
 
-    def mean_loss(self) -> float:
-        """The mean loss of all workers, once the backward pass is over."""
+    def mean_loss(self) -> torch.Tensor:
+        """The mean of all workers' losses, once the backward pass is over."""
         assert self.part.grad is not None
-        total, self.part.grad = self.part.grad.item(), None
-        return total / self.workers
+        total, self.part.grad = self.part.grad / self.workers, None
+        return total if self.counts else total[0]
 
 
 def lay_out(ddp: Any, step: TorchStep) -> None:

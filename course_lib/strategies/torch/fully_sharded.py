@@ -64,10 +64,10 @@ def worker(task: Task) -> dict[str, Any]:
         with step.reducing():
             exchanges.wait()
             mean = loss / workers
-            dist.all_reduce(mean)  # to know the loss: the training itself has no need of it
+            dist.all_reduce(mean)  # to know the loss, and what its sum is divided by
         with step.applying():
-            descend(step)
-        step.done(mean.item())
+            descend(step, mean)
+        step.done(mean)
     model.set_reshard_after_forward(False)  # gathered once from here on, to measure and to sample
     return step.result()
 

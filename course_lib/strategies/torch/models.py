@@ -16,7 +16,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.precision import wide
 from course_lib.workloads.layers import Conv, Dense, Flatten, passed
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.workload import IGNORED, Workload
 
 
 def use(name: str) -> Any:
@@ -115,11 +115,13 @@ def mean_squared_error(outputs: Any, targets: Any) -> Any:
     return nn.functional.mse_loss(outputs, targets)
 
 
-def next_token(logits: Any, tokens: Any) -> Any:
-    """The mean cross entropy over all places of logits (batch, length, classes) and tokens
-    (batch, length).
+def next_token(logits: Any, tokens: Any) -> tuple[Any, Any]:
+    """The sum of the cross entropy over the places of logits (batch, length, classes) and tokens
+    (batch, length), and how many places count: those whose token is not `IGNORED`.
     """
-    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    logits, tokens = logits.flatten(0, 1), tokens.flatten()
+    losses = nn.functional.cross_entropy(logits, tokens, ignore_index=IGNORED, reduction="sum")
+    return losses, (tokens != IGNORED).sum()
 
 
 LOSSES: dict[str, Callable[..., Any]] = {
@@ -130,8 +132,46 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 
 def loss_of(workload: Workload) -> Callable[..., Any]:
-    """The workload's loss: of outputs and targets, the mean over the batch."""
+    """The workload's loss: of outputs and targets, the mean over the batch, shape (); or, if it is
+    a (sum, count), both divided by the numbers in the targets, shape (2,). Batches are divided into
+    pieces of one size, so the mean of what the pieces have is that of the whole, in either case.
+    """
+    compare = compare_of(workload)
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        value = compare(outputs, targets)
+        if not isinstance(value, tuple):
+            return value.reshape(()) if value.dim() else value
+        total, count = value
+        count = torch.as_tensor(count).detach().to(total)
+        return torch.stack([total.reshape(()), count.reshape(())]) / targets.numel()
+
+    return loss
+
+
+def compare_of(workload: Workload) -> Callable[..., Any]:
+    """The function that the workload gives as its loss."""
     return workload.loss if callable(workload.loss) else LOSSES[workload.loss]
+
+
+def pair(loss: Any) -> Any:
+    """The loss as a sum and a count; a mean has the count 1."""
+    return loss if loss.dim() else torch.stack([loss, torch.ones_like(loss)])
+
+
+def summed(loss: Any) -> Any:
+    """Where the backward pass begins: of a (sum, count) the sum."""
+    return loss[0] if loss.dim() else loss
+
+
+def count_of(loss: Any) -> float:
+    """What a loss, and the gradients of its sum, are to be divided by: 1 for a mean."""
+    return (float(loss[1]) or 1.0) if loss.dim() else 1.0
+
+
+def mean_of(loss: Any) -> float:
+    """The mean loss."""
+    return float(summed(loss)) / count_of(loss)
 
 
 def outputs_of(model: nn.Module, inputs: np.ndarray) -> np.ndarray:

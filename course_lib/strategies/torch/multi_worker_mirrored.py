@@ -64,13 +64,13 @@ def naive(task: Task) -> dict[str, Any]:
         with step.computing():
             loss = step.backward(inputs, targets)  # forward, then backward
         with step.reducing():
-            # the loss, the last of them, is averaged only to be recorded
+            # the loss, the last of them, is averaged to be recorded, and for the count in it
             for tensor in [parameter.grad for parameter in step.parameters] + [loss]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers  # in place
         with step.applying():
-            descend(step)  # parameter -= rate * gradient, and the gradients are reset
-        step.done(loss.item())
+            descend(step, loss)  # parameter -= rate * gradient, and the gradients are reset
+        step.done(loss)
     return step.result()
 
 
@@ -98,7 +98,8 @@ def worker(task: Task) -> dict[str, Any]:
             # when it returns, each gradient is the sum over all workers, which is the mean here;
             # with `accumulate`, the parts before the last are computed `alone`: nothing is sent
             step.backward(inputs, targets, forward=ddp, alone=ddp.no_sync)
+        loss = replica.mean_loss()
         with step.applying():
-            descend(step)
-        step.done(replica.mean_loss())
+            descend(step, loss)
+        step.done(loss)
     return step.result()

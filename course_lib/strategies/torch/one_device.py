@@ -19,6 +19,6 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss = step.backward(inputs, targets)  # forward, then backward
         with step.applying():
-            descend(step)
-        step.done(loss.item())
+            descend(step, loss)
+        step.done(loss)
     return step.result()

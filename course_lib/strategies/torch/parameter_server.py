@@ -53,7 +53,7 @@ from typing import Any
 import torch
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.models import flat
+from course_lib.strategies.torch.models import count_of, flat, pair
 from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.precision import zeros_in
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
@@ -123,19 +123,19 @@ def newest(shard: Shard, at_least: int) -> Later:
     return Later(lambda: shard.version >= at_least, shard.snapshot)
 
 
-def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Tensor]:
-    """On a worker: the mean loss of some examples, and its gradient, as one long vector.
+def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """On a worker: the loss of some examples, as a sum and a count, and the gradient of its mean,
+    as one long vector.
 
     In float16 a gradient that overflows is not pushed: it is dropped, and computed again with half
     the loss scale. Each worker has a loss scale of its own.
     """
     while True:
-        scale, loss = step.scale.value, step.backward(inputs, targets).item()
+        scale, loss = step.scale.value, pair(step.backward(inputs, targets))
         gradient = flat(gradients_of(step)).cpu()  # and the step's own are gone
-        if not step.scale.on:
-            return loss, gradient
-        if step.finite(float(gradient.norm()), zeros_in([gradient])):
-            return loss, gradient / scale
+        divisor = count_of(loss) * scale
+        if not step.scale.on or step.finite(float(gradient.norm()), zeros_in([gradient])):
+            return loss, gradient if divisor == 1 else gradient / divisor
         step.task.dropped(step.number, "overflow")
         step.scale.check(step.number)
 
@@ -143,7 +143,7 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[float, torch.Te
 def push(
     servers: Servers,
     snapshots: list[Snapshot],
-    loss: float,
+    loss: torch.Tensor,
     gradient: torch.Tensor,
     handle: Callable[[Shard, Gradient], Any],
 ) -> list[Reply]:
@@ -153,7 +153,7 @@ def push(
     """
     step = servers.step
     parts = [  # each with the version that it was computed from
-        Gradient(step.task.index, step.number, snapshot.version, part, loss)
+        Gradient(step.task.index, step.number, snapshot.version, part, *loss.tolist())
         for snapshot, part in zip(snapshots, gradient.tensor_split(len(snapshots)), strict=True)
     ]
     return servers.ask("push", handle, parts)

@@ -38,7 +38,7 @@ from torch.nn.utils import get_total_norm
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.memory import bytes_of, kept_for_backward
-from course_lib.strategies.torch.models import build, outputs_of, trained, use
+from course_lib.strategies.torch.models import build, outputs_of, pair, summed, trained, use
 from course_lib.strategies.torch.stages import parts_of
 from course_lib.strategies.torch.steps import TorchStep, descend, join
 
@@ -51,7 +51,8 @@ FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch
 def worker(task: Task) -> dict[str, Any]:
     """Train the stage of this worker.
 
-    The last stage knows the loss; each returns the digest and the bytes of its own parameters.
+    The last stage knows the loss, and tells the others its count; each returns the digest and the
+    bytes of its own parameters.
     """
     join(task)
     spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
@@ -62,19 +63,33 @@ def worker(task: Task) -> dict[str, Any]:
     step.workloads_model = model
     layers.forward = step.mixed(layers.forward)  # in the run's precision, and so are activations
     stage = Stage(step)
-    # it scales gradients by 1/m
-    schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, step.loss_of)
     losses: list[torch.Tensor] = []  # of the microbatches
+
+    def compare(outputs: Any, targets: Any) -> Any:
+        loss = step.loss_of(outputs, targets)
+        losses.append(pair(loss).detach())
+        return summed(loss)
+
+    # it scales gradients by 1/m
+    schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, compare)
+    counts = workload.loss not in ("cross_entropy", "mean_squared_error")  # those are means
     while step.begin():
         inputs, targets = step.read()
         # only the first stage gets inputs and only the last one targets: the others get activations
-        mine = (inputs,) if stage.is_first else ()
-        ends = {"target": targets, "losses": losses} if stage.is_last else {}
-        schedule.step(*mine, **ends, return_outputs=False)
+        given = (inputs,) if stage.is_first else ()
+        ends = {"target": targets} if stage.is_last else {}
+        schedule.step(*given, **ends, return_outputs=False)
         step.waited()  # for the neighbours to take the last gradients
+        # before the first step PyTorch calls `compare` once more, to see the shapes
+        mine = losses[-spec.microbatches :] or [torch.ones(2, device=device)]
+        loss = torch.stack(mine).mean(0)
+        losses.clear()
+        if counts:
+            with step.reducing():
+                dist.broadcast(loss, src=spec.workers - 1)
         with step.applying():
-            descend(step, norm_of_all)
-        step.done(sum(loss.item() for loss in losses) / len(losses) if stage.is_last else None)
+            descend(step, loss, norm_of_all)
+        step.done(loss if stage.is_last else None)
     result = step.result()
     kept = result if stage.is_last else KEPT
     return {key: value for key, value in result.items() if key in kept}

@@ -50,7 +50,8 @@ class Snapshot:
 @dataclass(frozen=True)
 class Gradient:
     """What a worker pushes to a shard: the mean gradient of its share of a batch, `values` for this
-    piece of the parameters, computed from version `read`.
+    piece of the parameters, computed from version `read`. The mean is `loss / count`, 1 being the
+    count of a loss that is a mean by itself.
     """
 
     worker: int
@@ -58,6 +59,7 @@ class Gradient:
     read: int
     values: torch.Tensor
     loss: float
+    count: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ lost: nobody waits for it any longer. If it is started again, it joins again.
 """
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ class Shard:
         self.left: list[tuple[int, int]] = []
         self.next_piece = 0
         self.counted = counted
-        self.losses: deque[float] = deque(maxlen=counted)
+        self.losses: deque[tuple[float, float]] = deque(maxlen=counted)  # sum and count
         self.census = Census(task)
         self.heard: dict[int, str] = {}  # the last call of each worker
         self._evaluations = self._saved = 0
@@ -80,7 +81,7 @@ class Shard:
         self.task.update(step, name, device, read, self.version, len(gradients), whose)
         self.census.note(gradients=sum(g.values.nbytes for g in gradients))
         for g in gradients:
-            self.losses.append(g.loss)
+            self.losses.append((g.loss, g.count))
             self.examples += self.task.spec.batch // self.counted
             self.steps_done[g.worker] = g.step + 1
         self.census.close(step, self.examples, self.held)
@@ -97,7 +98,8 @@ class Shard:
 
     def reply(self, used: bool = True) -> Reply:
         """What to reply to a push now."""
-        loss = sum(self.losses) / len(self.losses) if self.losses else float("nan")
+        total, count = map(sum, zip(*self.losses, strict=True)) if self.losses else (math.nan, 1.0)
+        loss = total / (count or 1.0)
         return Reply(self.version, loss, self.examples, self.slowest, used)
 
     def snapshot(self) -> Snapshot:

@@ -23,9 +23,12 @@ from course_lib.strategies.torch.device_clock import DeviceClock
 from course_lib.strategies.torch.device_time import Layers
 from course_lib.strategies.torch.memory import bytes_of, kept_for_backward, local, whole
 from course_lib.strategies.torch.models import (
+    count_of,
     loss_of,
+    mean_of,
     model_of,
     outputs_of,
+    summed,
     tensor,
     trained,
     weights_of,
@@ -65,13 +68,15 @@ def norm_of(gradients: list[Any]) -> Any:
 
 def descend(
     step: "TorchStep",
+    loss: Any,
     norm_of_all: Callable[[list[Any]], Any] = norm_of,
     gradients: list[Any] | None = None,
 ) -> None:
     """Update what this process holds of each parameter by its gradient, as the run's optimizer
     does: parameter -= rate * gradient, if that is sgd. Then the gradients are gone.
 
-    In float16 they are first divided by the loss scale; if one is infinite or NaN, there is no
+    `loss`: that of the global batch. If it is a sum and a count, the gradients are divided by the
+    count. In float16 they are divided by the loss scale; if one is infinite or NaN, there is no
     update. With `clip_norm` they are then scaled down. `norm_of_all` returns the norm over the
     whole model, given this process's gradients. `gradients`: those to use in place of those of the
     step's model.
@@ -79,11 +84,12 @@ def descend(
     gradients = gradients_of(step) if gradients is None else gradients
     most, mine = step.spec.clip_norm, [local(gradient) for gradient in gradients]
     norm: Any = norm_of_all(gradients) if most or step.scale.on else None
-    if step.scale.on:
-        scale = step.scale.value
-        if not step.finite(float(norm), zeros_in(mine)):
-            return
-        mine, norm = [gradient / scale for gradient in mine], norm / scale
+    divisor = count_of(loss) * step.scale.value
+    if step.scale.on and not step.finite(float(norm), zeros_in(mine)):
+        return
+    if divisor != 1:
+        mine = [gradient / divisor for gradient in mine]
+        norm = None if norm is None else norm / divisor
     step.optimizer.apply(clip(mine, most, norm), step.updates, updates=step.updates)
 
 
@@ -136,8 +142,9 @@ class TorchStep(TrainingStep):
         return True
 
     def loss_of(self, outputs: Any, targets: Any) -> Any:
-        """The workload's loss: the mean over the batch, in float32. In float16 its gradients will
-        be multiplied by the loss scale.
+        """The workload's loss in float32: the mean over the batch, shape (), or a sum and a count,
+        shape (2,): see `models.loss_of`. In float16 its gradients will be multiplied by the loss
+        scale.
         """
         if self.spec.precision == "float32":
             return self._compare(outputs, targets)
@@ -161,7 +168,8 @@ class TorchStep(TrainingStep):
         forward: Callable[[Any, Any], Any] | None = None,
         alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> Any:
-        """The forward and the backward pass: the mean loss, and each parameter's `grad`.
+        """The forward and the backward pass: the loss, as `loss_of` returns it, and each
+        parameter's `grad`.
 
         With `accumulate`, one part of the examples after the other, so that the activations of one
         part are kept at a time; the gradients add up. Each part counts by its number of examples;
@@ -174,13 +182,13 @@ class TorchStep(TrainingStep):
         count, total = self.spec.accumulate, 0.0
         if count == 1:
             loss = forward(inputs, targets)
-            loss.backward()
+            summed(loss).backward()
             return loss.detach()
         parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
         for number, (x, y) in enumerate(parts, 1):
             with nullcontext() if number == count else alone():
                 loss = forward(x, y) * (len(x) / len(inputs))
-                loss.backward()  # adds to the gradients that are there
+                summed(loss).backward()  # adds to the gradients that are there
             total += loss.detach()
         return total
 
@@ -192,6 +200,9 @@ class TorchStep(TrainingStep):
                 return forward(inputs, targets)
 
         return counting
+
+    def done(self, loss: Any = None) -> None:
+        super().done(None if loss is None else mean_of(loss))
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         if self._outputs:

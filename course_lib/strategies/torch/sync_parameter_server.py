@@ -62,7 +62,10 @@ def apply_mean(shard: Shard) -> None:
 
 
 def mean(gradients: Sequence[Gradient]) -> torch.Tensor:
-    """The mean, added up in the order of the workers: another order would change the last bits."""
-    values = [g.values for g in sorted(gradients, key=lambda g: g.worker)]
+    """The mean, each by its count, added up in the order of the workers: another order would change
+    the last bits.
+    """
+    ordered = sorted(gradients, key=lambda g: g.worker)
+    values = [g.values if g.count == 1 else g.count * g.values for g in ordered]
     total: torch.Tensor = sum(values[1:], values[0])
-    return total / len(values)
+    return total / (sum(g.count for g in ordered) or 1.0)

@@ -51,8 +51,8 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing(part):
             loss = step.backward(inputs, targets)  # the same on all workers
         with step.applying():
-            descend(step)
-        step.done(loss.item())
+            descend(step, loss)
+        step.done(loss)
     return step.result()
 
 

@@ -16,13 +16,22 @@ from course_lib.errors import trying
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.torch import stages
 from course_lib.strategies.torch.memory import kept_for_backward, whole
-from course_lib.strategies.torch.models import build, loss_of, outputs_of, tensor, trained
+from course_lib.strategies.torch.models import (
+    build,
+    compare_of,
+    loss_of,
+    outputs_of,
+    summed,
+    tensor,
+    trained,
+)
 from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut
 from course_lib.text import kind_of
 from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.workload import LOSS, uneven
 
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
 TOLERANCE = 1e-3  # of a norm: only the order in which workers' sums are added up may differ
@@ -50,11 +59,14 @@ def _tried(task: Task) -> Sketch:
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
     kept, copies = activations(workload, model)
+    x, y = workload.train.take(workload.train.spread(8))
+    outputs, targets, compare = tensor(outputs_of(model, x)), tensor(y), loss_of(workload)
     return Sketch(
         parameters=sum(parameter.numel() for parameter in trained(model)),
         parts=or_why(stages.check, model, workload.stages, inputs),
         units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
         notes=() if all(synchronized) else (BATCH_NORM,),
+        uneven=uneven(lambda piece: compare(outputs[piece], targets[piece]).numpy(), len(y)),
         synchronized=any(synchronized),
         flops=training_flops(workload, model),
         activations=kept,
@@ -87,14 +99,15 @@ def one_step(workload: workloads.Workload, model: nn.Module) -> None:
     workload.check_outputs(outputs.detach().float().numpy())
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
     with trying(f"its loss cannot compare {shapes}"):
-        loss = loss_of(workload)(wide(outputs), tensor(targets))
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise ValueError(f"its loss returns {what}, not one number: the mean over the batch")
-    if not torch.isfinite(loss):
-        raise ValueError(f"its loss for the first two examples is {loss.item()}")
+        loss = compare_of(workload)(wide(outputs), tensor(targets))
+    total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
+    if not isinstance(total, torch.Tensor) or total.numel() != 1:
+        what = tuple(total.shape) if isinstance(total, torch.Tensor) else type(total).__name__
+        raise ValueError(f"its loss returns {what}, {LOSS}")
+    if not torch.isfinite(total):
+        raise ValueError(f"its loss for the first two examples is {total.item()}")
     with trying("its loss has no gradient"):
-        loss.backward()
+        total.backward()
     unused = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if unused:
         cure = "use them, or freeze them with requires_grad_(False)"
@@ -115,7 +128,7 @@ def pieces(task: Task) -> None:
     def gradients() -> dict[str, Any]:
         """The gradients by name, and the outputs."""
         outputs = model(inputs)
-        loss_of(workload)(outputs, targets).backward()
+        summed(loss_of(workload)(outputs, targets)).backward()
         named = {
             name: whole(torch.zeros_like(each) if each.grad is None else each.grad)
             for name, each in model.named_parameters()
@@ -167,5 +180,5 @@ def training_flops(workload: workloads.Workload, model: nn.Module) -> int:
     """
     inputs, targets = map(tensor, workload.train.take(slice(2)))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        loss_of(workload)(wide(model(inputs)), targets).backward()
+        summed(loss_of(workload)(wide(model(inputs)), targets)).backward()
     return int(counter.get_total_flops()) // len(inputs)
