@@ -98,6 +98,7 @@ def _plan(spec: RunSpec, machine: Machine, warm: bool, strategy: Strategy) -> Pl
     notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0, divided=divided)
     if strategy.asynchronous:
         text = "A step is a global batch, and each worker's piece of it is an update of its own"
+        text += ", divided by what its loss counts in this piece"
         made = f"{spec.steps * spec.workers:,}"
         notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
     return plan.model_copy(update={"reasons": (*plan.reasons, *notes)})

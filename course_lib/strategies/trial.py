@@ -51,7 +51,7 @@ def reasons(
     """
     said = list(model.notes)
     if model.uneven and divided:
-        warnings.warn(model.uneven, stacklevel=1)
+        warnings.warn(f"{spec.workload}: {model.uneven}", stacklevel=1)
         said.append(model.uneven)
     if model.synchronized and spec.shares > 1:
         if spec.framework == "torch" and device == "cpu":
