@@ -207,6 +207,17 @@ def test_a_synchronous_server_makes_one_update_a_step_of_all_gradients_and_none_
         assert [p.step for p in shares] == list(range(30))
 
 
+@pytest.mark.parametrize("sampler", ["global", "per_worker"])
+def test_the_last_bits_of_a_synchronous_run_do_not_depend_on_who_comes_first(sampler: str) -> None:
+    fields: dict[str, Any] = {"framework": "tensorflow", "workers": 4, "ps": 2, "steps": 15}
+    fields |= {"global_batch": 48, "sampler": sampler, "device_ms": 10, "seed": 3}
+    last = ("worker:0", "worker:1", "worker:3")
+    runs = [start(SYNC, slow={task: 3.0}, **fields).wait(60) for task in last]
+    assert len({run.result["parameter_digest"]["chief:0"] for run in runs}) == 1
+    curves = [[m.value for m in measures.curve(run.trace)] for run in runs]
+    assert curves[0] == curves[1] == curves[2]
+
+
 @compares_times(paced)
 def test_synchronous_workers_wait_for_the_straggler() -> None:
     _, trace = paced(SYNC, slow=True)

@@ -17,13 +17,12 @@ def _memory(counted: Callable[[RunSpec], int], spec: RunSpec, model: Sketch, exa
     """A ps holds its part of the parameters and of the optimizer's state, and as many gradients as
     are `counted` for an update. A worker holds a copy of all parameters, and the gradients and
     activations of its share. In PyTorch messages are copies: on a ps of its parameters, on a worker
-    of all parameters and gradients. In TensorFlow a ps sums gradients as they come, and messages
-    cannot be seen.
+    of all parameters and gradients. In TensorFlow messages cannot be seen.
     """
     worker, ps = share_of(spec, model), share_of(spec, model, spec.ps)
     worker |= {"optimizer_state": 0, "activations": model.kept(examples)}
+    ps["gradients"] *= counted(spec)
     if spec.framework == "torch":
-        ps["gradients"] *= counted(spec)
         worker["buffers"] = worker["parameters"] + worker["gradients"]
         ps["buffers"] = ps["parameters"]
     return on_workers(spec, worker) | {f"ps:{k}": dict(ps) for k in range(spec.ps)}

@@ -73,7 +73,7 @@ def train(task: Task, model: Model, program: Any, per_update: int = 1) -> dict[s
     spec, workload = task.spec, workloads.load(task.spec)
     steps: defaultdict[int, list[ShareDone]] = defaultdict(list)
     losses = {model.steps_done - 1: model.loss}
-    count_cluster(task, model)
+    count_cluster(task, model, per_update)
 
     def shares_done() -> Iterator[ShareDone]:
         for stretch in between_checkpoints(spec, model.steps_done):
@@ -91,8 +91,11 @@ def train(task: Task, model: Model, program: Any, per_update: int = 1) -> dict[s
         if len(shares) % per_update == 0:
             _record_updates(task, model, shares[-per_update:])
         if len(shares) == spec.workers:
-            divisor = sum(each.divisor for each in shares) or 1
-            losses[step] = sum(each.loss for each in shares) / divisor
+            # `fsum` rounds once, so it does not depend on who was done first
+            total, divisor = map(
+                math.fsum, zip(*((e.loss, e.divisor) for e in shares), strict=True)
+            )
+            losses[step] = total / (divisor or 1)
             task.metric("loss", losses[step], step, samples)
             if due(spec, step + 1):
                 accuracy = workload.measure(model.outputs())
@@ -165,12 +168,15 @@ def work_of(spec: RunSpec, workload: workloads.Workload, step: int, share: int) 
 
 
 def taken(spec: RunSpec, work: Any, worker: Any) -> tuple[Any, Any, Any, Any]:
-    """In the graph: step, share, draws and indices of a `work_of` that this worker has taken."""
+    """In the graph: step, share, draws and indices of a `work_of` that this worker has taken. If
+    each worker has its own part of the data, its share is that with its own number.
+    """
     drawn, indices = tf.split(work[2:], [3 * spec.workers, -1])
     shares = tf.reshape(tf.cast(indices, tf.int64), [-1, spec.per_worker_batch])
-    mine = shares[worker if spec.sampler == "per_worker" else 0]
     number, share = tf.unstack(tf.cast(work[:2], tf.int64))
-    return number, share, tf.reshape(drawn, [-1, 3])[worker], mine
+    own = spec.sampler == "per_worker"
+    mine = (tf.cast(worker, tf.int64), shares[worker]) if own else (share, shares[0])
+    return number, mine[0], tf.reshape(drawn, [-1, 3])[worker], mine[1]
 
 
 def report(

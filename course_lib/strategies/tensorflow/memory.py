@@ -52,10 +52,10 @@ def gradient(
     return gradients
 
 
-def count_cluster(task: Task, model: Any) -> None:
+def count_cluster(task: Task, model: Any, kept: int) -> None:
     """As the chief, record what each task of a cluster with parameter servers holds. The chief's
     parameters are those of the model that it measures with, a worker's are the values that it has
-    pulled.
+    pulled. A ps has `kept` gradients when it makes an update.
     """
     spec, whole = task.spec, bytes_of(shard.values for shard in model.shards)
     others = bytes_of(model.others)
@@ -63,9 +63,8 @@ def count_cluster(task: Task, model: Any) -> None:
     for k in range(spec.workers):
         cluster[f"worker:{k}"] = {"parameters": whole, "buffers": others} | model.census.peak
     for shard in model.shards:
-        piece = bytes_of([shard.values])
-        state = bytes_of(shard.state)
-        cluster[shard.task] = {"parameters": piece, "gradients": piece, "optimizer_state": state}
+        held = {"parameters": (piece := bytes_of([shard.values])), "gradients": kept * piece}
+        cluster[shard.task] = held | {"optimizer_state": bytes_of(shard.state)}
     cluster["ps:0"]["buffers"] = others
     for name, held in cluster.items():
         record(task, name, 0, 0, held)

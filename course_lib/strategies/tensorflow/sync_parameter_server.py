@@ -1,14 +1,15 @@
 """sync_parameter_server: the variables live on parameter servers (ps), and a ps applies the mean of
 all workers' gradients, once a step.
 
-The workers push their gradients and wait. A ps adds up what comes in; when it has a gradient from
-every worker, it applies their mean and gives each worker a token: a small message that says that
-the update is made, so that it may go on and pull the new values. No gradient is stale, so this
-computes what one device computes; the price is that all wait for the slowest.
+The workers push their gradients and wait. When a ps has the gradients of all shares, it adds them
+up, applies their mean and gives each worker a token: a small message that says that the update is
+made, so that it may go on and pull the new values. No gradient is stale, so this computes what one
+device computes; the price is that all wait for the slowest.
 
 TensorFlow 2 has no such strategy, but it still has what TensorFlow 1 built SyncReplicasOptimizer
-from: accumulators, which lie on a ps, sum up what comes in and let nobody take it before there is
-enough.
+from: accumulators, which lie on a ps, keep what comes in and let nobody take it before it is there.
+There is one for each share: one for all would sum as they come, and another order of the sum would
+change the last bits from one run to the next.
 The loop that takes gradients and gives tokens is a graph that the chief starts once, and that then
 goes on by itself on the ps. The chief hands out the step of `parameter_server.py` with another
 push. Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016;
@@ -45,7 +46,7 @@ def chief(task: Task) -> dict[str, Any]:
     barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
 
     def push(shard: Shard, number: Any, share: Any, gradients: Any, count: Any) -> Any:
-        return barriers[shard.task].push(number, gradients, count)
+        return barriers[shard.task].push(number, share, gradients, count)
 
     @tf.function(autograph=False)
     def loops() -> list[Any]:
@@ -59,32 +60,36 @@ def chief(task: Task) -> dict[str, Any]:
 
 
 class Barrier:
-    """Where a ps collects gradients for its shard, and the workers wait for what comes of them: one
-    accumulator for all gradients, and one for the token of each worker, so that nobody can take
-    another's.
+    """Where a ps collects gradients for its shard, and the workers wait for what comes of them: for
+    each share of a step an accumulator for its gradients, and one for the token of whoever pushed
+    them, so that nobody can take another's.
     """
 
     def __init__(self, shard: Shard, workers: int) -> None:
-        self.shard, self.workers = shard, workers
-        self.size = shard.values.shape[0]
+        self.shard, self.size = shard, shard.values.shape[0]
         with tf.device(shard.device):
-            self.sums = _accumulator(f"sums-{shard.task}", tf.float32, self.size + 1)
-            self.tokens = [
-                _accumulator(f"token-{shard.task}-{k}", tf.float64, 4) for k in range(workers)
-            ]
-
-    def push(self, step: Any, gradients: Any, count: Any) -> Any:
-        """Add a worker's gradients, each `count` times, and the count; its token, when there is
-        one.
-        """
-        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        with tf.device(self.shard.device):
-            added = _add(self.sums, step, tf.concat([count * gradients, [count]], 0))
-            with tf.control_dependencies([added]):
-                return tf.switch_case(
-                    tf.cast(worker, tf.int32),
-                    [partial(_take, token, 1, tf.float64) for token in self.tokens],
+            self.parts, self.tokens = (
+                [_accumulator(f"{what}-{shard.task}-{k}", kind, size) for k in range(workers)]
+                for what, kind, size in (
+                    ("part", tf.float32, self.size + 1),
+                    ("token", tf.float64, 4),
                 )
+            )
+
+    def push(self, step: Any, share: Any, gradients: Any, count: Any) -> Any:
+        """Add the mean gradients of a share times its count, and the count; its token, when there
+        is one.
+        """
+
+        def await_token(part: Any, token: Any) -> Any:
+            with tf.control_dependencies([_add(part, step, counted)]):
+                return _take(token, tf.float64)
+
+        with tf.device(self.shard.device):
+            counted = tf.concat([count * gradients, [count]], 0)
+            places = zip(self.parts, self.tokens, strict=True)
+            branches = [partial(await_token, *place) for place in places]
+            return tf.switch_case(tf.cast(share, tf.int32), branches)
 
     def loop(self, first: int, steps: int, optimizer: Optimizer) -> Any:
         """The part of the ps: in each step, from the `first` on, wait for all gradients, apply the
@@ -92,7 +97,7 @@ class Barrier:
         """
 
         def one(step: Any) -> Any:
-            sums = _take(self.sums, self.workers, tf.float32)
+            sums = tf.add_n([_take(part, tf.float32) for part in self.parts])
             begun, count = after(sums), sums[self.size]
             count = tf.where(count > 0, count, 1)
             with tf.control_dependencies([begun]):
@@ -102,7 +107,7 @@ class Barrier:
             with tf.control_dependencies(updates):
                 written = self.shard.version.assign_add(1)
             token = tf.stack(
-                [tf.cast(written, tf.float64), float(self.workers), begun, after(written)]
+                [tf.cast(written, tf.float64), float(len(self.parts)), begun, after(written)]
             )
             with tf.control_dependencies(
                 [_add(accumulator, step, token) for accumulator in self.tokens]
@@ -131,8 +136,8 @@ def _add(accumulator: Any, step: Any, vector: Any) -> Any:
     )
 
 
-def _take(accumulator: Any, required: int, kind: Any) -> Any:
-    """Wait until so many vectors have been added, then empty the accumulator; their sum."""
+def _take(accumulator: Any, kind: Any) -> Any:
+    """Wait until a vector has been added, then empty the accumulator; that vector."""
     return tf.raw_ops.ResourceAccumulatorTakeGradient(
-        handle=accumulator, num_required=required, dtype=kind
+        handle=accumulator, num_required=1, dtype=kind
     )
