@@ -66,7 +66,7 @@ class LossScale:
 
     @state.setter
     def state(self, kept: Mapping[str, float]) -> None:
-        if self.dynamic:
+        if self.dynamic and "good" in kept:
             self.value, self._good = kept["loss_scale"], int(kept["good"])
 
     def seen(self, norm: float, zeros: float, at: float | None = None) -> dict[str, float]:

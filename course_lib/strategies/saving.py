@@ -6,6 +6,7 @@ it, and who may go on from it. What they hold, and how they lie in the directory
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from course_lib import workloads
@@ -15,25 +16,17 @@ from course_lib.record.checkpoints import Checkpoint
 from course_lib.record.planned import Plan, Reason
 from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
+from course_lib.strategies import catalog
 
 if TYPE_CHECKING:
     from course_lib.strategies.steps import TrainingStep
 
-SAME = (
-    "strategy",
-    "framework",
-    "workload",
-    "optimizer",
-    "precision",
-    "seed",
-    "sampler",
-    "workers",
-    "replicas",
-    "ps",
-    "global_batch",
-)
+SAME = ("framework", "workload", "optimizer", "precision", "seed", "sampler")
 """The fields of `RunSpec` that a run shares with the one it goes on from, beside those of its
 workload. Others, such as the learning rate, may differ."""
+
+LAYOUT = ("strategy", "workers", "replicas", "ps", "global_batch")
+"""Those that say who holds what of the state, and reads which examples: see `free`."""
 
 
 def save(step: TrainingStep) -> None:
@@ -88,9 +81,23 @@ def facts_of(spec: RunSpec) -> dict[str, Any]:
     """What a run and those that go on from its checkpoints have in common."""
     workload = workloads.load(spec)
     sketch = workload.sketch_in(spec.framework, spec.precision)
-    fields = {name: getattr(spec, name) for name in (*SAME, *workloads.fields(spec.workload))}
+    names = (*SAME, *LAYOUT, *workloads.fields(spec.workload))
+    fields = {name: getattr(spec, name) for name in names}
     counts = {"trained parameters": sketch and sketch.parameters, "examples": len(workload.train)}
     return fields | {name: count for name, count in counts.items() if count}
+
+
+def free(spec: RunSpec, theirs: Mapping[str, Any]) -> set[str]:
+    """The fields of `LAYOUT` in which a run may differ from one with these facts, to go on from it:
+    those that change nothing but the order of sums. The global batch may differ only if it does not
+    divide over the devices that are there now.
+    """
+    both = [catalog.STRATEGIES.get(name) for name in (spec.strategy, theirs.get("strategy", ""))]
+    if spec.framework != "torch" or not all(each and each.carries_over for each in both):
+        return set()
+    if spec.sampler == "per_worker":  # each worker goes on in its own part of the data
+        return {"strategy", "ps"}
+    return {*LAYOUT} - ({"global_batch"} if theirs["global_batch"] % spec.shares == 0 else set())
 
 
 def resumed(spec: RunSpec, plan: Plan) -> Plan:
@@ -110,15 +117,21 @@ def resumed(spec: RunSpec, plan: Plan) -> Plan:
         raise SpecError("resume", str(path), f"{why}: name a run with checkpoint_every=50 or so")
     manifest = next(iter(usable[-1].parts.values()))
     ours, theirs = facts_of(spec), manifest.facts
-    for name in (name for name in theirs if name in ours and ours[name] != theirs[name]):
+    differ = [name for name in theirs if name in ours and ours[name] != theirs[name]]
+    for name in (name for name in differ if name not in free(spec, theirs)):
         text = f"the checkpoint of step {manifest.step} in {path} has {theirs[name]!r}"
         if name in RunSpec.model_fields:
+            if name == "strategy":
+                able = [each.name for each in catalog.STRATEGIES.values() if each.carries_over]
+                text = f"{text}, and only these go on from each other ({', '.join(able)})"
             raise SpecError(name, ours[name], f"{text}: set the same, or leave resume out")
         text = f"{text} {name}, this one has {ours[name]!r}: take the same, or leave resume out"
         raise SpecError("workload", spec.workload, text)
     if manifest.step >= spec.steps:
         raise SpecError("steps", spec.steps, f"{manifest.step} are done in {path}: set more")
     unused = f" Not used: {problems}." if problems else ""
-    why = f"It goes on from the last checkpoint in {path}.{unused}"
+    other = ", ".join(f"{name}={theirs[name]}" for name in differ)
+    left = f", which was left with {other}" if other else ""
+    why = f"It goes on from the last checkpoint in {path}{left}.{unused}"
     reasons = (*plan.reasons, Reason("resume", f"step {manifest.step}", why))
     return plan.model_copy(update={"resumed_from": manifest.step, "reasons": reasons})

@@ -204,10 +204,14 @@ class TrainingStep(Phases, ABC):
         if due(self.spec, self.number + 1) and not (self._whole and self.task.index):
             self.evaluate(self.samples)
         self.census.close(self.number, self.samples, self.held)
+        self.save()
+        self.task.at_step_end()
+
+    def save(self) -> None:
+        """Leave a checkpoint, if one is due after this step."""
         if saving.due(self.spec, self.number + 1):
             with self._phase("checkpoint"):
                 saving.save(self)
-        self.task.at_step_end()
 
     @property
     def samples(self) -> int:

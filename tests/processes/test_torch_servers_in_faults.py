@@ -141,7 +141,7 @@ def test_synchronous_servers_go_back_to_their_checkpoint_and_end_with_the_same_b
     assert set(run.result["parameter_digest"].values()) == {undisturbed()}
     assert run.result["restarts"] == 1
     assert [each.problem for each in run.checkpoints()] == ["", ""]
-    assert run.trace.all(Phase, "ps:0", what="checkpoint")
+    assert run.trace.all(Phase, "worker:0", what="checkpoint")
 
 
 @pytest.mark.parametrize("name", GOING_ON)

@@ -190,7 +190,6 @@ def test_the_plan_says_which_checkpoint_was_damaged(tmp_path: Path) -> None:
         ("framework", "tensorflow"),
         ("seed", 7),
         ("global_batch", 64),
-        ("workers", 2),
         ("precision", "bfloat16"),
         ("sampler", "per_worker"),
     ],
@@ -203,6 +202,69 @@ def test_another_run_is_refused_with_what_differs(
         saving.resumed(spec_of(**{field: value, "resume": earlier}), Plan())
     assert (caught.value.field, caught.value.value) == (field, value)
     assert f"has {getattr(spec_of(), field)!r}: set the same" in caught.value.allowed
+
+
+ASYNCHRONOUS = {"strategy": "parameter_server", "workers": 3}
+
+
+def moved(path: Path, there: dict[str, Any], here: dict[str, Any]) -> Plan:
+    """The plan of a run that goes on from the checkpoint of another strategy or other workers."""
+    usual = {"strategy": "multi_worker_mirrored", "framework": "torch", "steps": 100}
+    specs = [dict(usual | fields) for fields in (there, here)]
+    theirs, ours = (catalog.spec_for(fields.pop("strategy"), **fields) for fields in specs)
+    earlier = run_with(path / "run", theirs, 40)
+    return saving.resumed(ours.model_copy(update={"resume": earlier}), Plan())
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "says"),
+    [
+        ({}, {"workers": 2}, "workers=4"),
+        ({}, {"workers": 3}, "workers=4, global_batch=128"),
+        ({"workers": 3}, {"strategy": "one_device", "global_batch": 126}, "workers=3"),
+        ({"strategy": "fully_sharded"}, {}, "strategy=fully_sharded"),
+        ({"strategy": "sync_parameter_server"}, {"workers": 3}, "server, ps=1"),
+        (
+            {"sampler": "per_worker"},
+            {"sampler": "per_worker", "strategy": "fully_sharded", "workers": 4},
+            "strategy=multi_worker_mirrored",
+        ),
+    ],
+)
+def test_a_synchronous_run_goes_on_elsewhere_and_its_plan_says_what_differs(
+    tmp_path: Path, there: dict[str, Any], here: dict[str, Any], says: str
+) -> None:
+    plan = str(moved(tmp_path, there, here))
+    assert "resume: step 40. It goes on from the last checkpoint in" in plan
+    assert ", which was left with " in plan and says in plan
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "field"),
+    [
+        ({}, {"strategy": "pipeline_parallel", "workers": 2}, "strategy"),
+        ({"strategy": "tensor_parallel"}, {"workers": 2}, "strategy"),
+        (ASYNCHRONOUS, {"strategy": "sync_parameter_server"}, "strategy"),
+        ({}, {"strategy": "stale_synchronous"}, "strategy"),
+        ({}, {"strategy": "backup_workers"}, "strategy"),
+        (ASYNCHRONOUS, ASYNCHRONOUS | {"workers": 2}, "workers"),
+        ({"strategy": "tensor_parallel", "workers": 4}, {"strategy": "tensor_parallel"}, "workers"),
+        ({"sampler": "per_worker"}, {"sampler": "per_worker", "workers": 2}, "workers"),
+        ({}, {"global_batch": 120, "workers": 2}, "global_batch"),
+        ({}, {"framework": "tensorflow", "workers": 2}, "framework"),
+        ({}, {"optimizer": "adamw", "workers": 2}, "optimizer"),
+        ({}, {"workload": "digits_cnn", "strategy": "fully_sharded"}, "workload"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_refused_by_name(
+    tmp_path: Path, there: dict[str, Any], here: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        moved(tmp_path, there, here)
+    assert caught.value.field.startswith(field)
+    assert "set the same, or leave resume out" in caught.value.allowed
+    if field == "strategy":
+        assert "(one_device, mirrored, " in caught.value.allowed
 
 
 def test_another_size_of_the_model_is_refused(tmp_path: Path) -> None:

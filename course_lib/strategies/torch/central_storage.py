@@ -28,7 +28,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
 from course_lib.strategies.torch.memory import bytes_of
-from course_lib.strategies.torch.models import build, flat, model_of, pair, trained, use
+from course_lib.strategies.torch.models import build, flat, model_of, pair, shaped, trained, use
 from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, descend, gradients_of
 from course_lib.workloads.layers import digest
 
@@ -40,11 +40,11 @@ def worker(task: Task) -> dict[str, Any]:
     # to wait for each other: no parameter and no gradient travels through it
     dist.init_process_group("gloo", timeout=TIMEOUT)
     first, device = task.index == 0, use(task.device)
-    central, parameters, slots, scale = common(task)
+    central, slots, scale = common(task)
     model = central if device.type == "cpu" else model_of(task)
     step = TorchStep(task, central, device=device)
     step.replica = model
-    step.parameters = [parameters] if first else []  # in the memory that all replicas read
+    step.parameters = trained(central) if first else []  # in the memory that all replicas read
     if first:  # what is shared is counted once
         step.census.note(exchange=slots.nbytes)
     else:
@@ -61,7 +61,7 @@ def worker(task: Task) -> dict[str, Any]:
                 loss, mean = slots.mean(0).tensor_split([2])
         if first:
             with step.applying():
-                descend(step, loss, gradients=[mean])
+                descend(step, loss, gradients=shaped(mean, step.parameters))
             scale.fill_(step.scale.value)
             meet("the update by worker:0")
         else:
@@ -73,9 +73,9 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result() if first else {"digest": digest(step.weights())}
 
 
-def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What all tasks share: the model, the vector that its parameters lie in, a slot for each task,
-    and the loss scale.
+def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """What all tasks share: the model, whose parameters are one vector, a slot for each task, and
+    the loss scale.
 
     A slot is a row: sum and count of a replica's loss, then all its gradients.
     """
@@ -89,7 +89,7 @@ def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
     if task.index == 0:  # all have mapped the files, and need their names no longer
         for name in ("parameters", "slots", "scale"):
             (task.files.meetings / name).unlink()
-    return central, parameters, slots.view(task.spec.workers, -1), scale
+    return central, slots.view(task.spec.workers, -1), scale
 
 
 def shared(task: Task, name: str, length: int) -> torch.Tensor:

@@ -1,7 +1,9 @@
 """How a PyTorch run saves what it goes on from: with `torch.distributed.checkpoint` (DCP).
 
 All tasks give DCP what they hold, by name. What several hold, the first of them writes; a shard of
-a DTensor is known as that piece of the whole. So it can be read by other shards as well.
+a DTensor is known as that piece of the whole. So it can be read by other shards as well, and by
+tasks that hold the whole: all synchronous strategies go on from each other's checkpoints. A replica
+that was not there then takes the buffers of the first worker.
 """
 
 import warnings
@@ -66,7 +68,13 @@ def load(step: "TorchStep", part: Path) -> None:
     """Read the state into the tensors that hold it; each task by itself."""
     if step.updates:
         step.optimizer.begin()
-    read(state_of(step), part)
+    there = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
+    mine, firsts = f"{step.task.name}.", "worker:0."
+    found = {
+        firsts + name[len(mine) :] if name.startswith(mine) and name not in there else name: each
+        for name, each in state_of(step).items()
+    }
+    read(found, part)
 
 
 def read(state: Mapping[str, Any], part: Path) -> None:

@@ -17,10 +17,11 @@ import torch
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.exchange.messages import Peer, ready
+from course_lib.strategies import saving
 from course_lib.strategies.steps import due
-from course_lib.strategies.torch.models import trained
+from course_lib.strategies.torch.models import shaped, trained
 from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, meeting_of, receive, send
-from course_lib.strategies.torch.shard import final, join, last_heard
+from course_lib.strategies.torch.shard import final, join, last_heard, state_of
 from course_lib.strategies.torch.steps import TorchStep
 
 PATIENCE = 60.0
@@ -28,15 +29,25 @@ PATIENCE = 60.0
 
 
 class Servers:
-    """All parameter servers, as a worker in its `step` sees them."""
+    """All parameter servers, as a worker in its `step` sees them.
 
-    def __init__(self, step: TorchStep) -> None:
+    With `saves`, the first worker leaves the checkpoints: what it asks the ps for, by the names of
+    the parameters. That is for ps which make no update before this worker goes on. Otherwise each
+    ps leaves a part of its own.
+    """
+
+    def __init__(self, step: TorchStep, saves: bool = False) -> None:
         self.step, self.task = step, step.task
         # what was asked for -> bytes of parameters and gradients that moved the last time
         self.moved: dict[str, int] = {}
         self.peers = found_by(step.task)
-        step.writers = ()  # the ps leave checkpoints, and go back to them
-        step.number = min(self.ask("start", join, step.task.index)) - 1
+        self.saves = saves and step.first
+        if saves:
+            saving.restore(step)
+            step.optimizer.state = []  # the ps hold it
+        else:
+            step.writers = ()
+            step.number = min(self.ask("start", join, step.task.index)) - 1
 
     def ask(
         self, what: str, function: Callable[..., Any], *arguments: Any, of: int | None = None
@@ -92,10 +103,24 @@ class Servers:
 
     def done(self, replies: Sequence[Reply]) -> None:
         """The step is over, with these replies to its push."""
-        if replies[0].used:
-            self.task.metric("loss", replies[0].loss, self.step.number, replies[0].examples)
-        self.step.census.close(self.step.number, replies[0].examples, self.step.held)
+        step, (first, *_) = self.step, replies
+        if first.used:
+            self.task.metric("loss", first.loss, step.number, first.examples)
+        step.census.close(step.number, first.examples, step.held)
+        if self.saves and saving.due(step.spec, step.number + 1):
+            step.loss, step.updates = first.loss, first.version
+            self._gather()
+            step.save()
+            step.optimizer.state = []
         self.task.at_step_end()
+
+    def _gather(self) -> None:
+        """Hold what the ps hold, for a moment."""
+        step, shards = self.step, self.ask("checkpoint", state_of)
+        values, *state = (torch.cat(pieces) for pieces in zip(*shards, strict=True))
+        fill(step.model, [values])
+        whole = (shaped(each, step.parameters) for each in state)
+        step.optimizer.state = list(map(list, zip(*whole, strict=True)))
 
     def result(self) -> dict[str, Any]:
         """What the strategy returns (see `outcome`), from the parameters that every shard has in

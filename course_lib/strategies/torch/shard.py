@@ -9,7 +9,7 @@ lost: nobody waits for it any longer. If it is started again, it joins again.
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from course_lib.record.checkpoints import Manifest, part_of, seal
 from course_lib.strategies import saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.torch import checkpoints
-from course_lib.strategies.torch.models import flat, model_of, trained
+from course_lib.strategies.torch.models import flat
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
 from course_lib.strategies.torch.rpc import (
     ON_PS,
@@ -33,6 +33,7 @@ from course_lib.strategies.torch.rpc import (
     on_ps,
     send,
 )
+from course_lib.strategies.torch.steps import TorchStep
 
 
 class Shard:
@@ -43,15 +44,24 @@ class Shard:
     `living` are the workers that are not lost; `waiting` has the calls of those that wait for an
     answer; `finished` are those with nothing left to do. Where pieces of batches are handed out
     one by one, `taken` is the piece that each worker has, `next_piece` is the next one, and `left`
-    are those that lost workers had, with whose they were.
+    are those that lost workers had, with whose they were. With `saves` it leaves a part of each
+    checkpoint; otherwise a worker saves all shards together (`Servers`).
     """
 
-    def __init__(self, task: Task, counted: int) -> None:
-        self.task, parameters = task, flat(trained(model_of(task)))
-        self.values = torch.tensor_split(parameters, task.spec.ps)[task.index].clone()
+    def __init__(self, task: Task, counted: int, saves: bool) -> None:
+        self.task, self.saves, step = task, saves, TorchStep(task)
+        if not saves:
+            saving.restore(step)
+
+        def mine(whole: Iterable[torch.Tensor]) -> torch.Tensor:
+            return flat(whole).tensor_split(task.spec.ps)[task.index].clone()
+
+        self.values = mine(step.parameters)
         self.optimizer = Optimizer(task.spec, [self.values])
-        self.version = self.examples = 0
-        self.steps_done = [0] * task.spec.workers
+        if step.updates:
+            self.optimizer.state = [list(map(mine, zip(*step.optimizer.state, strict=True)))]
+        self.version, self.examples = step.updates, step.samples
+        self.steps_done = [step.number + 1] * task.spec.workers
         self.living = set(range(task.spec.workers))
         self.finished: set[int] = set()
         self.waiting: dict[int, tuple[Peer, str, Later]] = {}
@@ -64,8 +74,8 @@ class Shard:
         self.census = Census(task)
         self.heard: dict[int, str] = {}  # the last call of each worker
         self._evaluations = self._saved = 0
-        if found := saving.latest(task.files, task.spec):
-            self._load(*found.part(task.name))
+        if saves and step.origin:
+            self._load(*step.origin.part(task.name))
 
     @contextlib.contextmanager
     def updating(self, gradients: Sequence[Gradient]) -> Iterator[None]:
@@ -116,7 +126,7 @@ class Shard:
     def save(self) -> None:
         """Leave the part of a checkpoint that this shard is, if one is due."""
         spec, steps = self.task.spec, self.examples // self.task.spec.batch
-        if steps == self._saved or not saving.due(spec, steps):
+        if not self.saves or steps == self._saved or not saving.due(spec, steps):
             return
         self._saved = steps
         start = clock()
@@ -163,15 +173,18 @@ class Shard:
 
 
 def serve(
-    task: Task, counted: int | None = None, rule: Callable[[Shard], None] = lambda shard: None
+    task: Task,
+    counted: int | None = None,
+    rule: Callable[[Shard], None] = lambda shard: None,
+    saves: bool = True,
 ) -> None:
     """Be a ps, for which `counted` gradients make up a global batch (default: one from each
     worker). After each call, and after each loss of a worker, `rule` may find that it is time for
-    an update.
+    an update. `saves`: see `Shard`.
 
     Never returns: the supervisor ends a ps when all workers are done.
     """
-    shard = Shard(task, counted or task.spec.workers)
+    shard = Shard(task, counted or task.spec.workers, saves)
     for worker, peer, call in calls(task):
         if call is None or peer is None:
             shard.lose(worker)
@@ -207,6 +220,12 @@ def join(shard: Shard, worker: int) -> int:
         shard.steps_done[worker] = max(shard.steps_done[worker], shard.slowest)
         shard.living.add(worker)
     return shard.steps_done[worker]
+
+
+@on_ps
+def state_of(shard: Shard) -> list[torch.Tensor]:
+    """On a ps: its values, and each tensor of the optimizer's state for them."""
+    return [shard.values, *shard.optimizer.state[0]]
 
 
 @on_ps

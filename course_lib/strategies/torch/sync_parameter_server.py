@@ -3,9 +3,11 @@ then apply their mean, once.
 
 Every worker waits for the slowest in each step: its push is answered only when the update has been
 made. So all pull the same version, no gradient is stale, and the losses and weights are those of
-one device (but for the order of sums). It does what an all-reduce between the workers does, with
-all traffic going through the ps. Pull, compute and push are those of `parameter_server.py`. Source:
-Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 2.
+one device (but for the order of sums). So are the checkpoints: no update is made while worker 0
+gathers one from the ps, as all updates need its gradient. It does what an all-reduce between the
+workers does, with all traffic going through the ps. Pull, compute and push are those of
+`parameter_server.py`. Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016
+(arXiv:1604.00981), section 2.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from course_lib.strategies.torch.steps import TorchStep
 def worker(task: Task) -> dict[str, Any]:
     """Pull, compute, push, and wait at the push until all have pushed."""
     step = TorchStep(task)
-    servers = Servers(step)
+    servers = Servers(step, saves=True)
     while step.begin():
         shards = pull(servers)
         inputs, targets = step.read(task.index, task.spec.workers)
@@ -39,7 +41,7 @@ def worker(task: Task) -> dict[str, Any]:
 
 def ps(task: Task) -> None:
     """Hold a shard of the parameters."""
-    serve(task)
+    serve(task, saves=False)
 
 
 @on_ps
