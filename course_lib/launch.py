@@ -33,8 +33,9 @@ def start(
 
     `what` is the name of a strategy (`strategy_table()` shows all), a `RunSpec`, a function of your
     own that every worker runs (`def work(task): ...`), or such functions by job: `{"worker": work,
-    "ps": serve}`. `fields` are those of `RunSpec`; `all_reduce` may also be a function of your own
-    that returns a `Schedule`.
+    "ps": serve}`. A chief and, unless `ps` says how many, one parameter server are started if they
+    have a function. `fields` are those of `RunSpec`; `all_reduce` may also be a function of your
+    own that returns a `Schedule`.
     Raises `SpecError` or `Unavailable` before any process starts.
 
         run = start("multi_worker_mirrored", workers=4, steps=200)
@@ -47,7 +48,8 @@ def start(
         spec = catalog.spec_for(what, **fields)
     else:
         programs = _by_job(what)
-        spec = RunSpec(strategy="custom", **{"framework": "python", **fields})
+        usual = {"framework": "python", "ps": int("ps" in programs), "chief": "chief" in programs}
+        spec = RunSpec(strategy="custom", **{**usual, **fields})
         spec = spec.complete(unused=("steps", "global_batch"))  # the function may have others
         _check_jobs(spec, what, programs)
     schedule = catalog.schedule(spec, algorithm)
@@ -140,8 +142,11 @@ def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:
 
 
 def _check_jobs(spec: RunSpec, what: object, programs: Mapping[str, Program]) -> None:
-    """Raise `SpecError` if a learner's functions leave out a job that the run has."""
+    """Raise `SpecError` if the functions and the tasks of a run are not of the same jobs."""
     jobs = dict.fromkeys(task.partition(":")[0] for task in spec.tasks)
+    for job in (job for job in programs if job not in jobs):
+        text = f"start is given a function for the job {job!r}: leave {job} out, or the function"
+        raise SpecError(job, getattr(spec, job), text)
     if missing := [job for job in jobs if job not in programs]:
         given = {job: getattr(programs.get(job), "__name__", "...") for job in jobs}
         call = ", ".join(f'"{job}": {name}' for job, name in given.items())

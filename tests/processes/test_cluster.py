@@ -121,6 +121,36 @@ def test_a_job_without_a_function_is_refused_with_the_call_that_has_one() -> Non
         assert says in str(caught.value)
 
 
+def test_a_job_that_has_a_function_has_a_task() -> None:
+    def serve() -> None:
+        threading.Event().wait()
+
+    def train(task: Any) -> list[str]:
+        return list(task.spec.tasks)
+
+    workers = ["worker:0", "worker:1"]
+    for jobs, fields, tasks in (
+        ({"chief": train, "ps": serve}, {"ps": 1}, ["chief:0", *workers, "ps:0"]),
+        ({"chief": train}, {}, ["chief:0", *workers]),
+        ({"chief": train, "ps": serve}, {"ps": 2}, ["chief:0", *workers, "ps:0", "ps:1"]),
+    ):
+        run = start({"worker": serve, **jobs}, workers=2, **fields).wait(60)
+        assert run.result == {"chief:0": tasks}
+    run = start({"worker": train, "ps": serve}, workers=2).wait(60)
+    assert run.result["worker:1"] == [*workers, "ps:0"]
+
+
+@pytest.mark.parametrize(("job", "value"), [("chief", False), ("ps", 0)])
+def test_a_function_for_a_job_that_is_left_out_is_refused_with_the_cure(
+    job: str, value: int
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        start({"worker": print, job: print}, **{job: value})
+    assert (caught.value.field, caught.value.value) == (job, value)
+    cure = f"start is given a function for the job '{job}': leave {job} out, or the function"
+    assert str(caught.value) == f"{job}={value}: {cure}"
+
+
 def test_no_task_is_said_to_run_when_the_run_has_been_stopped() -> None:
     with start(lambda: threading.Event().wait(), workers=2) as run:
         run.wait_running(30)
@@ -132,7 +162,7 @@ def test_a_program_with_a_chief_ends_when_its_function_has_returned() -> None:
         threading.Event().wait()
 
     programs = {"chief": lambda: "trained", "worker": serve, "ps": serve}
-    run = start(programs, workers=2, ps=1, chief=True).wait(60)
+    run = start(programs, workers=2).wait(60)
     assert (run.state, run.result) == ("finished", {"chief:0": "trained"})
 
 
