@@ -10,6 +10,7 @@ import errno
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from course_lib.cures import cure_of
 from course_lib.doing import Doing, sentence
 from course_lib.folded import Folded
 
@@ -188,8 +189,8 @@ class Stalled(LockstepError):
 class TaskFailed(LockstepError):
     """A task of a run failed; of several failures this is the first, the root cause.
 
-    Fields: `task`, `step` (None before the first), `reason` (one line), `remote_traceback` and
-    `log_tail` (text, may be empty).
+    Fields: `task`, `step` (None before the first), `reason`, `remote_traceback` and `log_tail`
+    (text, may be empty), and `cure` (one line for a known failure of a framework, else empty).
     """
 
     def __init__(
@@ -202,8 +203,9 @@ class TaskFailed(LockstepError):
     ) -> None:
         self.task, self.step, self.reason = task, step, reason
         self.remote_traceback, self.log_tail = remote_traceback, log_tail
+        self.cure = cure_of(reason, remote_traceback)
         where = f"{task} failed" + (f" in step {step}" if step is not None else "")
-        parts = [f"{where}: {reason}"]
+        parts = [f"{where}: {reason}", *([f"Cure: {self.cure}."] if self.cure else [])]
         if remote_traceback:
             parts.append(f"--- traceback on {task} ---\n{remote_traceback.rstrip()}")
         if log_tail:

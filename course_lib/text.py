@@ -1,6 +1,7 @@
 """Plain text that several rooms print: aligned tables, and numbers in words."""
 
 import math
+import re
 from collections.abc import Sequence
 
 
@@ -31,6 +32,18 @@ def ascii_for(error: UnicodeError) -> tuple[str, int]:
     """The error handler of a stream that cannot write all our characters: similar ones in ASCII."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+_NUMBERS = r"[-+\d\s.,:()\[\]{}eEjnaifTrulsFpot]"  # also nan, inf, True, 1j, np.float64(1.0)
+_LONG = re.compile(rf"({_NUMBERS}{{30,60}}?\s){_NUMBERS}{{100,}}(\s{_NUMBERS}{{10,40}})")
+
+
+def shortened(text: str, most: int) -> str:
+    """A text with the first and the last numbers of each long array in it; of one that is longer
+    than `most` even so, the beginning and the end.
+    """
+    text = _LONG.sub(r"\1...\2", text)
+    return text if len(text) <= most else f"{text[: most // 3]} [...] {text[-most * 2 // 3 :]}"
 
 
 def amount(nbytes: int) -> str:

@@ -23,6 +23,7 @@ from course_lib.cluster.control import Control, leave
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.roster import Attempt
 from course_lib.cluster.task import Task
+from course_lib.cures import GONE
 from course_lib.errors import LIMITS, RankLost, shortage
 from course_lib.jitter import Jitter
 from course_lib.record.beats import Beats
@@ -30,17 +31,12 @@ from course_lib.record.events import Recorder
 from course_lib.record.files import private
 from course_lib.record.planned import TaskError
 from course_lib.record.rundir import RunDir
+from course_lib.text import shortened
 from course_lib.workloads import Workload
 
 _TRACEBACK_CHARS = 6000
-# how frameworks say that a peer is gone: kinds of errors of TensorFlow and of torch's store, and
-# words of gloo, of TensorPipe and of gRPC
+# kinds of errors by which TensorFlow and torch's store say that a peer is gone
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DistNetworkError")
-_WORDS = re.compile(
-    "closed by peer|reset by peer|connection was (likely )?closed|broken pipe|socket closed|"
-    "eof \\(this error|connection refused|pair closure",
-    re.IGNORECASE,
-)
 
 
 Birth = tuple[RunDir, str, Attempt, socket.socket]
@@ -175,16 +171,13 @@ def _leave_error(
         if isinstance(error, OSError) and error.errno in LIMITS:
             reason += f". {shortage(error).cure}"
     text = folded.in_words(error, __file__, files.cells())
-    if len(text) > _TRACEBACK_CHARS:
-        head, tail = text[: _TRACEBACK_CHARS // 3], text[-_TRACEBACK_CHARS * 2 // 3 :]
-        text = f"{head}\n  [... cut ...]\n{tail}"
     files.leave_error(
         TaskError(
             task=name,
             attempt=attempt,
             step=step,
-            reason=reason[:2000],
-            traceback=text,
+            reason=shortened(reason, 1200),
+            traceback=shortened(text, _TRACEBACK_CHARS),
             at=at,
             echo=_echoes(error),
         )
@@ -196,7 +189,7 @@ def _echoes(error: BaseException) -> bool:
     words tell.
     """
     known = isinstance(error, (RankLost, ConnectionError, EOFError))
-    return known or type(error).__name__ in _ECHOES or bool(_WORDS.search(str(error)))
+    return known or type(error).__name__ in _ECHOES or bool(re.search(GONE, str(error)))
 
 
 def _redirect_output(logs: Sequence[Path]) -> None:

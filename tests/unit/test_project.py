@@ -17,7 +17,7 @@ LIB = ROOT / "course_lib"
 # A room may import the rooms named before it, in its own line or above; widgets are held to less,
 # see below.
 ORDER = [
-    {"clock", "doing"},
+    {"clock", "cures", "doing"},
     {"errors", "folded", "lazy", "quiet", "text", "unrun"},
     {"fields", "jitter"},
     {"settings", "spec", "faults"},
