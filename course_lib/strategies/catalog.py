@@ -19,6 +19,7 @@ from course_lib.strategies import trial
 from course_lib.strategies.optimizers import usual_rate
 from course_lib.strategies.standing import Standing
 from course_lib.strategies.strategy import Refusals, Strategy
+from course_lib.workloads.sketch import Sketch
 
 
 def _found() -> list[Strategy]:
@@ -194,8 +195,24 @@ def _refusals(strategy: Strategy, spec: RunSpec, unused: Mapping[str, str]) -> R
         made = f"Workload(..., {spec.framework}=...) makes one"
         yield "framework", f"{mine} has no model for it: {made}"
     _check_examples(mine, spec.batch)
-    yield from strategy.fits(spec, trial.sketch(spec))
+    model = trial.sketch(spec)
+    yield from strategy.fits(spec, model)
+    yield from _check_pieces(strategy, spec, model)
     yield from ((field, why) for field, why in unused.items() if field in spec.model_fields_set)
+
+
+def _check_pieces(strategy: Strategy, spec: RunSpec, model: Sketch) -> Refusals:
+    """Refuse a batch that is cut into pieces of one example, if the model cannot be trained on one.
+
+    All pieces have one size. Synchronized batch normalisation sees those of all replicas.
+    """
+    name = "microbatches" if "microbatches" in strategy.takes else "accumulate"
+    share, parts = strategy.share(spec), getattr(spec, name)
+    together = model.synchronized and spec.shares > 1 and not spec.ps
+    if model.alone and share == parts and not together:
+        cut = f"each piece is one example (shares {spec.batch // share}, {name} {parts})"
+        cure = f"take {2 * spec.batch}, fewer workers, less {name}, or LayerNorm or GroupNorm"
+        yield "global_batch", f"{cut}, and {model.alone}; {cure}"
 
 
 def _check_examples(workload: str, batch: object) -> None:

@@ -19,6 +19,8 @@ class Sketch(NamedTuple):
     one example, see `training_flops`; 0 if there are none to count. `activations`: bytes that the
     forward pass of one example keeps for the backward pass, in the run's precision; 0 if that is
     not known. `copies`: those that it keeps for any number of examples: weights in 16 bits.
+    `alone`: why it cannot be trained on one example at a time, such as an error of batch
+    normalisation; "" if it can.
     """
 
     parameters: int
@@ -30,6 +32,7 @@ class Sketch(NamedTuple):
     flops: int = 0
     activations: int = 0
     copies: int = 0
+    alone: str = ""
 
     def kept(self, examples: int) -> int:
         """Bytes that the forward pass of so many examples keeps for the backward pass."""

@@ -377,6 +377,90 @@ def test_batch_normalisation_is_trained_and_the_plan_says_what_it_sees() -> None
     assert reason.choice == "868 parameters" and "each replica's own share" in reason.why
 
 
+SIX = {"workers": 3, "global_batch": 6}
+PIECES: list[tuple[str, str, dict[str, int], dict[str, int], str]] = [
+    ("torch", "one_device", {"global_batch": 1}, {"global_batch": 2}, "shares 1, accumulate 1"),
+    ("torch", "multi_worker_mirrored", {"workers": 4}, {"workers": 2}, "shares 4, accumulate 1"),
+    ("torch", "mirrored", {"accumulate": 2}, {"accumulate": 1}, "shares 2, accumulate 2"),
+    ("torch", "parameter_server", {"workers": 4}, {"workers": 2}, "shares 4, accumulate 1"),
+    ("torch", "backup_workers", {**SIX, "accumulate": 3}, SIX, "shares 2, accumulate 3"),
+    ("torch", "pipeline_parallel", {"microbatches": 4}, {"microbatches": 2}, ".*microbatches 4"),
+    ("tensorflow", "mirrored", {"workers": 4}, {"workers": 2}, "shares 4, accumulate 1"),
+    ("tensorflow", "multi_worker_mirrored", {"accumulate": 2}, {}, "shares 2, accumulate 2"),
+]
+
+
+def torch_normed() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def keras_normed() -> Any:
+    from keras import Sequential, layers
+
+    return Sequential([layers.Dense(32), layers.BatchNormalization(), layers.Dense(4)])
+
+
+one_by_one = Workload(
+    "one_by_one", **own_models.LARGEST, torch=torch_normed, tensorflow=keras_normed
+)
+
+
+@pytest.mark.parametrize(("framework", "strategy", "refused", "taken", "pieces"), PIECES)
+def test_batch_normalisation_of_pieces_of_one_example_is_refused_with_the_piece_and_the_cure(
+    framework: str, strategy: str, refused: dict[str, int], taken: dict[str, int], pieces: str
+) -> None:
+    """The gate tries the model once, and compares with the pieces of each run."""
+    usual = {"workers": 1 if strategy == "one_device" else 2, "global_batch": 4}
+    fields: dict[str, Any] = {"framework": framework, "workload": one_by_one, "steps": 2, **usual}
+    batch = (usual | refused)["global_batch"]
+    said = (
+        rf"global_batch={batch}: each piece is one example \({pieces}\), and .*; take {2 * batch}"
+    )
+    with pytest.raises(SpecError, match=f"{said}, fewer workers, .*LayerNorm") as caught:
+        start(strategy, **fields | refused)
+    assert "\n" not in str(caught.value) and Run.going() == []
+    assert start(strategy, **fields | taken).wait(60).result["final_loss"] > 0
+
+
+def test_pieces_of_one_example_are_taken_where_the_model_takes_them() -> None:
+    """With another norm; with batch normalisation over an image; with statistics that are frozen;
+    and where batch normalisation looks at all replicas.
+    """
+
+    def layered() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(20, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
+
+    def convolved() -> Any:
+        from torch import nn
+
+        layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()
+        return nn.Sequential(*layers, nn.Linear(400, 2))
+
+    def frozen() -> Any:
+        from keras import Sequential, layers
+
+        return Sequential([layers.BatchNormalization(trainable=False), layers.Dense(4)])
+
+    def together() -> Any:
+        from keras import Sequential, layers
+
+        return Sequential([layers.BatchNormalization(synchronized=True), layers.Dense(4)])
+
+    for data, made in (
+        (own_models.LARGEST, {"torch": layered}),
+        (own_models.BRIGHTER, {"torch": convolved}),
+        (own_models.LARGEST, {"tensorflow": frozen}),
+        (own_models.LARGEST, {"tensorflow": together}),
+    ):
+        fields: dict[str, Any] = {"workers": 2, "global_batch": 2, "steps": 2}
+        taken = Workload("taken", **data, **made)  # type: ignore[arg-type]
+        assert start("mirrored", workload=taken, **fields).wait(60).result["final_loss"] > 0
+
+
 def test_a_pipeline_s_batch_normalisation_sees_its_microbatches_and_nothing_else() -> None:
     def builder() -> Any:
         from torch import nn

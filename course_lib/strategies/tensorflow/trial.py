@@ -1,5 +1,6 @@
 """The trial of a learner's own Keras model: what is known of it before a run."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ BATCH_NORM = (
     "with accumulate of each part of it; "
     "keras.layers.BatchNormalization(synchronized=True) takes them over all replicas."
 )
+ALONE = "batch normalisation makes 0 of the one number that a channel then has"
 
 
 def sketch(task: Task) -> Sketch:
@@ -42,19 +44,21 @@ def sketch(task: Task) -> Sketch:
     x, y = workload.train.take(workload.train.spread(8))
     made, compare = tf.constant(models.outputs_of(model, x)), models.loss_of(workload)
     workload.check_test(partial(models.outputs_of, model))
-    norms = [
-        layer.synchronized
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
-    ]
+    kind = keras.layers.BatchNormalization
+    norms = [layer for layer in model._flatten_layers() if isinstance(layer, kind) and layer.built]
+    synchronized = [layer.synchronized for layer in norms]
+    # where an example has one number in each channel, Keras makes 0 of it and raises no error
+    shapes = ((n.axis, n.get_build_config()["input_shape"]) for n in norms if n.trainable)
+    single = any(None not in s[1:] and math.prod(s[1:]) == s[axis] for axis, s in shapes)
     return Sketch(
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
-        notes=() if all(norms) else (BATCH_NORM,),
+        notes=() if all(synchronized) else (BATCH_NORM,),
         uneven=uneven(lambda piece: compare(made[piece], y[piece]).numpy(), len(y)),
-        synchronized=any(norms),
+        synchronized=any(synchronized),
         flops=flops,
         activations=activations,
         copies=copies,
+        alone=ALONE if single else "",
     )
 
 

@@ -71,6 +71,7 @@ def _tried(task: Task) -> Sketch:
         flops=training_flops(workload, model),
         activations=kept,
         copies=copies,
+        alone=or_why(alone, workload, model),
     )
 
 
@@ -159,6 +160,14 @@ def or_why(found: Callable[..., Any], *given: Any) -> Any:
         return found(*given)
     except ValueError as reason:
         return str(reason)
+
+
+def alone(workload: workloads.Workload, model: nn.Module) -> str:
+    """Compute the loss of one example. Raises `ValueError` if the model or the loss needs more."""
+    inputs, targets = map(tensor, workload.train.take(slice(1)))
+    with trying("the model cannot be trained on one"):
+        loss_of(workload)(wide(model(inputs)), targets)
+    return ""
 
 
 def activations(workload: workloads.Workload, model: nn.Module) -> tuple[int, int]:
