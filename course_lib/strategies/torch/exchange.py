@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from course_lib.strategies.torch.models import counts
 from course_lib.strategies.torch.steps import TorchStep
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
@@ -39,8 +40,8 @@ class LossAmongGradients(torch.nn.Module):
     def __init__(self, step: TorchStep) -> None:
         super().__init__()
         self.model, self.loss_of, self.workers = step.model, step.loss_of, step.spec.workers
-        self.part = torch.nn.Parameter(torch.tensor([1 / self.workers, 0.0], device=step.device))
-        self.counts = False
+        part = [1 / self.workers, 0.0][: 2 if counts(step.workload) else 1]
+        self.part, self.counts = torch.nn.Parameter(torch.tensor(part, device=step.device)), False
 
     def forward(self, inputs: Any, targets: Any) -> Any:
         loss = self.loss_of(self.model(inputs), targets)

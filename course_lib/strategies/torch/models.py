@@ -161,6 +161,11 @@ def compare_of(workload: Workload) -> Callable[..., Any]:
     return workload.loss if callable(workload.loss) else LOSSES[workload.loss]
 
 
+def counts(workload: Workload) -> bool:
+    """Whether the workload's loss may be a sum and a count."""
+    return workload.loss not in ("cross_entropy", "mean_squared_error")
+
+
 def pair(loss: Any) -> Any:
     """The loss as a sum and a count; a mean has the count 1."""
     return loss if loss.dim() else torch.stack([loss, torch.ones_like(loss)])

@@ -38,7 +38,7 @@ from torch.nn.utils import get_total_norm
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.memory import bytes_of, kept_for_backward
-from course_lib.strategies.torch.models import build, outputs_of, pair, summed, trained, use
+from course_lib.strategies.torch.models import build, counts, outputs_of, pair, summed, trained, use
 from course_lib.strategies.torch.stages import parts_of
 from course_lib.strategies.torch.steps import TorchStep, descend, join
 
@@ -72,7 +72,6 @@ def worker(task: Task) -> dict[str, Any]:
 
     # it scales gradients by 1/m
     schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, compare)
-    counts = workload.loss not in ("cross_entropy", "mean_squared_error")  # those are means
     while step.begin():
         inputs, targets = step.read()
         # only the first stage gets inputs and only the last one targets: the others get activations
@@ -84,7 +83,7 @@ def worker(task: Task) -> dict[str, Any]:
         mine = losses[-spec.microbatches :] or [torch.ones(2, device=device)]
         loss = torch.stack(mine).mean(0)
         losses.clear()
-        if counts:
+        if counts(workload):
             with step.reducing():
                 dist.broadcast(loss, src=spec.workers - 1)
         with step.applying():
