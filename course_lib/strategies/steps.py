@@ -21,6 +21,7 @@ tensors, how to wait for a GPU, stamps inside of a graph) is in `torch/steps.py`
 
 import contextlib
 import functools
+import random
 import timeit
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -150,8 +151,11 @@ class TrainingStep(Phases, ABC):
     def read(self, share: int = 0, of: int = 1, batch: int | None = None) -> tuple[Any, Any]:
         """Inputs and targets of the `share`-th of `of` equal slices of the step's global batch
         (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
+
+        Random numbers begin anew here, also those that a dataset draws (`draw_as`).
         """
         train = self.workload.train
+        self.draw_as(share)
         pieces = order.pieces(self.spec, train, self.number, share, of, batch, self.ahead)
         examples = self.tensors(np.concatenate([indices for _, indices in pieces]))
         if self.spec.record_examples:
@@ -162,6 +166,18 @@ class TrainingStep(Phases, ABC):
             self.evaluate(self.evaluate_at)
             self.evaluate_at = 0
         return examples
+
+    def draw_as(self, share: int) -> None:
+        """Let random numbers begin anew: those of Python's `random` and of numpy here, those of a
+        framework with the seed that is `drawn`.
+
+        They follow from the run's seed, the step and the `share` of the batch. So a run that is
+        repeated, or goes on from a checkpoint, draws the same; shares draw apart, and tasks that
+        divide the work on a share between them draw alike.
+        """
+        drawn = np.random.SeedSequence([self.spec.seed, self.number, share]).generate_state(3)
+        random.seed(int(drawn[0])), np.random.seed(drawn[1])
+        self.drawn = int(drawn[2])
 
     @contextlib.contextmanager
     def applying(self) -> Iterator[None]:

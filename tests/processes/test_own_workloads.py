@@ -326,44 +326,6 @@ def test_other_losses_and_metrics() -> None:
     assert run.result["test_worst"] < 2
 
 
-def test_random_numbers_differ_between_workers_and_steps_and_shards_draw_the_same() -> None:
-    def draws(task):  # type: ignore[no-untyped-def]  # sent by value
-        import torch
-
-        from course_lib.strategies.torch.steps import TorchStep
-
-        found = []
-        for holds in ("all", f"shard {task.index}"):
-            step = TorchStep(task, holds=holds)
-            while step.begin():
-                found.append(torch.rand(1).item())
-        return found
-
-    first, again = (start(draws, framework="torch", workers=2, steps=3).wait(60) for _ in range(2))
-    assert first.values == again.values
-    mine, other = first.values.values()
-    assert len({*mine[:3], *other[:3]}) == 6
-    assert mine[3:] == other[3:]
-
-
-def test_random_layers_repeat_with_the_seed() -> None:
-    def builder() -> Any:
-        from torch import nn
-
-        return nn.Sequential(nn.Linear(20, 32), nn.Dropout(0.5), nn.Linear(32, 4))
-
-    random = Workload("random", **own_models.LARGEST, torch=builder)
-
-    def digests(**fields: Any) -> set[str]:
-        run = start("mirrored", workload=random, workers=2, steps=5, **fields).wait(60)
-        return set(run.result["parameter_digest"].values())
-
-    first = digests(seed=3)
-    assert len(first) == 1
-    assert digests(seed=3) == first
-    assert digests(seed=4) != first
-
-
 def test_batch_normalisation_is_trained_and_the_plan_says_what_it_sees() -> None:
     def builder() -> Any:
         from torch import nn

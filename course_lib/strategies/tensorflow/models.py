@@ -123,7 +123,7 @@ def is_seed(variable: keras.Variable) -> bool:
     """Whether it is the state of a `keras.random.SeedGenerator`, such as dropout has: [seed,
     count]. In each draw the count goes up by one.
     """
-    return str(variable.name) == "seed_generator_state"
+    return "seed_generator_state" in str(variable.name)
 
 
 def seed_of(state: np.ndarray, seed: int, share: int = 0) -> int:

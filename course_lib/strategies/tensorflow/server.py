@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
@@ -43,6 +44,7 @@ def serve(task: Task) -> None:
     """Be a server of the cluster until the chief is done."""
     os.environ["GRPC_FAIL_FAST"] = "use_caller"  # a peer that is gone is an error at once
     if _reader(task, task.name) == task.name:
+        keras.utils.set_random_seed(task.spec.seed)  # a dataset may draw
         examples.write(task.files.temporary(task.name), workloads.load(task.spec).train)
     kind, _, index = task.device.partition(":")
     options = tf.compat.v1.ConfigProto(

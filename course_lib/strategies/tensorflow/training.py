@@ -254,8 +254,9 @@ class ReplicasStep(TrainingStep):
     def run(self, program: Any, inputs: Any, targets: Any) -> float:
         """Run the graph that computes, averages and applies, and record each; the loss."""
         with self.computing():
-            # a call of the tf.function itself would look for what it compiled, in every step
-            self._compiled = self._compiled or program.get_concrete_function(inputs, targets)
+            if self._compiled is None:  # a call of the tf.function would look for it in every step
+                tf.random.set_seed(self.drawn)  # which the graph keeps
+                self._compiled = program.get_concrete_function(inputs, targets)
             self.task.enter("the graph")
             try:
                 loss, *found = self._compiled(inputs, targets).numpy().tolist()

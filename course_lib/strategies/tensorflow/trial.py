@@ -27,6 +27,11 @@ BATCH_NORM = (
     "with accumulate of each part of it; "
     "keras.layers.BatchNormalization(synchronized=True) takes them over all replicas."
 )
+RANDOM = (
+    "It draws with tf.random, or with keras.random without a seed, which a checkpoint does not "
+    "hold: a resumed run draws other numbers; and workers of parameter servers may draw alike. "
+    "Neither does keras.random with seed=self.seed, a keras.random.SeedGenerator of the layer's."
+)
 ALONE = "batch normalisation makes 0 of the one number that a channel then has"
 
 
@@ -40,7 +45,7 @@ def sketch(task: Task) -> Sketch:
     workload, spec = workloads.load(task.spec), task.spec
     model = built(workload, spec)
     one_step(workload, model, spec.precision)
-    flops, activations, copies = in_a_graph(workload, model)
+    flops, activations, copies, loose = in_a_graph(workload, model)
     x, y = workload.train.take(workload.train.spread(8))
     made, compare = tf.constant(models.outputs_of(model, x)), models.loss_of(workload)
     workload.check_test(partial(models.outputs_of, model))
@@ -52,7 +57,7 @@ def sketch(task: Task) -> Sketch:
     single = any(None not in s[1:] and math.prod(s[1:]) == s[axis] for axis, s in shapes)
     return Sketch(
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
-        notes=() if all(synchronized) else (BATCH_NORM,),
+        notes=(() if all(synchronized) else (BATCH_NORM,)) + ((RANDOM,) if loose else ()),
         uneven=uneven(lambda piece: compare(made[piece], y[piece]).numpy(), len(y)),
         synchronized=any(synchronized),
         flops=flops,
@@ -104,9 +109,10 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")
 
 
-def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int]:
+def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int, bool]:
     """Of the training graph: the floating-point operations that train on an example, the bytes of
-    activations that the forward pass keeps for it, and those of copies, kept once for all examples.
+    activations that the forward pass keeps for it, and those of copies, kept once for all examples;
+    and whether it draws random numbers whose state is not the model's.
     """
     examples = workload.train.take(slice(2))
     counted, kept = dict[str, int](), dict[int, int]()
@@ -123,7 +129,10 @@ def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int]:
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         for times in (2, 1):  # `counted` is of the last
             several = (tf.concat([each] * times, 0) for each in examples)
-            graph.get_concrete_function(*several)
+            traced = graph.get_concrete_function(*several).graph
             kept[times] = counted["activations"]
     count = len(examples[0])
-    return 2 * counted["products"] // count, *per_example(kept[1], kept[2], count)
+    mine = {id(each.value) for each in model.variables}
+    loose = b"seed2" in traced.as_graph_def().SerializeToString()  # which tf.random leaves there
+    loose |= any(models.is_seed(each) and id(each) not in mine for each in traced.variables)
+    return 2 * counted["products"] // count, *per_example(kept[1], kept[2], count), loose

@@ -74,6 +74,7 @@ def worker(task: Task) -> dict[str, Any]:
     schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, compare)
     while step.begin():
         inputs, targets = step.read()
+        step.draw_as(task.index)  # they read alike, and their layers draw apart
         # only the first stage gets inputs and only the last one targets: the others get activations
         given = (inputs,) if stage.is_first else ()
         ends = {"target": targets} if stage.is_last else {}

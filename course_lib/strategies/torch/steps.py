@@ -121,25 +121,19 @@ class TorchStep(TrainingStep):
         self._notes: list[list[Callable[[], None]]] = [[], []]  # of the last step, and of this one
         self._compare = loss_of(self.workload)
         self.mixed = mixed(task.spec.precision, self.device.type)
-        # for the random numbers of each step; tasks that divide an example between them draw alike
-        drawn = np.random.SeedSequence([self.spec.seed, task.index if self._whole else 0])
-        self._seeds = drawn.generate_state(self.spec.steps)
 
     def begin(self, number: int | None = None) -> bool:
-        """Go on to the next step.
-
-        Random numbers, such as those of dropout, start anew from the run's seed, this task and the
-        step, so that a run can be repeated.
-        """
         self._write()
-        if not super().begin(number):
-            self._write()
-            return False
-        seed = int(self._seeds[self.number])
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed also looks for GPUs: 0.4 ms
+        if super().begin(number):
+            return True
+        self._write()
+        return False
+
+    def draw_as(self, share: int) -> None:
+        super().draw_as(share)
+        torch.default_generator.manual_seed(self.drawn)  # torch.manual_seed looks for GPUs: 0.4 ms
         if self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        return True
+            torch.cuda.manual_seed(self.drawn)
 
     def loss_of(self, outputs: Any, targets: Any) -> Any:
         """The workload's loss in float32: the mean over the batch, shape (), or a sum and a count,

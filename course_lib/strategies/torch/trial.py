@@ -125,9 +125,11 @@ def pieces(task: Task) -> None:
     workload = workloads.load(task.spec)
     model = build(workload, task.spec.seed).eval()
     inputs, targets = map(tensor, workload.train.take(slice(2)))
+    dist.broadcast(inputs, 0), dist.broadcast(targets, 0)  # a dataset may draw
 
     def gradients() -> dict[str, Any]:
         """The gradients by name, and the outputs."""
+        torch.manual_seed(task.spec.seed)  # a loss may draw
         outputs = model(inputs)
         summed(loss_of(workload)(outputs, targets)).backward()
         named = {
