@@ -40,6 +40,14 @@ def find(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
+def carries_over(name: str) -> bool:
+    """Whether the checkpoints of a strategy hold the whole state by name, as those of one device:
+    every other such strategy can go on from them.
+    """
+    strategy = STRATEGIES.get(name)
+    return bool(strategy and strategy.recovers == "together" and not strategy.model_parallel)
+
+
 def spec_for(what: str | RunSpec, /, **fields: Any) -> RunSpec:
     """The spec of a run of a strategy, complete and checked.
 

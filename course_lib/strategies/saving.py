@@ -92,8 +92,7 @@ def free(spec: RunSpec, theirs: Mapping[str, Any]) -> set[str]:
     those that change nothing but the order of sums. The global batch may differ only if it does not
     divide over the devices that are there now.
     """
-    both = [catalog.STRATEGIES.get(name) for name in (spec.strategy, theirs.get("strategy", ""))]
-    if spec.framework != "torch" or not all(each and each.carries_over for each in both):
+    if not all(map(catalog.carries_over, (spec.strategy, theirs.get("strategy", "")))):
         return set()
     if spec.sampler == "per_worker":  # each worker goes on in its own part of the data
         return {"strategy", "ps"}
@@ -122,8 +121,8 @@ def resumed(spec: RunSpec, plan: Plan) -> Plan:
         text = f"the checkpoint of step {manifest.step} in {path} has {theirs[name]!r}"
         if name in RunSpec.model_fields:
             if name == "strategy":
-                able = [each.name for each in catalog.STRATEGIES.values() if each.carries_over]
-                text = f"{text}, and only these go on from each other ({', '.join(able)})"
+                able = ", ".join(filter(catalog.carries_over, catalog.STRATEGIES))
+                text = f"{text}, and only these go on from each other ({able})"
             raise SpecError(name, ours[name], f"{text}: set the same, or leave resume out")
         text = f"{text} {name}, this one has {ours[name]!r}: take the same, or leave resume out"
         raise SpecError("workload", spec.workload, text)

@@ -102,13 +102,6 @@ class Strategy(Facts):
         return {fact.name: getattr(self, fact.name) for fact in fields(Facts)}
 
     @property
-    def carries_over(self) -> bool:
-        """Whether its checkpoints hold the whole state by name, as one device would: every other
-        such strategy can go on from them.
-        """
-        return self.recovers == "together" and not self.model_parallel
-
-    @property
     def programs(self) -> dict[str, dict[str, str]]:
         """Framework -> job -> `module:function`."""
         return {

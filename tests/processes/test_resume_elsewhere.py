@@ -34,6 +34,13 @@ PLACES: dict[str, list[Place]] = {
         ("sync_parameter_server", 2),
         ("multi_worker_mirrored", 3),
     ],
+    "tensorflow": [
+        ONE,
+        ("mirrored", 3),
+        ("central_storage", 2),
+        ("sync_parameter_server", 2),
+        ("multi_worker_mirrored", 3),
+    ],
 }
 PAIRS = [
     *((framework, FOUR, place) for framework in PLACES for place in PLACES[framework]),
@@ -42,6 +49,9 @@ PAIRS = [
     ("torch", ("fully_sharded", 3), ("sync_parameter_server", 4)),
     ("torch", ("sync_parameter_server", 2), ("fully_sharded", 2)),
     ("torch", ("fully_sharded", 3), ("central_storage", 3)),
+    ("tensorflow", FOUR, ("multi_worker_mirrored", 2)),
+    ("tensorflow", ("mirrored", 3), ("sync_parameter_server", 4)),
+    ("tensorflow", ("sync_parameter_server", 2), ("central_storage", 3)),
 ]
 
 
@@ -104,7 +114,7 @@ def test_another_global_batch_goes_on_with_the_next_example(framework: str, stra
 
 
 def torch_counting() -> Any:
-    """With a buffer that counts the batches, in the same way on each replica."""
+    """With a buffer that counts the batches, statistics, and random numbers."""
     import torch
     from torch import nn
 
@@ -118,7 +128,8 @@ def torch_counting() -> Any:
                 self.batches += 1
             return values
 
-    return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), Counting(), nn.Linear(32, 4))
+    parts = [nn.Linear(20, 32), nn.BatchNorm1d(32), Counting(), nn.Dropout(0.3)]
+    return nn.Sequential(*parts, nn.Linear(32, 4))
 
 
 def keras_counting() -> Any:
@@ -135,7 +146,7 @@ def keras_counting() -> Any:
             return values
 
     parts = [keras.layers.Dense(32), keras.layers.BatchNormalization(), Counting()]
-    return keras.Sequential([*parts, keras.layers.Dense(4)])
+    return keras.Sequential([*parts, keras.layers.Dropout(0.3), keras.layers.Dense(4)])
 
 
 Workload("own_counting", **LARGEST, torch=torch_counting, tensorflow=keras_counting)

@@ -225,6 +225,11 @@ def moved(path: Path, there: dict[str, Any], here: dict[str, Any]) -> Plan:
         ({"strategy": "fully_sharded"}, {}, "strategy=fully_sharded"),
         ({"strategy": "sync_parameter_server"}, {"workers": 3}, "server, ps=1"),
         (
+            {"strategy": "mirrored", "framework": "tensorflow", "workers": 4},
+            {"framework": "tensorflow"},
+            "strategy=mirrored, workers=1, replicas=4",
+        ),
+        (
             {"sampler": "per_worker"},
             {"sampler": "per_worker", "strategy": "fully_sharded", "workers": 4},
             "strategy=multi_worker_mirrored",

@@ -1,36 +1,41 @@
-"""How a TensorFlow run saves what it goes on from: with `tf.train.Checkpoint`.
+"""How a TensorFlow run saves what it goes on from: with `tf.train.Checkpoint`, each variable under
+a name of its own, whole, whoever holds it. So all synchronous strategies go on from each other's:
 
-Each device has its own copy of a variable. TensorFlow would write one of them, or their mean, and
-give that to all. This is right for the variables that are trained, whose copies are equal. But with
-random numbers, such as those of dropout, and statistics, such as those of batch normalisation, each
-replica goes on from its own, so here every copy is written. Of several workers the first one writes
-what all of them hold alike, and each one what it alone holds.
+    variable 3 slot 0     a variable of the model that is trained, whose copies are equal
+    variable 3 slot 2     the second variable of the optimizer's state for it
+    other 5 of 2          one that is not trained, as replica 2 has it
+    seed 6 of 2           that of a replica's random numbers, such as those of dropout
 
-On parameter servers (ps), every ps writes its own shard, when the chief says so. All of them and
-the chief must see the same folder; production systems have a shared file system for that.
+Random numbers and statistics, such as those of batch normalisation, differ from replica to replica,
+so every copy of them is written. A replica that was not there takes the statistics of the first,
+and has random numbers of its own. Of several workers the first one writes what all of them hold
+alike, and each one what it alone holds. On parameter servers (ps), the chief writes all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.record import checkpoints
-from course_lib.record.rundir import folder_name
 from course_lib.strategies import saving
-from course_lib.strategies.tensorflow.models import copies_of
+from course_lib.strategies.tensorflow import models
+from course_lib.strategies.tensorflow.models import copies_of, first
 
 if TYPE_CHECKING:
     from course_lib.strategies.tensorflow.server import Model
     from course_lib.strategies.tensorflow.training import ReplicasStep
 
-ALIKE, OWN, SHARDS = "alike", "own", "shards"
+ALIKE, OWN = "alike", "own"
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""What TensorFlow's name of a variable in a file ends with."""
 
 
 def write(part: Path, name: str, variables: Mapping[str, Any]) -> None:
@@ -38,10 +43,22 @@ def write(part: Path, name: str, variables: Mapping[str, Any]) -> None:
     tf.train.Checkpoint(**variables).write(str(part / name))
 
 
-def read(part: Path, name: str, variables: Mapping[str, Any]) -> None:
-    """Set variables to what was written; raises AssertionError if that is not there for all."""
-    found = tf.train.Checkpoint(**variables).read(str(part / name))
-    found.assert_existing_objects_matched().assert_consumed()
+def read(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The values of all variables in all parts of a checkpoint, by name."""
+    files = (str(index.with_suffix("")) for index in checkpoint.glob("*/*.index"))
+    return {
+        name.removesuffix(VALUE): reader.get_tensor(name)
+        for reader in map(tf.train.load_checkpoint, files)
+        for name in reader.get_variable_to_shape_map()
+    }
+
+
+def named(slots: Iterable[Iterable[Any]]) -> dict[str, Any]:
+    """Variables by name. Each of the `slots` has one for each variable of the model that is
+    trained: the first these themselves, the others those of the optimizer's state.
+    """
+    every = ((i, k, each) for k, slot in enumerate(slots) for i, each in enumerate(slot))
+    return {f"variable {i} slot {k}": each for i, k, each in every}
 
 
 # --- replicas ---
@@ -50,33 +67,39 @@ def read(part: Path, name: str, variables: Mapping[str, Any]) -> None:
 def save(step: ReplicasStep, part: Path) -> None:
     """Write what this worker has to write of the state of all."""
     if step.task.index == 0:
-        write(part, ALIKE, _alike(step))
+        write(part, ALIKE, {name: first(each) for name, each in _alike(step).items()})
     if step.task.name in step.writers:
-        write(part, OWN, _own(step))
+        write(part, OWN, dict(_own(step)))
 
 
 def load(step: ReplicasStep, part: Path) -> None:
     """Read the state into the variables; each worker by itself."""
-    read(part.parent / folder_name(step.writers[0]), ALIKE, _alike(step))
-    read(part, OWN, _own(step))
+    found = read(part.parent)
+    values = [(each, found[name]) for name, each in _alike(step).items()]
+    counted = (step.count, step.updates), (step.scaling, step.scale.value)
+    for variable, value in [*values, *counted]:
+        for copy in copies_of(variable) if variable is not None else ():
+            copy.assign(value)
+    for name, copy in _own(step):
+        value = found.get(name, found.get(f"{name.partition(' of ')[0]} of 0"))
+        if name.startswith("seed") and value is not None:
+            value[0] = copy[0].numpy()  # and as many draws
+        if value is not None:  # parameter servers have no seeds
+            copy.assign(value)
 
 
 def _alike(step: ReplicasStep) -> dict[str, Any]:
-    """The copies of all variables that every worker holds alike."""
-    return {
-        "trained": _copies(step.variables),
-        "optimizer": _copies(each for state in step.state for each in state),
-        "counted": _copies(each for each in (step.count, step.scaling) if each is not None),
-    }
+    """The variables that every replica holds alike, by name."""
+    return named([step.variables, *zip(*step.state, strict=True)])
 
 
-def _own(step: ReplicasStep) -> dict[str, Any]:
-    """The copies of the variables that are not trained."""
-    return {"others": _copies(each.value for each in step.model.non_trainable_variables)}
-
-
-def _copies(variables: Iterable[Any]) -> list[list[Any]]:
-    return [list(copies_of(variable)) for variable in variables]
+def _own(step: ReplicasStep) -> Iterator[tuple[str, Any]]:
+    """The copies of the variables that are not trained, by name."""
+    for i, variable in enumerate(step.model.non_trainable_variables):
+        what = "seed" if models.is_seed(variable) else "other"
+        before = step.task.index * step.spec.replicas
+        for replica, copy in enumerate(copies_of(variable.value), before):
+            yield f"{what} {i} of {replica}", copy
 
 
 # --- parameter servers ---
@@ -88,8 +111,11 @@ def save_shards(task: Task, model: Model, steps: int, loss: float) -> None:
     """
     begun, spec = clock(), task.spec
     part = checkpoints.part_of(task.files, task.name, steps, task.attempt)
-    write(part, SHARDS, _shards(model))
-    numbers = {"samples": steps * spec.batch, **model.scale.state}
+    slots = (model.together([piece.read_value() for piece in slot]) for slot in _slots(model))
+    held = named(slots) | dict(_others(model))
+    write(part, ALIKE, {name: tf.Variable(value) for name, value in held.items()})
+    numbers = {"samples": steps * spec.batch + model.ahead, **model.scale.state}
+    numbers["updates"] = int(model.shards[0].version)
     if math.isfinite(loss):
         numbers["loss"] = loss
     checkpoints.seal(part, steps, numbers, saving.facts_of(spec), [task.name])
@@ -98,15 +124,32 @@ def save_shards(task: Task, model: Model, steps: int, loss: float) -> None:
 
 def load_shards(task: Task, model: Model) -> None:
     """Go back to the last checkpoint, if the run goes on from one."""
-    if found := saving.latest(task.files, task.spec):
-        part, manifest = found.part(task.name)
-        read(part, SHARDS, _shards(model))
-        model.steps_done, model.scale.state = found.steps, manifest.numbers
-        model.loss = manifest.numbers.get("loss", math.nan)
+    if last := saving.latest(task.files, task.spec):
+        found, (_, manifest) = read(last.path), last.part(task.name)
+        numbers = manifest.numbers
+        for k, slot in enumerate(_slots(model)):
+            count = range(len(model.keras.trainable_variables))
+            pieces = model.cut([found[f"variable {i} slot {k}"] for i in count])
+            for variable, piece in zip(slot, pieces, strict=True):
+                variable.assign(piece)
+        for name, variable in _others(model):
+            variable.assign(found[name])
+        for shard in model.shards:
+            shard.version.assign(int(numbers["updates"]))
+        model.steps_done, model.scale.state = last.steps, numbers
+        model.ahead = int(numbers["samples"]) - last.steps * task.spec.batch
+        model.loss = numbers.get("loss", math.nan)
         if model.scaling is not None:
             model.scaling.assign(model.scale.value)
 
 
-def _shards(model: Model) -> dict[str, Any]:
-    shards = [[shard.values, shard.version, *shard.state] for shard in model.shards]
-    return {"shards": shards, "others": model.others}
+def _slots(model: Model) -> Iterator[tuple[Any, ...]]:
+    """The pieces on all ps: of the model's variables, and of each part of the optimizer's state."""
+    return zip(*([shard.values, *shard.state] for shard in model.shards), strict=True)
+
+
+def _others(model: Model) -> Iterator[tuple[str, Any]]:
+    """The variables that are not trained, by name: one replica's."""
+    every = enumerate(model.keras.non_trainable_variables)
+    names = (f"other {i} of 0" for i, each in every if not models.is_seed(each))
+    return zip(names, model.others, strict=True)

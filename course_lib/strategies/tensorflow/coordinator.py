@@ -82,9 +82,10 @@ def train(task: Task, model: Model, program: Any, per_update: int = 1) -> dict[s
                 save_shards(task, model, stretch.stop, losses[stretch.stop - 1])
 
     for count, share in enumerate(shares_done(), model.steps_done * spec.workers + 1):
-        step, shares, samples = share.step, steps[share.step], count * spec.per_worker_batch
+        step, shares = share.step, steps[share.step]
+        samples = count * spec.per_worker_batch + model.ahead
         shares.append(share)
-        _record_share(task, workload, share)
+        _record_share(task, workload, share, model.ahead)
         if model.scale.on:
             _adjust(task, model.scale, share, samples)
             model.scaling.assign(model.scale.value)
@@ -121,7 +122,7 @@ def _result(task: Task, model: Model, loss: float) -> dict[str, Any]:
     return found | {"matmul_flops": matmul_flops()}
 
 
-def _record_share(task: Task, workload: workloads.Workload, share: ShareDone) -> None:
+def _record_share(task: Task, workload: workloads.Workload, share: ShareDone, ahead: int) -> None:
     """Record what a worker did: it pulled, computed, and pushed until its gradients were applied;
     and which examples it read, if the run asks for it.
     """
@@ -130,8 +131,8 @@ def _record_share(task: Task, workload: workloads.Workload, share: ShareDone) ->
         task.recorder.add(Phase(who, step, what, *span))
     if spec.record_examples:
         own = spec.sampler == "per_worker"
-        which = int(who.removeprefix("worker:")) if own else share.share
-        for epoch, read in order.pieces(spec, workload.train, step, which, spec.workers):
+        k = int(who.removeprefix("worker:")) if own else share.share
+        for epoch, read in order.pieces(spec, workload.train, step, k, spec.workers, ahead=ahead):
             task.recorder.add(Read(who, step, epoch, read.tolist(), share.times[1]))
 
 
@@ -153,7 +154,9 @@ def _adjust(task: Task, scale: LossScale, share: ShareDone, samples: int) -> Non
 # --- the shares of all steps, as the workers take them ---
 
 
-def work_of(spec: RunSpec, workload: workloads.Workload, step: int, share: int) -> np.ndarray:
+def work_of(
+    spec: RunSpec, workload: workloads.Workload, step: int, share: int, ahead: int = 0
+) -> np.ndarray:
     """What the worker that takes a share is told, as one float64 vector, which is one message:
     step, share, what is drawn for its delays, and the indices of its examples.
 
@@ -162,8 +165,8 @@ def work_of(spec: RunSpec, workload: workloads.Workload, step: int, share: int) 
     """
     drawn = [draws(spec.seed, f"worker:{k}", step) for k in range(spec.workers)]
     shares = range(spec.workers) if spec.sampler == "per_worker" else [share]
-    pieces = (order.pieces(spec, workload.train, step, k, spec.workers) for k in shares)
-    indices = (each for piece in pieces for _, each in piece)
+    cut = (order.pieces(spec, workload.train, step, k, spec.workers, ahead=ahead) for k in shares)
+    indices = (each for pieces in cut for _, each in pieces)
     return np.concatenate([[step, share], np.ravel(drawn), *indices])
 
 
@@ -235,7 +238,7 @@ def hand_out(task: Task, model: Model, program: Any, steps: range) -> Iterator[S
     try:
         while True:
             for _, (n, share) in zip(range(len(pending), ahead), shares, strict=False):
-                work = tf.constant(work_of(spec, workload, n, share), tf.float64)
+                work = tf.constant(work_of(spec, workload, n, share, model.ahead), tf.float64)
                 value = line.submit(model.coordinator.schedule, program, args=(work,))
                 pending[pool.submit(_fetch, value)] = n, share
             if not pending:

@@ -176,7 +176,8 @@ class Model:
     unequal the layers are. What is not trained, such as the moving means of batch normalisation and
     frozen weights, lies whole on the first ps: the `others`, in the order of `kept`. So does
     `scaling`, the value of the loss `scale`, in float16. `steps_done`: before it went on from a
-    checkpoint; `loss`: that of the last of these. `loops`: what the ps do beside the steps.
+    checkpoint; `loss`: that of the last of these; `ahead`: see `TrainingStep`. `loops`: what
+    the ps do beside the steps.
 
     In the strategy's scope TensorFlow would put whole variables, or rows of them, on the ps in
     turn. Pieces of one vector make the bytes on all ps equal, as they are in PyTorch's page.
@@ -186,7 +187,8 @@ class Model:
         spec, self.coordinator = task.spec, coordinator
         self.keras = models.build(workloads.load(spec), spec.seed, spec.precision)
         self.optimizer, self.census, self.scale = Optimizer(spec), Census(task), LossScale(spec)
-        self.shards, self.steps_done, self.loss = list[Shard](), 0, math.nan
+        self.shards, self.loss = list[Shard](), math.nan
+        self.steps_done = self.ahead = 0
         self.loops: Future[Any] | None = None
         parameters = np.concatenate([each.reshape(-1) for each in models.weights_of(self.keras)])
         for k, piece in enumerate(np.array_split(parameters, spec.ps)):

@@ -46,7 +46,7 @@ from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
 from course_lib.strategies.tensorflow.steps import bytes_on, matmul_flops, use_several
 
-MESH_DIM, WHOLE, PIECES = "model", dtensor.UNSHARDED, "pieces"
+MESH_DIM, WHOLE = "model", dtensor.UNSHARDED
 FOLDED = 64
 """DTensor makes constants of arguments with a few numbers, and compiles again once they change. Of
 more numbers it does not. With constants sums are rounded in another way, so the first step after a
@@ -177,9 +177,9 @@ class MeshStep(TrainingStep):
         super().__init__(task, [(f"shard {k}", device) for k, device in enumerate(devices)])
 
     @property
-    def cut(self) -> list[Any]:
-        """The variables, and the optimizer's state for them."""
-        return [*self.variables, *itertools.chain.from_iterable(self.state)]
+    def named(self) -> dict[str, Any]:
+        """The variables, and the optimizer's state for them, by name."""
+        return checkpoints.named([self.variables, *zip(*self.state, strict=True)])
 
     def weights(self) -> list[np.ndarray]:
         return [whole(variable) for variable in self.variables]
@@ -188,18 +188,13 @@ class MeshStep(TrainingStep):
         return {str(number): value for number, value in enumerate(self.weights())}
 
     def save_state(self, part: Path) -> None:
-        checkpoints.write(part, PIECES, self.pieces())
+        values = {name: tf.Variable(whole(each)) for name, each in self.named.items()}
+        checkpoints.write(part, checkpoints.ALIKE, values)
 
     def load_state(self, part: Path) -> None:
-        checkpoints.read(part, PIECES, found := self.pieces())
-        pieces = iter(found[PIECES])
-        for variable in self.cut:
-            mine = itertools.islice(pieces, self.mesh.size)
-            variable.assign(dtensor.pack([each.read_value() for each in mine], variable.layout))
-
-    def pieces(self) -> dict[str, list[Any]]:
-        """What a checkpoint holds: each device's piece of all that is cut."""
-        return {PIECES: [tf.Variable(piece) for piece in pieces_of(self.cut)]}
+        found = checkpoints.read(part.parent)
+        for name, variable in self.named.items():
+            variable.assign(cut(found[name], variable.layout))
 
     def factors(self) -> Any:
         """The learning rate of this step and the corrections of its update: the rate alone, as a

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from course_lib.strategies.torch.steps import TorchStep
 
 
-def state_of(step: "TorchStep") -> dict[str, Any]:
+def state_of(step: "TorchStep", replica: str) -> dict[str, Any]:
     """All tensors of this task that its next step depends on, by name: those of the model, the
-    optimizer's state of each parameter, and the buffers of this replica.
+    optimizer's state of each parameter, and the buffers, as those of a `replica`: a task's name.
     """
     mine = set(map(id, [*step.model.parameters(), *step.model.buffers()]))
     whole = step.workloads_model
@@ -32,7 +32,7 @@ def state_of(step: "TorchStep") -> dict[str, Any]:
     found = {f"model.{names[id(each)]}": each.detach() for each in step.model.parameters()}
     for name, buffer in whole.named_buffers():
         if id(buffer) in mine:
-            found[f"{step.task.name}.{name}"] = buffer
+            found[f"{replica}.{name}"] = buffer
     states = step.optimizer.state  # there is none before the first update
     for n, (parameter, state) in enumerate(zip(step.parameters, states, strict=bool(states))):
         name = names.get(id(parameter), n)
@@ -52,7 +52,7 @@ def as_held(parameter: Any, state: Any) -> Any:
 
 def save(step: "TorchStep", part: Path) -> None:
     """Write the state of all tasks into one folder; all call it together."""
-    write(state_of(step), part)
+    write(state_of(step, step.task.name), part)
 
 
 def write(state: Mapping[str, Any], part: Path) -> None:
@@ -68,13 +68,9 @@ def load(step: "TorchStep", part: Path) -> None:
     """Read the state into the tensors that hold it; each task by itself."""
     if step.updates:
         step.optimizer.begin()
-    there = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
-    mine, firsts = f"{step.task.name}.", "worker:0."
-    found = {
-        firsts + name[len(mine) :] if name.startswith(mine) and name not in there else name: each
-        for name, each in state_of(step).items()
-    }
-    read(found, part)
+    names = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
+    there = any(name.startswith(f"{step.task.name}.") for name in names)
+    read(state_of(step, step.task.name if there else "worker:0"), part)
 
 
 def read(state: Mapping[str, Any], part: Path) -> None:

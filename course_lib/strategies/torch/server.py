@@ -17,7 +17,7 @@ import torch
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.exchange.messages import Peer, ready
-from course_lib.strategies import saving
+from course_lib.strategies import catalog, saving
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch.models import shaped, trained
 from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, meeting_of, receive, send
@@ -31,18 +31,18 @@ PATIENCE = 60.0
 class Servers:
     """All parameter servers, as a worker in its `step` sees them.
 
-    With `saves`, the first worker leaves the checkpoints: what it asks the ps for, by the names of
-    the parameters. That is for ps which make no update before this worker goes on. Otherwise each
-    ps leaves a part of its own.
+    Where a checkpoint holds the whole state by name, the first worker asks the ps for it, and saves
+    it; no update is made before this worker goes on. Elsewhere each ps leaves a part of its own.
     """
 
-    def __init__(self, step: TorchStep, saves: bool = False) -> None:
+    def __init__(self, step: TorchStep) -> None:
         self.step, self.task = step, step.task
         # what was asked for -> bytes of parameters and gradients that moved the last time
         self.moved: dict[str, int] = {}
         self.peers = found_by(step.task)
-        self.saves = saves and step.first
-        if saves:
+        whole = catalog.carries_over(step.spec.strategy)
+        self.saves = whole and step.first
+        if whole:
             saving.restore(step)
             step.optimizer.state = []  # the ps hold it
         else:

@@ -17,7 +17,7 @@ import torch
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.record.checkpoints import Manifest, part_of, seal
-from course_lib.strategies import saving
+from course_lib.strategies import catalog, saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.torch import checkpoints
 from course_lib.strategies.torch.models import flat
@@ -44,13 +44,14 @@ class Shard:
     `living` are the workers that are not lost; `waiting` has the calls of those that wait for an
     answer; `finished` are those with nothing left to do. Where pieces of batches are handed out
     one by one, `taken` is the piece that each worker has, `next_piece` is the next one, and `left`
-    are those that lost workers had, with whose they were. With `saves` it leaves a part of each
-    checkpoint; otherwise a worker saves all shards together (`Servers`).
+    are those that lost workers had, with whose they were. If it `saves`, it leaves a part of
+    each checkpoint; else a worker saves all shards together (`Servers`).
     """
 
-    def __init__(self, task: Task, counted: int, saves: bool) -> None:
-        self.task, self.saves, step = task, saves, TorchStep(task)
-        if not saves:
+    def __init__(self, task: Task, counted: int) -> None:
+        self.task, step = task, TorchStep(task)
+        self.saves = not catalog.carries_over(task.spec.strategy)
+        if not self.saves:
             saving.restore(step)
 
         def mine(whole: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -74,7 +75,7 @@ class Shard:
         self.census = Census(task)
         self.heard: dict[int, str] = {}  # the last call of each worker
         self._evaluations = self._saved = 0
-        if saves and step.origin:
+        if self.saves and step.origin:
             self._load(*step.origin.part(task.name))
 
     @contextlib.contextmanager
@@ -173,18 +174,15 @@ class Shard:
 
 
 def serve(
-    task: Task,
-    counted: int | None = None,
-    rule: Callable[[Shard], None] = lambda shard: None,
-    saves: bool = True,
+    task: Task, counted: int | None = None, rule: Callable[[Shard], None] = lambda shard: None
 ) -> None:
     """Be a ps, for which `counted` gradients make up a global batch (default: one from each
     worker). After each call, and after each loss of a worker, `rule` may find that it is time for
-    an update. `saves`: see `Shard`.
+    an update.
 
     Never returns: the supervisor ends a ps when all workers are done.
     """
-    shard = Shard(task, counted or task.spec.workers, saves)
+    shard = Shard(task, counted or task.spec.workers)
     for worker, peer, call in calls(task):
         if call is None or peer is None:
             shard.lose(worker)

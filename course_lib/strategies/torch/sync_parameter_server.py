@@ -27,7 +27,7 @@ from course_lib.strategies.torch.steps import TorchStep
 def worker(task: Task) -> dict[str, Any]:
     """Pull, compute, push, and wait at the push until all have pushed."""
     step = TorchStep(task)
-    servers = Servers(step, saves=True)
+    servers = Servers(step)
     while step.begin():
         shards = pull(servers)
         inputs, targets = step.read(task.index, task.spec.workers)
@@ -41,7 +41,7 @@ def worker(task: Task) -> dict[str, Any]:
 
 def ps(task: Task) -> None:
     """Hold a shard of the parameters."""
-    serve(task, saves=False)
+    serve(task)
 
 
 @on_ps
