@@ -19,7 +19,7 @@ import numpy as np
 from course_lib.jitter import Jitter
 from course_lib.record import memory
 from course_lib.record.again import Again
-from course_lib.record.curves import EMPTY, WINDOW, Readings
+from course_lib.record.curves import EMPTY, WINDOW, Curve, Readings
 from course_lib.record.events import STATES, Clock, Dropped, E, Lifecycle, Metric, Phase, Update
 from course_lib.record.marks import Mark, marks
 from course_lib.record.measures import IdleTime, Updates
@@ -45,9 +45,10 @@ class Digest:
     present state (one of `STATES`, or paused or resumed); `life`: task or host -> all its lifecycle
     events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
     `memory`: bytes by task and kind. `losses` and `accuracies` (if they are measured during the
-    run): the curves. `not_finite`: the first loss that is NaN or infinite. `reductions`: who waits
-    for whom. `again`: restarts, and the steps done again, which count once. `unsure`: task -> by
-    how many seconds its times may be wrong, on a node of a cluster.
+    run): the curves; `by_name`: those of all losses, of which `losses` is the first, as a loop with
+    several optimizers has several. `not_finite`: the first loss that is NaN or infinite.
+    `reductions`: who waits for whom. `again`: restarts, and the steps done again, which count once.
+    `unsure`: task -> by how many seconds its times may be wrong, on a node of a cluster.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -66,7 +67,8 @@ class Digest:
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=DRAWN))
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
-        self._loss = Readings(np.fmin, WINDOW * spec.batch)
+        self.by_name: dict[str, Curve] = {}
+        self._losses: dict[str, Readings] = {}
         self._newest = -1  # the latest step that has a loss
         self._accuracy = Readings(np.fmax)
         self._first: dict[str, int] = {}  # task -> its first step
@@ -105,8 +107,10 @@ class Digest:
                 self.states[e.task] = e
         self._start_clock(phases, over)
         for m in metrics:
-            if m.name == "loss":
-                self._loss.add(m)
+            if m.name == "loss" or m.name.endswith(" loss"):
+                if m.name not in self._losses:
+                    self._losses[m.name] = Readings(np.fmin, WINDOW * self.spec.batch)
+                self._losses[m.name].add(m)
                 self._newest = max(m.step, self._newest)
                 if not math.isfinite(m.value):
                     self.not_finite = min(self.not_finite or m, m, key=lambda m: m.step)
@@ -120,7 +124,9 @@ class Digest:
         self.updates.add(updates)
         self.reductions.add(phases, updates)
         self._account(over)
-        self.losses = self._loss.curve(self.zero, list(self._early))
+        early = list(self._early)
+        self.by_name = {name: each.curve(self.zero, early) for name, each in self._losses.items()}
+        self.losses = next(iter(self.by_name.values()), EMPTY)
         self.accuracies = self._accuracy.curve(self.zero)
         self.over = over
         moments = [e.at for events in (life, metrics, updates) for e in events]
@@ -231,7 +237,7 @@ class Digest:
         cure; empty if all is well.
         """
         if first := self.not_finite:
-            became = f"The loss of {first.task} became {first.value:g} in step {first.step}"
+            became = f"The {first.name} of {first.task} became {first.value:g} in step {first.step}"
             wider = ", or precision=bfloat16" if self.spec.precision == "float16" else ""
             return f"{became}: lower learning_rate, or set clip_norm{wider}."
         count = self._gradients if self.spec.loss_scale != "dynamic" else 0

@@ -3,7 +3,9 @@ dropped for a reason. It is drawn up from the trace alone.
 
 A gradient is what one task computed for one step, each time that it read examples for it. It has to
 arrive wherever variables are: at each copy of the model, or each shard (see `measures.py`). One
-that did not arrive at one of these places counts as dropped. Reasons:
+that did not arrive at one of these places counts as dropped. A task that updates several variables
+on one device has several optimizers: each of its updates applies a gradient of these variables
+alone, which it computed before. Reasons:
 
     late        with backup workers, others made up the batch before it came
     overflow    in float16 it was infinite or NaN
@@ -20,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from course_lib.record.events import Dropped, Lifecycle, Metric, Phase, Update
@@ -68,6 +70,7 @@ class _Gradient:
     end: float
     life: _Life
     last: bool = False  # in its life
+    of: str = ""  # which variables, as in `Update`; "" for all
 
     @property
     def fate(self) -> str:
@@ -89,7 +92,7 @@ class _Place:
         self.together = Counter(u.step for u in updates if not u.workers)  # those of all workers
 
     def missing(self, computed: Computed) -> Iterator[tuple[Key, int]]:
-        """How many of the gradients of a task and step were not applied here, if any were not."""
+        """How many of these gradients of a task and step were not applied here, if any were not."""
         for key, found in computed.items():
             here = self.named.get(key, 0) + min(self.together.get(key[1], 0), len(found))
             if here < len(found):
@@ -113,10 +116,13 @@ def ledger(trace: Trace) -> Ledger:
             drops[each.task, each.step, each.variables].append(each.why)
     overflowed = {metric.step for metric in trace.all(Metric, name="overflow") if metric.value}
     unapplied: dict[Key, list[str]] = {}  # the reasons, at the place with most of them
-    wrong = list(_too_often(computed, places, lives))
+    wrong = list[str]()
     for place in places:
-        for (task, step), missing in place.missing(computed):
-            gradients = computed[task, step]
+        of = ("", place.variables)
+        due = {key: [each for each in its if each.of in of] for key, its in computed.items()}
+        wrong += _too_often(due, place, lives)
+        for (task, step), missing in place.missing(due):
+            gradients = due[task, step]
             why = drops[task, step, place.variables] + drops[task, step, ""]
             why += ["overflow"] * missing * (step in overflowed and not place.named)
             why += filter(None, (gradient.fate for gradient in gradients))
@@ -137,21 +143,18 @@ def ledger(trace: Trace) -> Ledger:
     )
 
 
-def _too_often(
-    computed: Computed, places: Sequence[_Place], lives: dict[str, list[_Life]]
-) -> Iterator[str]:
-    """Gradients that are applied more often than they were computed."""
+def _too_often(due: Computed, place: _Place, lives: dict[str, list[_Life]]) -> Iterator[str]:
+    """Gradients that a place has applied more often than they were computed for it."""
     most = Counter[int]()
-    for (_, step), gradients in computed.items():
+    for (_, step), gradients in due.items():
         most[step] = max(most[step], len(gradients))
+    for (task, step), times in place.named.items():
+        if times > len(due.get((task, step), ())):
+            yield f"{task}'s gradient for step {step} is applied too often by {place.task}"
     known = not any(life.cut for its in lives.values() for life in its)
-    for place in places:
-        for (task, step), times in place.named.items():
-            if times > len(computed.get((task, step), ())):
-                yield f"{task}'s gradient for step {step} is applied too often by {place.task}"
-        for step, times in place.together.items():
-            if times > most[step] and known:
-                yield f"the gradients for step {step} are applied too often by {place.task}"
+    for step, times in place.together.items():
+        if times > most[step] and known:
+            yield f"the gradients for step {step} are applied too often by {place.task}"
 
 
 def _places(trace: Trace) -> list[_Place]:
@@ -186,9 +189,18 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
     found: Computed = defaultdict(list)
     going_on: dict[str, int] = {}  # task -> the step that it computes
     last: dict[tuple[str, float], _Gradient] = {}  # of a task's life, by the start of that
+    kinds = Counter((place.task, place.updates[0].device) for place in places)
+    of_one = [u for place in places for u in place.updates if kinds[u.task, u.device] > 1]
     phases = [p for p in trace.all(Phase) if p.what in ("read", "compute")]
-    for p in sorted(phases, key=lambda p: p.start):
-        if p.what == "read":
+    both: list[Phase | Update] = [*of_one, *phases]
+    for p in sorted(both, key=lambda e: e.at if isinstance(e, Update) else e.start):
+        if isinstance(p, Update):
+            going_on.pop(p.task, None)
+            for gradient in found[p.task, p.step][-1:]:
+                if gradient.of:  # computed together, or beside the last update
+                    found[p.task, p.step].append(replace(gradient, of=p.variables))
+                gradient.of = gradient.of or p.variables
+        elif p.what == "read":
             going_on.pop(p.task, None)
         else:
             its = lives[p.task] or [_Life(0.0)]

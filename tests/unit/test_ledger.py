@@ -175,3 +175,33 @@ def test_a_gradient_that_reached_one_server_only_before_its_worker_was_killed_is
     ]
     found = of(*lives("ps:0", "ps:1"), *killed, *step("worker:1", 0, 1.0, applied=False), *made)
     assert found == (2, 1, {"lost": 1}, 0, ())
+
+
+def of_two_optimizers(task: str, critics: int = 2) -> Iterator[Event]:
+    """Two steps, each of some updates of a critic and one of a generator."""
+    for n in range(2):
+        for k, name in enumerate([*["critic"] * critics, "generator"]):
+            at = 10.0 * n + k
+            yield Phase(task, n, "read", at, at + 0.1)
+            yield Phase(task, n, "compute", at + 0.1, at + 0.5)
+            yield Update(task, n, name, "cpu", 2 * n + k, 2 * n + k + 1, at + 0.6, 2)
+
+
+def test_a_gradient_of_one_of_several_optimizers_arrives_at_its_variables_alone() -> None:
+    tasks = ("worker:0", "worker:1")
+    events = [*lives(*tasks), *(e for task in tasks for e in of_two_optimizers(task))]
+    assert of(*events) == (12, 12, {}, 0, ())
+    lost = next(e for e in events if isinstance(e, Update) and e.variables == "generator")
+    found = of(*(e for e in events if e is not lost))
+    assert found.wrong and all("step 0" in wrong for wrong in found.wrong)
+
+
+def test_what_is_computed_together_is_a_gradient_of_each_optimizer() -> None:
+    events = [
+        Phase("worker:0", 0, "compute", 0.1, 0.5),
+        Update("worker:0", 0, "actor", "cpu", 0, 1, 0.6),
+        Update("worker:0", 0, "critic", "cpu", 0, 1, 0.7),
+        Phase("worker:0", 1, "read", 0.7, 0.8),
+        Phase("worker:0", 1, "compute", 0.8, 0.9),  # the run is over before its update
+    ]
+    assert of(*lives("worker:0", end="failed", at=1.0), *events) == (3, 2, {"lost": 1}, 0, ())

@@ -1011,6 +1011,41 @@ def test_a_run_that_reports_no_loss_has_words_in_place_of_axes() -> None:
     assert live.panels()[0].empty == "no loss reported yet"
 
 
+def test_each_of_several_losses_has_a_chart_and_one_below_zero_an_axis() -> None:
+    both = [
+        Metric("worker:0", name, sign * (2 - n / 20), n, 64 * n, 5.0 + n)
+        for n in range(20)
+        for name, sign in (("generator loss", -1.0), ("critic loss", 1.0))
+    ]
+    run = SomeRun(Trace([*(e for e in lockstep() if not isinstance(e, Metric)), *both]))
+    view = View({"it": run})
+    view.look()
+    generator, critic, rate = view.panels()
+    titles = ["generator loss", "critic loss", "examples a second"]
+    assert [panel.title for panel in (generator, critic, rate)] == titles
+    assert generator.lines[0][1][0] == -2 and critic.lines[0][1][0] == 2
+    assert critic.y_axis(False) == (0.0, pytest.approx(2.12))
+    low, high = generator.y_axis(False)
+    assert (low, high) == (pytest.approx(-2.12), 0.0)
+    picture = pictures.still(view)
+    assert ">-2<" in picture and ">-1<" in picture  # on the axis
+    assert ", generator loss -1.27, critic loss 1.27 (mean of 10 batches)" in view.headline()
+    assert "· generator loss -" in view.sides[0].summary()
+    nan = Metric("worker:0", "critic loss", math.nan, 20, 64 * 20, 30.0)
+    broken = View({"it": SomeRun(Trace([*lockstep(), *both, nan]))})
+    broken.look()
+    assert "The critic loss of worker:0 became nan in step 20" in broken.diverged
+    # entrants of a race that have other losses: a chart for each, with a line where there is one
+    two = View({"it": run, "other": SomeRun(lockstep())})
+    two.look()
+    assert [[len(x) > 0 for x, _ in panel.lines] for panel in two.panels()] == [
+        [True, False],
+        [True, False],
+        [False, True],
+        [True, True],
+    ]
+
+
 def test_words_of_marks_stand_above_the_lines() -> None:
     panel = Panel(
         "loss", "seconds", "loss", [(np.arange(3.0), np.ones(3))], marks=[(1, "slow", "")]

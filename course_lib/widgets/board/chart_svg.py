@@ -31,7 +31,7 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     if not any(np.isfinite(ys).any() for _, ys in panel.lines):
         middle = left + across / 2, top + down / 2
         return join((*parts, svg.text(*middle, panel.empty, class_="muted", text_anchor="middle")))
-    for tick in svg.log_ticks(low, high) if panel.log else svg.ticks(0, high, 4):
+    for tick in svg.log_ticks(low, high) if panel.log else svg.ticks(low, high, 4):
         _, level = at(0, tick)
         parts.append(svg.path("M", left, level, "h", across, class_="grid"))
         parts.append(svg.text(left - 6, level + 4, _short(tick), class_="muted", text_anchor="end"))

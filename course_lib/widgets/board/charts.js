@@ -11,7 +11,8 @@ function render({ model, el }) {
   const draw = () => { asked ||= requestAnimationFrame(() => { asked = 0; charts.forEach((chart) => chart.draw()); }); };
   const load = () => {
     const panels = model.get("panels").map(unpack);
-    if (charts.length !== panels.length) {
+    const titles = (those) => those.map(({ title }) => title).join("\n");
+    if (titles(charts.map(({ panel }) => panel)) !== titles(panels)) {
       charts = panels.map((panel) => new Chart(model, panel, draw));
       root.replaceChildren(...charts.map((chart) => chart.box));
     }

@@ -57,20 +57,22 @@ class Panel:
     def y_axis(self, log: bool) -> tuple[float, float]:
         """Where the y axis begins and ends, if it is logarithmic or not."""
         known = np.concatenate([y for _, y in self.lines] + [np.array([self.target or 0.0])])
-        known = known[np.isfinite(known) & (known > 0)]
-        if not len(known):
+        known = known[np.isfinite(known) & ((known > 0) | (not log))]
+        if not known.any():
             return (0.1, 1.0) if log else (0.0, 1.0)
         low, high = float(known.min()), float(known.max())
-        return (low / 1.15, high * 1.15) if log else (0.0, high * 1.06)
+        return (low / 1.15, high * 1.15) if log else (min(0.0, low) * 1.06, max(0.0, high) * 1.06)
 
 
 def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
-    """The curves of all entrants: the loss or the accuracy (`what`) over `seconds` or `examples`
+    """The curves of all entrants: a loss or the accuracy (`what`) over `seconds` or `examples`
     (`over`), with the goal if it is one of that kind.
     """
-    unit = f"loss, mean of {WINDOW} batches" if what == "loss" else what
+    loss = what.endswith("loss")
+    unit = f"{what}, mean of {WINDOW} batches" if loss else what
     lines = [(getattr(c, over), c.means) for c in (curve.thinned(POINTS) for curve in curves)]
-    panel = Panel(f"{what} over {over}", over, unit, lines, log=False if what == "loss" else None)
+    title = what if what.endswith(" loss") else f"{what} over {over}"  # a short one beside a name
+    panel = Panel(title, over, unit, lines, log=False if loss else None)
     if goal is None or goal.what != what:
         return panel
     axis = ("seconds", "examples").index(over)

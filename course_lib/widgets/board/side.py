@@ -4,6 +4,7 @@ In its sentences, the name of the run is written between ** and **.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from course_lib.errors import LockstepError
 from course_lib.record import memory
 from course_lib.record.curves import WINDOW, Goal
 from course_lib.record.digest import Digest
-from course_lib.record.events import ACTIVE
+from course_lib.record.events import ACTIVE, Update
 from course_lib.record.reality import reality
 from course_lib.record.standstill import Pulse, Standstill
 from course_lib.record.trace import Trace
@@ -154,10 +155,15 @@ class Side:
 
     def steps(self) -> str:
         """How many steps are done, and the loss by then; empty before the first."""
-        loss, of = self.digest.losses.last, f" of {self._steps:,}" if self._steps else ""
-        if loss is None:
+        losses, of = ", ".join(self._losses()), f" of {self._steps:,}" if self._steps else ""
+        if not losses:
             return ""
-        return f"step {self.digest.steps_done:,}{of}, loss {loss:.3g} (mean of {WINDOW} batches)"
+        return f"step {self.digest.steps_done:,}{of}, {losses} (mean of {WINDOW} batches)"
+
+    def _losses(self) -> list[str]:
+        """The losses by now, each with its name."""
+        named = self.digest.by_name.items()
+        return [f"{name} {curve.last:.3g}" for name, curve in named if curve.last is not None]
 
     def summary(self, explained: bool = False) -> str:
         """The figures of the run so far, in one line. They cover its whole time, except for the
@@ -166,16 +172,16 @@ class Side:
         speed = self.digest.losses.rate(over=2.0 if self.active else math.inf)
         if self.still:
             speed = None
-        loss, accuracy = self.digest.losses.last, self.digest.accuracies.last
+        losses, accuracy = " · ".join(self._losses()), self.digest.accuracies.last
         of = f" (mean of {WINDOW} batches)"
         done = min(1.0, self.digest.steps_done / self._steps) if self._steps else 0.0
         parts = [
             self.still.brief if self.still else "",
             f"{speed:,.0f} examples/s" if speed else "",
-            f"loss {loss:.3g}{of if explained else ''}" if loss is not None else "",
+            f"{losses}{of if explained else ''}" if losses else "",
             f"accuracy {accuracy:.3g}" if accuracy is not None else "",
             f"workers waited {self.idle:.0%} of the run" if self.idle is not None else "",
-            f"{done:.0%} done" if self.active and self._steps and loss is not None else "",
+            f"{done:.0%} done" if self.active and self._steps and losses else "",
         ]
         return " · ".join(filter(None, parts))
 
@@ -205,6 +211,9 @@ class Side:
         waiting = ", ".join(f"{task} {share:.0%}" for task, share in self.digest.idle.items())
         stale = sorted(self.digest.updates.staleness.items())
         updates = ", ".join(f"{n:,} of staleness {s}" for s, n in stale)
+        mine = self.run.trace.all(Update, self.spec.tasks[0])
+        if len(named := Counter(update.variables for update in mine)) > 1:  # by optimizer
+            updates += "; " + ", ".join(f"{n:,} of {name}" for name, n in named.items())
         parts = [
             f"{self.label}: {self.state}",
             self.summary(),

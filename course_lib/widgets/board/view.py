@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from course_lib.record import measures
-from course_lib.record.curves import LEVEL, Goal, in_seconds, outcome
+from course_lib.record.curves import EMPTY, LEVEL, Goal, in_seconds, outcome
 from course_lib.text import round_up
 from course_lib.widgets.board import plots
 from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
@@ -87,10 +87,19 @@ class View:
         return self.given or (self._common() if len(self.sides) > 1 else None)
 
     def panels(self) -> list[Panel]:
-        """The charts; with one of the test accuracy if that is measured on the way."""
+        """The charts; with one of the test accuracy if that is measured on the way. Of several
+        losses, each has a chart over time.
+        """
         losses = [side.digest.losses for side in self.sides]
-        axes = ("seconds", "examples")
-        found = [plots.progress("loss", over, losses, self.goal) for over in axes]
+        names = list(dict.fromkeys(name for s in self.sides for name in s.digest.by_name))
+        axes = ("seconds", "examples")[: 1 if len(names) > 1 else 2]
+        found = [
+            plots.progress(
+                name, over, [s.digest.by_name.get(name, EMPTY) for s in self.sides], self.goal
+            )
+            for name in names or ["loss"]
+            for over in axes
+        ]
         if any(side.spec.evaluate_every for side in self.sides):
             accuracies = [side.digest.accuracies for side in self.sides]
             found.append(plots.progress("accuracy", "seconds", accuracies, self.goal))
