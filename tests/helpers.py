@@ -203,9 +203,9 @@ def names_a_killed_worker(strategy: str) -> None:
         assert not (run.run_dir / "meetings").exists()
 
 
-def losses(trace: Trace, task: str = "worker:0") -> list[float]:
+def losses(trace: Trace, task: str = "worker:0", name: str = "loss") -> list[float]:
     """The losses that a task recorded, in the order of its steps."""
-    return [metric.value for metric in trace.all(Metric, task, name="loss")]
+    return [metric.value for metric in trace.all(Metric, task, name=name)]
 
 
 def keeping_weights(path: str) -> Callable[[Any], dict[str, Any]]:

@@ -1,6 +1,9 @@
 """Training loops as tutorials have them, each with the line that watches it."""
 
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from course_lib.cluster.task import Task
 
@@ -289,3 +292,205 @@ def tensorflow_workers(task: Task) -> dict[str, Any]:
     for _ in range(12):
         losses.append(float(train_step(iterator)))
     return {"losses": losses, "samples": lockstep.samples}
+
+
+GAN_BATCH, GAN_STEPS = 32, 8
+
+
+def gan_batches(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """This worker's share of batches of digits (8 x 8, from -1 to 1) and of noise, which are the
+    same however many workers there are.
+    """
+    from sklearn.datasets import load_digits
+
+    images = (load_digits().images / 8 - 1).astype(np.float32)
+    rng, share = np.random.default_rng(1), slice(task.rank, None, task.spec.workers)
+    while True:
+        chosen = rng.integers(len(images), size=GAN_BATCH)
+        noise = rng.normal(size=(GAN_BATCH, 16)).astype(np.float32)
+        yield images[chosen][share], noise[share]
+
+
+def torch_gan(task: Task, critic_updates: int = 1, watch: bool = True) -> dict[str, Any]:
+    """The loop of "DCGAN Tutorial" (pytorch.org), with small networks and without batch
+    normalisation, so that two workers do the same as one; not watched it is the plain script.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    torch.manual_seed(0)
+    generator: nn.Module = nn.Sequential(
+        *(nn.Linear(16, 128), nn.ReLU(), nn.Unflatten(1, (32, 2, 2))),
+        *(nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.ReLU()),
+        *(nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Tanh()),
+    )
+    critic: nn.Module = nn.Sequential(
+        *(nn.Conv2d(1, 16, 4, 2, 1), nn.LeakyReLU(0.2)),
+        *(nn.Conv2d(16, 32, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(128, 1)),
+    )
+    if task.spec.workers > 1:
+        dist.init_process_group("gloo")
+        generator, critic = DDP(generator), DDP(critic)
+    g_opt = torch.optim.Adam(generator.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    c_opt = torch.optim.Adam(critic.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    loss_of, batches = nn.BCEWithLogitsLoss(), gan_batches(task)
+    losses: dict[str, list[float]] = {"generator": [], "critic": []}
+    if watch:
+        task.watch(generator=(generator, g_opt), critic=(critic, c_opt))
+    for _ in range(GAN_STEPS):
+        of_critic = []
+        for _ in range(critic_updates):
+            real, noise = map(torch.from_numpy, next(batches))
+            critic.zero_grad()
+            scores = critic(real[:, None])
+            on_real = loss_of(scores, torch.ones_like(scores))
+            on_real.backward()
+            fake = generator(noise)
+            scores = critic(fake.detach())
+            on_fake = loss_of(scores, torch.zeros_like(scores))
+            on_fake.backward()
+            c_opt.step()
+            of_critic += [on_real.item(), on_fake.item()]
+        generator.zero_grad()
+        scores = critic(fake)
+        fooled = loss_of(scores, torch.ones_like(scores))
+        fooled.backward()
+        g_opt.step()
+        losses["generator"].append(fooled.item())
+        losses["critic"].append(float(np.mean(of_critic)))
+    both = {"generator": generator, "critic": critic}
+    weights = {n: [p.detach().numpy() for p in model.parameters()] for n, model in both.items()}
+    return {"losses": losses, "weights": weights}
+
+
+def torch_pair(task: Task, both_at_once: bool = False) -> dict[str, list[float]]:
+    """An actor and a critic, both computed before either is updated, by a loss of their own or by
+    the sum of both; with a teacher that is not trained.
+    """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    actor, critic, teacher = nn.Linear(4, 2), nn.Linear(4, 1), nn.Linear(4, 1)
+    a_opt = torch.optim.Adam(actor.parameters())
+    c_opt = torch.optim.SGD(critic.parameters(), lr=0.1, momentum=0.9)
+    lockstep = task.watch(actor=(actor, a_opt), critic=(critic, c_opt), teacher=(teacher, None))
+    losses: dict[str, list[float]] = {"actor": [], "critic": []}
+    for step in range(4):
+        state = torch.randn(8, 4)
+        with torch.no_grad():
+            target = teacher(state)
+        a_opt.zero_grad()
+        c_opt.zero_grad()
+        advantage = target - critic(state)
+        of_critic = advantage.square().mean()
+        of_actor = -(actor(state).log_softmax(1)[:, 0] * advantage.detach()[:, 0]).mean()
+        if both_at_once:
+            of_actor = of_critic = of_actor + of_critic
+            of_actor.backward()
+        else:
+            of_critic.backward()
+            of_actor.backward()
+        if step == 3:
+            lockstep.loss(7.0, "critic")
+        a_opt.step()
+        c_opt.step()
+        losses["actor"].append(of_actor.item())
+        losses["critic"].append(of_critic.item() if step < 3 else 7.0)
+    return losses
+
+
+def tensorflow_gan(
+    task: Task, critic_updates: int = 1, watch: bool = True, replicas: int = 1
+) -> dict[str, Any]:
+    """The loop of "Deep Convolutional Generative Adversarial Network" (tensorflow.org) under
+    MultiWorkerMirroredStrategy, or with several replicas MirroredStrategy, and with small networks;
+    not watched it is the plain script. With replicas its step returns a tuple, else a dict.
+    """
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    strategy: Any = tf.distribute.get_strategy()
+    if task.spec.workers > 1:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    if replicas > 1:
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        logical = [tf.config.LogicalDeviceConfiguration()] * replicas
+        tf.config.set_logical_device_configuration(cpu, logical)
+        strategy = tf.distribute.MirroredStrategy([f"cpu:{n}" for n in range(replicas)])
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        generator = keras.Sequential(
+            [
+                *(keras.Input([16]), layers.Dense(128, "relu"), layers.Reshape([2, 2, 32])),
+                layers.Conv2DTranspose(16, 4, 2, "same", activation="relu"),
+                layers.Conv2DTranspose(1, 4, 2, "same", activation="tanh"),
+            ]
+        )
+        critic = keras.Sequential(
+            [
+                *(keras.Input([8, 8, 1]), layers.Conv2D(16, 4, 2, "same"), layers.LeakyReLU()),
+                *(layers.Conv2D(32, 4, 2, "same"), layers.LeakyReLU(), layers.Flatten()),
+                layers.Dense(1),
+            ]
+        )
+        g_opt = keras.optimizers.Adam(2e-3, beta_1=0.5)
+        c_opt = keras.optimizers.Adam(2e-3, beta_1=0.5)
+        g_opt.build(generator.trainable_variables)
+        c_opt.build(critic.trainable_variables)
+
+    def loss_of(scores: Any, real: bool) -> Any:
+        labels = tf.ones_like(scores) if real else tf.zeros_like(scores)
+        each = tf.nn.sigmoid_cross_entropy_with_logits(labels, scores)
+        return tf.nn.compute_average_loss(each[:, 0])
+
+    def step_fn(real: Any, noise: Any) -> Any:
+        of_critic = 0.0
+        for n in range(critic_updates):  # each with batches of its own
+            with tf.GradientTape() as g_tape, tf.GradientTape() as c_tape:
+                fake = generator(noise[n], training=True)
+                scores = critic(fake, training=True)
+                of_generator = loss_of(scores, True)
+                of_critic = loss_of(critic(real[n], training=True), True) + loss_of(scores, False)
+            variables = critic.trainable_variables
+            c_opt.apply_gradients(
+                zip(c_tape.gradient(of_critic, variables), variables, strict=True)
+            )
+        variables = generator.trainable_variables
+        g_opt.apply_gradients(zip(g_tape.gradient(of_generator, variables), variables, strict=True))
+        return of_generator, of_critic
+
+    @tf.function
+    def train_step(real: Any, noise: Any) -> Any:
+        losses = strategy.run(step_fn, args=(real, noise))
+        of_generator, of_critic = (strategy.reduce("SUM", each, axis=None) for each in losses)
+        if replicas > 1:
+            return of_generator, of_critic, tf.zeros([3])
+        return {"critic": of_critic, "generator": of_generator}
+
+    if watch:
+        pairs = {"generator": (generator, g_opt), "critic": (critic, c_opt)}
+        train_step = task.watch(**pairs).step(train_step)
+    batches = gan_batches(task)
+    losses: dict[str, list[float]] = {"generator": [], "critic": []}
+    for _ in range(GAN_STEPS):
+        taken = [next(batches) for _ in range(critic_updates)]
+        real, noise = map(np.stack, zip(*taken, strict=True))
+        given = [
+            strategy.experimental_distribute_values_from_function(
+                lambda context, whole=whole: tf.constant(
+                    whole[:, context.replica_id_in_sync_group % replicas :: replicas]
+                )
+            )
+            for whole in (real[..., None], noise)
+        ]
+        found = train_step(*given)
+        found = dict(zip(losses, found, strict=False)) if replicas > 1 else found
+        for name, those in losses.items():
+            those.append(float(found[name]))
+    both = {"generator": generator, "critic": critic}
+    weights = {n: [v.numpy() for v in model.trainable_variables] for n, model in both.items()}
+    return {"losses": losses, "weights": weights}

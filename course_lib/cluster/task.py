@@ -209,7 +209,7 @@ class Task:
         self._drawn = times, 0.0
         return factor * times * share * self.spec.device_ms / 1000 + (factor - 1) * busy + late
 
-    def watch(self, model: Any, optimizer: Any = None) -> Any:
+    def watch(self, model: Any = None, optimizer: Any = None, **named: Any) -> Any:
         """Watch a training loop of your own, which stays as it is. One line before it:
 
             lockstep = task.watch(model, optimizer)                     # PyTorch
@@ -222,18 +222,34 @@ class Task:
         cannot, is said at the head of `watching.py` in `strategies/torch` and
         `strategies/tensorflow`.
 
+        A loop with several models and optimizers gives each pair a name:
+
+            task.watch(generator=(g, g_optimizer), critic=(c, c_optimizer))
+
+        Losses (`critic loss`) and updates then carry these names. A step is over once each
+        optimizer has made an update since the last one, so five updates of the critic and one of
+        the generator may be a step. The examples of a step are those of the first model. A model
+        that is not trained has None as its optimizer, as in `teacher=(t, None)`: its passes are
+        computing. It may also be left out; then they count as what the loop does around them.
+
         Returns what is described there as `Watching`: it has the `number` of the step and the
         `samples` used so far. Raises `SpecError` for what cannot be watched, and for a second loop.
         """
+        pairs = named if named and model is None else {"": (model, optimizer), **named}
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs.values()):
+            allowed = "a model and its optimizer, or None, for each name: critic=(c, c_optimizer)"
+            raise SpecError("watch", ", ".join(named), allowed)
+        kinds = [type(model) for model, _ in pairs.values()]
+        shown = " and ".join(kind.__name__ for kind in kinds)
         if self._watched:
-            raise SpecError("watch", type(model).__name__, "a task watches one model, and once")
-        packages = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+            raise SpecError("watch", shown, "a task watches one loop, and once")
+        of = [{cls.__module__.partition(".")[0] for cls in kind.__mro__} for kind in kinds]
+        packages = set.intersection(*of)
         homes = {"keras": "tensorflow", "torch": "torch"}
         framework = next((home for package, home in homes.items() if package in packages), None)
         if framework is None:
-            allowed = "a torch.nn.Module or a keras.Model"
-            raise SpecError("model", type(model).__name__, allowed)
+            raise SpecError("model", shown, "a torch.nn.Module or a keras.Model")
         watching = f"course_lib.strategies.{framework}.watching:Watching"
-        found = pkgutil.resolve_name(watching)(self, model, optimizer)
+        found = pkgutil.resolve_name(watching)(self, pairs)
         self._watched = True
         return found

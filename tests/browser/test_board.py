@@ -373,3 +373,25 @@ def test_no_part_of_a_board_moves_when_data_a_pause_a_failure_or_the_end_come(
         moved = page.evaluate(MOVED)
         assert moved == []
         assert lab.complaints() == []
+
+
+NAMED = """
+from course_lib import start
+from course_lib.widgets import TrainingBoard
+from tests.own_loops import torch_gan
+run = start(torch_gan, framework="torch", workers=2, device_ms=50)
+board = TrainingBoard(run)
+board
+"""
+
+
+def test_each_loss_of_a_gan_gets_a_chart_with_its_name_while_the_run_goes_on(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with board_in_lab(browser, tmp_path, NAMED) as lab:
+        titles = lab.page.locator(f"{FRONT} .lk-chart-head b")
+        named = ["generator loss", "critic loss", "examples a second"]
+        expect(titles).to_have_text(named)
+        expect(lab.page.locator(f"{FRONT} .lk-headline h2")).to_contain_text("critic loss")
+        assert lab.page.locator(f"{FRONT} .lk-board").evaluate(CUT) == []
+        assert lab.complaints() == []

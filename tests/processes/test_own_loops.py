@@ -3,6 +3,8 @@
 import math
 import re
 from collections import defaultdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ from course_lib.cluster.task import Task
 from course_lib.errors import TaskFailed
 from course_lib.record.digest import Digest
 from course_lib.record.events import Metric, Phase, Update
+from course_lib.record.ledger import ledger
 from course_lib.widgets.board.view import View
 from tests import own_loops
-from tests.helpers import compares_times, losses, of_times, usual
+from tests.helpers import SUM_ORDER, compares_times, losses, of_times, usual
 
 STEP = ["read", "compute", "reduce", "apply"]
 
@@ -138,6 +141,83 @@ def test_the_loops_of_tensorflows_tutorials_draw_lanes_and_a_curve(loop: str) ->
     assert value["samples"] == batch * len(value["losses"])
 
 
+GANS = [
+    ("torch", 2, {}),
+    ("torch", 2, {"critic_updates": 3}),
+    ("tensorflow", 2, {}),
+    ("tensorflow", 1, {"critic_updates": 3, "replicas": 2}),
+]
+
+
+@pytest.mark.parametrize(("framework", "workers", "fields"), GANS)
+def test_a_gan_is_watched_by_name_and_ends_with_the_weights_of_a_plain_script(
+    framework: str, workers: int, fields: dict[str, int]
+) -> None:
+    loop, critic = getattr(own_loops, f"{framework}_gan"), fields.get("critic_updates", 1)
+    plain = start(partial(loop, critic_updates=critic, watch=False), framework=framework, workers=1)
+    run = start(partial(loop, **fields), framework=framework, workers=workers).wait(240)
+    alone, steps = plain.wait(240).values["worker:0"], own_loops.GAN_STEPS
+    values = run.values
+    for name, updates in (("generator", steps), ("critic", critic * steps)):
+        for task, value in values.items():
+            for mine, its in zip(value["weights"][name], alone["weights"][name], strict=True):
+                np.testing.assert_allclose(mine, its, **SUM_ORDER)
+            told = [m.value for m in run.trace.all(Metric, task, name=f"{name} loss")]
+            np.testing.assert_allclose(told, value["losses"][name], rtol=1e-5)
+            made = [(u.read, u.written) for u in run.trace.all(Update, task, variables=name)]
+            assert made == [(n, n + 1) for n in range(updates)]
+        # of a step the mean over workers, which have half of each batch
+        told = [value["losses"][name] for value in values.values()]
+        np.testing.assert_allclose(np.mean(told, axis=0), alone["losses"][name], rtol=1e-5)
+    assert {u.gradients for u in run.trace.all(Update)} == {2}
+    assert {u.step for u in run.trace.all(Update)} == set(range(steps))
+    count = (1 + critic) * steps * workers
+    assert ledger(run.trace) == (count, count, {}, 0, ())
+    seen = [m.samples for m in run.trace.all(Metric, "worker:0", name="generator loss")]
+    # those that the generator is given: in TensorFlow for its update, in PyTorch in each pass
+    given = own_loops.GAN_BATCH * (critic if framework == "torch" else 1)
+    assert seen == [given * (n + 1) for n in range(steps)]
+    size = sum(w.nbytes for weights in alone["weights"].values() for w in weights)
+    copies = fields.get("replicas", 1)
+    held = Digest.of(run.spec, run.trace).memory["worker:0"]
+    assert held["parameters"] == held["gradients"] == copies * size
+    assert held["optimizer_state"] == pytest.approx(2 * copies * size, rel=0.01)  # of Adam
+    for step in phases(run).values():
+        assert step[:3] == ["read", "compute", "reduce"] and step.count("apply") > critic
+    view = View({"gan": run})
+    view.look()
+    assert re.match(
+        rf".* step {steps}, generator loss [\d.]+, critic loss [\d.]+ ", view.headline()
+    )
+    assert f"{critic * steps} of critic" in view.table() and f"{steps} of generator" in view.table()
+
+
+@pytest.mark.parametrize("both_at_once", [False, True])
+def test_the_losses_of_an_actor_and_a_critic_are_told_apart_before_either_is_updated(
+    both_at_once: bool,
+) -> None:
+    loop = partial(own_loops.torch_pair, both_at_once=both_at_once)
+    run = start(loop, framework="torch", workers=1).wait(120)
+    for name, mine in run.values["worker:0"].items():
+        np.testing.assert_allclose(losses(run.trace, name=f"{name} loss"), mine, rtol=1e-5)
+    assert {u.variables for u in run.trace.all(Update)} == {"actor", "critic"}  # and no teacher
+    assert ledger(run.trace) == (8, 8, {}, 0, ())
+    # the teacher's pass is computing, although it is under `no_grad`
+    assert [step[:2] for step in phases(run).values()] == [["read", "compute"]] * 4
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_the_gan_of_the_page_on_loops_runs(framework: str) -> None:
+    page = (Path(__file__).parents[2] / "notebooks" / "reference" / "your_loop.md").read_text()
+    (code,) = re.findall(rf"^def {framework}_gan.*?\n(?=\n\n\S)", page, re.DOTALL | re.MULTILINE)
+    space: dict[str, Any] = {}
+    exec(code.replace("range(300)", "range(4)"), space)
+    run = start(space[f"{framework}_gan"], framework=framework, workers=2).wait(240)
+    assert list(Digest.of(run.spec, run.trace).by_name) == ["generator loss", "critic loss"]
+    assert run.trace.all(Metric, "worker:0", name="critic loss")[-1].samples == 4 * 2 * 32
+    assert ledger(run.trace) == (16, 16, {}, 0, ())
+
+
 def refused(work: Any, framework: str) -> str:
     with pytest.raises(TaskFailed) as caught:
         start(work, framework=framework, workers=1).wait(60)
@@ -166,6 +246,22 @@ def test_what_cannot_be_watched_is_refused_in_a_sentence() -> None:
         model = torch.nn.Linear(2, 2)
         task.watch(model, torch.optim.SGD(model.parameters())).loss(1.0)
 
+    def no_pair(task: Task) -> None:
+        import torch
+
+        task.watch(critic=torch.nn.Linear(2, 2))
+
+    def nobody_learns(task: Task) -> None:
+        import torch
+
+        task.watch(teacher=(torch.nn.Linear(2, 2), None))
+
+    def other_name(task: Task) -> None:
+        import torch
+
+        model = torch.nn.Linear(2, 2)
+        task.watch(critic=(model, torch.optim.SGD(model.parameters()))).loss(1.0)
+
     def below(task: Task) -> None:
         import tensorflow as tf
 
@@ -173,8 +269,11 @@ def test_what_cannot_be_watched_is_refused_in_a_sentence() -> None:
         tf.function(task.watch(model).step(lambda: model(tf.ones([1, 20]))))()
 
     assert "model='list': a torch.nn.Module or a keras.Model" in refused(nothing, "python")
-    assert "a task watches one model, and once" in refused(twice, "torch")
+    assert "a task watches one loop, and once" in refused(twice, "torch")
     assert "optimizer=None: the torch.optim.Optimizer of the loop" in refused(no_optimizer, "torch")
+    assert "watch='critic': a model and its optimizer" in refused(no_pair, "torch")
+    assert "optimizer=None: the torch.optim" in refused(nobody_learns, "torch")
+    assert "name='': allowed: critic" in refused(other_name, "torch")
     assert "between the forward pass and optimizer.step()" in refused(late, "torch")
     assert "above @tf.function" in refused(below, "tensorflow")
     said = refused(own_loops.tensorflow_xla, "tensorflow")

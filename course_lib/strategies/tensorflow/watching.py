@@ -3,6 +3,7 @@ around the function that makes a step.
 
     model.fit(x, y, callbacks=[task.watch(model)])
     train_step = task.watch(model, optimizer).step(train_step)
+    train_step = task.watch(generator=(g, g_opt), critic=(c, c_opt)).step(train_step)
 
 What each can know:
 
@@ -14,7 +15,8 @@ What each can know:
   more while it is traced: the model's `call` counts the examples of the batch; where the optimizer
   is given the gradients, has their sum over all replicas, and has made the update, it takes the
   time. This divides the step into `compute`, `reduce` and `apply`. The times are those of the last
-  replica of this process.
+  replica of this process. Of several optimizers, which a graph may run side by side, each part is
+  shown after the one before it in the program.
 - XLA (`jit_compile=True`) compiles no clocks. A step of `fit` is then one `compute`; for a step of
   your own leave the optimizer out, `task.watch(model)`, and it is the same. So it is where no Keras
   optimizer makes the update. Without these operations the run's `global_batch` counts as the batch.
@@ -25,6 +27,7 @@ refused.
 """
 
 import functools
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +37,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
+from course_lib.strategies.tensorflow.memory import bytes_of
 from course_lib.strategies.tensorflow.steps import WallClock, after
 from course_lib.strategies.watching import WatchedLoop
 
@@ -43,40 +47,61 @@ unconverted = tf.autograph.experimental.do_not_convert
 class Watching(WatchedLoop, keras.callbacks.Callback):
     """The steps of `fit`, as a callback, or those of a function, by `step`.
 
-    `optimizer`: by default the one that the model was compiled with. Raises `SpecError` for what
-    cannot be watched.
+    The optimizer of a model is by default the one that it was compiled with. Raises `SpecError` for
+    what cannot be watched.
     """
 
-    def __init__(self, task: Task, model: Any, optimizer: Any = None) -> None:
+    def __init__(self, task: Task, pairs: dict[str, tuple[Any, Any]]) -> None:
+        optimizers = {}
+        for name, (model, optimizer) in pairs.items():
+            if optimizer is None and not getattr(model, "jit_compile", False):
+                optimizer = getattr(model, "optimizer", None)
+            if not isinstance(optimizer, keras.optimizers.Optimizer | None):
+                text = "the keras.optimizers.Optimizer of the loop"
+                raise SpecError("optimizer", optimizer, text)
+            strategy = getattr(model, "distribute_strategy", None)
+            if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+                text = "not under ParameterServerStrategy, whose steps run in other tasks"
+                raise SpecError("watch", type(model).__name__, text)
+            if optimizer is not None:
+                optimizers[name] = optimizer
         keras.callbacks.Callback.__init__(self)
-        WatchedLoop.__init__(self, task, task.device)
-        compiled = getattr(model, "optimizer", None)
-        if optimizer is None and not getattr(model, "jit_compile", False):
-            optimizer = compiled
-        if not isinstance(optimizer, keras.optimizers.Optimizer | None):
-            raise SpecError("optimizer", optimizer, "the keras.optimizers.Optimizer of the loop")
-        strategy = getattr(model, "distribute_strategy", None)
-        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-            text = "not under ParameterServerStrategy, whose steps run in other tasks"
-            raise SpecError("watch", type(model).__name__, text)
+        WatchedLoop.__init__(self, task, task.device, [*(optimizers or pairs)])
+        self._models, self._optimizers = [m for m, _ in pairs.values()], [*optimizers.values()]
         self._wall = WallClock()
         self._replicas = self._in_sync = 1  # of this process, and of all
-        self._rows: list[list[float]] = []  # of each replica: examples, computed, reduced, applied
-        self._examples: Any = None  # of the batch whose graph is being traced
+        # of each replica: its optimizer, and what is: examples, computed, reduced, applied
+        self._rows: list[tuple[str, np.ndarray]] = []
+        self._counted: dict[str, Any] = {}  # of the batch whose graph is being traced
         self._reduced: Any = None
+        self._gradients: dict[str, int] = {}  # their bytes
         self._seen = self._mean = 0.0
-        if optimizer is not None:
-            model.call = self._counting(model.call)
+        for name, optimizer in optimizers.items():
+            model = pairs[name][0]
+            model.call = self._counting(name, model.call)
             optimizer._all_reduce_sum_gradients = self._summing(optimizer._all_reduce_sum_gradients)
-            optimizer.apply = self._applying(optimizer.apply)
+            optimizer.apply = self._applying(name, optimizer.apply)
+
+    def held(self) -> dict[str, int]:
+        weights = {id(v): v for model in self._models for v in model.variables}.values()
+        state = [v.value for each in self._optimizers for v in each.variables if v.shape]
+        found = {
+            "parameters": bytes_of(v.value for v in weights if v.trainable),
+            "gradients": sum(self._gradients.values()),
+            "optimizer_state": bytes_of(state),
+            "buffers": bytes_of(v.value for v in weights if not v.trainable),
+        }
+        return {kind: self._replicas * count for kind, count in found.items()}
 
     # --- a step, from outside ---
 
     def step(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, a step of training, watched. What it returns is the loss of the step, or
-        has it as "loss" in a dict, or as its first number; otherwise there is no curve.
+        has it as "loss" in a dict, or as its first number; otherwise there is no curve. With
+        several optimizers it returns a dict of losses by their names, or a tuple in their order.
 
-        As a decorator it stands above `@tf.function`.
+        As a decorator it stands above `@tf.function`. Where several functions make a step, as one
+        for each optimizer, each of them is watched.
         """
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +117,7 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
                     text = "XLA compiles no clocks: leave the optimizer out, task.watch(model)"
                     raise SpecError("watch", function.__name__, text) from None
                 raise
-            self._ended(loss_in(found))
+            self._ended(found)
             return found
 
         return watched
@@ -107,41 +132,46 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
         self.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._ended((logs or {}).get("loss"), averaged=not own_train_step(self.model))
+        self._ended(logs or {}, averaged=self.names == [""] and not own_train_step(self.model))
 
-    def _ended(self, loss: float | None, averaged: bool = False) -> None:
-        """A step is over, or several, where one call makes several. `averaged`: the loss is a mean
-        over the epoch so far, as that of `fit` is.
+    def _ended(self, found: Any, averaged: bool = False) -> None:
+        """A call is over, which made a step, several, or a part of one, and has returned this.
+        `averaged`: the loss is a mean over the epoch so far, as that of `fit` is.
         """
-        offset = self._wall.offset()
-        count = len(self._rows) // self._replicas
-        rows = np.reshape(self._rows[: count * self._replicas], (count, self._replicas, 4))
+        losses = {name: loss_in(found, name, n) for n, name in enumerate(self.names)}
+        offset, rows = self._wall.offset(), defaultdict[tuple[str, int], list[Any]](list)
+        count = Counter[str]()
+        for name, row in self._rows:
+            rows[name, count[name] // self._replicas].append(row)
+            count[name] += 1
+        made = [(name, np.array(of)) for (name, _), of in rows.items() if len(of) == self._replicas]
         self._rows.clear()
-        examples = rows[:, :, 0].sum(axis=1)
-        if averaged and loss is not None:
-            seen = examples.sum() or 1  # where nobody counts them, batches count alike
-            loss, before = float(loss), self._mean * self._seen
+        if averaged and (loss := losses[""]) is not None:
+            # where nobody counts examples, batches count alike
+            seen = sum(of[:, 0].sum() for _, of in made) or 1
+            before = self._mean * self._seen
             self._mean, self._seen = loss, self._seen + seen
-            loss = (self._mean * self._seen - before) / seen
-        for n, (computed, reduced, applied) in enumerate(rows[:, :, 1:].max(axis=1) + offset):
+            losses[""] = (self._mean * self._seen - before) / seen
+        last = {name: number for number, (name, _) in enumerate(made)}
+        for number, (name, of) in enumerate(made):
+            self._doing = "compute"
+            computed, reduced, applied = of[:, 1:].max(axis=0) + offset
             if self._in_sync > 1:
                 self.go_on("reduce", computed)
             self.go_on("apply", reduced if self._in_sync > 1 else computed)
-            last = n == count - 1
-            self.end(loss if last else None, int(examples[n]), self._in_sync, applied)
-            if not last:
-                self._doing = "compute"
-        if not count:
-            self.end(loss, 0, self._in_sync)
+            loss = losses.get(name) if number == last[name] else None
+            self.updated(name, loss, int(of[:, 0].sum()), self._in_sync, applied)
+        for name in () if made else self.names:
+            self.updated(name, losses.get(name), 0, self._in_sync)
 
     # --- inside of its graph ---
 
-    def _counting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _counting(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def counted(*args: Any, **kwargs: Any) -> Any:
             first = next(filter(tf.is_tensor, tf.nest.flatten((args, kwargs))), None)
             if first is not None and first.shape.rank:
-                self._examples = tf.shape(first)[0]
+                self._counted[name] = tf.shape(first)[0]
             return call(*args, **kwargs)
 
         return counted
@@ -155,18 +185,20 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
 
         return summed
 
-    def _applying(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+    def _applying(self, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
         @unconverted
         def applied(grads: Any, trainable_variables: Any = None) -> Any:
             grads, self._reduced = list(grads), None
-            examples = self._examples if is_here(self._examples) else 0
-            computed = after([gradient for gradient in grads if gradient is not None])
+            examples = self._counted.get(name)
+            examples = examples if is_here(examples) else 0
+            known = [gradient for gradient in grads if gradient is not None]
+            computed, self._gradients[name] = after(known), bytes_of(known)
             before = len(operations())
             found = apply(grads, trainable_variables)
             reduced = self._reduced if is_here(self._reduced) else computed
             stamps = [computed, reduced, after(operations()[before:])]
             row = tf.stack([tf.cast(examples, tf.float64), *stamps])
-            tf.numpy_function(lambda row: self._rows.append(row.tolist()), [row], [])
+            tf.numpy_function(lambda row: self._rows.append((name, row)), [row], [])
             if tf.distribute.has_strategy():
                 strategy = tf.distribute.get_strategy()
                 self._replicas = len(strategy.extended.worker_devices)
@@ -195,11 +227,17 @@ def own_train_step(model: Any) -> bool:
     return type(model).train_step is not keras.Model.train_step
 
 
-def loss_in(found: Any) -> float | None:
-    """The loss among what a step has returned."""
-    if isinstance(found, dict) and "loss" in found:
-        found = found["loss"]
+def loss_in(found: Any, name: str = "", place: int = 0) -> float | None:
+    """The loss among what a step has returned; of several optimizers, that of this name, or in this
+    place.
+    """
+    if isinstance(found, dict) and (name or "loss") in found:
+        found = found[name or "loss"]
+    elif name:
+        found = found[place] if isinstance(found, tuple | list) and place < len(found) else None
     for value in tf.nest.flatten(found, expand_composites=True):  # of replicas, the first one's
-        if isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating:
+        if isinstance(value, float) or (
+            isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
+        ):
             return float(value)
     return None

@@ -1,16 +1,20 @@
 """A PyTorch loop of a learner's own, watched by hooks.
 
     lockstep = task.watch(model, optimizer)
+    lockstep = task.watch(generator=(g, g_optimizer), critic=(c, c_optimizer))
 
 What each hook can know:
 
 - The forward pass (a module's forward pre-hook): that a step begins, and how many examples it has,
   which is the first dimension of the first tensor that the model is given. Passes under
-  `torch.no_grad()` are evaluations and are left out. The time before, since the last step, is
+  `torch.no_grad()` before a step begins are evaluations and are left out; within a step, or of a
+  model without an optimizer, they are part of `compute`. The time before, since the last update, is
   `read`, whatever was done in it.
 - `backward`: no hook sees the loss, as it is computed outside the model. But every backward pass
   goes through the function `torch.autograd.backward`, and what it begins from is the loss. So this
-  function is wrapped. Of several passes in a step the mean is recorded.
+  function is wrapped. Of several passes in a step the mean is recorded. With several optimizers, a
+  pass belongs to those whose parameters' gradients it has changed, until these are set to zero: so
+  the loss of a generator, whose pass goes through the critic, is no loss of the critic.
 - A gradient is accumulated (a parameter's hook): DistributedDataParallel (DDP) sums gradients in
   threads of its own, and no hook sees these. What can be seen is the time from the last gradient
   to the end of `backward`: the part of the exchange that does not hide behind computing. This is
@@ -19,7 +23,8 @@ What each hook can know:
 - `Work.wait`: every collective of torch.distributed that the loop calls itself waits there. With
   `async_op=True` only the wait is seen, not what went on beside it. On CPUs the exchanges of FSDP
   (`fully_shard`) are seen in this way too, each between two parts of `compute`.
-- The optimizer's step (its pre- and post-hooks): `apply`. Then the step is over.
+- The optimizer's step (its pre- and post-hooks): `apply`. Then the step is over, if every optimizer
+  has made one. In the first step, the memory of all models and optimizers is counted.
 
 On a GPU the program runs ahead of the device. So a phase ends once the device has done all of it,
 which costs a synchronisation; the exchange of DDP is part of `compute`, and waits for NCCL, which
@@ -28,6 +33,8 @@ step.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -37,34 +44,43 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
+from course_lib.strategies.torch.memory import bytes_of
 from course_lib.strategies.watching import WatchedLoop
 
 
 class Watching(WatchedLoop):
-    """The steps of a loop that calls `model` and `optimizer.step()`.
+    """The steps of a loop that calls models and `optimizer.step()`.
 
     Raises `SpecError` if these are none of PyTorch.
     """
 
-    def __init__(self, task: Task, model: Any, optimizer: Any) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise SpecError("optimizer", optimizer, "the torch.optim.Optimizer of the loop")
+    def __init__(self, task: Task, pairs: dict[str, tuple[Any, Any]]) -> None:
+        self._models = {name: model for name, (model, _) in pairs.items()}
+        self._optimizers = {name: each for name, (_, each) in pairs.items() if each is not None}
+        for optimizer in self._optimizers.values() or [None]:
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise SpecError("optimizer", optimizer, "the torch.optim.Optimizer of the loop")
+        model = self._models[next(iter(self._optimizers))]
         first = next(model.parameters(), None)
         if first is None:
             raise SpecError("model", type(model).__name__, "a model with parameters to train")
         self._home = first.device
-        super().__init__(task, str(self._home))
-        self._examples, self._losses, self._told = 0, list[torch.Tensor](), False
-        self._last_gradient = 0.0
-        self._gradients = 1  # how many replicas' gradients are in those of this step
-        model.register_forward_pre_hook(self._forward, with_kwargs=True)
-        optimizer.register_step_pre_hook(self._applying)
-        optimizer.register_step_post_hook(self._stepped)
-        if isinstance(model, DistributedDataParallel) and self._home.type == "cpu":
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(self._accumulated)
-        self._ddp = model if isinstance(model, DistributedDataParallel) else None
+        super().__init__(task, str(self._home), list(self._optimizers))
+        self._alone, self._last_gradient = len(self.names) == 1, 0.0
+        # of the gradients that the next update applies: the losses of their backward passes, of how
+        # many replicas they are, what the last pass left; and the loss that the loop says itself
+        self._passes: dict[str, list[torch.Tensor]] = {name: [] for name in self.names}
+        self._gradients, self._left = dict.fromkeys(self.names, 1), self._versions()
+        self._told = dict[str, torch.Tensor]()
+        for name, model in self._models.items():
+            model.register_forward_pre_hook(partial(self._forward, name), with_kwargs=True)
+            if isinstance(model, DistributedDataParallel) and self._home.type == "cpu":
+                for parameter in model.parameters():
+                    if parameter.requires_grad:
+                        parameter.register_post_accumulate_grad_hook(self._accumulated)
+        for name, optimizer in self._optimizers.items():
+            optimizer.register_step_pre_hook(self._applying)
+            optimizer.register_step_post_hook(partial(self._stepped, name))
         self._wrap_backward()
         if dist.is_available():
             self._wrap_wait()
@@ -74,25 +90,39 @@ class Watching(WatchedLoop):
             torch.cuda.synchronize(self._home)
         return clock()
 
-    def loss(self, value: Any) -> None:
+    def held(self) -> dict[str, int]:
+        weights = [each for model in self._models.values() for each in model.parameters()]
+        kept = [
+            k for o in self._optimizers.values() for of in o.state.values() for k in of.values()
+        ]
+        return {
+            "parameters": bytes_of(weights),
+            "gradients": bytes_of(each.grad for each in weights if each.grad is not None),
+            "optimizer_state": bytes_of(filter(torch.is_tensor, kept)),
+            "buffers": bytes_of(b for model in self._models.values() for b in model.buffers()),
+        }
+
+    def loss(self, value: Any, name: str = "") -> None:
         """Record this as the loss of the step, instead of what its backward pass began from. Needed
         where that is scaled (`GradScaler`), divided (accumulated gradients) or not called
-        (`torch.autograd.grad`). Call it between the forward pass and `optimizer.step()`.
+        (`torch.autograd.grad`). Call it between the forward pass and `optimizer.step()`. `name`:
+        of which model, if several are watched.
         """
-        if not self._examples:
+        if name not in self.names:
+            raise SpecError.unknown("name", name, self.names)
+        if not self.begun:
             where = "to be told between the forward pass and optimizer.step()"
             raise SpecError("loss", value, where)
-        self._losses, self._told = [torch.as_tensor(value).detach()], True
+        self._told[name] = torch.as_tensor(value).detach()
 
-    def _forward(self, model: Any, args: Any, kwargs: Any) -> None:
-        if not torch.is_grad_enabled():
+    def _forward(self, name: str, model: Any, args: Any, kwargs: Any) -> None:
+        if name in self.names and not (self.begun or torch.is_grad_enabled()):
             self.leave_out()
             return
-        if not self._examples:
+        if self._doing != "compute":
             self.begin()
-        elif self._doing == "apply":  # another pass, before the update
-            self.go_on("compute")
-        self._examples += examples_in((args, kwargs)) or self.task.spec.per_worker_batch
+        if name == self.names[0] and torch.is_grad_enabled():
+            self._examples += examples_in((args, kwargs)) or self.task.spec.per_worker_batch
 
     def _applying(self, *_: Any) -> None:
         if self._doing != "apply":
@@ -105,19 +135,35 @@ class Watching(WatchedLoop):
         backward = torch.autograd.backward
 
         def watched(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            before, synced = self._versions(), False
+            for name in self.names:
+                if before[name] != self._left[name] and not self._alone:
+                    self._forget(name)  # its gradients were set to zero
             backward(tensors, *args, **kwargs)
-            if not self._examples:  # of something else than a step
+            self._left = self._versions()
+            if not self.begun:  # of something else than a step
                 return
-            if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not self._told:
-                self._losses.append(tensors.detach())
-            if self._ddp and self._ddp.require_backward_grad_sync:  # not within `no_sync()`
-                self._gradients = dist.get_world_size()
-                if self._last_gradient:
-                    self.go_on("reduce", self._last_gradient)
-                    self.go_on("apply")
+            for name in self.names:
+                if before[name] == self._left[name] and not self._alone:
+                    continue  # this pass has not reached its parameters
+                if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+                    self._passes[name].append(tensors.detach())
+                model = self._models[name]  # if DDP, not within `no_sync()`
+                if isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync:
+                    self._gradients[name], synced = dist.get_world_size(), True
+            if synced and self._last_gradient:
+                self.go_on("reduce", self._last_gradient)
+                self.go_on("apply")
             self._last_gradient = 0.0
 
         torch.autograd.backward = watched
+
+    def _versions(self) -> dict[str, list[Any]]:
+        """Of each optimizer's gradients what differs once they have changed."""
+        return {
+            name: [p.grad is not None and (id(p.grad), p.grad._version) for p in parameters(each)]
+            for name, each in self._optimizers.items()
+        }
 
     def _wrap_wait(self) -> None:
         work = dist.distributed_c10d.Work
@@ -129,15 +175,24 @@ class Watching(WatchedLoop):
                 return wait(*args, **kwargs)
             finally:
                 self.exchanged(begun, self.now())
-                self._gradients = dist.get_world_size()
+                self._gradients = dict.fromkeys(self.names, dist.get_world_size())
 
         work.wait = watched
 
-    def _stepped(self, *_: Any) -> None:
-        losses = [loss.item() for loss in self._losses]
-        loss = sum(losses) / len(losses) if losses else None
-        self.end(loss, self._examples, self._gradients)
-        self._examples, self._losses, self._told, self._gradients = 0, [], False, 1
+    def _stepped(self, name: str, *_: Any) -> None:
+        told = self._told.pop(name, None)
+        losses = self._passes[name] if told is None else [told]
+        loss = fmean(loss.item() for loss in losses) if losses else None
+        self.updated(name, loss, 0, self._gradients[name])
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._passes[name], self._gradients[name] = [], 1
+
+
+def parameters(optimizer: Any) -> list[Any]:
+    """Those that an optimizer updates."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def examples_in(inputs: Any) -> int:
