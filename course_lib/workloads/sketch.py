@@ -20,7 +20,7 @@ class Sketch(NamedTuple):
     forward pass of one example keeps for the backward pass, in the run's precision; 0 if that is
     not known. `copies`: those that it keeps for any number of examples: weights in 16 bits.
     `alone`: why it cannot be trained on one example at a time, such as an error of batch
-    normalisation; "" if it can.
+    normalisation; "" if it can. `sparse`: the parameters whose gradients are sparse tensors.
     """
 
     parameters: int
@@ -33,6 +33,7 @@ class Sketch(NamedTuple):
     activations: int = 0
     copies: int = 0
     alone: str = ""
+    sparse: tuple[str, ...] = ()
 
     def kept(self, examples: int) -> int:
         """Bytes that the forward pass of so many examples keeps for the backward pass."""

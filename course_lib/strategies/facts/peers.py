@@ -56,6 +56,13 @@ def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
     return on_workers(spec, held | {"activations": examples * model.activations})
 
 
+def _fits_sharded(spec: RunSpec, model: Sketch) -> Refusals:
+    """No sparse gradients: FSDP reduces dense ones only."""
+    if model.sparse:
+        cure = "make it with sparse=False, or take multi_worker_mirrored or parameter_server"
+        yield "workload", f"fully_sharded cannot shard the sparse {model.sparse[0]}: {cure}"
+
+
 FULLY_SHARDED = Strategy(
     name="fully_sharded",
     summary="Every worker keeps a part of each layer's parameters, and gathers the rest from the "
@@ -72,6 +79,7 @@ FULLY_SHARDED = Strategy(
     "must fit on every worker",
     source="Rajbhandari et al., ZeRO, SC 2020; Zhao et al., PyTorch FSDP, VLDB 2023",
     jobs={"torch": ("worker",)},
+    fits=_fits_sharded,
     order=80,
     default_workers=2,
     all_reduce=no_all_reduce(

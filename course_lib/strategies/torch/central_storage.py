@@ -28,8 +28,9 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
 from course_lib.strategies.torch.memory import bytes_of
-from course_lib.strategies.torch.models import build, flat, model_of, pair, shaped, trained, use
+from course_lib.strategies.torch.models import build, model_of, pair, trained, use
 from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, descend, gradients_of
+from course_lib.strategies.torch.vectors import flat, shaped
 from course_lib.workloads.layers import digest
 
 

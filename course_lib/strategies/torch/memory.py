@@ -21,9 +21,15 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
+def parts_of(tensor: Any) -> list[Any]:
+    """The tensors that hold the numbers of one: of a sparse tensor its indices and its values."""
+    here = local(tensor.detach())
+    return [here._indices(), here._values()] if here.is_sparse else [here]
+
+
 def storages(tensors: Iterable[Any]) -> dict[int, int]:
     """Address -> bytes of the storages of tensors."""
-    found = [local(tensor.detach()).untyped_storage() for tensor in tensors]
+    found = [part.untyped_storage() for tensor in tensors for part in parts_of(tensor)]
     return {storage.data_ptr(): storage.nbytes() for storage in found}
 
 
@@ -44,10 +50,10 @@ def kept_for_backward(model: nn.Module, tell: Callable[[int], None]) -> Iterator
 
     def pack(tensor: Any) -> Any:
         kept = tensor.detach()  # an output that is saved as it is would keep itself alive
-        here = local(kept)
-        storage = here.untyped_storage()
-        _, parts = found.setdefault(id(storage), (storage, {}))
-        parts[here.data_ptr()] = here.nbytes
+        for part in parts_of(kept):
+            storage = part.untyped_storage()
+            _, parts = found.setdefault(id(storage), (storage, {}))
+            parts[part.data_ptr()] = part.nbytes
         return kept
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -97,18 +97,6 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """All tensors laid end to end as one vector."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-def shaped(vector: torch.Tensor, like: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """A vector that `flat` has made, as tensors that have these shapes: views of it."""
-    like = list(like)
-    pieces = vector.split([each.numel() for each in like])
-    return [piece.view_as(each) for piece, each in zip(pieces, like, strict=True)]
-
-
 def tied(model: nn.Module) -> bool:
     """Whether two modules share a parameter."""
     every = model.named_parameters(remove_duplicate=False)

@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch.nn.utils import get_total_norm
 
 from course_lib.spec import RunSpec
 from course_lib.strategies import optimizers
+from course_lib.strategies.torch.vectors import norm_over
 
 
 class Optimizer(optimizers.Optimizer):
-    """Updates `tensors` in place, and keeps their state beside them, on the same device.
+    """Updates `tensors` in place, and keeps their state beside them, on the same device. An
+    optimizer with a state makes sparse gradients dense: it changes what has no gradient too.
 
     `torch.optim` would do the same. Its first step imports PyTorch's compiler, which takes seconds
     in each of the tasks.
@@ -38,7 +39,7 @@ class Optimizer(optimizers.Optimizer):
             return
         corrections = self.corrections(updates + 1)
         for tensor, gradient, state in zip(self.tensors, gradients, self.state, strict=True):
-            changes = self.changes(tensor, gradient, state, rate, corrections)
+            changes = self.changes(tensor, gradient.to_dense(), state, rate, corrections)
             for old, change in zip([tensor, *state], changes, strict=True):
                 old.add_(change)
 
@@ -56,7 +57,7 @@ def clip(
     """
     if most is None:
         return gradients
-    norm = get_total_norm(gradients) if norm is None else norm
+    norm = norm_over(gradients) if norm is None else norm
     factor = most / norm.clamp(min=most)
     return [factor * gradient for gradient in gradients]
 

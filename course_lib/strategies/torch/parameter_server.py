@@ -53,13 +53,14 @@ from typing import Any
 import torch
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.models import count_of, flat, pair
+from course_lib.strategies.torch.models import count_of, pair
 from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.precision import zeros_in
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
-from course_lib.strategies.torch.server import Servers, fill
+from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
 from course_lib.strategies.torch.steps import TorchStep, gradients_of
+from course_lib.strategies.torch.vectors import end_to_end, split
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -111,16 +112,19 @@ def pull(servers: Servers, at_least: int = 0) -> list[Snapshot]:
     The values are of version `at_least`, or newer; 0 means no wait. Ps 0 may also ask this worker
     to measure the test accuracy (`evaluate_at`).
     """
-    snapshots: list[Snapshot] = servers.ask("pull", newest, at_least)
-    fill(servers.step.model, [snapshot.values for snapshot in snapshots])
+    snapshots: list[Snapshot] = servers.ask("pull", newest, at_least, servers.versions)
+    servers.fill([snapshot.values for snapshot in snapshots])
+    servers.versions = [snapshot.version for snapshot in snapshots]
     servers.step.evaluate_at = snapshots[0].evaluate_at or servers.step.evaluate_at
     return snapshots
 
 
 @on_ps
-def newest(shard: Shard, at_least: int) -> Later:
-    """On a ps: a copy of the values, once their version is `at_least`."""
-    return Later(lambda: shard.version >= at_least, shard.snapshot)
+def newest(shard: Shard, at_least: int, since: int) -> Later:
+    """On a ps: a copy of the values, once their version is `at_least`, for a worker that has those
+    of a version `since`.
+    """
+    return Later(lambda: shard.version >= at_least, lambda: shard.snapshot(since))
 
 
 def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,7 +136,7 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[torch.Tensor, t
     """
     while True:
         scale, loss = step.scale.value, pair(step.backward(inputs, targets))
-        gradient = flat(gradients_of(step)).cpu()  # and the step's own are gone
+        gradient = end_to_end(gradients_of(step)).cpu()  # and the step's own are gone
         divisor = count_of(loss) * scale
         if not step.scale.on or step.finite(float(gradient.norm()), zeros_in([gradient])):
             return loss, gradient if divisor == 1 else gradient / divisor
@@ -154,7 +158,7 @@ def push(
     step = servers.step
     parts = [  # each with the version that it was computed from
         Gradient(step.task.index, step.number, snapshot.version, part, *loss.tolist())
-        for snapshot, part in zip(snapshots, gradient.tensor_split(len(snapshots)), strict=True)
+        for snapshot, part in zip(snapshots, split(gradient, len(snapshots)), strict=True)
     ]
     return servers.ask("push", handle, parts)
 

@@ -33,7 +33,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.func import functional_call
-from torch.nn.utils import get_total_norm
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
@@ -41,6 +40,7 @@ from course_lib.strategies.torch.memory import bytes_of, kept_for_backward
 from course_lib.strategies.torch.models import build, counts, outputs_of, pair, summed, trained, use
 from course_lib.strategies.torch.stages import parts_of
 from course_lib.strategies.torch.steps import TorchStep, descend, join
+from course_lib.strategies.torch.vectors import norm_over
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 # what a stage knows of itself
@@ -97,7 +97,7 @@ def worker(task: Task) -> dict[str, Any]:
 
 def norm_of_all(gradients: list[torch.Tensor]) -> torch.Tensor:
     """The norm over the gradients of all stages, from those of this one."""
-    squares = get_total_norm(gradients) ** 2
+    squares = norm_over(gradients) ** 2
     dist.all_reduce(squares)
     return squares.sqrt()
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from course_lib.strategies.torch.vectors import numbers
+
 LOW: dict[str, Any] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Function = Callable[..., Any]
@@ -27,5 +29,5 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 
 def zeros_in(gradients: Iterable[torch.Tensor]) -> float:
     """The share of the entries of these gradients that are exactly zero."""
-    counts = [(gradient.numel(), int(gradient.count_nonzero())) for gradient in gradients]
+    counts = [(each.numel(), int(each.count_nonzero())) for each in map(numbers, gradients)]
     return 1 - sum(found for _, found in counts) / sum(every for every, _ in counts)

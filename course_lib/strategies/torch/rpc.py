@@ -19,6 +19,7 @@ from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.messages import Peer, ready
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import read_lines
+from course_lib.strategies.torch.vectors import of_runs, runs
 
 LOOK = 0.5  # seconds between two looks for workers that were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}
@@ -36,7 +37,8 @@ def on_ps(function: F) -> F:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of a shard: its `version` and `values`.
+    """A copy of a shard: its `version` and `values`; a sparse vector has only those that differ
+    from a version that the worker has.
 
     `evaluate_at`: the examples that the values have seen, if whoever gets them is to measure the
     test accuracy; else 0.
@@ -79,6 +81,7 @@ class Reply:
 
 
 KINDS: dict[str, Callable[..., Any]] = {k.__name__: k for k in (Snapshot, Gradient, Reply)}
+KINDS["runs"] = of_runs
 
 
 def send(peer: Peer, value: Any) -> None:
@@ -88,6 +91,8 @@ def send(peer: Peer, value: Any) -> None:
     def as_json(each: Any) -> dict[str, Any]:
         if not isinstance(each, torch.Tensor):
             return {type(each).__name__: list(vars(each).values())}
+        if each.is_sparse:
+            return {"runs": [*runs(each), each.values(), len(each)]}
         tensors.append(each)
         return {"tensor": [str(each.dtype).removeprefix("torch."), each.nbytes]}
 
@@ -109,7 +114,8 @@ def receive(peer: Peer) -> Any:
             return each
         if name == "tensor":
             its, block = block[: value[1]], block[value[1] :]
-            return torch.from_numpy(its).view(getattr(torch, value[0]))
+            kind = getattr(torch, value[0])
+            return torch.from_numpy(its).view(kind) if len(its) else torch.empty(0, dtype=kind)
         return KINDS[name](*value) if name in KINDS else each
 
     return json.loads(text, object_hook=found)

@@ -13,16 +13,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils import vector_to_parameters
 
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.exchange.messages import Peer, ready
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.steps import due
-from course_lib.strategies.torch.models import shaped, trained
 from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, meeting_of, receive, send
 from course_lib.strategies.torch.shard import final, join, last_heard, state_of
 from course_lib.strategies.torch.steps import TorchStep
+from course_lib.strategies.torch.vectors import bytes_sent, flat, numbers, shaped
 
 PATIENCE = 60.0
 """Seconds that a worker waits for an answer."""
@@ -45,7 +46,12 @@ class Servers:
         if whole:
             saving.restore(step)
             step.optimizer.state = []  # the ps hold it
-        else:
+        # all parameters of the model, whose own are views of them, and the piece on each ps
+        self.values = flat(step.parameters)
+        vector_to_parameters(self.values, step.parameters)
+        self.pieces = self.values.tensor_split(len(self.peers))
+        self.versions = [-1] * len(self.peers)  # of each piece, as it was pulled; -1: not yet
+        if not whole:
             step.writers = ()
             step.number = min(self.ask("start", join, step.task.index)) - 1
 
@@ -71,7 +77,7 @@ class Servers:
         self.task.enter(before)
         sent = (each for value in arguments if isinstance(value, list) for each in value)
         moved = (e for e in (*sent, *found.values()) if isinstance(e, (Snapshot, Gradient)))
-        self.moved[what] = sum(each.values.nbytes for each in moved)
+        self.moved[what] = sum(bytes_sent(each.values) for each in moved)
         self.step.census.note(exchange=sum(self.moved.values()))
         return [found[peer] for peer in peers]
 
@@ -101,6 +107,14 @@ class Servers:
             + (f" What it heard last: {heard}" if heard else "")
         )
 
+    def fill(self, pieces: Sequence[torch.Tensor]) -> None:
+        """Take the model's parameters from what the shards sent: all of a piece, or what of it has
+        changed.
+        """
+        for mine, piece in zip(self.pieces, pieces, strict=True):
+            sent = piece.to(mine.device)
+            mine[sent.indices()[0] if sent.is_sparse else ...] = numbers(sent)
+
     def done(self, replies: Sequence[Reply]) -> None:
         """The step is over, with these replies to its push."""
         step, (first, *_) = self.step, replies
@@ -117,9 +131,9 @@ class Servers:
     def _gather(self) -> None:
         """Hold what the ps hold, for a moment."""
         step, shards = self.step, self.ask("checkpoint", state_of)
-        values, *state = (torch.cat(pieces) for pieces in zip(*shards, strict=True))
-        fill(step.model, [values])
-        whole = (shaped(each, step.parameters) for each in state)
+        values, *state = zip(*shards, strict=True)
+        self.fill(values)
+        whole = (shaped(torch.cat(each), step.parameters) for each in state)
         step.optimizer.state = list(map(list, zip(*whole, strict=True)))
 
     def result(self) -> dict[str, Any]:
@@ -128,7 +142,7 @@ class Servers:
         """
         step = self.step
         shards = self.ask("final pull", final, self.task.index)
-        fill(step.model, [values for values, *_ in shards])
+        self.fill([values for values, *_ in shards])
         held: dict[str, dict[str, int]] = {"variables_on": {}, "optimizer_state_on": {}}
         _, step.loss, _, speaker = shards[0]
         step.first = self.task.index == speaker
@@ -152,9 +166,3 @@ def found_by(task: Task) -> list[Peer]:
         peers.append(Peer(f"ps:{k}", sock))
     meeting.close()  # nobody calls a worker
     return peers
-
-
-def fill(model: torch.nn.Module, pieces: Sequence[torch.Tensor]) -> None:
-    """Take the parameters of a model from the pieces that the shards hold, in order."""
-    device = next(model.parameters()).device
-    torch.nn.utils.vector_to_parameters(torch.cat(list(pieces)).to(device), trained(model))

@@ -7,6 +7,7 @@ lost: nobody waits for it any longer. If it is started again, it joins again.
 """
 
 import contextlib
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from course_lib.record.checkpoints import Manifest, part_of, seal
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.torch import checkpoints
-from course_lib.strategies.torch.models import flat
+from course_lib.strategies.torch.memory import bytes_of
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
 from course_lib.strategies.torch.rpc import (
     ON_PS,
@@ -34,6 +35,7 @@ from course_lib.strategies.torch.rpc import (
     send,
 )
 from course_lib.strategies.torch.steps import TorchStep
+from course_lib.strategies.torch.vectors import bytes_sent, flat, vector
 
 
 class Shard:
@@ -42,10 +44,11 @@ class Shard:
     are gradients that came in but are not applied yet.
 
     `living` are the workers that are not lost; `waiting` has the calls of those that wait for an
-    answer; `finished` are those with nothing left to do. Where pieces of batches are handed out
-    one by one, `taken` is the piece that each worker has, `next_piece` is the next one, and `left`
-    are those that lost workers had, with whose they were. If it `saves`, it leaves a part of
-    each checkpoint; else a worker saves all shards together (`Servers`).
+    answer; `finished` are those with nothing left to do. `all_changed` is the last version for
+    which all values may have changed; of later ones it is known which did. Where pieces of batches
+    are handed out one by one, `taken` is the piece that each worker has, `next_piece` is the next
+    one, and `left` are those that lost workers had, with whose they were. If it `saves`, it leaves
+    a part of each checkpoint; else a worker saves all shards together (`Servers`).
     """
 
     def __init__(self, task: Task, counted: int) -> None:
@@ -62,6 +65,7 @@ class Shard:
         if step.updates:
             self.optimizer.state = [list(map(mine, zip(*step.optimizer.state, strict=True)))]
         self.version, self.examples = step.updates, step.samples
+        self.all_changed = -1
         self.steps_done = [step.number + 1] * task.spec.workers
         self.living = set(range(task.spec.workers))
         self.finished: set[int] = set()
@@ -81,21 +85,31 @@ class Shard:
     @contextlib.contextmanager
     def updating(self, gradients: Sequence[Gradient]) -> Iterator[None]:
         """The block applies these gradients to the values: one update, which makes one version."""
-        start = clock()
+        start, sparse = clock(), all(g.values.is_sparse for g in gradients)
+        before = self.values.clone() if sparse else self.values
         yield
         gradients = sorted(gradients, key=lambda gradient: gradient.worker)
         step, read = gradients[0].step, min(g.read for g in gradients)
         self.version += 1
+        if sparse:  # an optimizer with a state also changes values without a gradient
+            self.changed[self.values != before] = self.version
+        else:
+            self.all_changed = self.version
         self.task.record("apply", step, start, clock())
         name, device = f"shard {self.task.index}", str(self.values.device)
         whose = " ".join(f"worker:{g.worker}" for g in gradients)
         self.task.update(step, name, device, read, self.version, len(gradients), whose)
-        self.census.note(gradients=sum(g.values.nbytes for g in gradients))
+        self.census.note(gradients=bytes_of(g.values for g in gradients))
         for g in gradients:
             self.losses.append((g.loss, g.count))
             self.examples += self.task.spec.batch // self.counted
             self.steps_done[g.worker] = g.step + 1
         self.census.close(step, self.examples, self.held)
+
+    @functools.cached_property
+    def changed(self) -> torch.Tensor:
+        """For each of the values the version in which it last changed."""
+        return torch.zeros(len(self.values), dtype=torch.int32)
 
     def held(self) -> dict[str, int]:
         """Bytes of memory that this ps holds, by kind."""
@@ -113,16 +127,22 @@ class Shard:
         loss = total / (count or 1.0)
         return Reply(self.version, loss, self.examples, self.slowest, used)
 
-    def snapshot(self) -> Snapshot:
-        """A copy of the values: the next update may come before they are sent.
+    def snapshot(self, since: int) -> Snapshot:
+        """A copy of the values, as the next update may come before they are sent; or of those that
+        have changed since a version, if these are fewer bytes.
 
         The first one to ask after each `evaluate_every` steps is to measure the test accuracy.
         """
         every, examples = self.task.spec.evaluate_every * self.task.spec.batch, 0
         if every and self.examples // every > self._evaluations:
             self._evaluations, examples = self.examples // every, self.examples
-        self.census.note(exchange=self.values.nbytes)
-        return Snapshot(self.version, self.values.clone(), examples)
+        values = self.values
+        if since > self.all_changed:
+            places = torch.nonzero(self.changed > since)[:, 0]
+            some = vector(places, values[places], len(values))
+            values = min(values, some, key=bytes_sent)
+        self.census.note(exchange=bytes_sent(values))
+        return Snapshot(self.version, values.clone(), examples)
 
     def save(self) -> None:
         """Leave the part of a checkpoint that this shard is, if one is due."""

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import get_total_norm
 
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
@@ -35,6 +34,7 @@ from course_lib.strategies.torch.models import (
 )
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.strategies.torch.precision import mixed, wide, zeros_in
+from course_lib.strategies.torch.vectors import norm_over
 from course_lib.workloads.workload import Outputs
 
 TIMEOUT = timedelta(seconds=60)
@@ -63,7 +63,7 @@ def norm_of(gradients: list[Any]) -> Any:
     """The norm over all of these gradients; of DTensors, over their shards on all tasks."""
     shards = [each for each in gradients if isinstance(each, DTensor)]
     others = [each for each in gradients if not isinstance(each, DTensor)]
-    return get_total_norm([whole(get_total_norm(part)) for part in (shards, others) if part])
+    return norm_over([whole(norm_over(part)) for part in (shards, others) if part])
 
 
 def descend(

@@ -40,6 +40,10 @@ BATCH_NORM = (
     "accumulate of each part of it, and in a pipeline of each microbatch; on GPUs "
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm in the builder takes them over all replicas."
 )
+SPARSE = (
+    "Gradients of {} are sparse: only the rows that a batch looks up. Parameter servers get these "
+    "rows and send only what has changed; an all_reduce=... exchanges whole tables."
+)
 
 
 def sketch(task: Task) -> Sketch:
@@ -54,10 +58,13 @@ def _tried(task: Task) -> Sketch:
     workload = workloads.load(task.spec)
     model = built(workload, task.spec.seed)
     one_step(workload, model)
+    grads = ((name, each.grad) for name, each in model.named_parameters())
+    sparse = tuple(name for name, grad in grads if grad is not None and grad.is_sparse)
     workload.check_test(partial(outputs_of, model))
     inputs = tensor(workload.train.take(slice(2))[0])
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
+    said = {BATCH_NORM: not all(synchronized), SPARSE.format(", ".join(sparse)): bool(sparse)}
     kept, copies = activations(workload, model)
     x, y = workload.train.take(workload.train.spread(8))
     outputs, targets, compare = tensor(outputs_of(model, x)), tensor(y), loss_of(workload)
@@ -65,13 +72,14 @@ def _tried(task: Task) -> Sketch:
         parameters=sum(parameter.numel() for parameter in trained(model)),
         parts=or_why(stages.check, model, workload.stages, inputs),
         units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
-        notes=() if all(synchronized) else (BATCH_NORM,),
+        notes=tuple(note for note, true in said.items() if true),
         uneven=uneven(lambda piece: compare(outputs[piece], targets[piece]).numpy(), len(y)),
         synchronized=any(synchronized),
         flops=training_flops(workload, model),
         activations=kept,
         copies=copies,
         alone=or_why(alone, workload, model),
+        sparse=sparse,
     )
 
 

@@ -1,0 +1,92 @@
+"""Parameters and gradients as one long vector, and sparse gradients: that of an embedding with
+`sparse=True` has the rows that were looked up, and no others. All else in it is zero.
+
+Parameter servers cut all parameters, laid end to end, into pieces of equal length. There a sparse
+gradient is a sparse vector: the places of numbers, and the numbers. Those of a row follow each
+other, so it travels as runs: where a run begins, how long it is, and its numbers. That is 8 bytes a
+run and 4 a number. The vector of a model that has dense layers too is sparse as well, and each such
+layer is a run.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch.nn.utils import get_total_norm
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """All tensors laid end to end as one vector."""
+    return torch.cat([tensor.detach().to_dense().reshape(-1) for tensor in tensors])
+
+
+def shaped(vector: torch.Tensor, like: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """A vector that `flat` has made, as tensors that have these shapes: views of it."""
+    like = list(like)
+    pieces = vector.split([each.numel() for each in like])
+    return [piece.view_as(each) for piece, each in zip(pieces, like, strict=True)]
+
+
+def numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor; of a sparse one those that it has."""
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+def norm_over(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The norm over all numbers of all tensors."""
+    return get_total_norm([numbers(tensor) for tensor in tensors])
+
+
+def vector(places: torch.Tensor, values: torch.Tensor, length: int) -> torch.Tensor:
+    """A sparse vector with these `values` at these `places`, in ascending order; 0 elsewhere."""
+    how = {"is_coalesced": True, "check_invariants": True}
+    return torch.sparse_coo_tensor(places[None], values, (length,), **how)
+
+
+def end_to_end(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All tensors laid end to end as one vector, a sparse one if one of them is sparse."""
+    if not any(tensor.is_sparse for tensor in tensors):
+        return flat(tensors)
+    *begins, length = itertools.accumulate((tensor.numel() for tensor in tensors), initial=0)
+    places = [begin + _places(tensor) for begin, tensor in zip(begins, tensors, strict=True)]
+    return vector(torch.cat(places), flat(map(numbers, tensors)), length)
+
+
+def _places(tensor: torch.Tensor) -> torch.Tensor:
+    """Where the `numbers` of a tensor are in it, counted from its first."""
+    if not tensor.is_sparse:
+        return torch.arange(tensor.numel(), device=tensor.device)
+    strides = torch.empty(tensor.shape, device="meta").stride()[: tensor.sparse_dim()]
+    begins = sum(index * by for index, by in zip(tensor.coalesce().indices(), strides, strict=True))
+    return (begins[:, None] + torch.arange(strides[-1], device=tensor.device)).reshape(-1)
+
+
+def split(values: torch.Tensor, parts: int) -> Sequence[torch.Tensor]:
+    """A vector in so many parts, as `torch.tensor_split` cuts it."""
+    if not values.is_sparse:
+        return values.tensor_split(parts)
+    cuts = torch.empty(len(values), device="meta").tensor_split(parts)
+    return [values.narrow_copy(0, cut.storage_offset(), len(cut)) for cut in cuts]
+
+
+def runs(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the runs of a sparse vector begin, and how long they are: int32, both."""
+    (places,) = values.indices()
+    first = torch.nonzero(places.diff(prepend=places[:1] - 2) != 1)[:, 0]
+    lengths = first.diff(append=torch.tensor([len(places)]))
+    return places[first].int(), lengths.int()
+
+
+def of_runs(
+    begins: torch.Tensor, lengths: torch.Tensor, values: torch.Tensor, length: int
+) -> torch.Tensor:
+    """The sparse vector that has these runs."""
+    before = lengths.cumsum(0) - lengths  # so many numbers lie in the runs before
+    places = torch.arange(len(values)) + (begins - before).repeat_interleave(lengths)
+    return vector(places, values, length)
+
+
+def bytes_sent(values: torch.Tensor) -> int:
+    """The bytes of a vector when it is sent."""
+    parts = (*runs(values), values.values()) if values.is_sparse else (values,)
+    return sum(part.nbytes for part in parts)
