@@ -19,7 +19,7 @@ from course_lib.commands.cluster import cluster
 from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.screen import say
-from course_lib.commands.training import chaos, race, run
+from course_lib.commands.training import race, run
 from course_lib.commands.watch import picture, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
 from course_lib.text import ascii_for
@@ -42,7 +42,6 @@ COMMANDS = (
     strategies,
     picture,
     exercises,
-    chaos,
 )
 for command in (*COMMANDS, lab):
     said = (

@@ -242,11 +242,11 @@ def usual(trace: Trace, task: str, what: str) -> float:
 
 
 def lockstep(
-    *arguments: str, home: Path | None = None, seconds: float = 90
+    *arguments: str, home: Path | None = None, seconds: float = 90, module: str = "course_lib"
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of `lockstep`, with a LOCKSTEP_HOME of its own or that of the tests."""
     return subprocess.run(
-        [sys.executable, "-m", "course_lib", *arguments],
+        [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         timeout=seconds,

@@ -423,7 +423,7 @@ def test_an_algorithm_that_is_wrong_is_told_with_the_reason(
 
 
 def test_a_command_that_is_told_to_end_clears_up(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "course_lib", "chaos", "--episodes", "50"]
+    command = [sys.executable, "-m", "tests.chaos", "--episodes", "50"]
     with subprocess.Popen(
         [*command, "--framework", "torch"],
         env={**os.environ, "TMPDIR": str(tmp_path)},

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from course_lib import hardware, start
-from course_lib.chaos import episodes, play
 from course_lib.errors import SpecError, TaskFailed, Unavailable
 from course_lib.record.events import Lifecycle, Phase
 from course_lib.record.ledger import ledger
+from tests.chaos import episodes, play
 from tests.helpers import lockstep, until
 
 HOSTS = hardware.machine.network_parts(hardware.probe().private_network)["hosts"].ok
@@ -243,8 +243,9 @@ def test_an_episode_in_which_all_is_well(fault: str, ends: str) -> None:
 
 def test_the_command_plays_an_episode_and_says_how_it_ended() -> None:
     one = "one_device,framework=torch,steps=8,fault=raise worker:0 at step 2"
-    found = lockstep("chaos", "--replay", one)
+    found = lockstep("--replay", one, module="tests.chaos")
     assert found.returncode == 0, found.stderr
     assert "Injected: it was raised as planned" in found.stdout
-    wrong = lockstep("chaos", "--replay", "one_device,framework=torch,fault=kil worker:0 at step 2")
+    one = "one_device,framework=torch,fault=kil worker:0 at step 2"
+    wrong = lockstep("--replay", one, module="tests.chaos")
     assert wrong.returncode == 2 and "did you mean 'kill'" in wrong.stderr

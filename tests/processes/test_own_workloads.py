@@ -267,7 +267,7 @@ def test_a_fast_worker_waits_for_a_slow_one_with_batch_normalisation_too() -> No
 
 def test_what_a_failed_task_printed_is_the_learner_s() -> None:
     def fails(outputs: Any, targets: Any) -> Any:
-        if len(targets) > 4:  # not in the trial
+        if len(targets) > 8:  # not in the trial
             raise ValueError("too many")
         return outputs.square().mean()
 

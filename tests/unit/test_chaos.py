@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from course_lib.chaos import _judged, episodes, spec_of
 from course_lib.doing import Doing
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.faults import Fault
 from course_lib.spec import RunSpec
+from tests.chaos import _judged, episodes, spec_of
 
 HOSTS = RunSpec(workers=2, hosts=2)
 RESTARTS = RunSpec(workers=2, max_restarts=1)

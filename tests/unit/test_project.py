@@ -28,7 +28,6 @@ ORDER = [
     {"strategies"},
     {"completion", "launch", "widgets"},
     {"reduction", "racing", "course", "cards"},
-    {"chaos"},
     {"commands"},
     {"__init__", "__main__"},
 ]

@@ -1,5 +1,8 @@
 """Chaos: many short runs, each with a fault that is drawn at random, and whether all is well after.
 
+    python -m tests.chaos --episodes 20
+    python -m tests.chaos --episodes 500 --faults slow,jitter,link
+
 An episode is written as an entrant of a race, `parameter_server,framework=torch,...,fault=...`, so
 that it can be played again. It has failed if
 
@@ -17,16 +20,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import statistics
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import psutil
+import typer
 
+from course_lib.__main__ import app, main
 from course_lib.clock import clock
 from course_lib.cluster.run import Run
+from course_lib.commands.screen import progress, say, show
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed, Unavailable
 from course_lib.faults import Fault
 from course_lib.hardware import probe
@@ -215,3 +224,50 @@ def _left(run: Run, before: int) -> list[str]:
         if not found or clock() > deadline:
             return found
         time.sleep(0.02)
+
+
+def chaos(
+    count: Annotated[int, typer.Option("--episodes", min=1, help="How many runs.")] = 200,
+    seed: Annotated[int, typer.Option(help="Decides what happens in which run.")] = 1,
+    strategies: Annotated[
+        str, typer.Option(help="Names, separated by commas; all if none are given.")
+    ] = "",
+    framework: Annotated[str, typer.Option(help="tensorflow or torch; both if not given.")] = "",
+    faults: Annotated[
+        str, typer.Option(help="Kinds, such as slow,jitter,link; all if none are given.")
+    ] = "",
+    replay: Annotated[str, typer.Option(help="Play this one episode.")] = "",
+) -> int:
+    """Play short runs with a random fault in each, and look for hangs, leaks, errors that name
+    nobody, false alarms, gradients that are lost and wrong models. The exit code is 1 if anything
+    is found.
+    """
+    names, kinds = ([name for name in each.split(",") if name] for each in (strategies, faults))
+    played = [replay] if replay else episodes(count, seed, names, framework, kinds)
+    count = 1 if replay else count
+    ended, problems, seconds = Counter[str](), Counter[str](), list[float]()
+    for number, episode in enumerate(played, 1):
+        with progress() as shown:
+            said = episode.partition(",")[0]
+            shown.add_task(f"{number} of {count}", total=count, completed=number - 1, said=said)
+            outcome = play(episode)
+        what = "no error" if outcome.seconds is None else "an error"
+        ended[f"{outcome.fault.do}: {what}"] += 1
+        problems.update(problem.partition(":")[0] for problem in outcome.problems)
+        seconds += [outcome.seconds] if outcome.seconds is not None else []
+        say(f"{number}: {episode.replace(',', ', ')}", f"   {outcome.ended}")
+        for problem in outcome.problems:
+            say(f"   FAILED, {problem}")
+            print(f"   python -m tests.chaos --replay {episode!r}")  # in one piece, to be copied
+    rows = [[name, str(times)] for name, times in sorted(ended.items())]
+    if seconds:
+        middle, most = statistics.median(seconds), max(seconds)
+        rows.append(["fault to error", f"median {middle:.2f} s, at most {most:.2f} s"])
+    rows.append(["problems", ", ".join(f"{n} {what}" for what, n in problems.items()) or "none"])
+    show(["episodes", str(ended.total())], rows)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    app.command()(chaos)
+    main(["chaos", *sys.argv[1:]])
