@@ -402,6 +402,96 @@ def torch_pair(task: Task, both_at_once: bool = False) -> dict[str, list[float]]
     return losses
 
 
+def torch_wasserstein(task: Task) -> dict[str, list[float]]:
+    """A critic without a bound, updated twice for each update of the generator. Gradients are set
+    to zero in place, and clipped; what the critic is shown is made under `no_grad`.
+    """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(2, 2), nn.Linear(2, 1)
+    g_opt = torch.optim.SGD(generator.parameters(), lr=0.1)
+    c_opt = torch.optim.SGD(critic.parameters(), lr=0.1)
+    task.watch(generator=(generator, g_opt), critic=(critic, c_opt))
+    losses: dict[str, list[float]] = {"generator": [], "critic": []}
+    for _ in range(4):
+        both = []
+        for _ in range(2):
+            c_opt.zero_grad(set_to_none=False)
+            with torch.no_grad():
+                fake = generator(torch.randn(8, 2))
+            loss = critic(fake).mean() - critic(1 + torch.randn(8, 2)).mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(critic.parameters(), 0.5)
+            c_opt.step()
+            both.append(loss.item())
+        g_opt.zero_grad(set_to_none=False)
+        loss = -critic(generator(torch.randn(8, 2))).mean()
+        loss.backward()
+        g_opt.step()
+        losses["generator"].append(loss.item())
+        losses["critic"].append(sum(both) / 2)
+    return losses
+
+
+def torch_sparse(task: Task) -> list[float]:
+    """An embedding whose gradient is sparse."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.EmbeddingBag(100, 4, sparse=True)
+    optimizer = torch.optim.SparseAdam(list(model.parameters()))
+    task.watch(model, optimizer)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.randint(100, (8, 2))).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def tensorflow_pair(task: Task) -> dict[str, list[float]]:
+    """A step of three calls, of two functions: twice the critic, and then the actor, with a teacher
+    that was compiled and is not trained.
+    """
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(0)
+    actor, critic, teacher = (
+        keras.Sequential([keras.Input([4]), keras.layers.Dense(2)]) for _ in range(3)
+    )
+    teacher.compile("adam", "mse")
+    a_opt, c_opt = keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1)
+    lockstep = task.watch(actor=(actor, a_opt), critic=(critic, c_opt), teacher=(teacher, None))
+
+    def step_of(name: str, model: Any, optimizer: Any) -> Any:
+        optimizer.build(model.trainable_variables)
+
+        @lockstep.step
+        @tf.function
+        def step(inputs: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(inputs) - teacher(inputs)) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {name: loss}
+
+        return step
+
+    actors, critics = step_of("actor", actor, a_opt), step_of("critic", critic, c_opt)
+    losses: dict[str, list[float]] = {"actor": [], "critic": []}
+    for _ in range(4):
+        both = [float(critics(tf.random.normal([8, 4]))["critic"]) for _ in range(2)]
+        losses["critic"].append(sum(both) / 2)
+        losses["actor"].append(float(actors(tf.random.normal([8, 4]))["actor"]))
+    return losses
+
+
 def tensorflow_gan(
     task: Task, critic_updates: int = 1, watch: bool = True, replicas: int = 1
 ) -> dict[str, Any]:

@@ -45,10 +45,11 @@ class Digest:
     present state (one of `STATES`, or paused or resumed); `life`: task or host -> all its lifecycle
     events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
     `memory`: bytes by task and kind. `losses` and `accuracies` (if they are measured during the
-    run): the curves; `by_name`: those of all losses, of which `losses` is the first, as a loop with
-    several optimizers has several. `not_finite`: the first loss that is NaN or infinite.
-    `reductions`: who waits for whom. `again`: restarts, and the steps done again, which count once.
-    `unsure`: task -> by how many seconds its times may be wrong, on a node of a cluster.
+    run): the curves; `by_name`: those of all losses, as a loop with several optimizers has several:
+    `losses` is the one called `loss`, or else the first. `not_finite`: the first loss that is NaN
+    or infinite. `reductions`: who waits for whom. `again`: restarts, and the steps done again,
+    which count once. `unsure`: task -> by how many seconds its times may be wrong, on a node of a
+    cluster.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
@@ -68,7 +69,7 @@ class Digest:
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self.by_name: dict[str, Curve] = {}
-        self._losses: dict[str, Readings] = {}
+        self._losses = defaultdict[str, Readings](lambda: Readings(np.fmin, WINDOW * spec.batch))
         self._newest = -1  # the latest step that has a loss
         self._accuracy = Readings(np.fmax)
         self._first: dict[str, int] = {}  # task -> its first step
@@ -108,8 +109,6 @@ class Digest:
         self._start_clock(phases, over)
         for m in metrics:
             if m.name == "loss" or m.name.endswith(" loss"):
-                if m.name not in self._losses:
-                    self._losses[m.name] = Readings(np.fmin, WINDOW * self.spec.batch)
                 self._losses[m.name].add(m)
                 self._newest = max(m.step, self._newest)
                 if not math.isfinite(m.value):
@@ -126,7 +125,7 @@ class Digest:
         self._account(over)
         early = list(self._early)
         self.by_name = {name: each.curve(self.zero, early) for name, each in self._losses.items()}
-        self.losses = next(iter(self.by_name.values()), EMPTY)
+        self.losses = self.by_name.get("loss", next(iter(self.by_name.values()), EMPTY))
         self.accuracies = self._accuracy.curve(self.zero)
         self.over = over
         moments = [e.at for events in (life, metrics, updates) for e in events]

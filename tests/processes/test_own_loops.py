@@ -206,6 +206,24 @@ def test_the_losses_of_an_actor_and_a_critic_are_told_apart_before_either_is_upd
     assert [step[:2] for step in phases(run).values()] == [["read", "compute"]] * 4
 
 
+@pytest.mark.parametrize("loop", ["torch_wasserstein", "tensorflow_pair"])
+def test_a_step_may_have_several_updates_of_one_optimizer(loop: str) -> None:
+    run = start(getattr(own_loops, loop), framework=loop.split("_")[0], workers=1).wait(120)
+    for name, mine in run.values["worker:0"].items():
+        np.testing.assert_allclose(losses(run.trace, name=f"{name} loss"), mine, rtol=1e-5)
+    first, second = run.values["worker:0"]
+    made = [u.variables for u in run.trace.all(Update)]
+    assert made == [second, second, first] * 4
+    assert ledger(run.trace) == (12, 12, {}, 0, ())
+
+
+def test_a_sparse_gradient_is_watched_and_counted() -> None:
+    run = start(own_loops.torch_sparse, framework="torch", workers=1).wait(120)
+    np.testing.assert_allclose(losses(run.trace), run.values["worker:0"], rtol=1e-5)
+    held = Digest.of(run.spec, run.trace).memory["worker:0"]
+    assert held["parameters"] == 4 * 100 * 4 > 2 * held["gradients"] > 0
+
+
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_the_gan_of_the_page_on_loops_runs(framework: str) -> None:
     page = (Path(__file__).parents[2] / "notebooks" / "reference" / "your_loop.md").read_text()

@@ -1035,6 +1035,9 @@ def test_each_of_several_losses_has_a_chart_and_one_below_zero_an_axis() -> None
     broken = View({"it": SomeRun(Trace([*lockstep(), *both, nan]))})
     broken.look()
     assert "The critic loss of worker:0 became nan in step 20" in broken.diverged
+    own = Digest.of(SPEC, Trace([*both, *lockstep()]))  # a program that records more than its loss
+    assert list(own.by_name) == ["generator loss", "critic loss", "loss"]
+    assert own.losses is own.by_name["loss"]
     # entrants of a race that have other losses: a chart for each, with a line where there is one
     two = View({"it": run, "other": SomeRun(lockstep())})
     two.look()

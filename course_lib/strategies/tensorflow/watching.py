@@ -47,14 +47,14 @@ unconverted = tf.autograph.experimental.do_not_convert
 class Watching(WatchedLoop, keras.callbacks.Callback):
     """The steps of `fit`, as a callback, or those of a function, by `step`.
 
-    The optimizer of a model is by default the one that it was compiled with. Raises `SpecError` for
-    what cannot be watched.
+    The optimizer of a single model is by default the one that it was compiled with. Raises
+    `SpecError` for what cannot be watched.
     """
 
     def __init__(self, task: Task, pairs: dict[str, tuple[Any, Any]]) -> None:
         optimizers = {}
         for name, (model, optimizer) in pairs.items():
-            if optimizer is None and not getattr(model, "jit_compile", False):
+            if optimizer is None and not name and not getattr(model, "jit_compile", False):
                 optimizer = getattr(model, "optimizer", None)
             if not isinstance(optimizer, keras.optimizers.Optimizer | None):
                 text = "the keras.optimizers.Optimizer of the loop"
@@ -84,11 +84,10 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
 
     def held(self) -> dict[str, int]:
         weights = {id(v): v for model in self._models for v in model.variables}.values()
-        state = [v.value for each in self._optimizers for v in each.variables if v.shape]
         found = {
             "parameters": bytes_of(v.value for v in weights if v.trainable),
             "gradients": sum(self._gradients.values()),
-            "optimizer_state": bytes_of(state),
+            "optimizer_state": bytes_of(v.value for o in self._optimizers for v in o.variables),
             "buffers": bytes_of(v.value for v in weights if not v.trainable),
         }
         return {kind: self._replicas * count for kind, count in found.items()}

@@ -91,15 +91,15 @@ class Watching(WatchedLoop):
         return clock()
 
     def held(self) -> dict[str, int]:
-        weights = [each for model in self._models.values() for each in model.parameters()]
-        kept = [
-            k for o in self._optimizers.values() for of in o.state.values() for k in of.values()
-        ]
+        models, optimizers = self._models.values(), self._optimizers.values()
+        weights = [weight for model in models for weight in model.parameters()]
+        found = [weight.grad for weight in weights if weight.grad is not None]
+        state = [each for o in optimizers for kept in o.state.values() for each in kept.values()]
         return {
             "parameters": bytes_of(weights),
-            "gradients": bytes_of(each.grad for each in weights if each.grad is not None),
-            "optimizer_state": bytes_of(filter(torch.is_tensor, kept)),
-            "buffers": bytes_of(b for model in self._models.values() for b in model.buffers()),
+            "gradients": bytes_of(grad._values() if grad.is_sparse else grad for grad in found),
+            "optimizer_state": bytes_of(filter(torch.is_tensor, state)),
+            "buffers": bytes_of(buffer for model in models for buffer in model.buffers()),
         }
 
     def loss(self, value: Any, name: str = "") -> None:

@@ -92,14 +92,10 @@ class View:
         """
         losses = [side.digest.losses for side in self.sides]
         names = list(dict.fromkeys(name for s in self.sides for name in s.digest.by_name))
-        axes = ("seconds", "examples")[: 1 if len(names) > 1 else 2]
-        found = [
-            plots.progress(
-                name, over, [s.digest.by_name.get(name, EMPTY) for s in self.sides], self.goal
-            )
-            for name in names or ["loss"]
-            for over in axes
-        ]
+        axes, found = ("seconds", "examples")[: 1 if len(names) > 1 else 2], list[Panel]()
+        for name in names or ["loss"]:
+            curves = [side.digest.by_name.get(name, EMPTY) for side in self.sides]
+            found += [plots.progress(name, over, curves, self.goal) for over in axes]
         if any(side.spec.evaluate_every for side in self.sides):
             accuracies = [side.digest.accuracies for side in self.sides]
             found.append(plots.progress("accuracy", "seconds", accuracies, self.goal))
