@@ -84,7 +84,7 @@ class TrainingStep(Phases, ABC):
         """Inputs and targets of these training examples, on the task's device."""
 
     @abstractmethod
-    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+    def outputs(self, inputs: Any) -> Any:
         """What the model makes of inputs when it is not being trained."""
 
     @abstractmethod

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,69 +13,86 @@ import cloudpickle
 import numpy as np
 
 from course_lib.errors import SpecError
+from course_lib.record.progress import Line
+from course_lib.text import amount
+from course_lib.workloads.trees import Tree, leaves, mapped, numbered
 
 OTHERS = {
-    "as_numpy_iterator": "a tf.data.Dataset has no i-th example; make arrays of it: "
-    "x, y = map(np.stack, zip(*dataset.as_numpy_iterator())), with .unbatch() if it is batched",
     "collate_fn": "a DataLoader makes batches, and so does each run: give its dataset, "
     "loader.dataset",
     "iloc": "of a table give arrays: (frame[inputs].to_numpy(), frame[target].to_numpy())",
 }
 """What tells a kind of data that is not taken as it is -> what to give in its place."""
 
-Pair = tuple[np.ndarray, np.ndarray]
-"""Inputs (count, *shape of one) and their targets (count, *shape of one)."""
+KINDS = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
+READ = 2**31  # bytes of examples that are read into memory
+SEVERAL = "a list is one array; several arrays are a tuple or a dict"
+
+Pair = tuple[Tree, Tree]
+"""Inputs and their targets: arrays (count, *shape of one), or structures of such arrays."""
 
 
 class Examples:
     """Inputs and targets that belong together.
 
-    `given` is a pair of arrays of the same length (of numpy, PyTorch or TensorFlow, or lists), or a
-    dataset: anything with a length whose i-th item is a pair (input, target), such as PyTorch's
-    map-style datasets. Floats become float32, and whole numbers int64. Raises `SpecError` about
-    `field` if there are none, if there are not as many targets as inputs, or if a number is NaN or
-    infinite. Of a dataset, which may be larger than the memory, only the first example is looked
-    at. All tasks read the same arrays, but each has a copy of a dataset.
+    `given` is a pair (inputs, targets), or a dataset whose items are such pairs, each of one
+    example. The inputs are an array of numpy, PyTorch or TensorFlow, or a list of numbers; or
+    several arrays of the same length: a tuple or a dict of arrays, which may hold further tuples
+    and dicts. So are the targets. Floats become float32, and whole numbers int64. Booleans stay
+    what they are, unless they are the only array of the targets: those become the classes 0 and 1.
+
+    A dataset with a length and an i-th item, such as PyTorch's map-style datasets, may be larger
+    than the memory: each task has a copy of it, and asks it for the items of each batch. Here only
+    the first item is looked at. A dataset that can only be iterated, such as a `tf.data.Dataset` or
+    PyTorch's `IterableDataset`, is read here, once, into arrays. `examples`: how many items of it
+    are read at most; needed if it has no length. All tasks read the same arrays.
+
+    Raises `SpecError` about `field` if there are no examples, if there are not as many targets as
+    inputs, if a number is NaN or infinite, or if more than 2 GiB would be read.
     """
 
-    def __init__(self, given: Any, field: str = "examples") -> None:
-        pair = isinstance(given, (tuple, list)) and len(given) == 2
+    def __init__(self, given: Any, field: str = "examples", examples: int | None = None) -> None:
         kind = type(given).__name__
         if cure := next((OTHERS[mark] for mark in OTHERS if hasattr(given, mark)), None):
             raise SpecError(field, kind, cure)
+        if iterable(given):
+            given = _read(given, field, examples)
         if not (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
             text = "(inputs, targets), or a dataset with a length whose items are such pairs"
             raise SpecError(field, kind, text)
+        pair = isinstance(given, (tuple, list)) and len(given) == 2
         self._dataset = None if pair else given
-        if not pair and len(given):
+        if pair:
+            looked_at = self.inputs, self.targets = _pair(given, field)
+        else:
             try:
                 first = given[0]
             except Exception as error:
                 problem = f"its first item cannot be read ({type(error).__name__}: {error})"
                 raise SpecError(field, kind, problem) from None
-            if not (isinstance(first, (tuple, list)) and len(first) == 2):
-                text = "(inputs, targets), or a dataset whose items are pairs (input, target)"
-                raise SpecError(field, f"items of type {type(first).__name__}", text)
-        if pair:
-            self.inputs, self.targets = (_array(values, field) for values in given)
-            if len(self.inputs) != len(self.targets):
-                counts = f"{len(self.inputs)} inputs, {len(self.targets)} targets"
-                raise SpecError(field, counts, "each input has one target")
-        if not len(self):
+            looked_at = mapped(lambda each: each[None], _pair(first, field))
+            self.inputs = self.targets = ()
+        every = leaves(looked_at[0], "inputs") | leaves(looked_at[1], "targets")
+        counts = {name: len(each) if each.ndim else 0 for name, each in every.items()}
+        if len(set(counts.values())) > 1:
+            shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+            raise SpecError(field, shown, f"each input has one target ({SEVERAL})")
+        self._count = counts.popitem()[1] if pair else len(given)
+        if not self._count:
             raise SpecError(field, "no examples", "at least one example")
-        looked_at = self.take(slice(None) if pair else [0])
-        for what, values in zip(("inputs", "targets"), looked_at, strict=True):
+        for name, values in every.items():
             finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
             if not finite.all():
-                where = f"{what}[{int(finite.argmin())}]"
+                where = f"{name}[{int(finite.argmin())}]"
                 raise SpecError(field, where, "it holds NaN or infinity; only finite numbers do")
 
     def __len__(self) -> int:
-        return len(self.inputs if self._dataset is None else self._dataset)
+        return self._count
 
     def __repr__(self) -> str:
-        kinds = (f"{values.dtype}{list(values.shape[1:])}" for values in self.take([0]))
-        return f"Examples({len(self):,} of {' -> '.join(kinds)})"
+        kinds = mapped(lambda each: f"{each.dtype}{list(each.shape[1:])}", self.take([0]))
+        shown = " -> ".join(str(kind).replace("'", "") for kind in kinds)
+        return f"Examples({len(self):,} of {shown})"
 
     def range_of_targets(self, ignored: int | None = None) -> tuple[float, float]:
         """The least and the largest target that is not `ignored`; of a dataset, (0, 0)."""
@@ -85,10 +104,12 @@ class Examples:
     def take(self, indices: Sequence[int] | np.ndarray | slice) -> Pair:
         """These examples, in this order."""
         if self._dataset is None:
-            return self.inputs[indices], self.targets[indices]
+            its = operator.itemgetter(indices)
+            return mapped(its, self.inputs), mapped(its, self.targets)
         chosen = range(len(self))[indices] if isinstance(indices, slice) else indices
-        inputs, targets = zip(*(self._dataset[int(i)] for i in chosen), strict=True)
-        return np.stack(list(map(_array, inputs))), np.stack(list(map(_array, targets)))
+        items = (_pair(self._dataset[int(i)]) for i in chosen)
+        pair: Pair = mapped(lambda *each: np.stack(each), *items)
+        return pair
 
     def spread(self, count: int) -> np.ndarray:
         """Indices of so many examples, from the first to the last at equal distances."""
@@ -103,37 +124,86 @@ class Examples:
         their memory without a copy.
         """
         folder.mkdir(parents=True)
-        if self._dataset is None:
-            np.save(folder / "inputs.npy", self.inputs)
-            np.save(folder / "targets.npy", self.targets)
-        else:
-            (folder / "dataset.pickle").write_bytes(cloudpickle.dumps(self._dataset))
+        names = numbered(pair := (self.inputs, self.targets))
+        mapped(lambda name, each: np.save(folder / f"{name}.npy", each), names, pair)
+        kept = cloudpickle.dumps((self._dataset, self._count, names))
+        (folder / "examples.pickle").write_bytes(kept)
 
     @classmethod
     def found(cls, folder: Path) -> Examples:
         """What `leave` wrote. Arrays stay in the files, and come into memory as they are read: once
         for all the processes that read them.
         """
-        examples = cls.__new__(cls)
-        dataset = folder / "dataset.pickle"
-        examples._dataset = pickle.loads(dataset.read_bytes()) if dataset.exists() else None
-        if examples._dataset is None:
-            names = ("inputs", "targets")
-            examples.inputs, examples.targets = (
-                np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in names
-            )
+        examples, kept = cls.__new__(cls), (folder / "examples.pickle").read_bytes()
+        examples._dataset, examples._count, names = pickle.loads(kept)
+        its = mapped(lambda name: np.load(folder / f"{name}.npy", mmap_mode="r"), names)
+        examples.inputs, examples.targets = mapped(lambda array: array.view(np.ndarray), its)
         return examples
 
 
-def _array(values: Any, field: str = "examples") -> np.ndarray:
-    """Values of any framework as float32 or int64."""
+def iterable(given: Any) -> bool:
+    """Whether it is a dataset that can only be read from its beginning to its end. (PyTorch's
+    `IterableDataset` has a method for the i-th item, which raises an error.)
+    """
+    torchs = "IterableDataset" in [kind.__name__ for kind in type(given).__mro__]
+    return hasattr(given, "__iter__") and (torchs or not hasattr(given, "__getitem__"))
+
+
+def _read(given: Any, field: str, most: int | None) -> Pair:
+    """The examples of a dataset that is read once, `most` of them at most, as arrays."""
+    kind = type(given).__name__
+    count = min(filter(None, (operator.length_hint(given), most)), default=0)
+    if not count:
+        raise SpecError(field, kind, "its length is not known: Workload(..., examples=N) reads N")
+    parts = leaves(getattr(given, "element_spec", ())).values()  # of a tf.data.Dataset
+    if parts and all(part.shape.rank and part.shape[0] is None for part in parts):
+        cure = "of batches give .unbatch(); how long sequences are tf.ensure_shape says"
+        raise SpecError(field, f"{kind} of items without a length", cure)
+    read, first, arrays = 0, None, ((), ())
+    with Line(lambda: f"{field}: {read:,} of {count:,} examples are read") as line:
+        for read, item in enumerate(itertools.islice(given, count), 1):
+            pair = _pair(item, field)
+            shapes = mapped(lambda each: (each.dtype.name, each.shape), pair)
+            if first is None:
+                first, size = shapes, count * sum(each.nbytes for each in leaves(pair).values())
+                if size > READ:
+                    cure = f"at most {amount(READ)}: examples=N reads fewer"
+                    raise SpecError(field, f"{count:,} examples, {amount(size)}", cure)
+                arrays = mapped(lambda each: np.empty((count, *each.shape), each.dtype), pair)
+            if shapes != first:
+                text = f"as all before it, {first}: pad sequences, and give .unbatch() of batches"
+                raise SpecError(field, f"item {read - 1}, {shapes}", text)
+            mapped(lambda array, each, k=read - 1: operator.setitem(array, k, each), arrays, pair)
+            line()
+    return mapped(lambda array: array[:read], arrays)
+
+
+def _pair(given: Any, field: str = "examples") -> Pair:
+    """A pair, or an item of a dataset, as arrays."""
+    if not (isinstance(given, (tuple, list)) and len(given) == 2):
+        text = "(inputs, targets), or a dataset whose items are pairs (input, target)"
+        raise SpecError(field, f"items of type {type(given).__name__}", text)
+    inputs, targets = given
+    inputs, targets = _arrays(inputs, "inputs", field), _arrays(targets, "targets", field)
+    if isinstance(targets, np.ndarray) and targets.dtype == bool:
+        targets = targets.astype(np.int64)
+    return inputs, targets
+
+
+def _arrays(values: Any, name: str, field: str) -> Tree:
+    """Values of any framework as arrays of float32, int64 or bool, in dicts and tuples."""
+    if isinstance(values, Mapping):
+        return {key: _arrays(each, f"{name}[{key!r}]", field) for key, each in values.items()}
+    if isinstance(values, tuple):
+        parts = [_arrays(each, f"{name}[{k}]", field) for k, each in enumerate(values)]
+        return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
     if hasattr(values, "detach"):
         values = values.detach().cpu()
     try:
         array = np.asarray(values.numpy() if hasattr(values, "numpy") else values)
     except Exception as error:
-        problem = f"cannot be made an array ({type(error).__name__}: {error})"
-        raise SpecError(field, type(values).__name__, problem) from None
-    if array.dtype.kind not in "fiub":
-        raise SpecError(field, str(array.dtype), "numbers: floats or whole numbers")
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
+        problem = f"cannot be made an array ({type(error).__name__}: {error}); {SEVERAL}"
+        raise SpecError(field, f"{name}, a {type(values).__name__}", problem) from None
+    if array.dtype.kind not in KINDS:
+        raise SpecError(field, f"{name} of {array.dtype}", "numbers: floats or whole numbers")
+    return array.astype(KINDS[array.dtype.kind], copy=False)

@@ -8,7 +8,7 @@ import inspect
 import pickle
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import numpy as np
 
 from course_lib.errors import LockstepError, SpecError, trying
 from course_lib.record.rundir import RunDir
-from course_lib.text import amount
-from course_lib.workloads.examples import Examples
+from course_lib.text import amount, kind_of
+from course_lib.workloads.examples import Examples, iterable
 from course_lib.workloads.layers import Layer, Shape, glorot
 from course_lib.workloads.sketch import Sketch, of_layers
+from course_lib.workloads.trees import Tree, first_leaf, leaves, mapped, shapes
 
 LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
 FRAMEWORKS = ("tensorflow", "torch")
@@ -32,12 +33,12 @@ GATHERED = 2**30  # bytes of outputs that a metric may be given at once
 Builder = Callable[..., Any]
 """Makes a model: a `torch.nn.Module`, or a `keras.Model`."""
 
-Outputs = Callable[[np.ndarray], np.ndarray]
-"""What a model makes of inputs when it is not being trained."""
+Outputs = Callable[[Tree], Tree]
+"""What a model makes of inputs when it is not being trained; both are of numpy arrays."""
 
-Metric = Callable[[np.ndarray, np.ndarray], Any]
-"""How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays: one number,
-or a (sum, count), which is added to those of other examples."""
+Metric = Callable[[Any, Any], Any]
+"""How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays or structures
+of them: one number, or a (sum, count), which is added to those of other examples."""
 
 
 def accuracy(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
@@ -125,6 +126,12 @@ class Workload:
     else the accuracy. It gets the outputs for all of `test` at once, at most 1 GiB; or, if it
     returns `(sum, count)`, those for 1,000 examples at a time.
 
+    Inputs, outputs and targets may be structures of arrays, see `Examples`: dicts, tuples, and of
+    outputs lists, too. The model gets the inputs of a batch as one argument, as they are; if
+    PyTorch's `forward` takes several, a tuple becomes its arguments, and a dict those of its names.
+    The loss gets all outputs and all targets, and so does the metric. If outputs or targets are a
+    structure, both have to be functions. Each array of outputs has a row for each example.
+
     `stages`: the names of the modules of a PyTorch model that a batch passes one after the other,
     such as `["embed", "blocks.0", "blocks.1", "logits"]`: `pipeline_parallel` cuts between them. A
     `torch.nn.Sequential` needs none.
@@ -140,6 +147,9 @@ class Workload:
     `sample`: a function that shows what the model has learned. It is given a function from inputs
     to the model's outputs, both numpy arrays. The text that it returns is in the result as
     `sample`.
+
+    `examples`: how many examples are read at most of a `train` or `test` that can only be iterated,
+    such as a `tf.data.Dataset` or PyTorch's `IterableDataset`; needed if its length is not known.
 
     From the moment it is made, a workload is known by its name: `RunSpec(workload="mine")`. Another
     of the same name takes its place. Raises `SpecError`.
@@ -159,17 +169,20 @@ class Workload:
     layers: tuple[Layer, ...] = ()  # of our own workloads, in place of builders
     gain: float = 1.0  # scales their initial weights
     known: Sketch | None = None  # of our own that have builders
+    examples: InitVar[int | None] = None
     sketches: dict[tuple[str, str], Sketch] = field(default_factory=dict, init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, examples: int | None) -> None:
         if not (isinstance(self.name, str) and self.name.isidentifier()):
             raise SpecError("name", self.name, "a name of letters, digits and _, such as mine")
         if self.name in OURS and not self.ours:
             raise SpecError("name", self.name, "the course has one of this name: take another")
+        if examples is not None and not any(map(iterable, (self.train, self.test))):
+            raise SpecError("examples", examples, "is for datasets that can only be iterated")
         for name in ("train", "test"):
             given = getattr(self, name)
             if not isinstance(given, Examples):
-                object.__setattr__(self, name, Examples(given, name))
+                object.__setattr__(self, name, Examples(given, name, examples))
         for name in FRAMEWORKS:
             builder = getattr(self, name)
             if builder is not None and not callable(builder):
@@ -183,8 +196,10 @@ class Workload:
         if not (callable(self.loss) or self.loss in LOSSES):
             raise SpecError.unknown("loss", self.loss, [*LOSSES, "a function"])
         if self.metric is None:
-            classes = self.train.take([0])[1].dtype.kind == "i"
-            classes = classes and self.loss != "mean_squared_error"
+            targets = self.train.take([0])[1]
+            if not isinstance(targets, np.ndarray):
+                raise SpecError("metric", None, "targets are several arrays: give a function")
+            classes = targets.dtype.kind == "i" and self.loss != "mean_squared_error"
             object.__setattr__(self, "metric", "accuracy" if classes else "mean_squared_error")
         elif not (callable(self.metric) or self.metric in METRICS):
             raise SpecError.unknown("metric", self.metric, [*METRICS, "a function"])
@@ -217,12 +232,21 @@ class Workload:
         given = self.metric
         return given if isinstance(given, str) else getattr(given, "__name__", "metric")
 
-    def check_outputs(self, outputs: np.ndarray) -> None:
+    def check_outputs(self, outputs: Tree) -> None:
         """Raise `ValueError` if these outputs, for two examples, are not what the targets and the
         loss want. The classes of a dataset, which may be larger than the memory, are not looked at.
         """
-        first, shape = self.train.take(slice(2))[1], outputs.shape
-        targets, kind = first.shape, first.dtype.kind
+        first = self.train.take(slice(2))[1]
+        kinds = [kind_of(each) for each in (outputs, first) if not isinstance(each, np.ndarray)]
+        if kinds:
+            if ours := [name for name in ("loss", "metric") if not callable(getattr(self, name))]:
+                cure = f"give a function of both as {' and '.join(ours)}"
+                raise ValueError(f"its outputs or targets are {kinds[0]} of arrays: {cure}")
+            for name, each in leaves(outputs, "outputs").items():
+                if each.shape[:1] != first_leaf(first).shape[:1]:
+                    raise ValueError(f"{name} has the shape {each.shape}, no row for each example")
+            return
+        shape, targets, kind = outputs.shape, first.shape, first.dtype.kind
         given = f"its outputs for two examples have the shape {shape}, their targets {targets}"
         if self.loss == "mean_squared_error" and shape != targets:
             raise ValueError(f"{given}; both must be the same (y[:, None] adds a dimension to y)")
@@ -253,13 +277,13 @@ class Workload:
         makes of them.
         """
         inputs, targets = self.test.take(self.test.spread(32))  # of several classes, if sorted
-        with trying(f"its model cannot take test inputs of shape {inputs.shape}"):
+        with trying(f"its model cannot take test inputs of shape {shapes(inputs)}"):
             found = outputs(inputs)
-        shapes = f"outputs of shape {found.shape} with {targets.shape}"
-        with trying(f"its metric cannot compare {shapes}"):
+        pair = f"outputs of shape {shapes(found)} with {shapes(targets)}"
+        with trying(f"its metric cannot compare {pair}"):
             _quotient([self.metric_of(found, targets)])
 
-    def metric_of(self, outputs: np.ndarray, targets: np.ndarray) -> Any:
+    def metric_of(self, outputs: Tree, targets: Tree) -> Any:
         """The metric for these outputs: a number, or (sum, count)."""
         measure = self.metric if callable(self.metric) else METRICS[str(self.metric)]
         return measure(outputs, targets)
@@ -275,10 +299,11 @@ class Workload:
             value = self.metric_of(made, targets)
         if isinstance(value, tuple):
             return _quotient([value, *(self.metric_of(*part) for part in parts)])
-        if (size := made.nbytes // len(made) * len(self.test)) > GATHERED:
+        size = sum(each.nbytes // len(each) for each in leaves(made).values()) * len(self.test)
+        if size > GATHERED:
             given = f"the metric {self.metric_name} gets all outputs for test, {amount(size)}"
             raise LockstepError(f"{given}: let it return (sum, count), and it gets 1,000 at a time")
-        every, targets = map(np.concatenate, zip(first, *parts, strict=True))
+        every, targets = mapped(lambda *each: np.concatenate(each), first, *parts)
         return float(self.metric_of(every, targets))
 
     def sketch_in(self, framework: str, precision: str = "float32") -> Sketch | None:

@@ -141,7 +141,7 @@ BUILDERS: dict[str, tuple[Any, str]] = {
     "leaves": (lambda: sys.exit(3), r"it called sys.exit\(3\)"),
     "returns_more_than_outputs": (
         lambda: __import__("torch").nn.LSTM(20, 4),
-        "its model returns a tuple, not one tensor",
+        "its outputs or targets are a tuple of arrays: give a function of both as loss and metric",
     ),
 }
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,6 +31,18 @@ class Pairs:
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return [index, 2.0 * index], index
+
+
+class Stream:
+    """A dataset that can only be iterated, whose length is not known."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items, self.reads = items or [({"a": [k, 1.0]}, k % 3) for k in range(9)], 0
+
+    def __iter__(self) -> Any:
+        for item in self.items:
+            self.reads += 1
+            yield item
 
 
 def like(mark: str) -> Any:
@@ -75,19 +87,101 @@ def test_a_dataset_is_asked_only_for_the_examples_of_a_batch() -> None:
     assert [len(y) for _, y in examples.batches(3)] == [3, 3, 1]
 
 
+class Two(NamedTuple):
+    left: Any
+    right: Any
+
+
+NESTED = {"two": Two(X, (Y > 0, [[y] for y in Y])), "one": Y}
+
+
+def test_inputs_and_targets_may_be_nested_structures_of_arrays(tmp_path: Path) -> None:
+    sent = Examples((NESTED, (Y, X)))
+    assert repr(sent) == (
+        "Examples(20 of {two: Two(left=float32[2], right=(bool[], int64[1])), one: int64[]} "
+        "-> (int64[], float32[2]))"
+    )
+    sent.leave(tmp_path / "there")
+    for examples in (sent, Examples.found(tmp_path / "there")):
+        inputs, targets = examples.take(np.array([5, 2]))
+        assert isinstance(inputs["two"], Two) and inputs["two"].left.tolist() == [[10, 11], [4, 5]]
+        assert inputs["two"].right[0].tolist() == [True, True] and inputs["one"].tolist() == [2, 2]
+        assert targets[0].tolist() == [2, 2]
+        assert [len(x["one"]) for x, _ in examples.batches(12)] == [12, 8]
+        assert (len(examples), examples.spread(2).tolist()) == (20, [0, 19])
+
+
+def test_so_may_the_items_of_a_dataset() -> None:
+    items = [({"a": k, "b": [k, 0.5]}, (k, [k])) for k in range(3)]
+    inputs, targets = Examples(items).take([2, 0])
+    assert inputs["a"].tolist() == [2, 0] and inputs["b"].tolist() == [[2, 0.5], [0, 0.5]]
+    assert [each.tolist() for each in targets] == [[2, 0], [[2], [0]]]
+
+
+def test_booleans_stay_but_as_the_only_targets_they_are_classes() -> None:
+    inputs, targets = Examples((Y > 0, Y > 0)).take([0, 1])
+    assert (inputs.dtype, targets.dtype) == (bool, np.int64)
+
+
+def test_a_dataset_that_can_only_be_iterated_is_read_once_into_arrays() -> None:
+    stream = Stream()
+    workload = own(train=stream, test=Stream(), examples=7)
+    assert stream.reads == len(workload.train) == 7
+    inputs, targets = workload.train.take(slice(None))
+    assert inputs["a"][:, 0].tolist() == list(range(7))
+    assert targets.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert len(Examples(Stream(), examples=100)) == 9  # there are no more
+    assert len(Examples(iter([([1.0], 2)] * 5))) == 5  # it knows how many come
+
+
+def test_what_is_read_has_one_shape_and_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for item, said in (
+        (([1.0, 2.0], 0), r"item 1, \(\('float32', \(2,\)\).*: as all before it, .*: pad"),
+        (([1], 0), r"item 1, \(\('int64', \(1,\)\)"),
+        ((([1.0],), 0), r"item 1, \(\(\('float32', \(1,\)\),\)"),
+        (3, "items of type int': .inputs, targets., or a dataset"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            Examples(Stream(([1.0], 0), item), examples=9)
+    monkeypatch.setattr("course_lib.workloads.examples.READ", 16 * 8)
+    assert len(Examples(Stream(), examples=8)) == 8
+    stream = Stream()
+    with pytest.raises(SpecError, match=r"train='1,000,000 examples, 15.3 MiB': at most 128 B"):
+        own(train=stream, examples=10**6)
+    assert stream.reads == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"train": ([], [])}, "train='no examples': at least one example"),
         ({"train": (X, Y[1:])}, "train='20 inputs, 19 targets': each input has one target"),
         ({"test": ([[1.0], [np.nan]], [0, 1])}, r"test='inputs\[1\]': it holds NaN"),
-        ({"train": (["a"], [1])}, "train='<U1': numbers"),
+        ({"train": (["a"], [1])}, "train='inputs of <U1': numbers"),
+        ({"train": ({"a": X, "b": Y[1:]}, Y)}, r"20 inputs\['a'\], 19 inputs\['b'\], 20 targets"),
+        (
+            {"train": ({"a": (X, X + np.inf)}, Y)},
+            r"train=\"inputs\['a'\]\[1\]\[0\]\": it holds NaN",
+        ),
+        ({"train": ((X, ["a"] * 20), Y)}, r"train='inputs\[1\] of <U1': numbers"),
+        (
+            {"train": ([X, Y], Y)},
+            "train='inputs, a list': .*; several arrays are a tuple or a dict",
+        ),
+        (
+            {"train": ([X, X], Y)},
+            "2 inputs, 20 targets.*: .*; several arrays are a tuple or a dict",
+        ),
+        ({"train": ((1.0, X), Y)}, r"0 inputs\[0\], 20 inputs\[1\]"),
+        ({"train": (X, {"a": Y})}, "metric=None: targets are several arrays: give a function"),
         ({"train": X}, "train='items of type ndarray': .inputs, targets., or a dataset"),
         ({"loss": dict}, "loss='dict': a function, and this is a class: dict.. makes one"),
         ({"train": 3}, "train='int': .inputs, targets., or a dataset"),
         ({"train": {"a": 1}}, r"train='dict': its first item cannot be read \(KeyError: 0\)"),
         ({"train": like("iloc")}, "train='Like': of a table give arrays: .frame.inputs..to_numpy"),
-        ({"train": like("as_numpy_iterator")}, "a tf.data.Dataset has no i-th example; make arr"),
+        ({"train": Stream()}, r"train='Stream': its length is not known: .*examples=N\) reads N"),
+        ({"examples": 3}, "examples=3: is for datasets that can only be iterated"),
+        ({"train": Stream(), "examples": 0}, "train='Stream': its length is not known"),
         ({"test": like("collate_fn")}, "test='Like': a DataLoader makes batches.*loader.dataset"),
         ({"torch": None}, "a builder for torch or for tensorflow is missing"),
         ({"torch": 3}, "torch='int': a function without arguments"),
@@ -162,6 +256,33 @@ def test_outputs_that_a_loss_of_classes_cannot_learn_from_are_refused_with_the_c
     own(loss=len).check_outputs(even)  # a function of the learner's own may want probabilities
     one = own(train=(X, X * 0), test=(X, X * 0), loss="mean_squared_error")
     one.check_outputs(np.full((2, 2), 0.5))
+
+
+def test_several_outputs_want_a_loss_and_a_metric_of_their_own() -> None:
+    several = {"a": np.zeros((2, 4)), "b": np.zeros((2, 1))}
+    for fields, said in (
+        (
+            {},
+            "its outputs or targets are a dict of arrays: give a function of both as loss and",
+        ),
+        ({"loss": len}, "give a function of both as metric$"),
+        ({"train": (X, (Y, Y)), "metric": len}, "are a dict of arrays: .* as loss$"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            own(**fields).check_outputs(several)
+    fine = own(loss=len, metric=len)
+    fine.check_outputs(several)
+    with pytest.raises(ValueError, match=r"outputs\['b'\] has the shape \(1, 2\), no row for each"):
+        fine.check_outputs({**several, "b": np.zeros((1, 2))})
+
+
+def test_a_metric_gets_structures_of_all_outputs_and_targets() -> None:
+    def metric(outputs: Any, targets: Any) -> float:
+        return float(np.max(outputs["a"] - targets[0]))
+
+    inputs = np.arange(1200.0)
+    workload = own(test=(inputs, (inputs * 0, inputs)), metric=metric)
+    assert workload.measure(lambda x: {"a": x, "b": (x, x)}) == 1199
 
 
 def test_it_reaches_another_process_by_files_whose_arrays_are_mapped(tmp_path: Path) -> None:

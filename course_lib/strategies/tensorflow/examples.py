@@ -2,6 +2,7 @@
 them.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,19 +12,19 @@ import tensorflow as tf
 
 from course_lib.record.files import whole
 from course_lib.workloads.examples import Examples
-
-NAMES = "inputs", "targets"
+from course_lib.workloads.trees import mapped, numbered
 
 
 def write(folder: Path, examples: Examples) -> None:
-    """Write examples into files, as bare numbers."""
-    with whole(folder / NAMES[0]) as inputs, whole(folder / NAMES[1]) as targets:
-        for x, y in examples.batches():
-            x.tofile(inputs)
-            y.tofile(targets)
+    """Write examples into files, as bare numbers: a file for each leaf of inputs and targets."""
+    names = numbered(examples.take([0]))
+    with contextlib.ExitStack() as stack:
+        files = mapped(lambda name: stack.enter_context(whole(folder / str(name))), names)
+        for pair in examples.batches():
+            mapped(lambda array, file: array.tofile(file), pair, files)
 
 
-def in_files(folders: Sequence[Path], examples: Examples) -> Callable[[Any, Any], list[Any]]:
+def in_files(folders: Sequence[Path], examples: Examples) -> Callable[[Any, Any], Any]:
     """A function that gathers, in a graph on a worker, the inputs and targets with some indices
     from the files in the folder of this worker.
 
@@ -31,27 +32,25 @@ def in_files(folders: Sequence[Path], examples: Examples) -> Callable[[Any, Any]
     constants of the graph they would all travel with it to each worker, and a graph can have 2 GB
     at most.
     """
-    first, places = examples.take([0]), list(dict.fromkeys(folders))
+    one, places = examples.take([0]), list(dict.fromkeys(folders))
     place_of = [places.index(folder) for folder in folders]
 
-    def gathered(folder: Path, indices: Any) -> list[Any]:
-        return [
-            tf.gather(
-                tf.raw_ops.ImmutableConst(
-                    dtype=like.dtype,
-                    shape=(len(examples), *like.shape[1:]),
-                    memory_region_name=str(folder / name),
-                ),
-                indices,
+    def gathered(folder: Path, indices: Any) -> Any:
+        def leaf(like: Any, name: int) -> Any:
+            every = tf.raw_ops.ImmutableConst(
+                dtype=like.dtype,
+                shape=(len(examples), *like.shape[1:]),
+                memory_region_name=str(folder / str(name)),
             )
-            for name, like in zip(NAMES, first, strict=True)
-        ]
+            return tf.gather(every, indices)
 
-    def gather(worker: Any, indices: Any) -> list[Any]:
+        return mapped(leaf, one, numbered(one))
+
+    def gather(worker: Any, indices: Any) -> Any:
         with tf.device("/device:CPU:0"):
             branches = [partial(gathered, place, indices) for place in places]
             if len(places) == 1:
                 return branches[0]()
-            return list(tf.switch_case(tf.gather(place_of, worker), branches))
+            return tf.switch_case(tf.gather(place_of, worker), branches)
 
     return gather

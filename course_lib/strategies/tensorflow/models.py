@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
+from course_lib.workloads.trees import Tree, cut, first_leaf, mapped
 from course_lib.workloads.workload import IGNORED, Workload
 
 
@@ -131,16 +132,20 @@ def seed_of(state: np.ndarray, seed: int, share: int = 0) -> int:
     return int(np.random.SeedSequence([seed, int(state[0]), share]).generate_state(1)[0])
 
 
-def outputs_of(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
+def outputs_of(model: keras.Model, inputs: Tree) -> Tree:
     """What this process's first copy of a model makes of inputs when it is not being trained."""
     trained, others = (
         [first(variable.value) for variable in variables]
         for variables in (model.trainable_variables, model.non_trainable_variables)
     )
     told = mode(model, training=False)
-    outputs, _ = model.stateless_call(trained, others, tf.constant(inputs), **told)
-    values: np.ndarray = tf.cast(outputs, tf.float32).numpy()
-    return values
+    outputs, _ = model.stateless_call(trained, others, mapped(tf.constant, inputs), **told)
+    return mapped(lambda each: each.numpy(), wide(outputs))
+
+
+def wide(outputs: Tree) -> Tree:
+    """A tensor, or each of a structure, in float32, if it has another number of bits."""
+    return mapped(lambda x: tf.cast(x, tf.float32) if x.dtype.is_floating else x, outputs)
 
 
 # --- losses and their gradients ---
@@ -186,8 +191,9 @@ def compare_of(workload: Workload) -> Callable[..., Any]:
 
 def loss_of(workload: Workload) -> Callable[..., Any]:
     """The workload's loss: of outputs and targets, the mean over the batch, shape (); or, if it is
-    a (sum, count), both divided by the numbers in the targets, shape (2,). Batches are divided into
-    pieces of one size, so the mean of what the pieces have is that of the whole, in either case.
+    a (sum, count), both divided by how many numbers the first array of targets has, shape (2,).
+    Batches are divided into pieces of one size, so the mean of what the pieces have is that of the
+    whole, in either case.
     """
     compare = compare_of(workload)
 
@@ -196,7 +202,7 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
         if not isinstance(value, tuple):
             return value
         sums = [tf.reshape(tf.cast(each, tf.float32), []) for each in value]
-        size = tf.cast(tf.size(targets), tf.float32)
+        size = tf.cast(tf.size(first_leaf(targets)), tf.float32)
         return tf.stack([sums[0], tf.stop_gradient(sums[1])]) / size
 
     return loss
@@ -206,7 +212,7 @@ def total(loss_of: Callable[..., Any], outputs: Any, targets: Any, own: Sequence
     """The loss of outputs, and added to its mean the model's `own` losses, such as those of
     regularizers; in float32, whatever the model computes in.
     """
-    loss = loss_of(tf.cast(outputs, tf.float32), targets)
+    loss = loss_of(wide(outputs), targets)
     if not own:
         return loss
     more = tf.add_n([tf.cast(each, tf.float32) for each in own])
@@ -237,7 +243,7 @@ def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets
     if count == 1:
         return compute(inputs, targets)
     sums: list[Any] = []
-    for part in zip(tf.split(inputs, count), tf.split(targets, count), strict=True):
+    for part in cut(tf.split, (inputs, targets), count):
         with tf.control_dependencies(sums):
             found = compute(*part)
         sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found

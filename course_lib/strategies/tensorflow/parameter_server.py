@@ -120,7 +120,7 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
         versions, values = pull(model)
         scale = None if model.scaling is None else model.scaling.read_value()
         others = pull_others(task, model, number, share)
-        pulled = after([begun, *batch, *values, *others])
+        pulled = after([begun, batch, *values, *others])
         values = hold(values, pulled)
         loss, gradients, changed, told = compute(model, compare, values, others, batch, scale)
         total, count = tf.unstack(loss)
@@ -155,7 +155,7 @@ def pull(model: Model) -> tuple[list[Any], list[Any]]:
 
 
 def compute(
-    model: Model, compare: Any, values: list[Any], others: list[Any], batch: list[Any], scale: Any
+    model: Model, compare: Any, values: list[Any], others: list[Any], batch: Any, scale: Any
 ) -> tuple[Any, list[Any], list[Any], list[Any]]:
     """The loss as a sum and a count, the gradients of its mean, and the new `others`, of the model
     with these values in place of its variables and these others in place of those that are not

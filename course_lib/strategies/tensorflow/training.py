@@ -41,6 +41,7 @@ from course_lib.strategies.tensorflow.memory import bytes_of, gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.precision import seen
 from course_lib.strategies.tensorflow.steps import WallClock, after, bytes_on, hold, matmul_flops
+from course_lib.workloads.trees import mapped
 
 Gradients = Callable[[Any, Any], list[Any]]
 """A replica's inputs and targets -> its loss and, after it, the gradient of each variable."""
@@ -223,7 +224,7 @@ class ReplicasStep(TrainingStep):
 
         def tensors(part: np.ndarray) -> tuple[Any, Any]:
             inputs, targets = self.workload.train.take(part)
-            return tf.constant(inputs), tf.constant(targets)
+            return mapped(tf.constant, inputs), mapped(tf.constant, targets)
 
         if self.spec.replicas == 1:
             return tensors(indices)
@@ -233,7 +234,7 @@ class ReplicasStep(TrainingStep):
         )
         return values
 
-    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+    def outputs(self, inputs: Any) -> Any:
         return models.outputs_of(self.model, inputs)
 
     def matmul_flops(self) -> float:

@@ -20,6 +20,7 @@ from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
 from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
 from course_lib.workloads.workload import LOSS, Workload, uneven
 
 BATCH_NORM = (
@@ -46,8 +47,8 @@ def sketch(task: Task) -> Sketch:
     model = built(workload, spec)
     one_step(workload, model, spec.precision)
     flops, activations, copies, loose = in_a_graph(workload, model)
-    x, y = workload.train.take(workload.train.spread(8))
-    made, compare = tf.constant(models.outputs_of(model, x)), models.loss_of(workload)
+    x, y = workload.train.take(picked := workload.train.spread(8))
+    made, compare = mapped(tf.constant, (models.outputs_of(model, x), y)), models.loss_of(workload)
     workload.check_test(partial(models.outputs_of, model))
     kind = keras.layers.BatchNormalization
     norms = [layer for layer in model._flatten_layers() if isinstance(layer, kind) and layer.built]
@@ -58,7 +59,7 @@ def sketch(task: Task) -> Sketch:
     return Sketch(
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
         notes=(() if all(synchronized) else (BATCH_NORM,)) + ((RANDOM,) if loose else ()),
-        uneven=uneven(lambda piece: compare(made[piece], y[piece]).numpy(), len(y)),
+        uneven=uneven(lambda k: compare(*mapped(lambda x: x[k], made)).numpy(), len(picked)),
         synchronized=any(synchronized),
         flops=flops,
         activations=activations,
@@ -82,19 +83,19 @@ def built(workload: Workload, spec: RunSpec) -> keras.Model:
 def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
-    shaped = f"two inputs, of shape {inputs.shape}"
+    shaped = f"two inputs, of shape {shapes(inputs)}"
     with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
         with policy(precision):
             models.with_variables(model, workload)
-        outputs = model(tf.constant(inputs), **models.mode(model, training=True))
-    if not tf.is_tensor(outputs):
-        raise ValueError(f"its model returns {kind_of(outputs)}, not one tensor")
+        outputs = model(mapped(tf.constant, inputs), **models.mode(model, training=True))
+    if others := [each for each in leaves(outputs).values() if not tf.is_tensor(each)]:
+        raise ValueError(f"its model returns {kind_of(others[0])}, no tensor")
     if not model.trainable_variables:
         raise ValueError("its model has no parameters to train")
-    workload.check_outputs(tf.cast(outputs, tf.float32).numpy())
-    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
-    with trying(f"its loss cannot compare {shapes}"), tape:
-        loss = models.compare_of(workload)(tf.cast(outputs, tf.float32), tf.constant(targets))
+    workload.check_outputs(mapped(lambda each: each.numpy(), models.wide(outputs)))
+    pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
+    with trying(f"its loss cannot compare {pair}"), tape:
+        loss = models.compare_of(workload)(models.wide(outputs), mapped(tf.constant, targets))
         loss = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not tf.is_tensor(loss) or loss.shape.rank:
         what = f"a tensor of shape {tuple(loss.shape)}" if tf.is_tensor(loss) else kind_of(loss)
@@ -128,10 +129,10 @@ def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int, b
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         for times in (2, 1):  # `counted` is of the last
-            several = (tf.concat([each] * times, 0) for each in examples)
+            several = mapped(lambda each, n=times: tf.concat([each] * n, 0), examples)
             traced = graph.get_concrete_function(*several).graph
             kept[times] = counted["activations"]
-    count = len(examples[0])
+    count = len(first_leaf(examples))
     mine = {id(each.value) for each in model.variables}
     loose = b"seed2" in traced.as_graph_def().SerializeToString()  # which tf.random leaves there
     loose |= any(models.is_seed(each) and id(each) not in mine for each in traced.variables)

@@ -5,6 +5,8 @@ Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, 
 height, width), and images have their channels first.
 """
 
+import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +18,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.precision import wide
 from course_lib.workloads.layers import Conv, Dense, Flatten, passed
+from course_lib.workloads.trees import Tree, first_leaf, mapped
 from course_lib.workloads.workload import IGNORED, Workload
 
 
@@ -38,12 +41,28 @@ def build(workload: Workload, seed: int) -> Any:
     """The model, a `torch.nn.Module` with the weights that every run of this seed starts from."""
     if not workload.layers:
         torch.manual_seed(seed)
-        return workload.built("torch", seed)
+        model = workload.built("torch", seed)
+        if type(workload.train.take([0])[0]) in (tuple, dict) and isinstance(model, nn.Module):
+            model.register_forward_pre_hook(handed_out, with_kwargs=True)
+        return model
     model, weights = nn.Sequential(*_modules(workload)), workload.initial_weights(seed)
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), weights, strict=True):
             parameter.copy_(torch.from_numpy(weight).permute(_TO_TORCH[weight.ndim]))
     return model
+
+
+def handed_out(model: nn.Module, given: Any, named: Any) -> Any:
+    """Before a forward pass: a tuple of inputs becomes the arguments of `forward`, and a dict those
+    of its names, if it can take them so.
+    """
+    inputs = given[0] if len(given) == 1 else None
+    ways: dict[Any, Any] = {tuple: (inputs, named), dict: ((), inputs)}
+    with contextlib.suppress(KeyError, TypeError):
+        places, names = ways[type(inputs)]
+        inspect.signature(model.forward).bind(*places, **names)
+        return places, names
+    return given, named
 
 
 def rebuilt(workload: Workload, seed: int, weights: Mapping[str, np.ndarray]) -> Any:
@@ -128,8 +147,9 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 def loss_of(workload: Workload) -> Callable[..., Any]:
     """The workload's loss: of outputs and targets, the mean over the batch, shape (); or, if it is
-    a (sum, count), both divided by the numbers in the targets, shape (2,). Batches are divided into
-    pieces of one size, so the mean of what the pieces have is that of the whole, in either case.
+    a (sum, count), both divided by how many numbers the first array of targets has, shape (2,).
+    Batches are divided into pieces of one size, so the mean of what the pieces have is that of the
+    whole, in either case.
     """
     compare = compare_of(workload)
 
@@ -139,7 +159,7 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
             return value.reshape(()) if value.dim() else value
         total, count = value
         count = torch.as_tensor(count).detach().to(total)
-        return torch.stack([total.reshape(()), count.reshape(())]) / targets.numel()
+        return torch.stack([total.reshape(()), count.reshape(())]) / first_leaf(targets).numel()
 
     return loss
 
@@ -174,18 +194,20 @@ def mean_of(loss: Any) -> float:
     return float(summed(loss)) / count_of(loss)
 
 
-def outputs_of(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
+def outputs_of(model: nn.Module, inputs: Tree) -> Tree:
     """What a model makes of inputs when it is not being trained."""
     device = next(model.parameters()).device
     model.eval()
     with torch.no_grad():
-        outputs: np.ndarray = wide(model(tensor(inputs, device))).cpu().numpy()
+        outputs = mapped(lambda each: wide(each).cpu().numpy(), model(tensor(inputs, device)))
     model.train()
     return outputs
 
 
-def tensor(values: np.ndarray, device: Any = "cpu") -> torch.Tensor:
-    """An array as a tensor on a device."""
+def tensor(values: Tree, device: Any = "cpu") -> Tree:
+    """An array as a tensor on a device, or each array of a structure."""
+    if not isinstance(values, np.ndarray):
+        return mapped(lambda each: tensor(each, device), values)
     return torch.from_numpy(values if values.flags.carray else values.copy()).to(device)
 
 

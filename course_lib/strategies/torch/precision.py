@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from course_lib.strategies.torch.vectors import numbers
+from course_lib.workloads.trees import Tree, mapped
 
 LOW: dict[str, Any] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -22,8 +23,10 @@ def mixed(precision: str, device: str) -> Callable[[Function], Function]:
     return autocast
 
 
-def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float32, if it has fewer bits."""
+def wide(tensor: Tree) -> Tree:
+    """A tensor, or a structure of tensors, in float32 where they have fewer bits."""
+    if not isinstance(tensor, torch.Tensor):
+        return mapped(wide, tensor)
     return tensor.float() if tensor.dtype in LOW.values() else tensor
 
 

@@ -25,10 +25,14 @@ def parts_of(model: nn.Module, names: Sequence[str] = ()) -> dict[str, nn.Module
     return dict(model._modules)
 
 
-def check(model: nn.Module, names: Sequence[str], inputs: torch.Tensor) -> int:
+def check(model: nn.Module, names: Sequence[str], inputs: Any, *others: Any) -> int:
     """How many of the parts have weights to train. Raises `ValueError` if the parts, called one
-    after the other, are not the model, or if they cannot be trained apart from each other.
+    after the other, are not the model, if they cannot be trained apart from each other, or if the
+    inputs or the `others`, outputs and targets, are structures of tensors.
     """
+    if not all(map(torch.is_tensor, (inputs, *others))):
+        several = "its inputs, outputs or targets are several tensors"
+        raise ValueError(f"{several}, and one tensor flows from stage to stage")
     parts = parts_of(model, names)
     owners: dict[nn.Parameter, str] = {}
     for name, part in parts.items():

@@ -35,6 +35,7 @@ from course_lib.strategies.torch.models import (
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.strategies.torch.precision import mixed, wide, zeros_in
 from course_lib.strategies.torch.vectors import norm_over
+from course_lib.workloads.trees import cut, first_leaf
 from course_lib.workloads.workload import Outputs
 
 TIMEOUT = timedelta(seconds=60)
@@ -178,10 +179,9 @@ class TorchStep(TrainingStep):
             loss = forward(inputs, targets)
             summed(loss).backward()
             return loss.detach()
-        parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
-        for number, (x, y) in enumerate(parts, 1):
+        for number, (x, y) in enumerate(cut(torch.tensor_split, (inputs, targets), count), 1):
             with nullcontext() if number == count else alone():
-                loss = forward(x, y) * (len(x) / len(inputs))
+                loss = forward(x, y) * (len(first_leaf(x)) / len(first_leaf(inputs)))
                 summed(loss).backward()  # adds to the gradients that are there
             total += loss.detach()
         return total
@@ -198,7 +198,7 @@ class TorchStep(TrainingStep):
     def done(self, loss: Any = None) -> None:
         super().done(None if loss is None else mean_of(loss))
 
-    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+    def outputs(self, inputs: Any) -> Any:
         if self._outputs:
             return self._outputs(inputs)
         return self.mixed(outputs_of)(self.model, inputs)

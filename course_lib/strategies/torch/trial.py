@@ -31,6 +31,7 @@ from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut
 from course_lib.text import kind_of
 from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
 from course_lib.workloads.workload import LOSS, uneven
 
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
@@ -66,14 +67,14 @@ def _tried(task: Task) -> Sketch:
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
     said = {BATCH_NORM: not all(synchronized), SPARSE.format(", ".join(sparse)): bool(sparse)}
     kept, copies = activations(workload, model)
-    x, y = workload.train.take(workload.train.spread(8))
-    outputs, targets, compare = tensor(outputs_of(model, x)), tensor(y), loss_of(workload)
+    x, y = workload.train.take(picked := workload.train.spread(8))
+    made, compare = (tensor(outputs_of(model, x)), tensor(y)), loss_of(workload)
     return Sketch(
         parameters=sum(parameter.numel() for parameter in trained(model)),
-        parts=or_why(stages.check, model, workload.stages, inputs),
+        parts=or_why(stages.check, model, workload.stages, inputs, *made),
         units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
         notes=tuple(note for note, true in said.items() if true),
-        uneven=uneven(lambda piece: compare(outputs[piece], targets[piece]).numpy(), len(y)),
+        uneven=uneven(lambda k: compare(*mapped(lambda x: x[k], made)).numpy(), len(picked)),
         synchronized=any(synchronized),
         flops=training_flops(workload, model),
         activations=kept,
@@ -100,14 +101,14 @@ def one_step(workload: workloads.Workload, model: nn.Module) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
     floats = ', whole numbers (most layers want floats: x.astype("float32"))'
-    kind = floats if inputs.dtype.kind == "i" else ""
-    with trying(f"its model cannot take two inputs, of shape {inputs.shape}{kind}"):
+    kind = floats if getattr(inputs, "dtype", "") == "int64" else ""
+    with trying(f"its model cannot take two inputs, of shape {shapes(inputs)}{kind}"):
         outputs = model(tensor(inputs))
-    if not isinstance(outputs, torch.Tensor):
-        raise ValueError(f"its model returns {kind_of(outputs)}, not one tensor")
-    workload.check_outputs(outputs.detach().float().numpy())
-    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of {targets.shape}"
-    with trying(f"its loss cannot compare {shapes}"):
+    if others := [x for x in leaves(outputs).values() if not isinstance(x, torch.Tensor)]:
+        raise ValueError(f"its model returns {kind_of(others[0])}, no tensor")
+    workload.check_outputs(mapped(lambda each: each.detach().float().numpy(), outputs))
+    pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
+    with trying(f"its loss cannot compare {pair}"):
         loss = compare_of(workload)(wide(outputs), tensor(targets))
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not isinstance(total, torch.Tensor) or total.numel() != 1:
@@ -144,7 +145,8 @@ def pieces(task: Task) -> None:
             name: whole(torch.zeros_like(each) if each.grad is None else each.grad)
             for name, each in model.named_parameters()
         }
-        return {"outputs": outputs.detach(), **named}
+        every = [each.flatten() for each in leaves(outputs).values()]
+        return {"outputs": torch.cat(every).detach(), **named}
 
     expected = gradients()
     model.zero_grad()
@@ -186,10 +188,10 @@ def activations(workload: workloads.Workload, model: nn.Module) -> tuple[int, in
     found: list[int] = []
     for times in (1, 2):
         with kept_for_backward(model, found.append):
-            outputs = model(torch.cat([inputs] * times))
-            loss_of(workload)(wide(outputs), torch.cat([targets] * times))
+            x, y = mapped(lambda each, n=times: torch.cat([each] * n), (inputs, targets))
+            loss_of(workload)(wide(model(x)), y)
     few, twice = found
-    return per_example(few, twice, len(inputs))
+    return per_example(few, twice, len(first_leaf(inputs)))
 
 
 def training_flops(workload: workloads.Workload, model: nn.Module) -> int:
@@ -200,4 +202,4 @@ def training_flops(workload: workloads.Workload, model: nn.Module) -> int:
     inputs, targets = map(tensor, workload.train.take(slice(2)))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         summed(loss_of(workload)(wide(model(inputs)), targets)).backward()
-    return int(counter.get_total_flops()) // len(inputs)
+    return int(counter.get_total_flops()) // len(first_leaf(inputs))
