@@ -97,7 +97,7 @@ class Watching(WatchedLoop):
         state = [each for o in optimizers for kept in o.state.values() for each in kept.values()]
         return {
             "parameters": bytes_of(weights),
-            "gradients": bytes_of(grad._values() if grad.is_sparse else grad for grad in found),
+            "gradients": bytes_of(found),
             "optimizer_state": bytes_of(filter(torch.is_tensor, state)),
             "buffers": bytes_of(buffer for model in models for buffer in model.buffers()),
         }
