@@ -58,7 +58,9 @@ def sentence(does: Mapping[str, Doing], cures: bool = False) -> str:
 def _verb(phrase: str, count: int) -> str:
     """A phrase, its verb first, as `count` tasks do it."""
     verb, space, rest = phrase.partition(" ")
-    return f"{_PLURAL.get(verb, verb) if count > 1 else verb}{space}{rest}"
+    if count > 1:
+        verb, rest = _PLURAL.get(verb, verb), rest.replace(" its ", " their ")
+    return f"{verb}{space}{rest}"
 
 
 def names(tasks: Sequence[str]) -> str:

@@ -63,6 +63,13 @@ def one_returns(task: Task) -> None:
         dist.all_reduce(torch.zeros(10))
 
 
+def one_ends_its_group(task: Task) -> None:
+    torch, dist = _joined()
+    for _ in range(3 if task.index == 2 else 4):
+        dist.all_reduce(torch.zeros(10))
+    dist.destroy_process_group()
+
+
 def receive_from_each_other(task: Task) -> None:
     torch, dist = _joined()
     if task.index < 2:
@@ -110,3 +117,138 @@ def never_comes(task: Task) -> None:
         while True:
             time.sleep(0.01)
     dist.all_reduce(torch.zeros(10))
+
+
+def _ddp(task: Task, model: Any = None, **options: Any) -> tuple[Any, Any]:
+    """A model in DDP, each rank with inputs of its own, and a function of its steps."""
+    torch, _ = _joined()
+    torch.manual_seed(0)
+    ddp = torch.nn.parallel.DistributedDataParallel(model or torch.nn.Linear(4, 3), **options)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    torch.manual_seed(task.index)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            ddp(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    steps.optimizer = optimizer  # type: ignore[attr-defined]
+    return ddp, steps
+
+
+def ddp_returns_early(task: Task) -> None:
+    _, steps = _ddp(task)
+    steps(3 + 2 * task.index)
+
+
+def ddp_ends_its_group_early(task: Task) -> None:
+    import torch.distributed as dist
+
+    _, steps = _ddp(task)
+    steps(3 + 2 * task.index)
+    dist.destroy_process_group()
+
+
+def watched_ddp_returns_early(task: Task) -> None:
+    ddp, steps = _ddp(task)
+    task.watch(ddp, steps.optimizer)
+    steps(5 + 2 * task.index)
+
+
+def ddp_returns_after_a_step(task: Task) -> None:
+    _, steps = _ddp(task)
+    steps(1 + task.index)
+
+
+def _normalized() -> Any:
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+
+
+def batch_norm_returns_early(task: Task) -> None:
+    _, steps = _ddp(task, _normalized())
+    steps(3 + 2 * task.index)
+
+
+def batch_norm_returns_early_but_rank_0(task: Task) -> None:
+    _, steps = _ddp(task, _normalized())
+    steps(5 if task.index == 0 else 3)
+
+
+def ddp_leaves_early(task: Task) -> None:
+    import torch.distributed as dist
+
+    _, steps = _ddp(task)
+    steps(3 + 2 * task.index)
+    dist.barrier()
+
+
+def fsdp_returns_early(task: Task) -> None:
+    torch, _ = _joined()
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(torch.nn.Linear(4, 3))
+    for _ in range(3 + 2 * task.index):
+        model(torch.randn(8, 4)).square().mean().backward()
+
+
+def last_stage_returns_early(task: Task) -> None:
+    torch, _ = _joined()
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    stage = PipelineStage(torch.nn.Linear(4, 4), task.index, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=torch.nn.MSELoss())
+    for _ in range(4 - task.index):
+        if task.index == 0:
+            schedule.step(torch.ones(8, 4))
+        else:
+            schedule.step(target=torch.ones(8, 4))
+
+
+def joined_ddp(task: Task) -> list[float]:
+    """Rank 1 has two steps more, each longer than it takes to see a standstill."""
+    ddp, steps = _ddp(task)
+    with ddp.join():
+        steps(2)
+        for _ in range(2 * task.index):
+            time.sleep(1.5)
+            steps(1)
+    return [x for p in ddp.parameters() for x in p.flatten().tolist()]
+
+
+def slow_ddp(task: Task) -> None:
+    """Rank 1 takes long over a backward pass; rank 0 then over a forward pass that it makes alone,
+    after rank 1 has returned, and over a gradient of the inputs.
+    """
+    import torch
+
+    class Slow(torch.autograd.Function):
+        seconds = 0.0
+
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+            time.sleep(Slow.seconds)
+            return gradient
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(Slow.apply(self.first(x)))  # type: ignore[no-untyped-call]
+
+    ddp, steps = _ddp(task, Model())
+    steps(2)
+    Slow.seconds = 2.5 * task.index
+    steps(1)
+    if task.index == 0:
+        Slow.seconds = 2.5
+        inputs = torch.randn(8, 4, requires_grad=True)
+        torch.autograd.grad(ddp(inputs).sum(), inputs)

@@ -13,6 +13,9 @@ from course_lib.doing import Doing
 from course_lib.record.beats import Beat
 
 CURE = "All ranks of a group must make the same calls in the same order, with the same sizes"
+BACKWARD, DDP, FSDP = "the all-reduce of its backward pass", "DDP's ", "FSDP's "
+# how a call is named that a wrapper of the model makes -> the cure where a rank has returned
+UNEVEN = dict.fromkeys([BACKWARD, DDP], "join() or drop the last") | {FSDP: "drop the last"}
 
 
 def words(call: Beat) -> str:
@@ -35,18 +38,24 @@ def endless(
             return found
     tasks = dict(enumerate(now))
     tasks |= {call.rank: task for task, kept in calls.items() for call in kept}
-    waits = {task: _missing(task, call, tasks, calls) for task, call in inside.items()}
+    waits = {task: _missing(call, tasks, calls, over) for task, call in inside.items()}
     stuck = set(waits)
     while free := {t for t in stuck if not any(m in stuck or m in over for m in waits[t])}:
         stuck -= free
-    gone = {
-        m: Doing("has returned from its function") for t in stuck for m in waits[t] if m in over
-    }
-    return gone | {
-        task: Doing(f"waits for {', '.join(waits[task])} in {words(call)}")
-        for task, call in inside.items()
-        if task in stuck
-    }
+    never = {task: call for task, call in inside.items() if task in stuck}
+    gone = {m: _returned(call) for task, call in never.items() for m in waits[task] if m in over}
+    return gone | {task: _waiting(call, waits[task]) for task, call in never.items()}
+
+
+def _returned(call: Beat) -> Doing:
+    """That a task has returned for which others wait in a call, and the cure."""
+    cures = (cure for name, cure in UNEVEN.items() if call.what.startswith(name))
+    return Doing("".join(["has returned", *(f": their data differ in length; {c}" for c in cures)]))
+
+
+def _waiting(call: Beat, missing: Sequence[str]) -> Doing:
+    step = f", step {call.step}," if call.step >= 0 else ""
+    return Doing(f"waits in {words(call)}{step}", awaits=tuple(missing))
 
 
 def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Doing]:
@@ -69,12 +78,18 @@ def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Doi
 
 
 def _missing(
-    task: str, call: Beat, tasks: Mapping[int, str], calls: Mapping[str, Sequence[Beat]]
+    call: Beat, tasks: Mapping[int, str], calls: Mapping[str, Sequence[Beat]], over: Collection[str]
 ) -> list[str]:
-    """The tasks that a call waits for and that have not come to it."""
-    needed = [other for rank, other in tasks.items() if call.members >> rank & 1 and other != task]
+    """The tasks that a call waits for and that have not come to it. Nobody surely waits for those
+    who receive a broadcast, but if one has returned before, some rank waits for ever.
+    """
+    latest = {
+        task: max((c.number for c in calls[task] if c.group == call.group), default=0)
+        for task in tasks.values()
+    }
     return [
-        other
-        for other in needed
-        if not any(c.group == call.group and c.number >= call.number for c in calls[other])
+        task
+        for rank, task in tasks.items()
+        if latest[task] < call.number
+        and (call.members >> rank & 1 or (latest[task] and task in over))
     ]

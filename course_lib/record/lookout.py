@@ -67,7 +67,8 @@ class Lookout:
 
     def named(self, failure: TaskFailed) -> TaskFailed:
         """A failure in the name of whoever is its cause, if the task that failed had waited in vain
-        for one that was stopped, or if its call of a collective was not that of the other ranks.
+        for one that was stopped or has returned, or if its call of a collective was not that of the
+        other ranks.
         """
         look, kept = self.look(self._digest.spec.tasks), self._calls()
         for task, stop in look.stopped.items() if failure.remote_traceback else ():
@@ -75,7 +76,8 @@ class Lookout:
             reason = f"{was}, and {failure.task} gave up waiting: {failure.reason}"
             step = look.beats[task].step
             return TaskFailed(task, step if step >= 0 else None, reason)
-        found = calls.endless(look.beats, kept)
+        over = [task for task, state in self._states.items() if state == "done"]
+        found = calls.endless(look.beats, kept, over)
         if failure.task in found:
             reason = f"{sentence(found)}. {calls.CURE}. "
             reason += f"{failure.task} ended with: {failure.reason}"

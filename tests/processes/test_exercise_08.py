@@ -104,7 +104,7 @@ wrong("sync_ps", "has 0 updates of the ps, where 4 were made")(
 )
 
 
-@wrong("sync_ps", "ps:0 waits for worker:0 in recv from rank 0")
+@wrong("sync_ps", "ps:0 waits in recv from rank 0")
 def waits_first(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
     received(values, workers)
     to_all(values, workers)
@@ -143,7 +143,7 @@ def never_empty(task: Any, values: Any, rate: float, workers: int, steps: int) -
     return values
 
 
-@wrong("sync_ps", "ps:0 has returned from its function; worker:0 and worker:1 wait")
+@wrong("sync_ps", "for ps:0, which has returned")
 def no_last_answer(task: Any, values: Any, rate: float, workers: int, steps: int) -> Any:
     for _ in range(steps):
         to_all(values, workers)
@@ -261,7 +261,7 @@ wrong("async_ps", "`read` is the version that this worker was sent last.")(
     asynchronous(read=lambda last, now: 0)
 )
 wrong("async_ps", "Each of 2 workers sends 4 gradients, one a step.")(asynchronous(total=1))
-wrong("async_ps", "ps:0 has returned from its function; worker:")(asynchronous(total=-3))
+wrong("async_ps", "for ps:0, which has returned")(asynchronous(total=-3))
 
 
 @wrong("async_ps", "Does the ps receive from the workers in turn?")

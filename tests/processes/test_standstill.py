@@ -133,19 +133,24 @@ AT = r"at own_collectives\.py:\d+"
         ),
         (
             own_collectives.one_returns,
-            rf"worker:2 has returned from its function; worker:0 and worker:1 wait for worker:2 in"
-            rf" all_reduce of \(10,\) float32 {AT}",
+            rf"worker:0 and worker:1 wait in all_reduce of \(10,\) float32 {AT} for worker:2, which"
+            r" has returned\. All ranks",
+        ),
+        (
+            own_collectives.one_ends_its_group,  # the others' connections may end with it
+            rf"worker:0 and worker:1 wait in all_reduce of \(10,\) float32 {AT} for worker:2, which"
+            r" has returned\. All ranks",
         ),
         (
             own_collectives.receive_from_each_other,
-            rf"worker:0 waits for worker:1 in recv from rank 1 of \(4,\) float32 {AT};"
-            rf" worker:1 waits for worker:0 in recv from rank 0 of \(4,\) float32 {AT};"
-            r" worker:2 waits for worker:0, worker:1 in barrier",
+            rf"worker:0 waits in recv from rank 1 of \(4,\) float32 {AT} for worker:1;"
+            rf" worker:1 waits in recv from rank 0 of \(4,\) float32 {AT} for worker:0;"
+            rf" worker:2 waits in barrier {AT} for worker:0 and worker:1",
         ),
         (
             own_collectives.groups_in_another_order,
-            rf"worker:0 waits for worker:1 in all_reduce of \(10,\) float32 {AT};"
-            r" worker:1 waits for worker:0 in all_reduce",
+            rf"worker:0 waits in all_reduce of \(10,\) float32 {AT} for worker:1;"
+            rf" worker:1 waits in all_reduce of \(10,\) float32 {AT} for worker:0",
         ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -159,6 +164,84 @@ def test_calls_that_can_never_end_are_named_with_rank_shape_and_line(
         with pytest.raises((Stalled, TaskFailed), match=says):
             run.wait(60)
         assert time.monotonic() - began < SOON
+
+
+BACKWARD = "waits in the all-reduce of its backward pass"
+UNEVEN = "their data differ in length; join() or drop the last"
+ONE = f"for worker:0, which has returned: {UNEVEN}"
+
+
+@pytest.mark.parametrize(
+    ("function", "workers", "says"),
+    [
+        (own_collectives.ddp_returns_early, 2, f"worker:1 {BACKWARD} {ONE}"),
+        (own_collectives.ddp_ends_its_group_early, 2, f"worker:1 {BACKWARD} {ONE}"),
+        (own_collectives.watched_ddp_returns_early, 2, f"worker:1 {BACKWARD}, step 5, {ONE}"),
+        (
+            own_collectives.ddp_returns_after_a_step,
+            2,
+            f"worker:1 waits in DDP's broadcast of its buckets at {{}} {ONE}",
+        ),
+        (
+            own_collectives.batch_norm_returns_early,
+            2,
+            f"worker:1 waits in DDP's broadcast from rank 0 at {{}} {ONE}",
+        ),
+        (
+            own_collectives.batch_norm_returns_early_but_rank_0,
+            3,
+            "worker:0 waits in DDP's broadcast from rank 0 at {} for worker:1 and worker:2, which"
+            f" have returned: {UNEVEN}",
+        ),
+        (
+            own_collectives.ddp_leaves_early,
+            2,
+            f"worker:0 waits in barrier at {{}} for worker:1; worker:1 {BACKWARD} for worker:0",
+        ),
+        (
+            own_collectives.fsdp_returns_early,
+            2,
+            "worker:1 waits in FSDP's all_gather_single of (10,) float32 at {} for worker:0, which"
+            " has returned: their data differ in length; drop the last",
+        ),
+        (
+            own_collectives.last_stage_returns_early,
+            2,
+            "worker:0 waits in isend to rank 1 of (4, 4) float32 at {} for worker:1, which has"
+            " returned",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_exchanges_of_ddp_fsdp_and_pipelines_that_wait_for_who_has_returned_are_named(
+    function: Callable[[Task], Any], workers: int, says: str
+) -> None:
+    with start(function, framework="torch", workers=workers) as run:
+        error, view = stalled(run), View({"it": run})
+        view.look()
+        said = re.sub(r"own_collectives\.py:\d+", "{}", error.words)
+        assert said == says and f"{error.words}. All ranks" in str(error)
+        still = run.standstill()
+        assert still and still.words == error.words
+        assert view.sides[0].still and view.sides[0].still.words == error.words
+
+
+def test_joined_ranks_and_long_passes_are_no_standstill_and_join_gives_the_same_weights() -> None:
+    import torch
+
+    start(own_collectives.slow_ddp, framework="torch", workers=2).wait(60)
+    values = start(own_collectives.joined_ddp, framework="torch", workers=2).wait(60).values
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draws = [torch.Generator().manual_seed(rank) for rank in (0, 1)]
+    for ranks in (2, 2, 1, 1):  # one process; a gradient is divided by two also if one is missing
+        optimizer.zero_grad()
+        for draw in draws[-ranks:]:
+            (model(torch.randn(8, 4, generator=draw)).square().mean() / 2).backward()
+        optimizer.step()
+    plain = [x for p in model.parameters() for x in p.flatten().tolist()]
+    assert values["worker:0"] == values["worker:1"] == pytest.approx(plain, rel=1e-5)
 
 
 def test_a_rank_that_does_not_come_is_told_when_the_wait_is_over_and_not_before() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from course_lib.record.beats import KEPT, Beat
-from course_lib.record.calls import endless
+from course_lib.record.calls import BACKWARD, endless
 
 ALL = 0b1111
 OUTSIDE = Beat(2, "", 1.0)
@@ -83,9 +83,9 @@ def test_calls_in_other_groups_are_compared_with_their_own_kind_only() -> None:
 def test_a_rank_that_has_returned_is_named() -> None:
     says = found([call(0)], [call(1)], [call(2, number=6), OUTSIDE], over=["worker:2"])
     assert [*says.items()] == [
-        ("worker:2", "has returned from its function"),
-        ("worker:0", "waits for worker:2 in all_reduce of (10, 5) float32 at train.py:17"),
-        ("worker:1", "waits for worker:2 in all_reduce of (10, 5) float32 at train.py:17"),
+        ("worker:2", "has returned"),
+        ("worker:0", "waits in all_reduce of (10, 5) float32 at train.py:17, step 2, for worker:2"),
+        ("worker:1", "waits in all_reduce of (10, 5) float32 at train.py:17, step 2, for worker:2"),
     ]
     # what it sent before is on its way
     sent = [call(2, "broadcast from rank 2"), OUTSIDE]
@@ -93,13 +93,38 @@ def test_a_rank_that_has_returned_is_named() -> None:
     assert found([inside], [OUTSIDE], sent, over=["worker:2"]) == {}
 
 
+def test_who_sends_to_a_rank_that_has_returned_waits_for_ever_if_that_was_in_the_group() -> None:
+    root = call(0, "broadcast from rank 0", members=0b0001)
+    assert found([root], [OUTSIDE], [call(2, number=6), OUTSIDE]) == {}  # it may still come
+    assert [*found([root], [call(1, number=6), OUTSIDE], over=["worker:1"])] == [
+        "worker:1",
+        "worker:0",
+    ]
+    elsewhere = call(1, number=6, group="1")
+    assert found([root], [elsewhere, OUTSIDE], over=["worker:1"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("what", "cure"),
+    [
+        (BACKWARD, ": their data differ in length; join() or drop the last"),
+        ("DDP's broadcast from rank 1", ": their data differ in length; join() or drop the last"),
+        ("FSDP's all_gather_single", ": their data differ in length; drop the last"),
+        ("barrier", ""),
+    ],
+)
+def test_uneven_data_are_named_where_a_wrapper_of_the_model_waits(what: str, cure: str) -> None:
+    says = found([call(0, what)], [call(1, number=6), OUTSIDE], over=["worker:1"])
+    assert says["worker:1"] == f"has returned{cure}"
+
+
 def test_two_that_receive_from_each_other_wait_for_ever() -> None:
     one = call(0, "recv from rank 1", 1, (), 3, "0:1>0", 0b10)
     other = call(1, "recv from rank 0", 1, (), 5, "0:0>1", 0b01)
     says = found([one], [other])
     assert says == {
-        "worker:0": "waits for worker:1 in recv from rank 1 at train.py:3",
-        "worker:1": "waits for worker:0 in recv from rank 0 at train.py:5",
+        "worker:0": "waits in recv from rank 1 at train.py:3, step 2, for worker:1",
+        "worker:1": "waits in recv from rank 0 at train.py:5, step 2, for worker:0",
     }
     sent = call(0, "send to rank 1", 1, (), 2, "0:0>1", 0b10)
     assert found([sent, one], [other]) == {}  # it is on its way

@@ -4,8 +4,10 @@ hangs can say which rank is in which call.
 
 In a learner's task, before its code is loaded, each function of torch.distributed that the ranks of
 a group call together is wrapped, and so are those that send and receive. They do, return and raise
-what they did before; a call takes some microseconds longer. What DistributedDataParallel exchanges
-is not seen, as it calls no such function.
+what they did before; a call takes some microseconds longer. FSDP and pipelines call them too.
+
+DistributedDataParallel (DDP) exchanges in C++. Its broadcasts are wrapped as well; `watch_ddp` says
+how the wait for its all-reduce is seen.
 """
 
 import functools
@@ -22,16 +24,27 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
+from torch.nn.parallel.distributed import DistributedDataParallel as DDP
+from torch.nn.parallel.distributed import _find_tensors
 
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.record.beats import Beat
+from course_lib.record.calls import BACKWARD, FSDP
 
 # parameters, one of which each wrapped function has beside `group`
 TOGETHER = {"async_op", "src", "dst", "object_list"}
 ENDS = {"src": "from", "dst": "to"}
 TENSORS = ("tensor", "input_tensor", "output")  # what the tensor is called that a call is about
 UNEVEN = ("all_to_all_single", "reduce_scatter")  # ranks may come with different sizes
+BUCKETS = "DDP's broadcast of its buckets"
+# functions of C++ in which DDP waits -> what they are called, and their parameters
+BUILTINS = {
+    "_verify_params_across_processes": ("the check of DDP's parameters", ["group"]),
+    "_broadcast_coalesced": ("DDP's broadcast", ["group", "tensors", "bytes", "group_src", "src"]),
+}
+_FSDP = str(Path(torch.__file__).parent / "distributed" / "fsdp")
 _NO_LEARNER = (str(Path(torch.__file__).parent), __file__)  # where no code of a learner lies
 
 
@@ -42,10 +55,13 @@ def watch(task: Task) -> None:
         if type(function) is FunctionType:
             parameters = list(inspect.signature(function).parameters)
             if "group" in parameters and TOGETHER & {*parameters}:
-                watched = calls.watched(function, parameters)
+                watched = calls.watched(function, function.__name__, parameters)
                 setattr(dist, name, watched)
                 setattr(module, name, watched)
+    for name, called in BUILTINS.items():
+        setattr(dist, name, calls.watched(getattr(dist, name), *called))
     calls.watch_waits(module.Work)
+    calls.watch_ddp()
 
 
 class _Inside(threading.local):
@@ -65,11 +81,11 @@ class Calls:
         self._begun = WeakKeyDictionary[Any, Beat]()
         self._inside = _Inside()
 
-    def watched(self, function: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
-        """The function; what it is called with leaves a beat."""
+    def watched(self, function: Callable[..., Any], name: str, parameters: list[str]) -> Any:
+        """The function, said to be called `name`; what it is called with leaves a beat."""
         end = next((end for end in ENDS if end in parameters), "")
         tensor = next((name for name in TENSORS if name in parameters), "")
-        beat_of = partial(self._beat, function.__name__, end, tensor)
+        beat_of = partial(self._beat, name, end, tensor)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -108,6 +124,44 @@ class Calls:
 
         work.wait = watched
 
+    def watch_ddp(self) -> None:
+        """Once a backward pass through a DDP model has computed all, the task is in its all-reduce,
+        until the pass is over. Autograd calls what is queued in a pass at its end, in order:
+        `ends`, queued when the pass comes to an output of the model; the wait of DDP, queued at its
+        last gradient; what `ends` has queued. A rank that waits for others in `join()` takes part
+        in their all-reduces. Before the second pass rank 0 says how the buckets are made.
+
+        The group of a model is kept. Where the model goes after `destroy_process_group()`, and the
+        group with it, its end waits for a thread that may wait for Python's lock, for ever.
+        """
+        forward, shadow = DDP.forward, DDP._match_all_reduce_for_bwd_pass
+        rebuild, queue = dist.Reducer._rebuild_buckets, Variable._execution_engine.queue_callback
+        reducers = WeakKeyDictionary[Any, Any]()  # until their buckets are made, with their groups
+        groups = set[Any]()
+
+        @functools.wraps(forward)
+        def watched(model: Any, *args: Any, **kwargs: Any) -> Any:
+            groups.add(model.process_group)
+            if not getattr(model, "_has_rebuilt_buckets", True):
+                reducers[model.reducer] = model.process_group
+            found = forward(model, *args, **kwargs)
+
+            def ends() -> None:
+                self.task.beat(*self._beat(BACKWARD, "", "", {}, model.process_group))
+                queue(lambda: self.task.enter(self.task.doing))
+
+            if torch.is_grad_enabled() and model.require_backward_grad_sync:
+                begins = functools.cache(lambda: queue(ends))  # once, however many outputs
+                for tensor in (t for t in _find_tensors(found) if t.grad_fn):
+                    tensor.register_hook(lambda _: begins())
+            return found
+
+        shadows = self.watched(lambda group, model: shadow(model), BACKWARD, ["group"])
+        rebuilds = self.watched(lambda group, reducer: rebuild(reducer), BUCKETS, ["group"])
+        DDP.forward = watched
+        DDP._match_all_reduce_for_bwd_pass = lambda model: shadows(model.process_group, model)
+        dist.Reducer._rebuild_buckets = lambda it: rebuilds(reducers.pop(it, it), it)
+
     def _beat(
         self, name: str, end: str, of: str, given: Mapping[str, Any], group: Any
     ) -> tuple[Any, ...]:
@@ -117,6 +171,8 @@ class Calls:
         # `members`: whom the call surely waits for
         key, ranks, members, mine = self._groups.get(group) or self._joined(group)
         what = name
+        if name in (BACKWARD, BUCKETS):  # counted by itself: in some passes nothing is exchanged
+            key = f"{name[:9]}:{key}"
         if end:
             message, root = "send" in name or "recv" in name, given.get(end)
             within = given.get(f"group_{end}")
@@ -136,8 +192,9 @@ class Calls:
             size, about = _about(tensor.shape, tensor.dtype)
             size = 0 if name in UNEVEN else size
         step = -1 if self.task.step is None else self.task.step
-        number = self._numbers[key]
-        return step, what, clock(), number, mine, members, size, key, about, _where()
+        number, where = self._numbers[key], "" if name == BACKWARD else _where()
+        what = FSDP * sys._getframe(2).f_code.co_filename.startswith(_FSDP) + what
+        return step, what, clock(), number, mine, members, size, key, about, where
 
     def _joined(self, group: Any) -> tuple[str, list[int], int, int]:
         ranks = dist.get_process_group_ranks(group)
