@@ -6,21 +6,24 @@ is an actor of ours (`ray_node.py`).
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import ray
 import ray.exceptions
+from ray._private.services import canonicalize_bootstrap_address as _canonical
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from course_lib.cluster import raylets
 from course_lib.cluster.ray_node import RayNode
-from course_lib.errors import Unavailable
+from course_lib.errors import SpecError, Unavailable
 from course_lib.spec import RunSpec
 from course_lib.text import count
 
+HELLO = 5.0  # seconds for a cluster to greet
 ROOM = 8.0  # seconds for which Ray may look for room
 GIVE_BACK = 2.0  # seconds to wait until Ray has what was reserved
 SILENT = 8.0  # seconds after which a node that does not answer is lost
@@ -31,36 +34,69 @@ T = TypeVar("T")
 
 _actors: dict[str, Any] = {}  # by Ray's id of the node
 _meeting = threading.Lock()
+_names: dict[str, str] = {}  # as what the cluster at an address was asked for
 
 
 def connect(address: str | None) -> None:
-    """Join the cluster, unless this process has joined one. Without an address: that of
-    RAY_ADDRESS, that of `lockstep cluster up`, or one that Ray finds here. Raises `Unavailable`.
+    """Join the cluster, unless this process has joined one that is still there. Without an address:
+    that of RAY_ADDRESS, that of `lockstep cluster up`, or one that Ray finds here. Raises
+    `Unavailable`; and `SpecError` if this process has joined another one.
     """
     if ray.is_initialized():
-        return
+        joined = getattr(ray.get_runtime_context(), "gcs_address", "")
+        if isinstance(_trouble(joined), ConnectionRefusedError):
+            ray.shutdown()  # it is gone
+        elif address in (None, joined, _names.get(joined)) or _canonical(address) == joined:
+            return
+        else:
+            why = f"this program has joined the Ray cluster at {joined}, and can be in one only: "
+            why += "leave the address out, or restart the kernel or program"
+            raise SpecError("address", address, why)
     ours = raylets.meant(address)
     address = ours.address if ours else address or os.environ.get("RAY_ADDRESS")
     # Ray would warn of what it will change some day, and print what raylets say of lost workers
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # and, 60 seconds after its cluster is gone, end this process
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "1000000")
     printing: Any = ray._private.worker
     printing.listen_error_messages = lambda *_: None
     before = signal.getsignal(signal.SIGTERM)
     try:
+        at = _canonical(address or "auto") or "local"
+        if error := _trouble(at):
+            raise error
         ray.init(
-            address=address or "auto",
+            address=at,
             namespace="lockstep",
             configure_logging=False,
             log_to_driver=False,
         )
-    except (ConnectionError, ray.exceptions.RayError) as error:
+        _names[at] = address or ""
+        _actors.clear()  # of before, if a program has left its cluster
+    except (OSError, ValueError, ray.exceptions.RayError) as error:
         why = f"no Ray cluster answers at {address or 'this machine'} ({error})"
-        raise Unavailable(WHAT, why, "Start one: lockstep cluster up.") from None
+        cure = "Give the address of one that is up, or start one: lockstep cluster up."
+        raise Unavailable(WHAT, why, cure) from None
     except RuntimeError as error:  # another version of Ray or Python, says Ray
         cure = "Install here what the cluster has."
         raise Unavailable(WHAT, " ".join(str(error).split()), cure) from None
     with contextlib.suppress(ValueError, TypeError):  # only the main thread may
         signal.signal(signal.SIGTERM, before)  # Ray's prints a stack of C++
+
+
+def _trouble(at: str) -> OSError | None:
+    """What is wrong at an address that is to be a Ray cluster's; None: a server of its kind, gRPC,
+    answers. Ray itself would try for minutes, and print each try. gRPC speaks HTTP/2 (RFC 9113): a
+    client sends a preface and its settings, and what a server says first are its own.
+    """
+    host, _, port = at.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), port), HELLO) as there:
+            there.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+            known = there.recv(9)[3:4] == b"\4" or os.environ.get("RAY_USE_TLS")
+            return None if known else ConnectionError("another server is there")
+    except OSError as error:
+        return error
 
 
 def alive() -> list[tuple[str, str, float]]:
