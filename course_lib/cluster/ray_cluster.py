@@ -4,6 +4,7 @@ is an actor of ours (`ray_node.py`).
 """
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -196,8 +197,18 @@ def actor_on(id: str) -> Any:
         groups = {"orders": 1, "hear": 64, "clock": 1}
         remote: Any = ray.remote  # its types know nothing of groups
         made = remote(num_cpus=0, concurrency_groups=groups, scheduling_strategy=at)(RayNode)
-        _actors[id] = actor = made.remote()
+        here = _line(ray.util.get_node_ip_address()).getsockname()[:2]
+        _actors[id] = actor = made.remote(here)
         return actor
+
+
+@functools.cache
+def _line(host: str) -> socket.socket:
+    """Where actors connect to, to see when this process is gone. Nobody has to accept them."""
+    family = socket.getaddrinfo(host, 0)[0][0]  # IPv4 or IPv6
+    line = socket.create_server((host, 0), family=family, backlog=1024)
+    os.register_at_fork(after_in_child=line.close)
+    return line
 
 
 def _not_placed(group: Any, spec: RunSpec, crews: list[list[str]]) -> Unavailable:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -69,15 +70,25 @@ class Place:
 
 
 class RayNode:
-    """The actor. Its methods run in threads."""
+    """The actor. Its methods run in threads. It ends with the program at `driver`, an address."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: tuple[str, int]) -> None:
         self._runs: dict[str, Place] = {}
         # Ray hides the GPUs from who has reserved none; a task's device says which it has
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         self._folders = Path(tempfile.gettempdir(), f"{PLACE}{os.getpid()}-")
         self._held = _sweep_after(self._folders)
         threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._end_with, args=(driver,), daemon=True).start()
+
+    def _end_with(self, driver: tuple[str, int]) -> None:
+        """End, and all below, when the driver is gone: its system says so at once, as Ray does not
+        while the raylet of this node stands still.
+        """
+        with contextlib.suppress(OSError), socket.create_connection(driver) as line:
+            with contextlib.suppress(OSError):
+                line.recv(1)  # nothing is ever sent
+            os._exit(0)
 
     def _watch(self) -> None:
         """End what no driver asks after any more, as Ray does not if its own process stands."""

@@ -1,6 +1,7 @@
 """What the tests of runs on a Ray cluster ask of it, and do to it."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -46,3 +47,16 @@ def ours(there: Cluster) -> set[psutil.Process]:
         for process in family(there)
         if lives(process) and any(word in " ".join(words_of(process)) for word in mine)
     }
+
+
+@contextlib.contextmanager
+def standing(processes: list[psutil.Process]) -> Iterator[None]:
+    """They stand still during the block."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()

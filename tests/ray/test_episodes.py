@@ -19,7 +19,7 @@ import pytest
 from course_lib.cluster import raylets
 from course_lib.cluster.raylets import Cluster
 from tests.helpers import until
-from tests.ray.helpers import actors, all_raylets, lose_a_node, ours, runs
+from tests.ray.helpers import actors, all_raylets, lose_a_node, ours, runs, standing
 
 SOON = 10.0  # seconds until an error is said, or the run goes on
 MOVES = 25.0  # seconds until Ray has given a node up that stands still, and found room on others
@@ -135,19 +135,6 @@ class Driver:
         assert self.process.stdin
         self.process.stdin.write(byte)
         self.process.stdin.flush()
-
-
-@contextlib.contextmanager
-def standing(processes: list[psutil.Process]) -> Iterator[None]:
-    """They stand still during the block."""
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
 
 
 KINDS = ["driver", "node", "raylet", "raylet and driver", "raylet, another run", "frozen node"]

@@ -14,7 +14,7 @@ from course_lib import start
 from course_lib.cluster import raylets
 from course_lib.cluster.keeper import lives
 from tests.helpers import until, words_of
-from tests.ray.helpers import actors, family, lose_a_node, runs
+from tests.ray.helpers import actors, all_raylets, family, lose_a_node, ours, runs, standing
 
 DRIVER = """
 from course_lib import start
@@ -73,6 +73,20 @@ def test_nothing_is_left_on_any_node_of_a_driver_that_is_killed(cluster: str) ->
         until(lambda: not any(map(lives, ours)), "the end of its processes", 5)
         until(lambda: not set(runs(there)) - set(before), "the end of its files", 5)
         until(lambda: not actors(there) - others, "the end of its actors", 5)
+
+
+def test_nothing_is_left_of_a_driver_that_ends_while_a_raylet_stands_still(cluster: str) -> None:
+    """Ray would end the processes of that node, and cannot. The driver's own raylet stays."""
+    there = raylets.found()
+    assert there and there.address == cluster
+    before, others = runs(there), ours(there)
+    with driver("begin(3)\ninput()") as it:
+        assert said(it) == "goes"
+        assert len(runs(there)) - len(before) == 3
+        with standing(all_raylets(there)[1:]):
+            it.kill()
+            until(lambda: not ours(there) - others, "the end of its processes and actors", 5)
+            until(lambda: not set(runs(there)) - set(before), "the end of its files", 5)
 
 
 def test_a_run_goes_on_without_a_node_that_is_lost_or_ends_in_words(
