@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from course_lib import workloads
-from course_lib.errors import LockstepError, SpecError
+from course_lib.errors import LockstepError, SpecError, trying
 from course_lib.record import checkpoints
 from course_lib.record.checkpoints import Checkpoint
 from course_lib.record.planned import Plan, Reason
@@ -62,7 +62,8 @@ def restore(step: TrainingStep) -> None:
         step.number, step.updates = found.steps - 1, int(numbers["updates"])
         step.ahead = int(numbers["samples"]) - found.steps * step.spec.batch
         step.scale.state, step.loss = numbers, numbers.get("loss", math.nan)
-        step.load_state(part)
+        with trying(f"the model is not that of the checkpoint in {part}"):
+            step.load_state(part)
 
 
 def latest(files: RunDir, spec: RunSpec) -> Checkpoint | None:

@@ -256,18 +256,40 @@ def test_a_resumed_run_that_is_not_alike_is_refused_before_it_starts(tmp_path: P
     assert "distcp is damaged" in str(again.plan)
 
 
-def test_a_model_with_other_layers_of_as_many_numbers_is_told_in_a_line() -> None:
-    def model(first: bool) -> Any:
+@pytest.mark.parametrize(
+    ("framework", "strategy", "name"),
+    [
+        ("torch", "one_device", "model.1."),
+        ("torch", "sync_parameter_server", "model.1."),
+        ("tensorflow", "one_device", "(20, 3)"),
+        ("tensorflow", "sync_parameter_server", "(20, 3)"),
+    ],
+)
+def test_a_model_with_other_layers_of_as_many_numbers_is_told_in_a_line(
+    framework: str, strategy: str, name: str
+) -> None:
+    def torch_model(first: bool) -> Any:
         from torch import nn
 
         return nn.Sequential(*[nn.Identity()] * (not first), nn.Linear(20, 4))
 
-    fields: dict[str, Any] = {"framework": "torch", "workload": "own_of_other_layers"}
-    Workload("own_of_other_layers", **LARGEST, torch=lambda: model(True))
-    with start("one_device", steps=4, checkpoint_every=2, **fields) as run:
+    def keras_model(first: bool) -> Any:
+        from keras import layers, models
+
+        split = layers.Dense(3, use_bias=False), layers.Dense(8, use_bias=False)
+        return models.Sequential([layers.Dense(4)] if first else [*split])
+
+    def taught(first: bool) -> None:
+        builders = {"torch": partial(torch_model, first), "tensorflow": partial(keras_model, first)}
+        Workload("own_of_other_layers", **LARGEST, **builders)
+
+    fields: dict[str, Any] = {"framework": framework, "workload": "own_of_other_layers"}
+    fields |= {} if strategy == "one_device" else {"workers": 2}
+    taught(first=True)
+    with start(strategy, steps=4, checkpoint_every=2, **fields) as run:
         run.wait(60)
-    Workload("own_of_other_layers", **LARGEST, torch=lambda: model(False))
+    taught(first=False)
     with pytest.raises(TaskFailed) as caught:
-        start("one_device", steps=6, resume=run.run_dir, **fields).wait(60)
+        start(strategy, steps=6, resume=run.run_dir, **fields).wait(60)
     assert "the model is not that of the checkpoint in" in caught.value.reason
-    assert "model.1." in caught.value.reason and "\n" not in caught.value.reason
+    assert name in caught.value.reason and "\n" not in caught.value.reason

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
+from course_lib.errors import trying
 from course_lib.record import checkpoints
 from course_lib.strategies import saving
 from course_lib.strategies.tensorflow import models
@@ -81,11 +82,11 @@ def load(step: ReplicasStep, part: Path) -> None:
         for copy in copies_of(variable) if variable is not None else ():
             copy.assign(value)
     for name, copy in _own(step):
-        value = found.get(name, found.get(f"{name.partition(' of ')[0]} of 0"))
-        if name.startswith("seed") and value is not None:
+        # parameter servers have no seeds
+        value = found.get(name, found.get(f"{name.partition(' of ')[0]} of 0", copy.numpy()))
+        if name.startswith("seed"):
             value[0] = copy[0].numpy()  # and as many draws
-        if value is not None:  # parameter servers have no seeds
-            copy.assign(value)
+        copy.assign(value)
 
 
 def _alike(step: ReplicasStep) -> dict[str, Any]:
@@ -125,15 +126,16 @@ def save_shards(task: Task, model: Model, steps: int, loss: float) -> None:
 def load_shards(task: Task, model: Model) -> None:
     """Go back to the last checkpoint, if the run goes on from one."""
     if last := saving.latest(task.files, task.spec):
-        found, (_, manifest) = read(last.path), last.part(task.name)
+        found, (part, manifest) = read(last.path), last.part(task.name)
         numbers = manifest.numbers
-        for k, slot in enumerate(_slots(model)):
-            count = range(len(model.keras.trainable_variables))
-            pieces = model.cut([found[f"variable {i} slot {k}"] for i in count])
-            for variable, piece in zip(slot, pieces, strict=True):
-                variable.assign(piece)
-        for name, variable in _others(model):
-            variable.assign(found[name])
+        with trying(f"the model is not that of the checkpoint in {part}"):
+            for k, slot in enumerate(_slots(model)):
+                for i, whole in enumerate(variables := models.variables_of(model.keras)):
+                    whole.assign(found[f"variable {i} slot {k}"])  # which compares their shapes
+                for variable, piece in zip(slot, model.cut(variables), strict=True):
+                    variable.assign(piece)
+            for name, variable in _others(model):
+                variable.assign(found[name])
         for shard in model.shards:
             shard.version.assign(int(numbers["updates"]))
         model.steps_done, model.scale.state = last.steps, numbers
