@@ -79,7 +79,7 @@ class Examples:
             raise SpecError(field, shown, f"each input has one target ({SEVERAL})")
         self._count = counts.popitem()[1] if pair else len(given)
         if not self._count:
-            raise SpecError(field, "no examples", "at least one example")
+            raise SpecError(field, "no examples", f"at least one example ({SEVERAL})")
         for name, values in every.items():
             finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
             if not finite.all():

@@ -9,6 +9,7 @@ import pytest
 
 from course_lib import Workload, workloads
 from course_lib.errors import SpecError
+from course_lib.record import progress
 from course_lib.spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.catalog import spec_for
@@ -132,6 +133,15 @@ def test_a_dataset_that_can_only_be_iterated_is_read_once_into_arrays() -> None:
     assert targets.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert len(Examples(Stream(), examples=100)) == 9  # there are no more
     assert len(Examples(iter([([1.0], 2)] * 5))) == 5  # it knows how many come
+
+
+def test_a_line_says_how_many_examples_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(progress, "AFTER", 0.0)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "_place", lambda: lambda text, last: shown.append(text))
+    Examples(Stream(), "train", examples=9)
+    assert shown[0] == "train: 1 of 9 examples are read" and shown[-1].startswith("train: 9 of 9 ")
 
 
 def test_what_is_read_has_one_shape_and_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:

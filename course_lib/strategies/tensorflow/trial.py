@@ -88,8 +88,9 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
         with policy(precision):
             models.with_variables(model, workload)
         outputs = model(mapped(tf.constant, inputs), **models.mode(model, training=True))
-    if others := [each for each in leaves(outputs).values() if not tf.is_tensor(each)]:
-        raise ValueError(f"its model returns {kind_of(others[0])}, no tensor")
+    for name, each in leaves(outputs, "outputs").items():
+        if not tf.is_tensor(each):
+            raise ValueError(f"its model returns {kind_of(each)} as its {name}, no tensor")
     if not model.trainable_variables:
         raise ValueError("its model has no parameters to train")
     workload.check_outputs(mapped(lambda each: each.numpy(), models.wide(outputs)))

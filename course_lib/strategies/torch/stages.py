@@ -31,8 +31,7 @@ def check(model: nn.Module, names: Sequence[str], inputs: Any, *others: Any) -> 
     inputs or the `others`, outputs and targets, are structures of tensors.
     """
     if not all(map(torch.is_tensor, (inputs, *others))):
-        several = "its inputs, outputs or targets are several tensors"
-        raise ValueError(f"{several}, and one tensor flows from stage to stage")
+        raise ValueError("its inputs, outputs or targets are several, and a stage sends on one")
     parts = parts_of(model, names)
     owners: dict[nn.Parameter, str] = {}
     for name, part in parts.items():

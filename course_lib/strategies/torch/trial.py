@@ -104,8 +104,9 @@ def one_step(workload: workloads.Workload, model: nn.Module) -> None:
     kind = floats if getattr(inputs, "dtype", "") == "int64" else ""
     with trying(f"its model cannot take two inputs, of shape {shapes(inputs)}{kind}"):
         outputs = model(tensor(inputs))
-    if others := [x for x in leaves(outputs).values() if not isinstance(x, torch.Tensor)]:
-        raise ValueError(f"its model returns {kind_of(others[0])}, no tensor")
+    for name, each in leaves(outputs, "outputs").items():
+        if not isinstance(each, torch.Tensor):
+            raise ValueError(f"its model returns {kind_of(each)} as its {name}, no tensor")
     workload.check_outputs(mapped(lambda each: each.detach().float().numpy(), outputs))
     pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
     with trying(f"its loss cannot compare {pair}"):
@@ -134,7 +135,7 @@ def pieces(task: Task) -> None:
     workload = workloads.load(task.spec)
     model = build(workload, task.spec.seed).eval()
     inputs, targets = map(tensor, workload.train.take(slice(2)))
-    dist.broadcast(inputs, 0), dist.broadcast(targets, 0)  # a dataset may draw
+    mapped(lambda each: dist.broadcast(each, 0), (inputs, targets))  # a dataset may draw
 
     def gradients() -> dict[str, Any]:
         """The gradients by name, and the outputs."""
