@@ -51,10 +51,11 @@ SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray would warn of what it will change some day
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "40",
-    # A dead node is given up after 5 questions, 2.5 s and not 15, one that stands still after 17 s
+    # A dead node is given up after 3 questions, 1.5 s and not 15, one that stands still after 7.5 s
     # and not 65; one that is only busy answers at once
     "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
     "RAY_prestart_worker_first_driver": "false",  # a worker a core, of which we use one
     "RAY_START_HOOK": f"{__name__}.narrow",
 }

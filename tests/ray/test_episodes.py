@@ -22,7 +22,7 @@ from tests.helpers import until
 from tests.ray.helpers import actors, all_raylets, lose_a_node, ours, runs, standing
 
 SOON = 10.0  # seconds until an error is said, or the run goes on
-MOVES = 25.0  # seconds until Ray has given a node up that stands still, and found room on others
+MOVES = 15.0  # seconds until Ray has given a node up that stands still, and found room on others
 GONE = 5.0  # seconds until nothing is left
 
 # It says how far the run is, ten times a second, until it is told to stop or there is an error.

@@ -89,6 +89,22 @@ def test_nothing_is_left_of_a_driver_that_ends_while_a_raylet_stands_still(clust
             until(lambda: not set(runs(there)) - set(before), "the end of its files", 5)
 
 
+def test_tasks_run_again_on_other_nodes_while_theirs_still_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "home"))
+    there = raylets.up(nodes=3, cpus=2)
+    try:
+        with driver(f"run = begin(3, 100, checkpoint_every=20, max_restarts=1){AGAIN}") as it:
+            assert said(it) == "goes"
+            last = all_raylets(there)[-1]
+            with standing([last, *last.children(recursive=True)]):
+                assert float(said(it)) < 15  # Ray gives the node up after 7.5
+                assert said(it).startswith("1 ")
+    finally:
+        raylets.down(there)
+
+
 def test_a_run_goes_on_without_a_node_that_is_lost_or_ends_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
