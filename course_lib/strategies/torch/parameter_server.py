@@ -37,6 +37,10 @@ pushed takes the next piece that nobody has taken, so a fast worker does more of
 them out. A step is w updates, each from 1/w of the batch with the full learning rate: together they
 move the parameters about w times as far as one update by the mean.
 
+The gradient of an embedding with `sparse=True` has only the rows that a batch looked up. Then a
+worker pushes these rows, and pulls no more than what has changed since its last pull (see
+`vectors.py`, and `Shard.snapshot`). With all other models everything is pulled and pushed.
+
 PyTorch has no parameter server of its own, so this page is all there is. Calls go from worker to
 ps: `servers.ask(what, function, argument)` runs `function(shard, argument)` on every ps, one call
 at a time there, and returns a list with the reply of each; `of=0` asks ps 0 alone. An argument that
