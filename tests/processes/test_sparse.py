@@ -67,7 +67,7 @@ def weights(run: Run) -> list[np.ndarray]:
     model = run.model()
     if run.spec.framework == "torch":
         return [parameter.detach().numpy() for parameter in model.parameters()]
-    return [np.array(weight) for weight in model.trainable_variables]
+    return [weight.numpy() for weight in model.trainable_variables]
 
 
 def same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> bool:
@@ -111,7 +111,7 @@ def by_hand(framework: str, optimizer: str = "sgd", clip: float | None = None) -
         with tf.GradientTape() as tape:
             loss = compare(y, model(x, training=True))
         rule.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-    return [np.array(weight) for weight in model.trainable_variables]
+    return [weight.numpy() for weight in model.trainable_variables]
 
 
 ONE = {"workers": 1, "ps": 1}  # asynchronous training of one worker is that of one device
