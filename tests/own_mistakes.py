@@ -186,17 +186,6 @@ def nccl_in_torch() -> None:
     dist.all_reduce(torch.ones(3))
 
 
-def one_rank_returns(task: Task) -> None:
-    import torch
-    import torch.distributed as dist
-
-    meet()
-    if task.rank:
-        return dist.destroy_process_group()
-    while True:
-        dist.all_reduce(torch.ones(3))
-
-
 def one_rank_is_late(task: Task) -> None:
     import time
     from datetime import timedelta
@@ -305,7 +294,6 @@ TENSORFLOW: list[Mistake] = [
 TORCH: list[Mistake] = [
     (nobody_met, 'call dist.init_process_group("gloo") before it'),
     (nccl_in_torch, "PyTorch has the backend gloo"),
-    (one_rank_returns, "have all ranks make the same calls"),
     (one_rank_is_late, "have all ranks make the same calls"),
     (port_twice, "take port 0"),
     (too_large_in_torch, "take fewer examples at a time"),

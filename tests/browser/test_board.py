@@ -375,7 +375,9 @@ def test_no_part_of_a_board_moves_when_data_a_pause_a_failure_or_the_end_come(
         assert lab.complaints() == []
 
 
-NAMED = """
+NAMED = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from course_lib import start
 from course_lib.widgets import TrainingBoard
 from tests.own_loops import torch_gan

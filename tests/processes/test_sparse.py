@@ -240,6 +240,7 @@ def rows_of(step: int, share: int = 0, of: int = 1) -> int:
 def traffic(strategy: str, sparse: bool, ps: int = 1, **more: Any) -> tuple[float, float]:
     """Bytes that all ps together receive and send in a step, as the kernel counts them."""
     fields: dict[str, Any] = {"hosts": 2, "steps": 24, "global_batch": 128, "ps": ps} | more
+    fields["device_ms"] = 40  # so that the counters are read many times
     run = trained("torch", strategy, large(sparse), **fields)
     counted = [run.result["wire_bytes_per_step"][f"ps:{k}"] for k in range(ps)]
     return sum(n["received"] for n in counted), sum(n["sent"] for n in counted)
@@ -257,7 +258,7 @@ def test_a_worker_pushes_the_rows_of_its_batch_and_pulls_those_that_have_changed
         traffic("sync_parameter_server", True, ps), (pushed, pulled), strict=True
     ):
         # calls are text of some hundred bytes, packets have headers and are acknowledged
-        assert formula < counted / 2 < 1.1 * formula + 600 * ps
+        assert 0.9 * formula < counted / 2 < 1.1 * formula + 600 * ps
     for counted in traffic("sync_parameter_server", False, ps):
         assert counted / 2 == pytest.approx(TABLE, rel=0.1)
 
