@@ -56,7 +56,7 @@ def wrong(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     class Wrong(ray_cluster.RayNode):
         """Its clock is wrong, and so are those of all processes that it starts."""
 
-        def __init__(self) -> None:
+        def __init__(self, driver: tuple[str, int]) -> None:
             import os
 
             import course_lib.clock
@@ -64,7 +64,7 @@ def wrong(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
             mine = of_node[ray.get_runtime_context().get_node_id()]
             os.environ["LOCKSTEP_SKEW"] = "{},{}".format(*mine)
             course_lib.clock._skew, course_lib.clock._drift = mine
-            super().__init__()
+            super().__init__(driver)
 
     monkeypatch.setattr(ray_cluster, "RayNode", Wrong)
     yield skews
