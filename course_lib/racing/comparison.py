@@ -33,8 +33,8 @@ class Figures:
     `began`: when its clock started, in seconds since the race was called. `seconds`: until its last
     loss. `examples`: used by then, including the first step. `loss`: the last mean. `idle_share`:
     since its clock started, see `Digest.idle`; that in a run's result is of the whole run.
-    `test_accuracy`: at the end. `overhead` and `diverged`: see `Digest`. `staleness`: as
-    `measures.staleness`.
+    `tested`: the workload's metric at the end, by name, `{"test_accuracy": 0.9}`; empty until then.
+    `overhead` and `diverged`: see `Digest`. `staleness`: as `measures.staleness`.
     """
 
     label: str
@@ -48,7 +48,7 @@ class Figures:
     examples: int
     examples_per_second: float | None
     loss: float | None
-    test_accuracy: float | None
+    tested: dict[str, float]
     overhead: float | None
     dropped_gradients: int
     idle_share: dict[str, float]
@@ -90,12 +90,13 @@ def figures(
     spec: RunSpec,
     trace: Trace,
     state: str,
-    test_accuracy: float | None = None,
+    result: Mapping[str, Any] | None = None,
     zero: float | None = None,
 ) -> Figures:
     """The figures of one entrant, without a target (see `side_by_side`).
 
-    `zero`: when its clock started, if it was at the starting line; by default its trace tells.
+    `result`: what its run returned. `zero`: when its clock started, if it was at the starting line;
+    by default its trace tells.
     """
     digest = Digest.of(spec, trace, math.inf if zero is None else zero, over=state not in ACTIVE)
     curve = digest.losses
@@ -112,7 +113,7 @@ def figures(
         examples=int(curve.examples[-1]) if known else 0,
         examples_per_second=curve.rate(),
         loss=curve.last,
-        test_accuracy=test_accuracy,
+        tested={name: v for name, v in (result or {}).items() if name.startswith("test_")},
         # where workers share the work on an example, a compute phase is less than a step
         overhead=None if catalog.find(spec.strategy).model_parallel else digest.overhead,
         dropped_gradients=digest.dropped,
@@ -208,6 +209,8 @@ class Comparison:
         """The lines of the table: what is compared, then a text for each entrant."""
         loss = "the target loss" if self.target_loss is None else f"loss {self.target_loss:.3f}"
         accuracy = "-" if self.target_accuracy is None else f"{self.target_accuracy:.3f}"
+        # all have the same metric
+        metric = next((name for f in self.entrants.values() for name in f.tested), "test_accuracy")
         lines = {
             "strategy": lambda f: f.strategy,
             "framework, workers": lambda f: f"{f.framework}, {f.workers}",
@@ -218,7 +221,7 @@ class Comparison:
             f"examples to accuracy {accuracy}": lambda f: _text(f.examples_to_accuracy, "{:,}"),
             "examples per second": lambda f: _text(f.examples_per_second, "{:,.0f}"),
             f"loss, mean of {WINDOW} batches": lambda f: _text(f.loss, "{:.4f}"),
-            "test accuracy": lambda f: _text(f.test_accuracy, "{:.3f}"),
+            metric.replace("_", " "): lambda f: _text(f.tested.get(metric), "{:.3f}"),
             "seconds": lambda f: f"{f.seconds:.2f}",
             "examples": lambda f: f"{f.examples:,}",
             "idle": lambda f: _lines("{} {:.0%}", f.idle_share),

@@ -218,10 +218,9 @@ class Race:
         found = []
         for label, run in self.runs.items():
             result = run.result if run.state == "finished" else None
-            accuracy = result.get("test_accuracy") if result else None
             opened = self._line.opened if label in self._line.started else None
             zero = None if opened is None else opened - self._origin
-            found.append(comparison.figures(label, run.spec, run.trace, run.state, accuracy, zero))
+            found.append(comparison.figures(label, run.spec, run.trace, run.state, result, zero))
         targets = self.target_loss, self.target_accuracy
         return comparison.side_by_side(found, self._fairness(found), self.notes, *targets)
 

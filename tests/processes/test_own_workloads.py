@@ -531,16 +531,18 @@ def test_all_tasks_map_the_same_data() -> None:
 
 
 def test_a_race_and_the_command_line_take_them(tmp_path: Path) -> None:
-    with race(
-        "multi_worker_mirrored",
-        "parameter_server",
-        framework="torch",
-        workload=own_models.mlp,
-        workers=2,
-        steps=40,
-    ) as raced:
-        entrants = raced.wait(120).comparison.entrants
+    def hits(outputs: np.ndarray, targets: np.ndarray) -> int:
+        return int(np.sum(outputs.argmax(-1) == targets))
+
+    makes: dict[str, Any] = {"torch": own_models.torch_mlp, "metric": hits, "learning_rate": 0.3}
+    workload = Workload("hits_of_mlp", **own_models.LARGEST, **makes)
+    fields: dict[str, Any] = {"framework": "torch", "workers": 2, "steps": 40}
+    with race("multi_worker_mirrored", "parameter_server", workload=workload, **fields) as raced:
+        comparison = raced.wait(120).comparison
+    entrants = comparison.entrants
     assert all(figures.loss < 1.3 for figures in entrants.values())
+    measured = [run.result["test_hits"] for run in raced.runs.values()]
+    assert ["test hits", *(f"{each:.3f}" for each in measured)] in comparison.rows()
     command = [sys.executable, "-m", "course_lib", "run", "fully_sharded", "--framework", "torch"]
     file = Path(own_models.__file__)
     command += ["--workload", f"{file}:mlp", "--steps", "20", "--json"]

@@ -57,7 +57,7 @@ def test_all_entrants_learn_the_same_from_the_same_examples() -> None:
     np.testing.assert_allclose(losses(first), losses(second), **SUM_ORDER)
     shown = with_straggler().comparison.entrants.values()
     assert {f.examples for f in shown} == {STEPS * 128}
-    first_accuracy, second_accuracy = (f.test_accuracy for f in shown)
+    first_accuracy, second_accuracy = (f.tested["test_accuracy"] for f in shown)
     assert first_accuracy == pytest.approx(second_accuracy, abs=0.01)
     # the same loss after the same examples, whoever is faster
     assert len({f.examples_to_target for f in shown}) == 1

@@ -35,6 +35,22 @@ def torch_bag(sparse: bool = True) -> Any:
     return nn.Sequential(bag, nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, CLASSES))
 
 
+def torch_table() -> Any:
+    """The same model, whose table is no `nn.EmbeddingBag`: a function looks it up."""
+    from torch import nn
+
+    class Table(nn.Module):
+        def __init__(self, bag: Any) -> None:
+            super().__init__()
+            self.weight = bag.weight
+
+        def forward(self, words: Any) -> Any:
+            return nn.functional.embedding(words, self.weight, sparse=True).mean(1)
+
+    bag, *others = torch_bag()
+    return nn.Sequential(Table(bag), *others)
+
+
 def keras_bag() -> Any:
     import keras
 
@@ -146,6 +162,12 @@ def test_weights_are_those_of_a_plain_script(strategy: str, fields: dict[str, An
     run = trained("torch", strategy, **fields)
     expected = by_hand("torch", fields.get("optimizer", "sgd"), fields.get("clip_norm"))
     assert same(weights(run), expected)
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "multi_worker_mirrored", "mirrored"])
+def test_so_are_those_of_a_table_without_a_module_of_its_own(strategy: str) -> None:
+    run = trained("torch", strategy, Workload("table", **TEXTS, torch=torch_table))
+    assert same(weights(run), by_hand("torch"))
 
 
 def test_so_are_those_of_the_naive_page() -> None:

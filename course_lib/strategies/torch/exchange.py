@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.futures import Future
 
 from course_lib.strategies.torch.models import counts
@@ -27,7 +28,7 @@ is over; what is returned waits for that, and raises the error if there was one.
 """
 
 
-class LossAmongGradients(torch.nn.Module):
+class LossAmongGradients(nn.Module):
     """A model that returns its part of the mean loss, made so that the all-reduce of gradients adds
     up to means, and averages the loss as well.
 
@@ -39,9 +40,14 @@ class LossAmongGradients(torch.nn.Module):
 
     def __init__(self, step: TorchStep) -> None:
         super().__init__()
+        sketch, self.tables = step.workload.sketch_in("torch", step.spec.precision), nn.ModuleList()
+        for name in sketch.sparse if sketch else ():
+            # DDP takes a sparse gradient only of what it meets first as the weight of an embedding
+            self.tables.append(table := nn.Embedding(1, 1, sparse=True))
+            table.weight = step.model.get_parameter(name)
         self.model, self.loss_of, self.workers = step.model, step.loss_of, step.spec.workers
         part = [1 / self.workers, 0.0][: 2 if counts(step.workload) else 1]
-        self.part, self.counts = torch.nn.Parameter(torch.tensor(part, device=step.device)), False
+        self.part, self.counts = nn.Parameter(torch.tensor(part, device=step.device)), False
 
     def forward(self, inputs: Any, targets: Any) -> Any:
         loss = self.loss_of(self.model(inputs), targets)
