@@ -33,6 +33,8 @@ CURES = {
     'model and batch to one device, "cuda" if torch.cuda.is_available() else "cpu"',
     "shapes cannot be multiplied|size-incompatible|expected axis -1": "the last dimension of the "
     "input must be what the layer takes; flatten images, or change the layer",
+    "singleton tf.Variables|seed_generator_state": "make variables of a layer in its __init__ or "
+    "build; keras.random makes one unless it has a seed=keras.random.SeedGenerator() made there",
     r'Missing key\(s\) in state_dict.*"module\.': "the names of a DistributedDataParallel model "
     "begin with module.: save and load ddp.module.state_dict()",
 }

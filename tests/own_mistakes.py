@@ -98,6 +98,15 @@ def model_outside_of_the_scope() -> None:
     model.fit(x, x[:, :4], verbose=0)
 
 
+def random_numbers_without_a_seed() -> None:
+    import keras
+    import tensorflow as tf
+
+    strategy = workers()
+    step = tf.function(lambda: strategy.run(lambda: keras.random.normal((3,))))
+    step()
+
+
 def optimizer_outside_of_the_scope() -> None:
     import keras
     import tensorflow as tf
@@ -285,6 +294,7 @@ TENSORFLOW: list[Mistake] = [
     (devices_after_a_tensor, "before any tensor, variable, model or dataset"),
     (model_outside_of_the_scope, SCOPE),
     (optimizer_outside_of_the_scope, SCOPE),
+    (random_numbers_without_a_seed, "a seed=keras.random.SeedGenerator()"),
     (nccl_in_tensorflow, "HierarchicalCopyAllReduce()"),
     (another_server_in_tensorflow, "another server has the port"),
     (too_large_in_tensorflow, "take fewer examples at a time"),
