@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint unit ray notebooks bench picture exercises screenshots format clean
+.PHONY: help lab test test-all lint unit ray notebooks bench picture exercises screenshots format clean
 
 help:
 	@echo "make lab    set up and open the course in JupyterLab"
@@ -19,8 +19,11 @@ help:
 lab: $(VENV)/.lab
 	@$(BIN)/lockstep lab $(LAB_ARGS)
 
-# All notebooks run twice in a row: what the first leaves behind must not disturb the second.
 test: $(VENV)/.test
+	@$(BIN)/python -m tests.times lint unit ray notebooks
+
+# All notebooks twice in a row: what the first run leaves behind must not disturb the second.
+test-all: $(VENV)/.test
 	@$(BIN)/python -m tests.times lint unit ray notebooks notebooks
 
 lint: $(VENV)/.test
