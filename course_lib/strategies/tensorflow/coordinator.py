@@ -182,21 +182,14 @@ def taken(spec: RunSpec, work: Any, worker: Any) -> tuple[Any, Any, Any, Any]:
     return number, mine[0], tf.reshape(drawn, [-1, 3])[worker], mine[1]
 
 
-def report(
-    worker: Any,
-    loss: Any,
-    count: Any,
-    times: Sequence[Any],
-    versions: Sequence[Any],
-    updates: Sequence[Any],
-) -> Any:
+def report(scalars: Sequence[Any], updates: Sequence[Any]) -> Any:
     """In the graph: what a step tells the chief, as one float64 vector, which is one message.
 
-    `loss` and `count`: whose quotient is the mean. `times`: when it began, had pulled, had computed
-    and had pushed. `updates`: of each shard [version written, gradients, begun, ended]; and, in
-    float16, what became of the loss scale.
+    `scalars`: the worker; the sum and the count whose quotient is the mean loss; when the step
+    began, had pulled, had computed and had pushed; and the version read of each shard. `updates`:
+    of each shard [version written, gradients, begun, ended]; and, in float16, what became of the
+    loss scale.
     """
-    scalars = [worker, loss, count, *times, *versions]
     return tf.concat([tf.stack([tf.cast(each, tf.float64) for each in scalars]), *updates], 0)
 
 

@@ -134,7 +134,7 @@ def make_step(task: Task, model: Model, push: Push, before: Callable[..., Any] =
             for shard, piece in zip(model.shards, model.cut(gradients), strict=True)
         ]
         times = [begun, pulled, computed, after(updates)]
-        return report(worker, total, count, times, versions, updates + told)
+        return report([worker, total, count, *times, *versions], updates + told)
 
     length = len(work_of(task.spec, workload, 0, 0))
     return step.get_concrete_function(tf.TensorSpec([length], tf.float64))
