@@ -251,8 +251,8 @@ class TrainingStep(Phases, ABC):
         Where each task holds a shard, all tasks must call it together.
         """
         self.task.enter("evaluate")
-        held = self.variables_on(), self.state_on()
-        found = outcome(self.task, self.outputs, self.weights(), self.loss, *held)
+        held = {"variables_on": self.variables_on(), "optimizer_state_on": self.state_on()}
+        found = outcome(self.task, self.outputs, self.weights(), self.loss) | held
         if self.spec.keep_model:
             named = self.named_weights()
             if self.first or self.holders[0][0].startswith("stage"):
@@ -278,18 +278,13 @@ def fastest(multiply: Callable[[], Any], size: int) -> float:
 
 
 def outcome(
-    task: Task,
-    outputs: Outputs,
-    weights: Sequence[np.ndarray],
-    loss: float,
-    variables_on: dict[str, int],
-    state_on: dict[str, int],
+    task: Task, outputs: Outputs, weights: Sequence[np.ndarray], loss: float
 ) -> dict[str, Any]:
-    """What a strategy returns.
+    """What a strategy returns, but for variables_on and optimizer_state_on (bytes by device).
 
     final_loss (mean over the last global batch), test_accuracy (or test_ and another metric),
     digest (of the weights that this task ended with), parameters (of the whole model),
-    flops_per_step (see `training_flops`), variables_on and optimizer_state_on (bytes by device).
+    flops_per_step (see `training_flops`).
     """
     workload = workloads.load(task.spec)
     model = workload.sketch_in(task.spec.framework, task.spec.precision)
@@ -300,6 +295,4 @@ def outcome(
         "digest": digest(weights),
         "parameters": model.parameters if model else sum(weight.size for weight in weights),
         "flops_per_step": model.flops * task.spec.batch if model else 0,
-        "variables_on": variables_on,
-        "optimizer_state_on": state_on,
     }

@@ -114,7 +114,8 @@ def _result(task: Task, model: Model, loss: float) -> dict[str, Any]:
     outputs, workload = model.outputs(), workloads.load(task.spec)
     held = bytes_on([shard.values for shard in model.shards] + model.others)
     state = bytes_on(variable for shard in model.shards for variable in shard.state)
-    found = outcome(task, outputs, models.weights_of(model.keras), loss, held, state)
+    found = outcome(task, outputs, models.weights_of(model.keras), loss)
+    found |= {"variables_on": held, "optimizer_state_on": state}
     if workload.sample:
         found["sample"] = workload.sample(outputs)
     if task.spec.keep_model:
