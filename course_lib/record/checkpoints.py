@@ -23,6 +23,7 @@ Read a checkpoint only if you trust whoever wrote it: PyTorch's has a pickled in
 """
 
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -116,13 +117,13 @@ def seal(
 ) -> None:
     """Leave the manifest of a part whose files are all written: from now on the part exists.
 
-    `tasks`: those whose parts make up the checkpoint. Checkpoints that are not needed any more are
-    removed.
+    `numbers`: one that is NaN or infinite is not kept. `tasks`: those whose parts make up the
+    checkpoint. Checkpoints that are not needed any more are removed.
     """
     written = sorted(path for path in part.rglob("*") if path.is_file())
     manifest = Manifest(
         step=step,
-        numbers=dict(numbers),
+        numbers={name: value for name, value in numbers.items() if math.isfinite(value)},
         facts=dict(facts),
         parts=tuple(map(folder_name, tasks)),
         files={str(path.relative_to(part)): _to_disk(path) for path in written},

@@ -40,9 +40,8 @@ def save(step: TrainingStep) -> None:
     part = checkpoints.part_of(task.files, whose, steps, task.attempt)
     step.save_state(part)
     if writes:
-        numbers = {"samples": step.samples, "updates": step.updates, **step.scale.state}
-        if math.isfinite(step.loss):
-            numbers["loss"] = step.loss
+        numbers = {"samples": step.samples, "updates": step.updates, "loss": step.loss}
+        numbers |= step.scale.state
         checkpoints.seal(part, steps, numbers, facts_of(step.spec), step.writers)
 
 

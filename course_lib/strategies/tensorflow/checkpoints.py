@@ -115,10 +115,8 @@ def save_shards(task: Task, model: Model, steps: int, loss: float) -> None:
     slots = (model.together([piece.read_value() for piece in slot]) for slot in _slots(model))
     held = named(slots) | dict(_others(model))
     write(part, ALIKE, {name: tf.Variable(value) for name, value in held.items()})
-    numbers = {"samples": steps * spec.batch + model.ahead, **model.scale.state}
+    numbers = {"samples": steps * spec.batch + model.ahead, "loss": loss, **model.scale.state}
     numbers["updates"] = int(model.shards[0].version)
-    if math.isfinite(loss):
-        numbers["loss"] = loss
     checkpoints.seal(part, steps, numbers, saving.facts_of(spec), [task.name])
     task.record("checkpoint", steps - 1, begun, clock())
 
