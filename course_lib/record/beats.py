@@ -62,8 +62,8 @@ class Beats:
         self._slots = {task: n * _SLOT for n, task in enumerate(tasks)}
 
     def writer(self, task: str) -> Callable[..., None]:
-        """A function of the fields of a `Beat`, by which the task says what it is in. What an
-        earlier attempt has written is forgotten.
+        """A function of the fields of a `Beat`, all of them for a call, by which the task says what
+        it is in. What an earlier attempt has written is forgotten.
         """
         first, memory = self._slots[task], self._memory
         memory[first : first + _SLOT] = bytes(_SLOT)
@@ -71,23 +71,12 @@ class Beats:
         calls = itertools.cycle([slice(first + at, first + at + _CALL.size) for at in _CALLS])
         counts = itertools.count(1)
 
-        def write(
-            step: int,
-            what: str,
-            since: float,
-            number: int = 0,
-            rank: int = -1,
-            members: int = 0,
-            size: int = 0,
-            group: str = "",
-            about: str = "",
-            where: str = "",
-        ) -> None:
+        def write(step: int, what: str, since: float, number: int = 0, *call: Any) -> None:
             count, name = next(counts), what.encode()
             if number:
-                texts = group.encode(), about.encode(), where.encode()
-                call = number, rank, members, size, *texts
-                memory[next(calls)] = _CALL.pack(count, step, name, since, *call, count)
+                rank, members, size, *texts = call
+                facts = number, rank, members, size, *map(str.encode, texts)
+                memory[next(calls)] = _CALL.pack(count, step, name, since, *facts, count)
             else:
                 memory[phase] = _PHASE.pack(count, step, name, since, count)
 
