@@ -93,10 +93,8 @@ def train(task: Task, model: Model, program: Any, per_update: int = 1) -> dict[s
             _record_updates(task, model, shares[-per_update:])
         if len(shares) == spec.workers:
             # `fsum` rounds once, so it does not depend on who was done first
-            total, divisor = map(
-                math.fsum, zip(*((e.loss, e.divisor) for e in shares), strict=True)
-            )
-            losses[step] = total / (divisor or 1)
+            divisor = math.fsum(each.divisor for each in shares)
+            losses[step] = math.fsum(each.loss for each in shares) / (divisor or 1)
             task.metric("loss", losses[step], step, samples)
             if due(spec, step + 1):
                 accuracy = workload.measure(model.outputs())
@@ -272,10 +270,8 @@ def _finished(
         longest = max(Speed.of(task, name).most(task.spec.device_ms / 1000) for name in workers)
         done, _ = wait(futures, longest, FIRST_COMPLETED)
         if not done:
-            raise TimeoutError(
-                f"no worker has finished its share of a step for {PATIENCE + longest:g} s; "
-                f"step {task.step} is not complete"
-            )
+            late = f"no worker has finished its share of a step for {PATIENCE + longest:g} s"
+            raise TimeoutError(f"{late}; step {task.step} is not complete")
     if loops and loops.done():
         loops.result()
     return [future for future in done if future in pending]
