@@ -134,10 +134,8 @@ def seed_of(state: np.ndarray, seed: int, share: int = 0) -> int:
 
 def outputs_of(model: keras.Model, inputs: Tree) -> Tree:
     """What this process's first copy of a model makes of inputs when it is not being trained."""
-    trained, others = (
-        [first(variable.value) for variable in variables]
-        for variables in (model.trainable_variables, model.non_trainable_variables)
-    )
+    trained = [first(value) for value in variables_of(model)]
+    others = [first(variable.value) for variable in model.non_trainable_variables]
     told = mode(model, training=False)
     outputs, _ = model.stateless_call(trained, others, mapped(tf.constant, inputs), **told)
     return mapped(lambda each: each.numpy(), wide(outputs))
@@ -153,9 +151,7 @@ def wide(outputs: Tree) -> Tree:
 
 def cross_entropy(logits: Any, classes: Any) -> Any:
     """The mean softmax cross entropy of logits (batch, classes) and classes (batch,)."""
-    return tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=classes, logits=logits)
-    )
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits))
 
 
 def mean_squared_error(outputs: Any, targets: Any) -> Any:
