@@ -24,10 +24,8 @@ def recursive_doubling(workers: int) -> Schedule:
     """
     core, stay, extra = fold(workers)
     place = np.arange(len(core))
-    swaps = [
-        Round(core, core[place ^ gap], 0, "reduce")
-        for gap in (2**k for k in range(len(core).bit_length() - 1))
-    ]
+    gaps = [2**k for k in range(len(core).bit_length() - 1)]
+    swaps = [Round(core, core[place ^ gap], 0, "reduce") for gap in gaps]
     if len(extra):
         swaps = [Round(extra, stay, 0, "reduce"), *swaps, Round(stay, extra, 0, "copy")]
     return Schedule("recursive_doubling", workers, chunks=1, rounds=swaps)
