@@ -224,11 +224,8 @@ class Digest:
         if self.reductions.lockstep:
             whole = max(last for _, last in spans.values()) - min(a for a, _ in spans.values())
             return 1 - self._longest / whole
-        idle = self.idle
-        return max(
-            1 - idle[task] - self._device[task] / (last - first)
-            for task, (first, last) in spans.items()
-        )
+        idle, seconds = self.idle, {task: last - first for task, (first, last) in spans.items()}
+        return max(1 - idle[task] - self._device[task] / seconds[task] for task in spans)
 
     @property
     def diverged(self) -> str:
