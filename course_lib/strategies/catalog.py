@@ -262,10 +262,8 @@ def _framework(strategy: Strategy, given: Mapping[str, Any]) -> str:
     if asked in names:
         return str(asked)
     if asked in [name for other in STRATEGIES.values() for name in other.jobs]:
-        built = " and ".join(strategy.jobs)
-        raise SpecError(
-            "framework", asked, f"{strategy.name} is built in {built} only: leave it out"
-        )
+        only = f"is built in {' and '.join(strategy.jobs)} only: leave it out"
+        raise SpecError("framework", asked, f"{strategy.name} {only}")
     raise SpecError.unknown("framework", asked, strategy.jobs)
 
 

@@ -124,12 +124,10 @@ def _fits_tensor(spec: RunSpec, model: Sketch) -> Refusals:
 
 
 def _tensor_all_reduce(spec: RunSpec) -> Reason:
-    why = "In the middle of a step workers add up what their pieces make"
     cuts = Counter(trial.sketch(spec).units)
     made = ", ".join(f"{count} x {units} {what}s" for (units, what), count in cuts.items())
-    return Reason(
-        "all-reduce", "of activations", f"{why} of {made}; gradients of parameters are not sent."
-    )
+    why = f"In the middle of a step workers add up what their pieces make of {made}"
+    return Reason("all-reduce", "of activations", f"{why}; gradients of parameters are not sent.")
 
 
 def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:

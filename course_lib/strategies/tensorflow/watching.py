@@ -105,9 +105,8 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             if tf.inside_function():
-                raise SpecError(
-                    "step", function.__name__, "watched from outside: above @tf.function"
-                )
+                text = "watched from outside: above @tf.function"
+                raise SpecError("step", function.__name__, text)
             self.begin()
             try:
                 found = function(*args, **kwargs)

@@ -101,11 +101,9 @@ class Servers:
         """What to say of a ps that does not answer."""
         send(peer, [last_heard.__name__, "", []])
         heard = self._answers([peer], "", 5.0).get(peer)
-        return (
-            f"{peer.name} did not answer the {what} by {self.task.name}: "
-            f"nothing came for {1000 * PATIENCE:g} ms."
-            + (f" What it heard last: {heard}" if heard else "")
-        )
+        last = f" What it heard last: {heard}" if heard else ""
+        silent = f"{peer.name} did not answer the {what} by {self.task.name}"
+        return f"{silent}: nothing came for {1000 * PATIENCE:g} ms.{last}"
 
     def fill(self, pieces: Sequence[torch.Tensor]) -> None:
         """Take the model's parameters from what the shards sent: all of a piece, or what of it has

@@ -35,6 +35,7 @@ from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
 from course_lib.workloads.workload import LOSS, uneven
 
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
+ITSELF = "between columns and rows each unit must be computed by itself, without parameters"
 TOLERANCE = 1e-3  # of a norm: only the order in which workers' sums are added up may differ
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch, with "
@@ -160,10 +161,7 @@ def pieces(task: Task) -> None:
         off = (found[name] - expected[name]).norm()
         if not off <= TOLERANCE * max(expected[name].norm(), TOLERANCE * largest):
             what = "its outputs" if name == "outputs" else f"the gradient of {name}"
-            why = (
-                "between columns and rows each unit must be computed by itself, without parameters"
-            )
-            text = f"cut into pieces, its model changes {what}: {why}"
+            text = f"cut into pieces, its model changes {what}: {ITSELF}"
             raise ValueError(f"{text}; Workload(..., parallel=...) says which layers to cut")
 
 
