@@ -17,21 +17,10 @@ from torch.distributed.tensor import DTensor
 from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.strategies.steps import TrainingStep, fastest
-from course_lib.strategies.torch import checkpoints
+from course_lib.strategies.torch import checkpoints, models
 from course_lib.strategies.torch.device_clock import DeviceClock
 from course_lib.strategies.torch.device_time import Layers
 from course_lib.strategies.torch.memory import bytes_of, kept_for_backward, local, whole
-from course_lib.strategies.torch.models import (
-    count_of,
-    loss_of,
-    mean_of,
-    model_of,
-    outputs_of,
-    summed,
-    tensor,
-    trained,
-    weights_of,
-)
 from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
 from course_lib.strategies.torch.precision import mixed, wide, zeros_in
 from course_lib.strategies.torch.vectors import norm_over
@@ -85,7 +74,7 @@ def descend(
     gradients = gradients_of(step) if gradients is None else gradients
     most, mine = step.spec.clip_norm, [local(gradient) for gradient in gradients]
     norm: Any = norm_of_all(gradients) if most or step.scale.on else None
-    divisor = count_of(loss) * step.scale.value
+    divisor = models.count_of(loss) * step.scale.value
     if step.scale.on and not step.finite(float(norm), zeros_in(mine)):
         return
     if divisor != 1:
@@ -111,7 +100,7 @@ class TorchStep(TrainingStep):
         device: Any = None,
         outputs: Outputs | None = None,
     ) -> None:
-        self.model = self.replica = model_of(task) if model is None else model
+        self.model = self.replica = models.model_of(task) if model is None else model
         self._outputs = outputs
         self.workloads_model = self.model  # the whole one, also where `model` is a stage of it
         home = next(self.model.parameters()).device
@@ -120,7 +109,7 @@ class TorchStep(TrainingStep):
         self._layers = Layers(self.sleep)
         self._device_clock = DeviceClock() if self.device.type == "cuda" else None
         self._notes: list[list[Callable[[], None]]] = [[], []]  # of the last step, and of this one
-        self._compare = loss_of(self.workload)
+        self._compare = models.loss_of(self.workload)
         self.mixed = mixed(task.spec.precision, self.device.type)
 
     def begin(self, number: int | None = None) -> bool:
@@ -150,7 +139,7 @@ class TorchStep(TrainingStep):
 
     def tensors(self, indices: np.ndarray) -> tuple[Any, Any]:
         inputs, targets = self.workload.train.take(indices)
-        return tensor(inputs, self.device), tensor(targets, self.device)
+        return models.tensor(inputs, self.device), models.tensor(targets, self.device)
 
     def emulating(self) -> AbstractContextManager[None]:
         """Let the device time pass in the layers, by their FLOPs."""
@@ -177,12 +166,12 @@ class TorchStep(TrainingStep):
         count, total = self.spec.accumulate, 0.0
         if count == 1:
             loss = forward(inputs, targets)
-            summed(loss).backward()
+            models.summed(loss).backward()
             return loss.detach()
         for number, (x, y) in enumerate(cut(torch.tensor_split, (inputs, targets), count), 1):
             with nullcontext() if number == count else alone():
                 loss = forward(x, y) * (len(first_leaf(x)) / len(first_leaf(inputs)))
-                summed(loss).backward()  # adds to the gradients that are there
+                models.summed(loss).backward()  # adds to the gradients that are there
             total += loss.detach()
         return total
 
@@ -196,12 +185,12 @@ class TorchStep(TrainingStep):
         return counting
 
     def done(self, loss: Any = None) -> None:
-        super().done(None if loss is None else mean_of(loss))
+        super().done(None if loss is None else models.mean_of(loss))
 
     def outputs(self, inputs: Any) -> Any:
         if self._outputs:
             return self._outputs(inputs)
-        return self.mixed(outputs_of)(self.model, inputs)
+        return self.mixed(models.outputs_of)(self.model, inputs)
 
     def matmul_flops(self) -> float:
         size = 4096 if self.device.type == "cuda" else 512
@@ -238,7 +227,7 @@ class TorchStep(TrainingStep):
 
     def weights(self) -> list[np.ndarray]:
         """The model's weights, put together from all tasks where each holds a shard."""
-        return weights_of(map(whole, self.model.parameters()))
+        return models.weights_of(map(whole, self.model.parameters()))
 
     def named_weights(self) -> dict[str, np.ndarray]:
         named = self.workloads_model.state_dict(keep_vars=True)
@@ -252,7 +241,7 @@ class TorchStep(TrainingStep):
     @functools.cached_property
     def parameters(self) -> list[nn.Parameter]:
         """The trained parameters of the model."""
-        return trained(self.model)
+        return models.trained(self.model)
 
     @functools.cached_property
     def optimizer(self) -> Optimizer:
