@@ -9,6 +9,7 @@ import pickle
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +74,16 @@ def _quotient(values: Sequence[Any]) -> float:
     return float(total / (count or 1))
 
 
-def uneven(loss: Callable[[slice], np.ndarray], examples: int) -> str:
-    """Why a loss is no mean over examples, or "". `loss(piece)` is that of a piece of so many
-    `examples`: a mean, or sum and count.
+def uneven(loss: Callable[..., Any], outputs: Tree, targets: Tree) -> str:
+    """Why a loss is no mean over examples, or "". `loss(outputs, targets)` is a framework's tensor
+    for some of these examples: a mean, or sum and count.
     """
-    half = examples // 2
+    half = len(first_leaf(targets)) // 2
     pieces = slice(2 * half), slice(2 * half), slice(half), slice(half, 2 * half)
     if not half:
         return ""
-    whole, again, *halves = map(loss, pieces)
+    parts = (mapped(itemgetter(piece), (outputs, targets)) for piece in pieces)
+    whole, again, *halves = (loss(*part).numpy() for part in parts)
     mean = np.mean(halves, axis=0)
     if np.any(whole != again) or np.allclose(whole, mean, rtol=1e-4, atol=1e-7):
         return ""  # also if it draws random numbers

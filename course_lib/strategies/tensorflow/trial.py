@@ -47,8 +47,8 @@ def sketch(task: Task) -> Sketch:
     model = built(workload, spec)
     one_step(workload, model, spec.precision)
     flops, activations, copies, loose = in_a_graph(workload, model)
-    x, y = workload.train.take(picked := workload.train.spread(8))
-    made, compare = mapped(tf.constant, (models.outputs_of(model, x), y)), models.loss_of(workload)
+    x, y = workload.train.take(workload.train.spread(8))
+    made = mapped(tf.constant, (models.outputs_of(model, x), y))
     workload.check_test(partial(models.outputs_of, model))
     kind = keras.layers.BatchNormalization
     norms = [layer for layer in model._flatten_layers() if isinstance(layer, kind) and layer.built]
@@ -59,7 +59,7 @@ def sketch(task: Task) -> Sketch:
     return Sketch(
         parameters=sum(variable.shape.num_elements() for variable in model.trainable_variables),
         notes=(() if all(synchronized) else (BATCH_NORM,)) + ((RANDOM,) if loose else ()),
-        uneven=uneven(lambda k: compare(*mapped(lambda x: x[k], made)).numpy(), len(picked)),
+        uneven=uneven(models.loss_of(workload), *made),
         synchronized=any(synchronized),
         flops=flops,
         activations=activations,

@@ -14,17 +14,8 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
 from course_lib.strategies.memory import per_example
-from course_lib.strategies.torch import stages
+from course_lib.strategies.torch import models, stages
 from course_lib.strategies.torch.memory import kept_for_backward, whole
-from course_lib.strategies.torch.models import (
-    build,
-    compare_of,
-    loss_of,
-    outputs_of,
-    summed,
-    tensor,
-    trained,
-)
 from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import TIMEOUT
@@ -62,20 +53,20 @@ def _tried(task: Task) -> Sketch:
     one_step(workload, model)
     grads = ((name, each.grad) for name, each in model.named_parameters())
     sparse = tuple(name for name, grad in grads if grad is not None and grad.is_sparse)
-    workload.check_test(partial(outputs_of, model))
-    inputs = tensor(workload.train.take(slice(2))[0])
+    workload.check_test(partial(models.outputs_of, model))
+    inputs = models.tensor(workload.train.take(slice(2))[0])
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
     said = {BATCH_NORM: not all(synchronized), SPARSE.format(", ".join(sparse)): bool(sparse)}
     kept, copies = activations(workload, model)
-    x, y = workload.train.take(picked := workload.train.spread(8))
-    made, compare = (tensor(outputs_of(model, x)), tensor(y)), loss_of(workload)
+    x, y = workload.train.take(workload.train.spread(8))
+    made = models.tensor((models.outputs_of(model, x), y))
     return Sketch(
-        parameters=sum(parameter.numel() for parameter in trained(model)),
+        parameters=sum(parameter.numel() for parameter in models.trained(model)),
         parts=or_why(stages.check, model, workload.stages, inputs, *made),
         units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
         notes=tuple(note for note, true in said.items() if true),
-        uneven=uneven(lambda k: compare(*mapped(lambda x: x[k], made)).numpy(), len(picked)),
+        uneven=uneven(models.loss_of(workload), *made),
         synchronized=any(synchronized),
         flops=training_flops(workload, model),
         activations=kept,
@@ -90,10 +81,10 @@ def built(workload: workloads.Workload, seed: int) -> nn.Module:
     if isinstance(workload.torch, nn.Module):
         raise ValueError("torch is a model: give a function that makes it, such as lambda: ...")
     with trying("its torch builder fails"):
-        model = build(workload, seed)
+        model = models.build(workload, seed)
     if not isinstance(model, nn.Module):
         raise ValueError(f"its torch builder returns {kind_of(model)}, no torch.nn.Module")
-    if not trained(model):
+    if not models.trained(model):
         raise ValueError("its model has no parameters to train")
     return model
 
@@ -104,14 +95,14 @@ def one_step(workload: workloads.Workload, model: nn.Module) -> None:
     floats = ', whole numbers (most layers want floats: x.astype("float32"))'
     kind = floats if getattr(inputs, "dtype", "") == "int64" else ""
     with trying(f"its model cannot take two inputs, of shape {shapes(inputs)}{kind}"):
-        outputs = model(tensor(inputs))
+        outputs = model(models.tensor(inputs))
     for name, each in leaves(outputs, "outputs").items():
         if not isinstance(each, torch.Tensor):
             raise ValueError(f"its model returns {kind_of(each)} as its {name}, no tensor")
     workload.check_outputs(mapped(lambda each: each.detach().float().numpy(), outputs))
     pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
     with trying(f"its loss cannot compare {pair}"):
-        loss = compare_of(workload)(wide(outputs), tensor(targets))
+        loss = models.compare_of(workload)(wide(outputs), models.tensor(targets))
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not isinstance(total, torch.Tensor) or total.numel() != 1:
         what = tuple(total.shape) if isinstance(total, torch.Tensor) else type(total).__name__
@@ -134,15 +125,15 @@ def pieces(task: Task) -> None:
     """
     dist.init_process_group("gloo", timeout=TIMEOUT)  # on CPUs, wherever the run will be
     workload = workloads.load(task.spec)
-    model = build(workload, task.spec.seed).eval()
-    inputs, targets = map(tensor, workload.train.take(slice(2)))
+    model = models.build(workload, task.spec.seed).eval()
+    inputs, targets = map(models.tensor, workload.train.take(slice(2)))
     mapped(lambda each: dist.broadcast(each, 0), (inputs, targets))  # a dataset may draw
 
     def gradients() -> dict[str, Any]:
         """The gradients by name, and the outputs."""
         torch.manual_seed(task.spec.seed)  # a loss may draw
         outputs = model(inputs)
-        summed(loss_of(workload)(outputs, targets)).backward()
+        models.summed(models.loss_of(workload)(outputs, targets)).backward()
         named = {
             name: whole(torch.zeros_like(each) if each.grad is None else each.grad)
             for name, each in model.named_parameters()
@@ -175,20 +166,20 @@ def or_why(found: Callable[..., Any], *given: Any) -> Any:
 
 def alone(workload: workloads.Workload, model: nn.Module) -> str:
     """Compute the loss of one example. Raises `ValueError` if the model or the loss needs more."""
-    inputs, targets = map(tensor, workload.train.take(slice(1)))
+    inputs, targets = map(models.tensor, workload.train.take(slice(1)))
     with trying("the model cannot be trained on one"):
-        loss_of(workload)(wide(model(inputs)), targets)
+        models.loss_of(workload)(wide(model(inputs)), targets)
     return ""
 
 
 def activations(workload: workloads.Workload, model: nn.Module) -> tuple[int, int]:
     """Bytes that the forward pass keeps for the backward pass: for each example, and for any."""
-    inputs, targets = map(tensor, workload.train.take(slice(2)))
+    inputs, targets = map(models.tensor, workload.train.take(slice(2)))
     found: list[int] = []
     for times in (1, 2):
         with kept_for_backward(model, found.append):
             x, y = mapped(lambda each, n=times: torch.cat([each] * n), (inputs, targets))
-            loss_of(workload)(wide(model(x)), y)
+            models.loss_of(workload)(wide(model(x)), y)
     few, twice = found
     return per_example(few, twice, len(first_leaf(inputs)))
 
@@ -198,7 +189,7 @@ def training_flops(workload: workloads.Workload, model: nn.Module) -> int:
     products, convolutions and attention. It has no count for the fused kernel of attention on CPUs,
     so attention is done with products here.
     """
-    inputs, targets = map(tensor, workload.train.take(slice(2)))
+    inputs, targets = map(models.tensor, workload.train.take(slice(2)))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        summed(loss_of(workload)(wide(model(inputs)), targets)).backward()
+        models.summed(models.loss_of(workload)(wide(model(inputs)), targets)).backward()
     return int(counter.get_total_flops()) // len(first_leaf(inputs))
