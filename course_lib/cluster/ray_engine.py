@@ -72,12 +72,9 @@ class RayEngine:
         memory = f"{spec.task_memory_mb} MB" if spec.task_memory_mb else "not reserved"
         none = Reason("device", "cpu", "task_gpus reserves no GPU; this run needs none.")
         where = "; ".join(f"{', '.join(node.tasks)} on {node.name}" for node in self.nodes)
+        reserved = f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task."
         settled = [
-            Reason(
-                "cores",
-                f"{count(threads, 'thread')} a worker",
-                f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task.",
-            ),
+            Reason("cores", f"{count(threads, 'thread')} a worker", reserved),
             *([] if gpus else [none]),
             Reason("memory", memory, "For each task; Ray has found the room."),
             Reason("nodes", count(len(self.nodes), "node"), f"Ray has placed {where}."),
@@ -183,22 +180,11 @@ class RayEngine:
             if path.is_file()
         ]
         record = ray.put([*there, *code])  # once to each node
-        calls = [
-            node.actor.open.remote(
-                node.run,
-                record,
-                {
-                    "address": node.address,
-                    "offset": node.offset,
-                    "sys_path": folders,
-                    "temporary": True,
-                },
-                node.tasks,
-                timeout,
-                str(files.path),
-            )
-            for node in nodes
-        ]
+        calls = []
+        for node in nodes:
+            changed = {"address": node.address, "offset": node.offset, "sys_path": folders}
+            run = node.run, record, changed | {"temporary": True}, node.tasks
+            calls.append(node.actor.open.remote(*run, timeout, str(files.path)))
         opened = answers(nodes, calls, timeout + SILENT)
         if self.spec.checkpoint_every or self.spec.resume:
             blind = [n.name for n, (_, shared) in zip(nodes, opened, strict=True) if not shared]
