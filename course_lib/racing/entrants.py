@@ -212,11 +212,8 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
         each = ", ".join(f"{label} {ms:g} ms" for label, ms in device_ms.items())
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
     ms = entrants[0].spec.device_ms
-    shares = {
-        entrant.label: catalog.find(entrant.spec.strategy).share(entrant.spec)
-        for entrant in entrants
-        if not catalog.find(entrant.spec.strategy).model_parallel
-    }
+    all_of = [(each.label, each.spec, catalog.find(each.spec.strategy)) for each in entrants]
+    shares = {label: its.share(spec) for label, spec, its in all_of if not its.model_parallel}
     if not (ms and shares) or len(set(shares.values())) == 1:
         return []
     most, fewest = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
@@ -236,11 +233,9 @@ def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
     for label, spec in ((entrant.label, entrant.spec) for entrant in entrants):
         updates, rate = _updates(spec), usual_rate(spec)
         if updates > 1 and rate == usual_rate(steady.spec):
-            notes.append(
-                f"{label} makes {updates} updates a step, {steady.label} 1, at the same learning "
-                "rate; to compare waiting and staleness alone, give "
-                f"{label} learning_rate={rate / updates:.3g}."
-            )
+            made = f"{label} makes {updates} updates a step, {steady.label} 1"
+            why = "at the same learning rate; to compare waiting and staleness alone"
+            notes.append(f"{made}, {why}, give {label} learning_rate={rate / updates:.3g}.")
     return notes
 
 

@@ -157,10 +157,8 @@ def with_differences(
     for what, given in {**fields, "orders on the way": done}.items():
         first, *others = given.values() or [None]
         if any(value != first for value in others):
-            differ.append(
-                ", ".join(f"{label} {_in_words(value)}" for label, value in given.items())
-            )
-            differ[-1] = f"{what} ({differ[-1]})"
+            each = ", ".join(f"{label} {_in_words(value)}" for label, value in given.items())
+            differ.append(f"{what} ({each})")
     if not differ:
         return found
     why = f"NOT FAIR: the entrants do not have the same {' and '.join(differ)}."
@@ -213,9 +211,8 @@ def judge(
         why = f"the {was} saturated, so {times}: {why}"
         advice = _advice(machine, share / limit, share, device_ms, step, workers)
     said = f"{'Fair' if fair else 'NOT FAIR'}: {why}."
-    if machine.cores is None:
-        return Fairness(fair, said, advice, lost)
-    return Fairness(fair, said, advice, lost, machine.busy, machine.ours)
+    counted = () if machine.cores is None else (machine.busy, machine.ours)
+    return Fairness(fair, said, advice, lost, *counted)
 
 
 def _least(*bounds: float | None) -> float | None:
