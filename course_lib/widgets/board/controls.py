@@ -90,10 +90,10 @@ class _Following(w.HBox):
         """A button that has all active runs do `what` to the chosen one."""
         return _button(text, icon, tooltip, lambda: self._each(what))
 
-    def _each(self, what: str) -> None:
+    def _each(self, what: str, *values: Any) -> None:
         for side in self.having():
             if side.active:
-                self.submit(partial(side.order, what, self.chooser.value))
+                self.submit(partial(side.order, what, self.chooser.value, *values))
 
     def _present(self, side: Side) -> float:
         key, values = (side.label, self.chooser.value), self.values(side, self.chooser.value)
@@ -175,9 +175,7 @@ class TaskControls(_Following):
 
     def _delay(self) -> None:
         jitter = None if self.delays.value == "none" else self.delays.value
-        for side in self.having():
-            if side.active:
-                self.submit(partial(side.order, "jitter", self.task.value, jitter))
+        self._each("jitter", jitter)
 
     def refresh(self) -> None:
         """Show the factor of the task; enable what can be done in the present state of the runs."""
