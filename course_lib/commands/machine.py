@@ -133,11 +133,10 @@ def lab(
 def _environment() -> dict[str, str]:
     """That of JupyterLab and its kernels: with our settings, and with `kernel.py`."""
     here, given = Path(__file__).parent, os.environ
+    places = str(here), given.get("JUPYTER_CONFIG_PATH", "")
     return {
         "LOCKSTEP_PYTHONSTARTUP": given.get("PYTHONSTARTUP", ""),  # kept in a lab within a lab
         **given,
         "PYTHONSTARTUP": str(here / "kernel.py"),
-        "JUPYTER_CONFIG_PATH": os.pathsep.join(
-            filter(None, (str(here), given.get("JUPYTER_CONFIG_PATH", "")))
-        ),
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, places)),
     }

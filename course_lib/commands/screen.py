@@ -112,13 +112,10 @@ def text(value: object, name: str = "") -> str:
         digits = f"{value:,.0f}" if isinstance(value, int) or value >= 1000 else f"{value:.4g}"
         return digits + next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
     if isinstance(value, dict):
-        inner = {
-            key: text(part, name).replace("\n", ", ")
-            for key, part in value.items()
-            if part not in ({}, [])
-        }
+        kept = {key: part for key, part in value.items() if part not in ({}, [])}
+        inner = [f"{key}: " + text(part, name).replace("\n", ", ") for key, part in kept.items()]
         nested = any(isinstance(part, dict) or ":" in str(key) for key, part in value.items())
-        return ("\n" if nested else ", ").join(f"{key}: {part}" for key, part in inner.items())
+        return ("\n" if nested else ", ").join(inner)
     if isinstance(value, list | tuple):
         return "\n".join(map(text, value))
     return str(value)

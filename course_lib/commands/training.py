@@ -61,11 +61,8 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
         digests = {name: Digest(run.spec) for name, run in runs.items()}
         while True:
             try:
-                wait(
-                    max(0.0, min(0.25, deadline - time.monotonic()))
-                    if not shown.disable
-                    else timeout
-                )
+                left = deadline - time.monotonic()
+                wait(timeout if shown.disable else max(0.0, min(0.25, left)))
                 return
             except KeyboardInterrupt:
                 shown.stop()
