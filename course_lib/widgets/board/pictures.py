@@ -188,10 +188,8 @@ def still(view: View) -> str:
         bottom = max(bottom, end)
     parts.append(svg.legend(view.names(), (112, bottom + 16), prefix, columns=9))
     width, height = WIDTH + 48, bottom + 58
-    drawn = element("g", parts, transform="translate(24 16)")
-    return svg.picture(
-        width, height, headline[0], page.paper(width, height), svg.patterns(prefix), drawn
-    )
+    drawn = svg.patterns(prefix), element("g", parts, transform="translate(24 16)")
+    return svg.picture(width, height, headline[0], page.paper(width, height), *drawn)
 
 
 def _realities(view: View) -> list[str]:

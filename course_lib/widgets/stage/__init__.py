@@ -285,7 +285,6 @@ def stage(
     clocks = {"simulated": scene.clock(played, moments, setting.bytes, "simulated")}
     if done:
         which = "simulated" if done.reality == "simulated" else "measured"
-        clocks[which] = scene.clock(
-            played, done.trace, done.bytes, done.reality, None if played.breaks else done.seconds
-        )
+        took = None if played.breaks else done.seconds
+        clocks[which] = scene.clock(played, done.trace, done.bytes, done.reality, took)
     return StagedAlgorithm(label or name or played.schedule.name, played, clocks)
