@@ -27,22 +27,9 @@ from course_lib.text import ascii_for
 INTERRUPTED = 130
 
 app = typer.Typer(
-    add_completion=False,
-    help="Learn distributed training by running it.",
-    rich_markup_mode=None,
+    add_completion=False, help="Learn distributed training by running it.", rich_markup_mode=None
 )
-COMMANDS = (
-    run,
-    race,
-    watch,
-    allreduce,
-    stage,
-    check,
-    doctor,
-    strategies,
-    picture,
-    exercises,
-)
+COMMANDS = (run, race, watch, allreduce, stage, check, doctor, strategies, picture, exercises)
 for command in (*COMMANDS, lab):
     said = (
         " ".join(str(command.__doc__).split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")

@@ -66,12 +66,7 @@ def connect(address: str | None) -> None:
         at = _canonical(address or "auto") or "local"
         if error := _trouble(at):
             raise error
-        ray.init(
-            address=at,
-            namespace="lockstep",
-            configure_logging=False,
-            log_to_driver=False,
-        )
+        ray.init(address=at, namespace="lockstep", configure_logging=False, log_to_driver=False)
         _names[at] = address or ""
         _actors.clear()  # of before, if a program has left its cluster
     except (OSError, ValueError, ray.exceptions.RayError) as error:

@@ -17,13 +17,7 @@ from course_lib.cluster.pipes import ready
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.roster import death
 from course_lib.doing import Doing
-from course_lib.errors import (
-    LockstepError,
-    Stalled,
-    StartTimeout,
-    SupervisorLost,
-    Unavailable,
-)
+from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
 from course_lib.record import checkpoints, home
 from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room

@@ -98,11 +98,7 @@ def _learned(
 
 
 def _placed(
-    run: Run,
-    values: dict[str, dict[str, Any]],
-    trace: Trace,
-    digest: Digest,
-    model: Sketch | None,
+    run: Run, values: dict[str, dict[str, Any]], trace: Trace, digest: Digest, model: Sketch | None
 ) -> dict[str, Any]:
     """`variables_on`: bytes of parameters by the device that the runtime names;
     `optimizer_state_on`: those of the optimizer's state. `memory`: bytes by task and kind, see

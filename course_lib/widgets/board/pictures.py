@@ -10,13 +10,7 @@ import numpy as np
 from course_lib.record.digest import Digest
 from course_lib.widgets.board import plots
 from course_lib.widgets.board.chart_svg import chart, event
-from course_lib.widgets.board.plots import (
-    COLUMNS,
-    LETTER,
-    NAMES,
-    Lane,
-    TimeWindow,
-)
+from course_lib.widgets.board.plots import COLUMNS, LETTER, NAMES, Lane, TimeWindow
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS

@@ -30,8 +30,7 @@ class MachineCard(Card):
     title = "This machine"
 
     @takes(
-        "rows of text: machine_card() makes such a card",
-        lambda *given: all(map(are_rows, given)),
+        "rows of text: machine_card() makes such a card", lambda *given: all(map(are_rows, given))
     )
     def __init__(
         self,
