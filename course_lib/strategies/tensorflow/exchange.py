@@ -41,9 +41,8 @@ def all_at_once(strategy: Any, values: list[Any], places: list[Any]) -> list[Any
     """The strategy's own way: one call for all values, so that it packs them into one message. The
     mean of a gradient goes to wherever its variable lives.
     """
-    means: list[Any] = strategy.extended.batch_reduce_to(
-        MEAN, list(zip(values, places, strict=True))
-    )
+    pairs = list(zip(values, places, strict=True))
+    means: list[Any] = strategy.extended.batch_reduce_to(MEAN, pairs)
     return means
 
 

@@ -48,7 +48,5 @@ CROSS_DEVICE_OPS = {
 def worker(task: Task) -> dict[str, Any]:
     """Train all replicas: on GPUs if there is one for each, else on logical devices of the CPU."""
     devices = use_several(task.device, task.spec.replicas)
-    return train(
-        task,
-        tf.distribute.MirroredStrategy(devices, CROSS_DEVICE_OPS[cross_device_ops(task.spec)]()),
-    )
+    average = CROSS_DEVICE_OPS[cross_device_ops(task.spec)]()
+    return train(task, tf.distribute.MirroredStrategy(devices, average))

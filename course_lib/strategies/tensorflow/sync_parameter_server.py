@@ -106,12 +106,10 @@ class Barrier:
                 updates = optimizer.apply(self.shard.values, mean, self.shard.state, now)
             with tf.control_dependencies(updates):
                 written = self.shard.version.assign_add(1)
-            token = tf.stack(
-                [tf.cast(written, tf.float64), float(len(self.parts)), begun, after(written)]
-            )
-            with tf.control_dependencies(
-                [_add(accumulator, step, token) for accumulator in self.tokens]
-            ):
+            made = tf.cast(written, tf.float64), float(len(self.parts)), begun, after(written)
+            token = tf.stack(made)
+            told = [_add(accumulator, step, token) for accumulator in self.tokens]
+            with tf.control_dependencies(told):
                 return step + 1
 
         with tf.device(self.shard.device):

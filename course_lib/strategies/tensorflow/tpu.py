@@ -48,9 +48,8 @@ def worker(task: Task) -> dict[str, Any]:
 
 def emulated(replicas: int) -> Any:
     """A strategy whose devices play the cores of a TPU."""
-    return tf.distribute.MirroredStrategy(
-        use_several("cpu", replicas), tf.distribute.ReductionToOneDevice()
-    )
+    devices = use_several("cpu", replicas)
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
 def xla(gradients: Gradients) -> Gradients:
@@ -84,9 +83,8 @@ def one_program(training: ReplicasStep) -> Program:
         return loss
 
     def replica(inputs: Any, targets: Any) -> Any:
-        return tf.distribute.get_replica_context().merge_call(
-            together, args=(gradients_in(inputs, targets),)
-        )
+        found = gradients_in(inputs, targets)
+        return tf.distribute.get_replica_context().merge_call(together, args=(found,))
 
     @tf.function(autograph=False)
     def step(inputs: Any, targets: Any) -> Any:
