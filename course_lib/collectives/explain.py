@@ -141,11 +141,9 @@ def _history(schedule: Schedule, chunks: set[int]) -> History:
 
 def _why_twice(history: History, rank: int, chunk: int) -> Cause:
     number, t, again = history.added_again[rank, chunk]
-    text = (
-        f"round {number}: rank {t.src} sends chunk {chunk} with {history.whose(again)} "
-        f"to rank {t.dst}, which has that already, and op 'reduce' adds it again"
-    )
-    return Cause(number, t.dst, text, t)
+    sends = f"rank {t.src} sends chunk {chunk} with {history.whose(again)} to rank {t.dst}"
+    adds = "which has that already, and op 'reduce' adds it again"
+    return Cause(number, t.dst, f"round {number}: {sends}, {adds}", t)
 
 
 def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause:
@@ -157,11 +155,9 @@ def _why_missing(history: History, rank: int, chunk: int, missing: int) -> Cause
         return _not_sent(history, rank, chunk, missing, holders)
     for number, t, lost in history.lost[chunk]:
         if lost & missing:
-            text = (
-                f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst} "
-                f"wipes out {history.whose(lost)}, which no other rank has by then"
-            )
-            return Cause(number, t.dst, text, t)
+            copy = f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
+            gone = f"wipes out {history.whose(lost)}, which no other rank has by then"
+            return Cause(number, t.dst, f"{copy} {gone}", t)
     held = [row[chunk] for row in history.end.once]
     has = [r for r, bits in enumerate(held) if bits & missing == missing]
     if tuple(has) == members(missing):

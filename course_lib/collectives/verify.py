@@ -139,8 +139,6 @@ def _collisions(number: int, transfers: Sequence[Transfer]) -> Iterator[Problem]
             yield Problem("overwrite", text, number, t.dst, t.chunk, t)
         elif before is not t and "copy" in (before.op, t.op):
             both = f"a {before.op} from rank {before.src} and a {t.op} from rank {t.src}"
-            text = (
-                f"round {number}: {both} both write chunk {t.chunk} of rank {t.dst}; "
-                "which comes first is not certain."
-            )
+            text = f"round {number}: {both} both write chunk {t.chunk} of rank {t.dst}; "
+            text += "which comes first is not certain."
             yield Problem("conflict", text, number, t.dst, t.chunk, t)

@@ -60,9 +60,8 @@ def build(spec: RunSpec, facts: RunFacts) -> Hosts | None:
         return Hosts(spec.places, links, facts.rate == "kernel", facts.delay == "kernel")
     except Exception as error:  # pyroute2 has errors of its own besides OSError
         cure = "Set LOCKSTEP_NETWORK=loopback to do without, or run fewer clusters at a time."
-        raise Unavailable(
-            "a network of the run's own", f"the system refuses it now ({error})", cure
-        ) from error
+        why = f"the system refuses it now ({error})"
+        raise Unavailable("a network of the run's own", why, cure) from error
 
 
 class Hosts:

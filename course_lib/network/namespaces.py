@@ -110,9 +110,8 @@ def parts() -> list[str]:
     found = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         for kind in LINKS:
-            info = struct.pack("BxHiII", 0, 0, 0, 0, 0) + _attribute(
-                _LINKINFO, _attribute(_KIND, kind)
-            )
+            about = _attribute(_LINKINFO, _attribute(_KIND, kind))
+            info = struct.pack("BxHiII", 0, 0, 0, 0, 0) + about
             found += [kind] if _ask(kernel, _message(_NEWLINK, _NEW, info)) == 0 else []
         # without its settings the kernel makes none; its error tells whether it knows the kind
         for kind in QDISCS:

@@ -165,10 +165,9 @@ def compare(
 
     def says() -> str:
         names = ", ".join(one.schedule.name for one in jobs)
-        each = (
-            f"{names}: {amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
-        )
-        return f"All-reduce in real processes for {time.monotonic() - began:.0f} s. {each}"
+        each = f"{amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
+        seconds = time.monotonic() - began
+        return f"All-reduce in real processes for {seconds:.0f} s. {names}: {each}"
 
     try:
         with _saved(arrays, where) as files, Line(says):

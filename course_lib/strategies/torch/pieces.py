@@ -48,10 +48,9 @@ def plan_of(model: nn.Module, given: Mapping[str, str]) -> dict[str, str]:
         raise ValueError(f"{shared[0]} shares its weights with another module; {text}")
     if not plan:
         cure = 'Workload(..., parallel={"up": "columns", "down": "rows"}) names the layers to cut'
-        raise ValueError(
-            "its model has no two Linear layers in a Sequential with nothing but activations "
-            f"between them, and no attention of PyTorch's own: {cure}"
-        )
+        text = "its model has no two Linear layers in a Sequential with nothing but activations "
+        text += "between them, and no attention of PyTorch's own"
+        raise ValueError(f"{text}: {cure}")
     return plan
 
 

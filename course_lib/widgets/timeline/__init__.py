@@ -190,9 +190,8 @@ def source(given: Traceable) -> TimelineSource:
         title = f"{given.schedule.name}, {given.schedule.ranks} ranks"
         return TimelineSource(trace, title, *SIMULATED)
     if not isinstance(trace, Trace):
-        raise SpecError(
-            "trace", given, "a run, the directory of one, a simulation, or a Trace: Timeline(run)"
-        )
+        allowed = "a run, the directory of one, a simulation, or a Trace: Timeline(run)"
+        raise SpecError("trace", given, allowed)
     saved = trace.files.spec if trace.files and trace.files.holds_run else None
     spec: RunSpec | None = getattr(given, "spec", None) or saved
     if spec:
