@@ -50,10 +50,8 @@ def solution_text(solution: Path) -> str:
         points = {task.name: task.points for task in sets().get(exercise, ())}
         for cell in notebook.cells if points else ():
             cell.metadata.pop("nbgrader", None)
-            hidden, answer = (
-                "### BEGIN HIDDEN TESTS" in cell.source,
-                "### BEGIN SOLUTION" in cell.source,
-            )
+            hidden = "### BEGIN HIDDEN TESTS" in cell.source
+            answer = "### BEGIN SOLUTION" in cell.source
             if cell.cell_type == "code" and (hidden or answer):
                 graded = {"points": points[checks(cell.source)]} if hidden else {}
                 cell.metadata["nbgrader"] = {
