@@ -38,10 +38,8 @@ def lists_fields(function: Function) -> Function:
         about += [f"\n{GROUPS[name]}:"] if name in GROUPS else []
         if name in NOT_GIVEN:
             continue
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(
-            inspect.Parameter(name, keyword, default=field.default, annotation=kinds[name])
-        )
+        how = {"default": field.default, "annotation": kinds[name]}
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **how))
         about.append(f"    {name}: {field.title} ({field.description})")
     function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what `help` reads
     function.__doc__ = f"{inspect.getdoc(function)}\n" + "\n".join(about)

@@ -211,10 +211,8 @@ class RunSpec(Settings):
         if task in self.tasks:
             return task
         jobs = {job: sum(t.startswith(job + ":") for t in self.tasks) for job in JOBS}
-        have = ", ".join(
-            f"{job}:0" if n == 1 else f"{job}:0 to {job}:{n - 1}" for job, n in jobs.items() if n
-        )
-        raise SpecError(field, task, f"this run has {have}")
+        have = (f"{job}:0" + f" to {job}:{n - 1}" * (n > 1) for job, n in jobs.items() if n)
+        raise SpecError(field, task, f"this run has {', '.join(have)}")
 
     def check_slow(self, task: str, field: str = "slow") -> str:
         """Return `task` if it can be made slower, else raise `SpecError`: in a strategy only

@@ -157,14 +157,8 @@ def up(
         shaped, links = rate.ok, f"{mbit:g} Mbit/s for each node, imposed by Linux"
         if not shaped:
             links += f", as {rate.why}"
-    plan = {
-        "nodes": nodes,
-        "cpus": cpus,
-        "gpus": gpus,
-        "mbit": mbit if shaped else None,
-        "links": links,
-        "shell": shell or os.getpid(),
-    }
+    plan: dict[str, Any] = {"nodes": nodes, "cpus": cpus, "gpus": gpus, "links": links}
+    plan |= {"mbit": mbit if shaped else None, "shell": shell or os.getpid()}
     channel, theirs = pair()
     with theirs, contextlib.closing(channel):
         nursery.popen("ray", "raylets", theirs.fileno(), json.dumps(plan))
