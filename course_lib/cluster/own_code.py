@@ -2,13 +2,12 @@
 each run takes them along as they are now, so that one that was changed is changed there too.
 """
 
-import sys
-import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from course_lib.errors import Unavailable
 from course_lib.record.parcels import Parcel
+from course_lib.record.pickles import is_own
 from course_lib.text import amount
 
 MOST = 32 << 20  # bytes
@@ -20,7 +19,7 @@ def carried(sys_path: Sequence[str], cwd: str) -> tuple[list[str], list[Parcel]]
     """
     paths = dict.fromkeys(Path(cwd, entry).resolve() for entry in sys_path)
     folders, parcels, size = list[str](), list[Parcel](), 0
-    for path in filter(_own, paths):
+    for path in filter(is_own, paths):
         name = f"code/{len(folders)}"
         folders.append(name)
         for file in _modules(path):
@@ -31,15 +30,6 @@ def carried(sys_path: Sequence[str], cwd: str) -> tuple[list[str], list[Parcel]]
                 cure = "Start the notebook in a folder with only those that the run needs."
                 raise Unavailable("a learner's own modules on a Ray cluster", why, cure)
     return folders, parcels
-
-
-def _own(path: Path) -> bool:
-    """Whether a folder is a learner's, and not that of Python, an installed package or ours."""
-    if {"site-packages", "dist-packages"} & set(path.parts):
-        return False
-    pythons = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib")]
-    ours = path == Path(__file__).resolve().parents[2]
-    return path.is_dir() and not ours and not any(map(path.is_relative_to, pythons))
 
 
 def _modules(folder: Path) -> Iterator[Path]:

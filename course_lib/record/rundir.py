@@ -22,48 +22,27 @@ and checkpoints are small, and all but the pickles can be read without this libr
 from __future__ import annotations
 
 import contextlib
-import copyreg
-import dis
 import json
 import math
 import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import cloudpickle.cloudpickle
+import cloudpickle
 import numpy as np
 import psutil
 
 from course_lib import folded
 from course_lib.errors import Damaged, LockstepError
+from course_lib.record import pickles
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import leave, opened, read_end, read_lines, read_model, whole
 from course_lib.record.planned import RunFacts, TaskError
 from course_lib.spec import RunSpec
-
-# A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
-# cloudpickle 3.1 does not look for that instruction, they would be missing in the tasks.
-cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
-
-
-def _cached(function: Any) -> str | tuple[Any, ...]:
-    """How a function with @cache is pickled: one of a notebook as what it is made of, as tasks do
-    not have the notebook; any other by its name.
-    """
-    if cloudpickle.cloudpickle._lookup_module_and_qualname(function):
-        return str(function.__qualname__)
-    return _made_cached, (function.__wrapped__, function.cache_parameters())
-
-
-def _made_cached(function: Callable[..., Any], how: dict[str, Any]) -> Any:
-    return lru_cache(**how)(function)
-
-
-copyreg.pickle(type(lru_cache(len)), _cached)
 
 YOUNG = 3600.0  # seconds: a run of this age without a process may be about to start
 
@@ -110,7 +89,7 @@ class RunDir:
             ("spec.json", spec.model_dump_json(indent=1).encode()),
             ("run.json", facts.model_dump_json(indent=1).encode()),
             ("machine.json", json.dumps(dict(machine), indent=1).encode()),
-            ("programs.pickle", cloudpickle.dumps(dict(programs))),
+            ("programs.pickle", pickles.dumps(dict(programs))),
             ("schedule.pickle", pickle.dumps(schedule)),
             ("cells.json", json.dumps(folded.cells() if theirs else {}).encode()),
         ):
@@ -139,7 +118,7 @@ class RunDir:
 
     def programs(self) -> dict[str, str | Callable[..., Any]]:
         """What `describe` was given."""
-        return dict(pickle.loads((self.path / "programs.pickle").read_bytes()))
+        return dict(pickles.loads((self.path / "programs.pickle").read_bytes()))
 
     def schedule(self) -> Any:
         """What `describe` was given."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import operator
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from course_lib.errors import SpecError
+from course_lib.record import pickles
 from course_lib.record.progress import Line
 from course_lib.text import amount
 from course_lib.workloads.trees import Tree, leaves, mapped, numbered
@@ -126,7 +125,7 @@ class Examples:
         folder.mkdir(parents=True)
         names = numbered(pair := (self.inputs, self.targets))
         mapped(lambda name, each: np.save(folder / f"{name}.npy", each), names, pair)
-        kept = cloudpickle.dumps((self._dataset, self._count, names))
+        kept = pickles.dumps((self._dataset, self._count, names))
         (folder / "examples.pickle").write_bytes(kept)
 
     @classmethod
@@ -135,7 +134,7 @@ class Examples:
         for all the processes that read them.
         """
         examples, kept = cls.__new__(cls), (folder / "examples.pickle").read_bytes()
-        examples._dataset, examples._count, names = pickle.loads(kept)
+        examples._dataset, examples._count, names = pickles.loads(kept)
         its = mapped(lambda name: np.load(folder / f"{name}.npy", mmap_mode="r"), names)
         examples.inputs, examples.targets = mapped(lambda array: array.view(np.ndarray), its)
         return examples

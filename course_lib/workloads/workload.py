@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import pickle
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -13,10 +12,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from course_lib.errors import LockstepError, SpecError, trying
+from course_lib.record import pickles
 from course_lib.record.rundir import RunDir
 from course_lib.text import amount, kind_of
 from course_lib.workloads.examples import Examples, iterable
@@ -325,7 +324,7 @@ class Workload:
         they use.
         """
         made_of = (self.torch, self.tensorflow, self.loss, self.metric, self.stages, self.parallel)
-        return hashlib.sha256(cloudpickle.dumps(made_of)).hexdigest()
+        return hashlib.sha256(pickles.dumps(made_of)).hexdigest()
 
     def built(self, framework: str, seed: int) -> Any:
         """What its builder for a framework makes."""
@@ -366,12 +365,12 @@ class Workload:
         self.train.leave(folder / "train")
         self.test.leave(folder / "test")
         kept = {name: value for name, value in vars(self).items() if name not in ("train", "test")}
-        (folder / "workload.pickle").write_bytes(cloudpickle.dumps(kept))
+        (folder / "workload.pickle").write_bytes(pickles.dumps(kept))
 
     @classmethod
     def found(cls, folder: Path) -> Workload:
         """What `leave` wrote."""
-        kept = pickle.loads((folder / "workload.pickle").read_bytes())
+        kept = pickles.loads((folder / "workload.pickle").read_bytes())
         sketches = kept.pop("sketches")
         train, test = (Examples.found(folder / name) for name in ("train", "test"))
         workload = cls(train=train, test=test, **kept)

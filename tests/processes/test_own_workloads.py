@@ -549,3 +549,57 @@ def test_a_race_and_the_command_line_take_them(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     result = json.loads(done.stdout)
     assert (result["workload"], result["parameters"]) == ("mlp", 804)
+
+
+SETTINGS = """
+import os
+
+WIDTH, WEIGHT, MODE = 8, 1.0, os.environ.setdefault("SEEN_BY_IMPORT", "yes")
+
+
+class Width:
+    def __init__(self, width):
+        self.width, self.seen = width, os.environ.get("SEEN_BY_IMPORT")
+
+
+def model():
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(20, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 4))
+
+
+def loss(outputs, targets):
+    from torch.nn import functional
+
+    return WEIGHT * functional.cross_entropy(outputs, targets)
+
+
+def width(task):
+    return Width(WIDTH)
+"""
+
+
+def test_values_set_in_a_module_of_the_learners_own_reach_the_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_settings.py").write_text(SETTINGS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SEEN_BY_IMPORT", "")
+    monkeypatch.delenv("SEEN_BY_IMPORT")
+    settings: Any = importlib.import_module("own_settings")
+    made = Workload("by_module", **own_models.LARGEST, torch=settings.model, loss=settings.loss)
+
+    def trained() -> Any:
+        with start("one_device", workload=made, framework="torch", steps=1) as run:
+            return run.wait(60).result
+
+    before = trained()
+    settings.WEIGHT = 5.0
+    assert trained()["final_loss"] == pytest.approx(5 * before["final_loss"])
+    settings.WIDTH = 64
+    assert (before["parameters"], trained()["parameters"]) == (204, 1604)
+    monkeypatch.delenv("SEEN_BY_IMPORT")
+    with start(settings.width, workers=1) as run:
+        value = run.wait(30).result
+    # an object of its class; and the module was imported as well
+    assert isinstance(value, settings.Width) and (value.width, value.seen) == (64, "yes")
