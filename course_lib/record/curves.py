@@ -135,12 +135,13 @@ class Readings:
     time of the first report.
 
     `best`: `np.fmin` or `np.fmax`. `window`: the number of examples over which values are averaged;
-    0: they are not averaged. Adding a value costs a tuple; making a curve costs a few numpy passes
-    over all readings.
+    0: they are not averaged. `steps`: average over as many steps' worth of examples instead, if the
+    values tell how many those are. Adding a value costs a tuple; making a curve costs a few numpy
+    passes over all readings.
     """
 
-    def __init__(self, best: np.ufunc, window: int = 0) -> None:
-        self._best, self._window = best, window
+    def __init__(self, best: np.ufunc, window: int = 0, steps: int = 0) -> None:
+        self._best, self._window, self._steps = best, window, steps
         self._numbers: dict[tuple[int, int, float], int] = {}  # step, examples, value -> number
         # of each reading: its time; and its step, examples and value
         self._at, self._rows = array("d"), array("d")
@@ -167,8 +168,10 @@ class Readings:
         means = values
         if self._window:
             # workers that share a counter may record its values out of order
-            examples = np.maximum.accumulate(examples)
-            oldest = np.searchsorted(examples, examples - self._window, side="right")
+            examples, window = np.maximum.accumulate(examples), self._window
+            if self._steps and len(step):
+                window = self._steps * examples[-1] / (step.max() + 1) or window
+            oldest = np.searchsorted(examples, examples - window, side="right")
             finite = np.isfinite(values)  # NaN or infinity spoils only the windows that it is in
             sums, lost = (
                 np.concatenate([[0.0], np.cumsum(each)])

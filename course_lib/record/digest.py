@@ -69,7 +69,9 @@ class Digest:
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         self.by_name: dict[str, Curve] = {}
-        self._losses = defaultdict[str, Readings](lambda: Readings(np.fmin, WINDOW * spec.batch))
+        # a loop of a learner's own has batches of its own
+        window = WINDOW * spec.batch, WINDOW * (spec.strategy == "custom")
+        self._losses = defaultdict[str, Readings](lambda: Readings(np.fmin, *window))
         self._newest = -1  # the latest step that has a loss
         self._accuracy = Readings(np.fmax)
         self._first: dict[str, int] = {}  # task -> its first step

@@ -36,12 +36,11 @@ class Reductions:
     goes on.
 
     Workers wait for each other in a reduction if an update names several of them, since it waits
-    for their gradients. If updates name nobody, workers wait if the run is in `lockstep`: none has
-    left a reduction before all had come.
+    for their gradients. If updates name nobody, workers wait if the run is in `lockstep`.
     """
 
     def __init__(self) -> None:
-        self.lockstep = True
+        self._met = Counter[bool]()  # steps: whether none left a reduction before all had come
         self._named: deque[Update] = deque(maxlen=DRAWN)  # updates that name workers
         self._together = False  # whether one of them names several
         self._reduced: dict[str, int] = defaultdict(int)  # task -> the newest step it reduced in
@@ -76,12 +75,20 @@ class Reductions:
         updates = [u for u in self._updates if u.step < before]
         self._phases = [p for p in self._phases if p.step >= before]
         self._updates = [u for u in self._updates if u.step >= before]
-        self.lockstep = self.lockstep and in_lockstep(phases)
+        self._met.update(met(phases))
         return self._split(phases, updates)
 
     def latest(self, phases: Sequence[Phase], since: float) -> list[Phase]:
         """The last phases of a run, which end after `since`, split as far as can be told so far."""
         return self._split(phases, [u for u in self._named if u.at > since])
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether reductions are collectives, after which all go on. A wait that begins late, as
+        the machine was busy, may be over at once: so a few steps prove nothing.
+        """
+        alone = self._named and not self._together
+        return not alone and self._met[False] <= 1 + self._met.total() // 20
 
     @property
     def _meet(self) -> bool:
@@ -94,8 +101,8 @@ class Reductions:
         return split(phases, named if self._named else None)
 
 
-def in_lockstep(phases: Iterable[Phase]) -> bool:
-    """Whether reductions are collectives: no worker leaves one before all have come."""
+def met(phases: Iterable[Phase]) -> Iterator[bool]:
+    """For each step in which all reduce, whether no worker left before all had come."""
     begun: dict[int, dict[str, float]] = defaultdict(dict)
     done: dict[int, dict[str, float]] = defaultdict(dict)
     for p in phases:
@@ -103,11 +110,9 @@ def in_lockstep(phases: Iterable[Phase]) -> bool:
             begun[p.step][p.task] = min(p.start, begun[p.step].get(p.task, p.start))
             done[p.step][p.task] = max(p.end, done[p.step].get(p.task, p.end))
     everyone = max(map(len, begun.values()), default=0)
-    return all(
-        min(done[step].values()) >= max(tasks.values()) - SLACK
-        for step, tasks in begun.items()
-        if len(tasks) == everyone
-    )
+    for step, tasks in begun.items():
+        if len(tasks) == everyone > 1:
+            yield min(done[step].values()) >= max(tasks.values()) - SLACK
 
 
 def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase]:

@@ -42,7 +42,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
-from course_lib.record.waits import in_lockstep
+from course_lib.record.waits import met
 from course_lib.workloads.sketch import Sketch
 from tests.made_up import BATCH, EVENTS, SPEC, asynchronous, lockstep
 
@@ -78,6 +78,23 @@ def test_in_lockstep_whoever_is_early_idles_until_the_last_has_come() -> None:
     assert idle == {"worker:0": pytest.approx(0.3 / 0.46), "worker:1": 0.0}
 
 
+def test_a_wait_that_was_noticed_late_does_not_undo_those_of_the_run() -> None:
+    late = [
+        Phase("worker:0", 10, "reduce", 20.0, 20.001),
+        Phase("worker:1", 10, "reduce", 20.003, 20.004),
+    ]
+    assert not all(met(late))
+    idle = of(Trace([*lockstep(), *late])).idle_share
+    assert idle["worker:0"] == pytest.approx(9 * 0.3 / (20.001 - 7.46), rel=0.01)
+
+
+def test_the_loss_of_a_loop_with_batches_of_its_own_is_averaged_over_ten_of_them() -> None:
+    losses = [Metric("worker:0", "loss", n, n, 32 * (n + 1), 9.0 + n) for n in range(60)]
+    for strategy, mean in (("custom", 54.5), ("one_device", 49.5)):  # that has batches of 64
+        spec = RunSpec(strategy=strategy, global_batch=64)
+        assert Digest.of(spec, Trace(losses)).losses.last == mean
+
+
 def test_the_first_step_counts_neither_as_idle_nor_as_busy() -> None:
     assert of(lockstep(compile_time=0.0)).idle_share == pytest.approx(
         of(lockstep(compile_time=50.0)).idle_share
@@ -106,8 +123,8 @@ def test_an_asynchronous_run_has_one_point_for_every_gradient_and_its_updates_by
 
 
 def test_nobody_idles_in_an_asynchronous_run_however_unequal_its_workers_are() -> None:
-    assert not in_lockstep(asynchronous().all(Phase))
-    assert in_lockstep(lockstep().all(Phase))
+    assert not all(met(asynchronous().all(Phase)))
+    assert all(met(lockstep().all(Phase)))
     assert of(asynchronous()).idle_share == {"ps:0": 0.0, "worker:0": 0.0, "worker:1": 0.0}
 
 
