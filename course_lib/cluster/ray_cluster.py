@@ -156,9 +156,12 @@ def place(
     try:
         if not group.wait(ROOM):
             raise _not_placed(group, spec, crews)
-    except BaseException:
+    except BaseException as error:
         give_back(group)
-        raise
+        if "does not exist" not in str(error):
+            raise
+        why = "Ray has given up the node of this program, and forgotten what it has asked for"
+        raise Unavailable(WHAT, why, f"Restart the kernel or program. {LOOK}") from None
     where = placement_group_table(group)["bundles_to_node_id"]
     ids = {task: where[i] for i, crew in enumerate(crews) for task in crew}
     if not hosted:
