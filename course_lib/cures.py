@@ -17,6 +17,8 @@ CURES = {
     "model, variables, optimizer and metrics in `with strategy.scope():` of one strategy",
     "NCCL built in|only supported with GPUs|No OpKernel.*Nccl": "NCCL is for NVIDIA GPUs; on CPUs "
     "PyTorch has the backend gloo, TensorFlow HierarchicalCopyAllReduce() or RING",
+    "environment variable (RANK|WORLD_SIZE|MASTER_ADDR)": "the run sets it for each task with "
+    'start(..., framework="torch")',
     "process group has not been initialized": 'call dist.init_process_group("gloo") before it, in '
     "every task; the run sets address, rank and world size",
     f"{GONE}|Timed out waiting|socket has timed out": "another task has ended or does not take "

@@ -24,6 +24,8 @@ from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Upd
 from course_lib.record.rundir import RunDir
 from course_lib.spec import RunSpec
 
+SEVERAL = "several are task.watch(generator=(g, g_optimizer), critic=(c, c_optimizer))"
+
 
 @dataclass
 class Task:
@@ -242,13 +244,13 @@ class Task:
         kinds = [type(model) for model, _ in pairs.values()]
         shown = " and ".join(kind.__name__ for kind in kinds)
         if self._watched:
-            raise SpecError("watch", shown, "a task watches one loop, and once")
+            raise SpecError("watch", shown, f"a task watches one loop, and once: {SEVERAL}")
         of = [{cls.__module__.partition(".")[0] for cls in kind.__mro__} for kind in kinds]
         packages = set.intersection(*of)
         homes = {"keras": "tensorflow", "torch": "torch"}
         framework = next((home for package, home in homes.items() if package in packages), None)
         if framework is None:
-            raise SpecError("model", shown, "a torch.nn.Module or a keras.Model")
+            raise SpecError("model", shown, f"a torch.nn.Module or a keras.Model; {SEVERAL}")
         watching = f"course_lib.strategies.{framework}.watching:Watching"
         found = pkgutil.resolve_name(watching)(self, pairs)
         self._watched = True

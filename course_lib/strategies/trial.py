@@ -51,7 +51,7 @@ def reasons(
     """
     said = list(model.notes)
     if model.uneven and divided:
-        warnings.warn(f"{spec.workload}: {model.uneven}", stacklevel=1)
+        warnings.warn_explicit(model.uneven, UserWarning, spec.workload, 1)  # no line of ours
         said.append(model.uneven)
     if model.synchronized and spec.shares > 1:
         if spec.framework == "torch" and device == "cpu":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,16 @@ def _read(given: Any, field: str, most: int | None) -> Pair:
         raise SpecError(field, kind, "its length is not known: Workload(..., examples=N) reads N")
     parts = leaves(getattr(given, "element_spec", ())).values()  # of a tf.data.Dataset
     if parts and all(part.shape.rank and part.shape[0] is None for part in parts):
-        cure = "of batches give .unbatch(); how long sequences are tf.ensure_shape says"
+        cure = (
+            "if its items are batches, give .unbatch(); if sequences, pad them and tf.ensure_shape"
+        )
         raise SpecError(field, f"{kind} of items without a length", cure)
+    if _batched(given):
+        shown = ", ".join(str(tuple(part.shape)) for part in parts)
+        text = (
+            f"each item of the {kind}, of shapes {shown}, is one example: give .unbatch() if it is"
+        )
+        warnings.warn_explicit(f"{text} a batch", UserWarning, field, 1)
     read, first, arrays = 0, None, ((), ())
     with Line(lambda: f"{field}: {read:,} of {count:,} examples are read") as line:
         for read, item in enumerate(itertools.islice(given, count), 1):
@@ -175,6 +184,15 @@ def _read(given: Any, field: str, most: int | None) -> Pair:
             mapped(lambda array, each, k=read - 1: operator.setitem(array, k, each), arrays, pair)
             line()
     return mapped(lambda array: array[:read], arrays)
+
+
+def _batched(dataset: Any) -> bool:
+    """Whether a `tf.data.Dataset` makes batches of a fixed size, which may be meant as examples."""
+    kind = type(dataset).__name__
+    if "Batch" in kind:
+        return True
+    flat = "Unbatch" in kind or "FlatMap" in kind or "Interleave" in kind
+    return not flat and hasattr(dataset, "_input_dataset") and _batched(dataset._input_dataset)
 
 
 def _pair(given: Any, field: str = "examples") -> Pair:

@@ -73,26 +73,50 @@ def _quotient(values: Sequence[Any]) -> float:
     return float(total / (count or 1))
 
 
+TARGETS_FIRST = ("y_true", "labels", "label", "targets", "target")
+
+
+def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss or metric as a function of outputs and targets. One whose first parameter is called
+    `y_true` or the like, as in Keras and scikit-learn, gets the targets first.
+    """
+    first = ""
+    with contextlib.suppress(ValueError, TypeError):  # of a function in C
+        first = next(iter(inspect.signature(function).parameters), "")
+    if first not in TARGETS_FIRST:
+        return function
+    return lambda outputs, targets: function(targets, outputs)
+
+
 def uneven(loss: Callable[..., Any], outputs: Tree, targets: Tree) -> str:
     """Why a loss is no mean over examples, or "". `loss(outputs, targets)` is a framework's tensor
     for some of these examples: a mean, or sum and count.
     """
-    half = len(first_leaf(targets)) // 2
-    pieces = slice(2 * half), slice(2 * half), slice(half), slice(half, 2 * half)
-    if not half:
+    pairs = len(first_leaf(targets)) // 2
+
+    def mean(parts: int) -> Any:
+        """That of equal parts of the examples."""
+        size = 2 * pairs // parts
+        cuts = (itemgetter(slice(k * size, (k + 1) * size)) for k in range(parts))
+        return np.mean([loss(*mapped(cut, (outputs, targets))).numpy() for cut in cuts], axis=0)
+
+    if not pairs or np.any((whole := mean(1)) != mean(1)):
+        return ""  # too few, or it draws random numbers
+    means = {parts: mean(parts) for parts in (2, pairs)}
+    off = [n for n, each in means.items() if not np.allclose(whole, each, rtol=1e-4, atol=1e-7)]
+    if not off:
         return ""
-    parts = (mapped(itemgetter(piece), (outputs, targets)) for piece in pieces)
-    whole, again, *halves = (loss(*part).numpy() for part in parts)
-    mean = np.mean(halves, axis=0)
-    if np.any(whole != again) or np.allclose(whole, mean, rtol=1e-4, atol=1e-7):
-        return ""  # also if it draws random numbers
     if whole.ndim:
-        return "Its loss returns (sum, count), and those of the halves of a batch do not add up."
+        add = "those of the parts of a batch do not add up: return the sum, not the mean"
+        return f"Its loss returns (sum, count), and {add}."
     return (
-        f"Its loss is no mean over examples: for {2 * half} of them it is {whole:.4g}, and for the "
-        f"halves {mean:.4g} on average. So a batch that is divided gives other gradients than a "
-        "whole one. If your loss divides by something else than the number of examples, such as by "
-        "the number of tokens that are no padding, let it return (sum, count)."
+        f"Its loss is no mean over examples: for {2 * pairs} of them, outputs of shape "
+        f"{shapes(outputs)} with targets of {shapes(targets)}, it is {whole:.4g}, and for "
+        f"{off[0]} equal parts of them {means[off[0]]:.4g} on average. So a batch that is divided "
+        "gives other gradients than a whole one. If your loss divides by something else than the "
+        "examples that it is given, such as by the number of tokens that are no padding or by a "
+        "fixed batch size, let it return (sum, count). If it compares examples with each other, "
+        "which it also does where shapes broadcast, that is no cure."
     )
 
 
@@ -125,7 +149,9 @@ class Workload:
     `metric`: `accuracy`, `mean_squared_error`, or a function of outputs and targets as numpy
     arrays; if it is not given, the mean squared error where targets are floats or that is the loss,
     else the accuracy. It gets the outputs for all of `test` at once, at most 1 GiB; or, if it
-    returns `(sum, count)`, those for 1,000 examples at a time.
+    returns `(sum, count)`, those for 1,000 examples at a time. A loss or a metric gets the outputs
+    first, but one whose first parameter is called `y_true`, `labels` or `targets`, as in Keras and
+    scikit-learn, gets the targets first.
 
     Inputs, outputs and targets may be structures of arrays, see `Examples`: dicts, tuples, and of
     outputs lists, too. The model gets the inputs of a batch as one argument, as they are; if
@@ -280,14 +306,14 @@ class Workload:
         inputs, targets = self.test.take(self.test.spread(32))  # of several classes, if sorted
         with trying(f"its model cannot take test inputs of shape {shapes(inputs)}"):
             found = outputs(inputs)
-        pair = f"outputs of shape {shapes(found)} with {shapes(targets)}"
-        with trying(f"its metric cannot compare {pair}"):
+        pair = f"outputs of shape {shapes(found)} and targets of {shapes(targets)}"
+        with trying(f"its metric fails for numpy arrays, {pair}"):
             _quotient([self.metric_of(found, targets)])
 
     def metric_of(self, outputs: Tree, targets: Tree) -> Any:
         """The metric for these outputs: a number, or (sum, count)."""
         measure = self.metric if callable(self.metric) else METRICS[str(self.metric)]
-        return measure(outputs, targets)
+        return in_order(measure)(outputs, targets)
 
     def measure(self, outputs: Outputs) -> float:
         """The metric over all test examples. Raises `LockstepError` if it has to get all outputs at

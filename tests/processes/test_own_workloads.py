@@ -128,7 +128,7 @@ BUILDERS: dict[str, tuple[Any, str]] = {
     "returns_a_number": (lambda: 3, "its torch builder returns a int, no torch.nn.Module"),
     "has_other_inputs": (
         lambda: __import__("torch").nn.Linear(21, 4),
-        r"its model cannot take two inputs, of shape \(2, 20\): RuntimeError",
+        r"its model cannot take the inputs of two examples, of shape \(2, 20\): RuntimeError",
     ),
     "has_too_few_classes": (
         lambda: __import__("torch").nn.Linear(20, 2),
@@ -169,7 +169,7 @@ KERAS_BUILDERS: dict[str, tuple[Any, str]] = {
         lambda: __import__("keras").Sequential(
             [__import__("keras").Input((21,)), __import__("keras").layers.Dense(4)]
         ),
-        r"its model cannot take two inputs, of shape \(2, 20\): ValueError",
+        r"its model cannot take the inputs of two examples, of shape \(2, 20\): ValueError",
     ),
     "has_two_classes": (
         lambda: __import__("keras").Sequential([__import__("keras").layers.Dense(2)]),
@@ -603,3 +603,25 @@ def test_values_set_in_a_module_of_the_learners_own_reach_the_tasks(
         value = run.wait(30).result["worker:0"]
     # an object of its class; and the module was imported as well
     assert isinstance(value, settings.Width) and (value.width, value.seen) == (64, "yes")
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_what_was_trained_is_kept_where_the_test_fails(framework: str, strategy: str) -> None:
+    def fails(outputs: np.ndarray, targets: np.ndarray) -> float:
+        assert len(outputs) < 200, "too many"
+        return 1.0
+
+    makes = {"torch": own_models.torch_mlp, "tensorflow": own_models.keras_mlp}[framework]
+    fields: dict[str, Any] = {framework: makes, "metric": fails}
+    workload = Workload("fails_in_test", **own_models.LARGEST, **fields)
+    run = start(strategy, workload=workload, framework=framework, workers=2, steps=20)
+    with pytest.raises(TaskFailed, match="too many"):
+        run.wait(60)
+    weights = (
+        [each.detach().numpy() for each in run.model().parameters()]
+        if framework == "torch"
+        else run.model().get_weights()
+    )
+    assert max(np.abs(each).max() for each in weights) > 0
+    run.stop()

@@ -198,5 +198,8 @@ def test_what_a_layer_cannot_do_in_float16_is_said_before_the_start() -> None:
         with start("one_device", workload=mine, precision="float16", steps=2) as run:
             run.wait(60)
     except SpecError as error:
-        assert "its model cannot take two inputs, of shape (2, 20): RuntimeError" in str(error)
+        assert (
+            "its model cannot take the inputs of two examples, of shape (2, 20): RuntimeError"
+            in str(error)
+        )
         assert "\n" not in str(error)

@@ -294,7 +294,9 @@ def test_a_model_that_cannot_take_the_structure_is_named_with_the_shapes() -> No
     from torch import nn
 
     wrong = Workload("wrong", **TOWERS, torch=lambda: nn.Sequential(nn.Linear(4, KINDS)))
-    said = r"two inputs, of shape {'words': \(2, 7\), 'numbers': \(2, 4\)}: TypeError"
+    said = (
+        r"the inputs of two examples, of shape {'words': \(2, 7\), 'numbers': \(2, 4\)}: TypeError"
+    )
     with pytest.raises(SpecError, match=said):
         trained("torch", "one_device", wrong)
 
@@ -327,6 +329,10 @@ def test_a_tf_data_dataset_is_read_once_and_trained_on_as_its_arrays_are() -> No
         Workload("streamed", train=streamed, test=test, **fields)
     with pytest.raises(SpecError, match=r"give .unbatch\(\)"):
         Workload("streamed", train=test.batch(10), test=test, **fields)
+    with pytest.warns(UserWarning, match=r"of shapes \(10, 7\).*is one example: give .unb"):
+        Workload(
+            "streamed", train=test.batch(10, drop_remainder=True).prefetch(1), test=test, **fields
+        )
     workload = Workload("streamed", train=streamed, test=test, examples=300, **fields)
     assert len(workload.test) == 100
     check(trained("tensorflow", "multi_worker_mirrored", workload), "towers")

@@ -15,6 +15,7 @@ from course_lib.strategies import trial
 from course_lib.strategies.catalog import spec_for
 from course_lib.workloads.examples import Examples
 from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.workload import uneven
 
 X, Y = np.arange(40.0).reshape(20, 2), np.arange(20) % 3
 
@@ -266,6 +267,48 @@ def test_outputs_that_a_loss_of_classes_cannot_learn_from_are_refused_with_the_c
     own(loss=len).check_outputs(even)  # a function of the learner's own may want probabilities
     one = own(train=(X, X * 0), test=(X, X * 0), loss="mean_squared_error")
     one.check_outputs(np.full((2, 2), 0.5))
+
+
+def test_a_metric_as_of_scikit_learn_gets_the_targets_first() -> None:
+    from sklearn.metrics import r2_score
+
+    outputs, targets = np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 3.0])
+    expected = r2_score(targets, outputs)
+    assert expected != r2_score(outputs, targets)
+    assert own(metric=r2_score).metric_of(outputs, targets) == expected
+    plain = own(metric=lambda outputs, targets: outputs[2] - targets[2])
+    assert plain.metric_of(outputs, targets) == 1.0
+
+
+class Tensor(np.ndarray):
+    """As a framework's tensors are."""
+
+    def numpy(self) -> Any:
+        return np.asarray(self)
+
+
+def mean_of(losses: Any, count: Any = None) -> Any:
+    return np.asarray(np.sum(losses) / (losses.size if count is None else count)).view(Tensor)
+
+
+def test_a_loss_whose_count_differs_between_examples_is_seen_though_halves_have_the_same() -> None:
+    outputs, targets = np.linspace(0, 1, 32), np.zeros(32, int)
+    targets[[3, 4, 20, 29]] = 1  # two in each half
+
+    def over_all(outputs: Any, targets: Any) -> Any:
+        return mean_of((outputs - targets) ** 2)
+
+    def over_positives(outputs: Any, targets: Any) -> Any:
+        return mean_of(((outputs - targets) ** 2)[targets == 1], max(1, targets.sum()))
+
+    def by_a_fixed_batch(outputs: Any, targets: Any) -> Any:
+        return mean_of((outputs - targets) ** 2, 32)
+
+    assert uneven(over_all, outputs, targets) == ""
+    assert "16 equal parts" in uneven(over_positives, outputs, targets)
+    assert "2 equal parts" in uneven(by_a_fixed_batch, outputs, targets)
+    text = uneven(over_all, outputs[:, None], targets)  # each with each
+    assert "outputs of shape (32, 1) with targets of (32,)" in text
 
 
 def test_several_outputs_want_a_loss_and_a_metric_of_their_own() -> None:

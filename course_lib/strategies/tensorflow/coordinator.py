@@ -110,14 +110,14 @@ def train(task: Task, model: Model, program: Any, per_update: int = 1) -> dict[s
 
 def _result(task: Task, model: Model, loss: float) -> dict[str, Any]:
     outputs, workload = model.outputs(), workloads.load(task.spec)
+    if task.spec.keep_model:  # before the metric, which may fail
+        task.files.leave_weights(task.name, models.named_weights_of(model.keras))
     held = bytes_on([shard.values for shard in model.shards] + model.others)
     state = bytes_on(variable for shard in model.shards for variable in shard.state)
     found = outcome(task, outputs, models.weights_of(model.keras), loss)
     found |= {"variables_on": held, "optimizer_state_on": state}
     if workload.sample:
         found["sample"] = workload.sample(outputs)
-    if task.spec.keep_model:
-        task.files.leave_weights(task.name, models.named_weights_of(model.keras))
     return found | {"matmul_flops": matmul_flops()}
 
 

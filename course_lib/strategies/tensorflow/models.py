@@ -12,7 +12,7 @@ import tensorflow as tf
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
 from course_lib.workloads.trees import Tree, cut, first_leaf, mapped
-from course_lib.workloads.workload import IGNORED, Workload
+from course_lib.workloads.workload import IGNORED, Workload, in_order
 
 
 def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Model:
@@ -178,11 +178,8 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 
 def compare_of(workload: Workload) -> Callable[..., Any]:
-    """The function that the workload gives as its loss. Those of Keras get the targets first."""
-    given = workload.loss
-    if isinstance(given, keras.losses.Loss):
-        return lambda outputs, targets: given(targets, outputs)
-    return given if callable(given) else LOSSES[given]
+    """The function that the workload gives as its loss."""
+    return in_order(workload.loss) if callable(workload.loss) else LOSSES[workload.loss]
 
 
 def loss_of(workload: Workload) -> Callable[..., Any]:

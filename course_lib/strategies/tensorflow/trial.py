@@ -47,7 +47,7 @@ def sketch(task: Task) -> Sketch:
     model = built(workload, spec)
     one_step(workload, model, spec.precision)
     flops, activations, copies, loose = in_a_graph(workload, model)
-    x, y = workload.train.take(workload.train.spread(8))
+    x, y = workload.train.take(workload.train.spread(32))
     made = mapped(tf.constant, (models.outputs_of(model, x), y))
     workload.check_test(partial(models.outputs_of, model))
     kind = keras.layers.BatchNormalization
@@ -83,7 +83,7 @@ def built(workload: Workload, spec: RunSpec) -> keras.Model:
 def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
-    shaped = f"two inputs, of shape {shapes(inputs)}"
+    shaped = f"the inputs of two examples, of shape {shapes(inputs)}"
     with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
         with policy(precision):
             models.with_variables(model, workload)
@@ -95,7 +95,7 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
         raise ValueError("its model has no parameters to train")
     workload.check_outputs(mapped(lambda each: each.numpy(), models.wide(outputs)))
     pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
-    with trying(f"its loss cannot compare {pair}"), tape:
+    with trying(f"its loss fails for {pair}"), tape:
         loss = models.compare_of(workload)(models.wide(outputs), mapped(tf.constant, targets))
         loss = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not tf.is_tensor(loss) or loss.shape.rank:

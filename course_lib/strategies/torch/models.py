@@ -19,7 +19,7 @@ from course_lib.cluster.task import Task
 from course_lib.strategies.torch.precision import wide
 from course_lib.workloads.layers import Conv, Dense, Flatten, passed
 from course_lib.workloads.trees import Tree, first_leaf, mapped
-from course_lib.workloads.workload import IGNORED, Workload
+from course_lib.workloads.workload import IGNORED, Workload, in_order
 
 
 def use(name: str) -> Any:
@@ -166,7 +166,7 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
 
 def compare_of(workload: Workload) -> Callable[..., Any]:
     """The function that the workload gives as its loss."""
-    return workload.loss if callable(workload.loss) else LOSSES[workload.loss]
+    return in_order(workload.loss) if callable(workload.loss) else LOSSES[workload.loss]
 
 
 def counts(workload: Workload) -> bool:

@@ -59,7 +59,7 @@ def _tried(task: Task) -> Sketch:
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
     said = {BATCH_NORM: not all(synchronized), SPARSE.format(", ".join(sparse)): bool(sparse)}
     kept, copies = activations(workload, model)
-    x, y = workload.train.take(workload.train.spread(8))
+    x, y = workload.train.take(workload.train.spread(32))
     made = models.tensor((models.outputs_of(model, x), y))
     return Sketch(
         parameters=sum(parameter.numel() for parameter in models.trained(model)),
@@ -92,16 +92,18 @@ def built(workload: workloads.Workload, seed: int) -> nn.Module:
 def one_step(workload: workloads.Workload, model: nn.Module) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
-    floats = ', whole numbers (most layers want floats: x.astype("float32"))'
+    floats = ', whole numbers (nn.Embedding takes those below its size, others x.astype("float32"))'
     kind = floats if getattr(inputs, "dtype", "") == "int64" else ""
-    with trying(f"its model cannot take two inputs, of shape {shapes(inputs)}{kind}"):
+    with trying(
+        f"its model cannot take the inputs of two examples, of shape {shapes(inputs)}{kind}"
+    ):
         outputs = model(models.tensor(inputs))
     for name, each in leaves(outputs, "outputs").items():
         if not isinstance(each, torch.Tensor):
             raise ValueError(f"its model returns {kind_of(each)} as its {name}, no tensor")
     workload.check_outputs(mapped(lambda each: each.detach().float().numpy(), outputs))
     pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
-    with trying(f"its loss cannot compare {pair}"):
+    with trying(f"its loss fails for {pair}"):
         loss = models.compare_of(workload)(wide(outputs), models.tensor(targets))
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not isinstance(total, torch.Tensor) or total.numel() != 1:
