@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import ray
 import ray.exceptions
 from ray._private.services import canonicalize_bootstrap_address as _canonical
+from ray._private.services import get_node_to_connect_for_driver
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -60,12 +61,18 @@ def connect(address: str | None) -> None:
     # and, 60 seconds after its cluster is gone, end this process
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "1000000")
     printing: Any = ray._private.worker
+    asking: Any = ray._raylet
     printing.listen_error_messages = lambda *_: None
     before = signal.getsignal(signal.SIGTERM)
     try:
         at = _canonical(address or "auto") or "local"
         if error := _trouble(at):
             raise error
+        node = get_node_to_connect_for_driver(asking.GcsClient(address=at))
+        # of which Ray would wait 30 seconds for an answer, and then end this process
+        if _trouble(f"{node.node_manager_address}:{node.node_manager_port}"):
+            why = f"its node {node.node_manager_address}, which this program is on, does not answer"
+            raise Unavailable(WHAT, why, f"Start the run again when that node answers. {LOOK}")
         ray.init(address=at, namespace="lockstep", configure_logging=False, log_to_driver=False)
         _names[at] = address or ""
         _actors.clear()  # of before, if a program has left its cluster
