@@ -18,7 +18,7 @@ import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle.cloudpickle
@@ -26,6 +26,17 @@ import cloudpickle.cloudpickle
 # A class inside a function reads global names, such as those of annotations, with LOAD_NAME. As
 # cloudpickle 3.1 does not look for that instruction, they would be missing in the tasks.
 cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """How code is pickled: with the name of its file, which tracebacks show, and which cloudpickle
+    leaves out from 3.1.3 on.
+    """
+    make, parts = cloudpickle.cloudpickle._code_reduce(code)
+    return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
+
+
+cloudpickle.Pickler._dispatch_table[CodeType] = _code
 
 
 def _cached(function: Any) -> str | tuple[Any, ...]:

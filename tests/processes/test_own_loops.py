@@ -274,6 +274,13 @@ def test_what_cannot_be_watched_is_refused_in_a_sentence() -> None:
 
         task.watch(teacher=(torch.nn.Linear(2, 2), None))
 
+    def exchanged(task: Task) -> None:
+        import torch
+
+        g, d = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+        g_opt, d_opt = (torch.optim.SGD(each.parameters()) for each in (g, d))
+        task.watch(generator=(g, d_opt), critic=(d, g_opt))
+
     def other_name(task: Task) -> None:
         import torch
 
@@ -291,6 +298,9 @@ def test_what_cannot_be_watched_is_refused_in_a_sentence() -> None:
     assert "optimizer=None: the torch.optim.Optimizer of the loop" in refused(no_optimizer, "torch")
     assert "watch='critic': a model and its optimizer" in refused(no_pair, "torch")
     assert "optimizer=None: the torch.optim" in refused(nobody_learns, "torch")
+    assert "optimizer='SGD': that of its model: this one of generator has no" in refused(
+        exchanged, "torch"
+    )
     assert "name='': allowed: critic" in refused(other_name, "torch")
     assert "between the forward pass and optimizer.step()" in refused(late, "torch")
     assert "above @tf.function" in refused(below, "tensorflow")

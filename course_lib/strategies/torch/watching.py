@@ -60,6 +60,11 @@ class Watching(WatchedLoop):
         for optimizer in self._optimizers.values() or [None]:
             if not isinstance(optimizer, torch.optim.Optimizer):
                 raise SpecError("optimizer", optimizer, "the torch.optim.Optimizer of the loop")
+        for name, optimizer in self._optimizers.items():
+            mine = set(self._models[name].parameters())
+            if mine and not mine.intersection(parameters(optimizer)):
+                text = f"that of its model: this one of {name or 'the loop'} has no parameter of it"
+                raise SpecError("optimizer", type(optimizer).__name__, text)
         model = self._models[next(iter(self._optimizers))]
         first = next(model.parameters(), None)
         if first is None:
