@@ -98,7 +98,8 @@ def uneven(loss: Callable[..., Any], outputs: Tree, targets: Tree) -> str:
         """That of equal parts of the examples."""
         size = 2 * pairs // parts
         cuts = (itemgetter(slice(k * size, (k + 1) * size)) for k in range(parts))
-        return np.mean([loss(*mapped(cut, (outputs, targets))).numpy() for cut in cuts], axis=0)
+        with trying(f"its loss fails for {size} examples"):
+            return np.mean([loss(*mapped(cut, (outputs, targets))).numpy() for cut in cuts], axis=0)
 
     if not pairs or np.any((whole := mean(1)) != mean(1)):
         return ""  # too few, or it draws random numbers
