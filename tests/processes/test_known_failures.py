@@ -70,7 +70,8 @@ def test_arrays_in_a_message_keep_their_ends_in_the_error_and_in_its_traceback(
             import tensorflow as tf
 
             kinds += [tf.constant(values), tf.Variable(values)]
-        raise ValueError("; ".join(f"got {kind!r}, not an image" for kind in kinds))
+        message = "; ".join(f"got {kind!r}, not an image" for kind in kinds)
+        raise ValueError(message)  # a line that the traceback shows
 
     error = failure(work, framework, 1)
     for text in (error.reason, error.remote_traceback):
