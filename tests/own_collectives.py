@@ -133,7 +133,7 @@ def _ddp(task: Task, model: Any = None, **options: Any) -> tuple[Any, Any]:
             ddp(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
 
-    steps.optimizer = optimizer  # type: ignore[attr-defined]
+    steps.optimizer = optimizer  # type: ignore[attr-defined]  # of a function
     return ddp, steps
 
 
@@ -232,7 +232,7 @@ def slow_ddp(task: Task) -> None:
             return x.clone()
 
         @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]  # has one gradient
             time.sleep(Slow.seconds)
             return gradient
 
@@ -242,7 +242,7 @@ def slow_ddp(task: Task) -> None:
             self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
 
         def forward(self, x: Any) -> Any:
-            return self.last(Slow.apply(self.first(x)))  # type: ignore[no-untyped-call]
+            return self.last(Slow.apply(self.first(x)))  # type: ignore[no-untyped-call]  # `apply` is
 
     ddp, steps = _ddp(task, Model())
     steps(2)

@@ -182,8 +182,8 @@ class RayEngine:
         record = ray.put([*there, *code])  # once to each node
         calls = []
         for node in nodes:
-            changed = {"address": node.address, "offset": node.offset, "sys_path": folders}
-            run = node.run, record, changed | {"temporary": True}, node.tasks
+            facts = {"address": node.address, "offset": node.offset, "sys_path": folders}
+            run = node.run, record, {**facts, "temporary": True}, node.tasks
             calls.append(node.actor.open.remote(*run, timeout, str(files.path)))
         opened = answers(nodes, calls, timeout + SILENT)
         if self.spec.checkpoint_every or self.spec.resume:

@@ -66,6 +66,7 @@ def dumps(value: Any) -> bytes:
             cloudpickle.register_pickle_by_value(module)
             stack.callback(cloudpickle.unregister_pickle_by_value, module)
         data = cloudpickle.dumps(value)
+        # a function names its module, as a short string: its length, then its letters
         names = (module.__name__ for module in own)
         return pickle.dumps((data, [n for n in names if bytes([len(n)]) + n.encode() in data]))
     return pickle.dumps((cloudpickle.dumps(value), []))

@@ -157,16 +157,14 @@ def _read(given: Any, field: str, most: int | None) -> Pair:
         raise SpecError(field, kind, "its length is not known: Workload(..., examples=N) reads N")
     parts = leaves(getattr(given, "element_spec", ())).values()  # of a tf.data.Dataset
     if parts and all(part.shape.rank and part.shape[0] is None for part in parts):
-        cure = (
-            "if its items are batches, give .unbatch(); if sequences, pad them and tf.ensure_shape"
-        )
+        cure = "give .unbatch() of batches; pad sequences, and fix their length by tf.ensure_shape"
         raise SpecError(field, f"{kind} of items without a length", cure)
     if _batched(given):
         shown = ", ".join(str(tuple(part.shape)) for part in parts)
         text = (
-            f"each item of the {kind}, of shapes {shown}, is one example: give .unbatch() if it is"
+            f"an item of the {kind}, of shapes {shown}, is one example; of batches give .unbatch()"
         )
-        warnings.warn_explicit(f"{text} a batch", UserWarning, field, 1)
+        warnings.warn_explicit(text, UserWarning, field, 1)
     read, first, arrays = 0, None, ((), ())
     with Line(lambda: f"{field}: {read:,} of {count:,} examples are read") as line:
         for read, item in enumerate(itertools.islice(given, count), 1):

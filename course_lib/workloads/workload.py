@@ -8,7 +8,6 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,12 @@ from course_lib.record.rundir import RunDir
 from course_lib.text import amount, kind_of
 from course_lib.workloads.examples import Examples, iterable
 from course_lib.workloads.layers import Layer, Shape, glorot
+from course_lib.workloads.losses import IGNORED, LOSSES, METRICS, Metric, in_order, quotient
 from course_lib.workloads.sketch import Sketch, of_layers
 from course_lib.workloads.trees import Tree, first_leaf, leaves, mapped, shapes
 
-LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
 FRAMEWORKS = ("tensorflow", "torch")
 WAYS = ("columns", "rows", "heads")  # to cut a layer
-IGNORED = -100  # a token that `next_token` does not count, as in PyTorch
-LOSS = "neither one number, the mean over the batch, nor (sum, count)"
 GATHERED = 2**30  # bytes of outputs that a metric may be given at once
 
 Builder = Callable[..., Any]
@@ -36,89 +33,11 @@ Builder = Callable[..., Any]
 Outputs = Callable[[Tree], Tree]
 """What a model makes of inputs when it is not being trained; both are of numpy arrays."""
 
-Metric = Callable[[Any, Any], Any]
-"""How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays or structures
-of them: one number, or a (sum, count), which is added to those of other examples."""
-
-
-def accuracy(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-    """How many targets, classes from 0 on, have the largest output, and of how many; those that are
-    `IGNORED` do not count.
-    """
-    hits = np.argmax(outputs, axis=-1) == targets
-    return float(np.sum(hits)), float(np.sum(targets != IGNORED))
-
-
-def mean_squared_error(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-    """Sum and count of the squared differences. Raises `ValueError` if the shapes differ."""
-    if outputs.shape != targets.shape:  # numpy would broadcast, and compare each with each
-        raise ValueError("outputs and targets must have the same shape: give a metric=")
-    return np.sum((outputs - targets) ** 2, dtype=float), outputs.size
-
-
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "mean_squared_error": mean_squared_error}
-
 OURS: set[str] = set()
 """The names of the course's own workloads."""
 
 OWN: dict[str, Workload] = {}
 """A learner's workloads by name; the last one of a name."""
-
-
-def _quotient(values: Sequence[Any]) -> float:
-    """The value of a metric: a number, or the quotient of the sums of all (sum, count)."""
-    if not isinstance(values[0], tuple):
-        return float(values[0])
-    total, count = np.sum(values, axis=0, dtype=float)
-    return float(total / (count or 1))
-
-
-TARGETS_FIRST = ("y_true", "labels", "label", "targets", "target")
-
-
-def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss or metric as a function of outputs and targets. One whose first parameter is called
-    `y_true` or the like, as in Keras and scikit-learn, gets the targets first.
-    """
-    first = ""
-    with contextlib.suppress(ValueError, TypeError):  # of a function in C
-        first = next(iter(inspect.signature(function).parameters), "")
-    if first not in TARGETS_FIRST:
-        return function
-    return lambda outputs, targets: function(targets, outputs)
-
-
-def uneven(loss: Callable[..., Any], outputs: Tree, targets: Tree) -> str:
-    """Why a loss is no mean over examples, or "". `loss(outputs, targets)` is a framework's tensor
-    for some of these examples: a mean, or sum and count.
-    """
-    pairs = len(first_leaf(targets)) // 2
-
-    def mean(parts: int) -> Any:
-        """That of equal parts of the examples."""
-        size = 2 * pairs // parts
-        cuts = (itemgetter(slice(k * size, (k + 1) * size)) for k in range(parts))
-        with trying(f"its loss fails for {size} examples"):
-            return np.mean([loss(*mapped(cut, (outputs, targets))).numpy() for cut in cuts], axis=0)
-
-    if not pairs or np.any((whole := mean(1)) != mean(1)):
-        return ""  # too few, or it draws random numbers
-    means = {parts: mean(parts) for parts in (2, pairs)}
-    off = [n for n, each in means.items() if not np.allclose(whole, each, rtol=1e-4, atol=1e-7)]
-    if not off:
-        return ""
-    if whole.ndim:
-        add = "those of the parts of a batch do not add up: return the sum, not the mean"
-        return f"Its loss returns (sum, count), and {add}."
-    return (
-        f"Its loss is no mean over examples: for {2 * pairs} of them, outputs of shape "
-        f"{shapes(outputs)} with targets of {shapes(targets)}, it is {whole:.4g}, and for "
-        f"{off[0]} equal parts of them {means[off[0]]:.4g} on average. So a batch that is divided "
-        "gives other gradients than a whole one. If your loss divides by something else than the "
-        "examples that it is given, such as by the number of tokens that are no padding or by a "
-        "fixed batch size, let it return (sum, count). If it compares examples with each other, "
-        "which it also does where shapes broadcast, that is no cure."
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +228,7 @@ class Workload:
             found = outputs(inputs)
         pair = f"outputs of shape {shapes(found)} and targets of {shapes(targets)}"
         with trying(f"its metric fails for numpy arrays, {pair}"):
-            _quotient([self.metric_of(found, targets)])
+            quotient([self.metric_of(found, targets)])
 
     def metric_of(self, outputs: Tree, targets: Tree) -> Any:
         """The metric for these outputs: a number, or (sum, count)."""
@@ -326,7 +245,7 @@ class Workload:
         with contextlib.suppress(Exception):  # such as of a metric that wants all classes
             value = self.metric_of(made, targets)
         if isinstance(value, tuple):
-            return _quotient([value, *(self.metric_of(*part) for part in parts)])
+            return quotient([value, *(self.metric_of(*part) for part in parts)])
         size = sum(each.nbytes // len(each) for each in leaves(made).values()) * len(self.test)
         if size > GATHERED:
             given = f"the metric {self.metric_name} gets all outputs for test, {amount(size)}"

@@ -14,8 +14,8 @@ from course_lib.spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.catalog import spec_for
 from course_lib.workloads.examples import Examples
+from course_lib.workloads.losses import uneven
 from course_lib.workloads.sketch import Sketch
-from course_lib.workloads.workload import uneven
 
 X, Y = np.arange(40.0).reshape(20, 2), np.arange(20) % 3
 

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
+from course_lib.workloads.losses import IGNORED, in_order
 from course_lib.workloads.trees import Tree, cut, first_leaf, mapped
-from course_lib.workloads.workload import IGNORED, Workload, in_order
+from course_lib.workloads.workload import Workload
 
 
 def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Model:

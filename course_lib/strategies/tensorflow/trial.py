@@ -19,9 +19,10 @@ from course_lib.strategies.tensorflow.memory import gradient
 from course_lib.strategies.tensorflow.precision import policy
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
+from course_lib.workloads.losses import LOSS, uneven
 from course_lib.workloads.sketch import Sketch
 from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
-from course_lib.workloads.workload import LOSS, Workload, uneven
+from course_lib.workloads.workload import Workload
 
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch, and "

@@ -21,9 +21,9 @@ from course_lib.strategies.torch.precision import mixed, wide
 from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut
 from course_lib.text import kind_of
+from course_lib.workloads.losses import LOSS, uneven
 from course_lib.workloads.sketch import Sketch
 from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
-from course_lib.workloads.workload import LOSS, uneven
 
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
 ITSELF = "between columns and rows each unit must be computed by itself, without parameters"
