@@ -11,8 +11,8 @@ If this process imports TensorFlow later, that is quiet.
 import sys
 from typing import TYPE_CHECKING
 
-from course_lib import lazy, unrun
-from course_lib.quiet import Quiet
+from course_lib.notebook import lazy, missing_names
+from course_lib.notebook.output import Quiet
 
 if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cards import machine_card as machine_card
@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cluster.nursery import warm as warm
     from course_lib.cluster.run import Run as Run
     from course_lib.course.progress import progress as progress
-    from course_lib.fields import Link as Link
     from course_lib.hardware import probe as machine
     from course_lib.launch import start as start
     from course_lib.racing.race import Race as Race
@@ -29,9 +28,10 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.reduction.allreduce import allreduce as allreduce
     from course_lib.reduction.allreduce import compare as compare
     from course_lib.reduction.allreduce import stage as stage
-    from course_lib.spec import RunSpec as RunSpec
+    from course_lib.spec.fields import Link as Link
+    from course_lib.spec.run_spec import RunSpec as RunSpec
     from course_lib.workloads.workload import Workload as Workload
 
 sys.meta_path.insert(0, Quiet)
-unrun.offer()
+missing_names.offer()
 __getattr__, __dir__ = lazy.names(__name__)

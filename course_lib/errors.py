@@ -10,9 +10,9 @@ import errno
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from course_lib.activity import Activity, sentence
 from course_lib.cures import cure_of
-from course_lib.doing import Doing, sentence
-from course_lib.folded import Folded
+from course_lib.notebook.tracebacks import Folded
 
 OTHER_NAMES = {
     "ddp": "multi_worker_mirrored",
@@ -159,7 +159,7 @@ class Stalled(LockstepError):
 
     def __init__(
         self,
-        does: Mapping[str, Doing],
+        does: Mapping[str, Activity],
         seconds: float,
         stopping: bool = False,
         standing: bool = False,
@@ -218,7 +218,7 @@ class Interrupted(Folded, KeyboardInterrupt):
 
 
 class Injected(LockstepError):
-    """The exception that a fault raises in a task, see `course_lib/faults.py`."""
+    """The exception that a fault raises in a task, see `course_lib/spec/faults.py`."""
 
 
 class SupervisorLost(LockstepError):

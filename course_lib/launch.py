@@ -1,27 +1,28 @@
 """`start`: begin a run. A race begins its runs in the same way, `Run(prepare(...), ...)`."""
 
 import os
+import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from course_lib import completion, hardware
-from course_lib.clock import clock
+from course_lib import hardware, workloads
 from course_lib.cluster import engines, nursery
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
-from course_lib.collectives import Schedule
+from course_lib.collectives import ALGORITHMS, Schedule
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine, Plan, Reason
-from course_lib.signature import lists_fields
-from course_lib.spec import JOBS, RunSpec
+from course_lib.notebook import completion
+from course_lib.record.clock import clock
+from course_lib.spec.run_spec import JOBS, NATIVE, RunSpec
+from course_lib.spec.signature import lists_fields
 from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.names import StrategyName
 from course_lib.strategies.strategy import Strategy
 from course_lib.strategies.summary import summarize
 
 Program = Callable[..., Any]
-completion.offer()
 
 
 @lists_fields
@@ -153,3 +154,29 @@ def _check_jobs(spec: RunSpec, what: object, programs: Mapping[str, Program]) ->
         names = " or ".join(map(repr, missing))
         allowed = f"there is no function for the job {names}: start({{{call}}}, ...)"
         raise SpecError("start", what, allowed)
+
+
+def names_for(call: str, field: str) -> Iterable[str]:
+    """The names that may stand between quotes in a call: of strategies or algorithms, or the texts
+    that a field may be set to.
+    """
+    if not field:
+        reduces = call in ("allreduce", "compare", "stage", "AllReduceStage")
+        return ALGORITHMS if reduces else catalog.STRATEGIES
+    listed: dict[str, Iterable[str]] = {
+        "strategy": catalog.STRATEGIES,
+        "all_reduce": [NATIVE, *ALGORITHMS],
+        "workload": [*workloads.WORKLOADS, *workloads.OWN],
+    }
+    return listed.get(field) or _texts(typing.get_type_hints(RunSpec).get(field))
+
+
+def _texts(kind: Any) -> Iterator[str]:
+    for part in typing.get_args(kind):
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _texts(part)
+
+
+completion.offer(names_for)

@@ -33,18 +33,18 @@ import psutil
 import typer
 
 from course_lib.__main__ import app, main
-from course_lib.clock import clock
 from course_lib.cluster.run import Run
 from course_lib.commands.screen import progress, say, show
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed, Unavailable
-from course_lib.faults import Fault
 from course_lib.hardware import probe
 from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
+from course_lib.record.clock import clock
 from course_lib.record.events import Lifecycle
 from course_lib.record.ledger import ledger
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.faults import Fault
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 
 STEPS, DEVICE_MS = 8, 30

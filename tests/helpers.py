@@ -25,7 +25,7 @@ from course_lib import start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.catalog import spec_for
 from course_lib.workloads import Workload, order
 

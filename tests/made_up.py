@@ -7,7 +7,7 @@ import numpy as np
 from course_lib.hardware import Capability, Machine
 from course_lib.record.events import Event, Lifecycle, Message, Metric, Phase, Update
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 GB = 2**30
 LAPTOP = Machine(

@@ -5,8 +5,8 @@ out and undo it. There is no clock and no process here: times are given.
 from dataclasses import replace
 from typing import Any
 
-from course_lib.faults import Fault
-from course_lib.spec import RunSpec
+from course_lib.spec.faults import Fault
+from course_lib.spec.run_spec import RunSpec
 
 ORDERS = {"cut": "partition"}  # a fault -> the order for it, where that has another name
 UNDOING = {"pause": "resume", "cut": "heal"}  # the others are ordered anew, as the spec has them

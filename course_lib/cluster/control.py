@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import psutil
 
-from course_lib.clock import keep_to
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task
 from course_lib.errors import Injected
-from course_lib.jitter import Jitter
+from course_lib.record.clock import keep_to
+from course_lib.spec.jitter import Jitter
 
 PATIENCE = 10.0  # seconds for which a task waits until a fault that is due has happened
 MORE = 256  # MB of memory beyond what it has, which is the limit of a task that is to run out

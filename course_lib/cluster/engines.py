@@ -6,11 +6,12 @@ import importlib.util
 import pkgutil
 from typing import Protocol
 
-from course_lib.cluster import nursery, raylets
+from course_lib.cluster import nursery
 from course_lib.cluster.pipes import Channel
+from course_lib.engines.ray import raylets
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 
 class Engine(Protocol):
@@ -56,7 +57,7 @@ def found(spec: RunSpec, together: bool = False) -> tuple[Engine, RunSpec]:
         return LOCAL, spec
     need_ray()
     raylets.meant(spec.address)
-    engine = pkgutil.resolve_name("course_lib.cluster.ray_engine:RayEngine")(spec, together)
+    engine = pkgutil.resolve_name("course_lib.engines.ray.engine:RayEngine")(spec, together)
     return engine, engine.spec
 
 

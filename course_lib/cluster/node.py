@@ -16,10 +16,10 @@ from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.process import StartTask
 from course_lib.cluster.roster import Attempt
 from course_lib.cluster.wiring import Wiring
-from course_lib.fields import Link
 from course_lib.record.events import Traffic
 from course_lib.record.logs import Logs
 from course_lib.record.rundir import RunDir
+from course_lib.spec.fields import Link
 
 
 class Listener(Protocol):

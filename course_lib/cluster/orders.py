@@ -5,13 +5,13 @@ import warnings
 from collections import deque
 from typing import Any
 
+from course_lib.activity import ORDERED
 from course_lib.cluster.pipes import Channel
-from course_lib.doing import ORDERED
 from course_lib.errors import LockstepError, SpecError, Unavailable
-from course_lib.faults import Fault
-from course_lib.fields import Link, check_factor
 from course_lib.hardware import Plan
-from course_lib.spec import RunSpec
+from course_lib.spec.faults import Fault
+from course_lib.spec.fields import Link, check_factor
+from course_lib.spec.run_spec import RunSpec
 
 
 class Orders:
@@ -50,7 +50,7 @@ class Orders:
 
     def jitter(self, task: str, jitter: str | None) -> None:
         """Delay the steps of a task from the next one on: `run.jitter("worker:1",
-        "exponential:20ms")`; see `course_lib/jitter.py`. None ends it.
+        "exponential:20ms")`; see `course_lib/spec/jitter.py`. None ends it.
         """
         self._order("jitter", task=task, jitter=self.spec.check_jitter(task, jitter))
 
@@ -81,7 +81,7 @@ class Orders:
 
     def inject(self, fault: str) -> None:
         """Have a fault happen now: `run.inject("raise worker:1")`. It is written as in
-        `RunSpec.faults`, without a moment; see `course_lib/faults.py`.
+        `RunSpec.faults`, without a moment; see `course_lib/spec/faults.py`.
         """
         now = self._check_fault(Fault.of(fault).check(self.spec))
         if now.step is not None or now.seconds is not None:

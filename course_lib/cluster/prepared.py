@@ -17,7 +17,7 @@ from course_lib.hardware import Machine, Plan
 from course_lib.hardware.limits import version
 from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from course_lib.cluster.run import Run

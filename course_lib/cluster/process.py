@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from course_lib import folded
-from course_lib.clock import clock, keep_to
 from course_lib.cluster import frameworks, pipes
 from course_lib.cluster.control import Control, leave
 from course_lib.cluster.pipes import Channel
@@ -25,12 +23,14 @@ from course_lib.cluster.roster import Attempt
 from course_lib.cluster.task import Task
 from course_lib.cures import GONE
 from course_lib.errors import LIMITS, RankLost, shortage
-from course_lib.jitter import Jitter
+from course_lib.notebook import tracebacks
 from course_lib.record.beats import Beats
+from course_lib.record.clock import clock, keep_to
 from course_lib.record.events import Recorder
 from course_lib.record.files import private
 from course_lib.record.planned import TaskError
 from course_lib.record.rundir import RunDir
+from course_lib.spec.jitter import Jitter
 from course_lib.text import shortened
 from course_lib.workloads import Workload
 
@@ -170,7 +170,7 @@ def _leave_error(
         reason = f"{type(error).__name__}: {error}".strip(": ")
         if isinstance(error, OSError) and error.errno in LIMITS:
             reason += f". {shortage(error).cure}"
-    text = folded.in_words(error, __file__, files.cells())
+    text = tracebacks.in_words(error, __file__, files.cells())
     files.leave_error(
         TaskError(
             task=name,

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib import workloads
-from course_lib.clock import clock
+from course_lib.activity import Activity
 from course_lib.cluster import shown
 from course_lib.cluster.orders import Orders, words
 from course_lib.cluster.pipes import ready
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.roster import death
-from course_lib.doing import Doing
 from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
 from course_lib.record import checkpoints, home
+from course_lib.record.clock import clock
 from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room
-from course_lib.record.lookout import Lookout
+from course_lib.record.monitor import Monitor
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir
@@ -31,7 +31,7 @@ from course_lib.record.trace import Trace
 from course_lib.text import count
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
-_STARTING = Doing("is still starting")
+_STARTING = Activity("is still starting")
 _going: list[Run] = []
 
 
@@ -56,7 +56,7 @@ class Run(Orders):
             prepared.describe(files, origin)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
         self._trace = Trace(files=files)
-        self._lookout = Lookout(files, self._trace, self.tasks)
+        self._lookout = Monitor(files, self._trace, self.tasks)
         self._summarize, self._origin = prepared.summarize, origin
         self._engine = prepared.engine
         self._error: LockstepError | None = None
@@ -116,7 +116,7 @@ class Run(Orders):
                 finally:
                     self._end("stopped")
         if not self._over.wait(timeout):
-            left = dict.fromkeys(self._tasks(*ACTIVE), Doing("has not ended"))
+            left = dict.fromkeys(self._tasks(*ACTIVE), Activity("has not ended"))
             raise Stalled(left, timeout, stopping=True)
         return self
 
@@ -127,7 +127,7 @@ class Run(Orders):
         """
         return list(_going)
 
-    def waiting_for(self, handle: str = "run") -> dict[str, Doing]:
+    def waiting_for(self, handle: str = "run") -> dict[str, Activity]:
         """Task -> what it does or waits for, as its trace tells, of the tasks that are not over.
 
         `handle`: what cures are to call the run.

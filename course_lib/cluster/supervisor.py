@@ -16,21 +16,22 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from course_lib.clock import clock
-from course_lib.cluster import keeper, remote
+from course_lib.cluster import keeper
 from course_lib.cluster.agenda import Agenda
 from course_lib.cluster.node import Here, Listener, Node, wait
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.process import StartTask, spawn
 from course_lib.cluster.roster import Roster
+from course_lib.engines.ray import remote
 from course_lib.errors import LockstepError, Unavailable
-from course_lib.faults import Fault
-from course_lib.fields import Link
 from course_lib.network.layout import by_job, host_name
 from course_lib.record.beats import Beats
+from course_lib.record.clock import clock
 from course_lib.record.events import STATES, Lifecycle, Traffic, to_line
 from course_lib.record.files import no_room
 from course_lib.record.rundir import RunDir
+from course_lib.spec.faults import Fault
+from course_lib.spec.fields import Link
 
 # Outcome of a run, or None before a restart -> after how many seconds tasks that are to end are
 # told to leave, and how many more they have until they are killed. After a failure the others get a

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib.clock import clock
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
-from course_lib.jitter import STEADY, Jitter
 from course_lib.network.wires import Wires
+from course_lib.record.clock import clock
 from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.jitter import STEADY, Jitter
+from course_lib.spec.run_spec import RunSpec
 
 SEVERAL = "several are task.watch(generator=(g, g_optimizer), critic=(c, c_optimizer))"
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from course_lib.clock import clock
-from course_lib.fields import Link
 from course_lib.network.hosts import build
 from course_lib.network.layout import LOOPBACK, OPEN, PORT, host_name, reserve_ports, shut_out
 from course_lib.network.sockets import Sockets
 from course_lib.network.wires import Wires, lay
+from course_lib.record.clock import clock
 from course_lib.record.rundir import RunDir
+from course_lib.spec.fields import Link
 
 if TYPE_CHECKING:
     from course_lib.cluster.node import Listener

@@ -13,7 +13,7 @@ from course_lib.commands.shared import Address, DelayMs, Engine, Json, Mbit, lin
 from course_lib.errors import SpecError
 from course_lib.reduction.allreduce import compare
 from course_lib.reduction.allreduce import stage as show_stage
-from course_lib.spec import ONE_HOST
+from course_lib.spec.run_spec import ONE_HOST
 from course_lib.text import count
 
 AlgorithmNames = Annotated[

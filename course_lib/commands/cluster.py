@@ -7,10 +7,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from course_lib.cluster import engines, raylets
-from course_lib.cluster.raylets import Cluster
+from course_lib.cluster import engines
 from course_lib.commands.screen import progress, say, show
 from course_lib.commands.shared import Json
+from course_lib.engines.ray import raylets
+from course_lib.engines.ray.raylets import Cluster
 from course_lib.errors import Unavailable
 from course_lib.text import count
 

@@ -13,9 +13,9 @@ def _begin() -> None:
     own = os.environ.pop("LOCKSTEP_PYTHONSTARTUP", "")
     del os.environ["PYTHONSTARTUP"]
     try:
-        from course_lib import unrun
+        from course_lib.notebook import missing_names
 
-        unrun.offer()
+        missing_names.offer()
     except Exception:  # as in the kernel of an environment without the course
         pass
     if own:

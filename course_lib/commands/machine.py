@@ -11,11 +11,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from course_lib import hardware
-from course_lib.cluster import engines, raylets
+from course_lib.cluster import engines
 from course_lib.commands.screen import say, show
 from course_lib.commands.shared import Json
+from course_lib.engines.ray import raylets
 from course_lib.errors import SpecError, Unavailable
-from course_lib.spec import FRAMEWORKS, RunSpec
+from course_lib.spec.run_spec import FRAMEWORKS, RunSpec
 from course_lib.strategies import catalog
 from course_lib.text import count
 

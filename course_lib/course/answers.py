@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import cloudpickle
 
-from course_lib import lazy
 from course_lib.collectives import Schedule
 from course_lib.course.handed_in import Answer, imports
 from course_lib.errors import SpecError, Unavailable
-from course_lib.quiet import few_words
+from course_lib.notebook import lazy
+from course_lib.notebook.output import few_words
 from course_lib.record.progress import Line
 from course_lib.record.trace import Trace
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import psutil
 from pydantic import BaseModel, Field, ValidationError
 
-from course_lib.clock import clock
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
@@ -28,8 +27,9 @@ from course_lib.errors import LockstepError, Stalled, TaskFailed
 from course_lib.hardware import plan, probe
 from course_lib.hardware.limits import gigabytes
 from course_lib.record import home
+from course_lib.record.clock import clock
 from course_lib.record.events import ACTIVE, Lifecycle
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 EXAMINEE = "worker:0"
 PERIOD = 0.1  # seconds between two looks at what the examinee uses

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from course_lib.clock import clock
 from course_lib.collectives import program
 from course_lib.collectives.program import MINE, SHARED, SPARE, Operation, Part
 from course_lib.collectives.schedule import Schedule
 from course_lib.exchange.connection import Connection
 from course_lib.exchange.group import Group
 from course_lib.exchange.memory import Segment
+from course_lib.record.clock import clock
 from course_lib.record.events import Message
 
 

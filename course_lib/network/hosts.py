@@ -24,12 +24,12 @@ from typing import Any
 import psutil
 
 from course_lib.errors import Unavailable
-from course_lib.fields import Link
 from course_lib.network import namespaces
 from course_lib.network.layout import INTERFACE, OPEN, PREFIX, addresses, host_name
 from course_lib.record.events import Traffic
 from course_lib.record.planned import RunFacts
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 
 # The token bucket: so many seconds' worth of bytes may pass at once. With less, a busy machine
 # wakes too late to fill a fast link; with more, short messages would pass as if there were no

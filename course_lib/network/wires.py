@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib.fields import Link
+from course_lib.spec.fields import Link
 
 PAYLOAD = 1448 / 1514
 """The share of a message in the bytes on a wire: a full Ethernet packet, less the headers of

@@ -19,7 +19,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 
 POINTS = 500  # at most, in a curve written as JSON

@@ -13,7 +13,7 @@ from typing import Any
 from course_lib import workloads
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
-from course_lib.spec import RunSpec, parse_item
+from course_lib.spec.run_spec import RunSpec, parse_item
 from course_lib.strategies import catalog
 from course_lib.strategies.optimizers import usual_rate
 

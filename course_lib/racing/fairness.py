@@ -41,7 +41,7 @@ import psutil
 
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.text import round_up
 
 MOST_LOST = 0.2

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from course_lib.clock import clock
 from course_lib.cluster.run import Run
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
+from course_lib.record.clock import clock
 from course_lib.record.events import ACTIVE, Phase
 from course_lib.record.rundir import folder_name
 

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from course_lib import hardware, workloads
-from course_lib.clock import clock
+from course_lib.activity import Activity
 from course_lib.cluster.run import WAIT, Run
-from course_lib.doing import Doing
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.racing import comparison, fairness
 from course_lib.racing.comparison import Comparison, Figures
@@ -24,10 +23,11 @@ from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
 from course_lib.racing.shares import cores_note, divide, prepared
 from course_lib.record import home
+from course_lib.record.clock import clock
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.progress import Line, interrupt_explained, of_run
-from course_lib.signature import lists_fields
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.signature import lists_fields
 from course_lib.strategies.names import StrategyName
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
@@ -257,9 +257,9 @@ class Race:
             self._line.open()  # whatever went wrong here, no task may be left waiting
             self._over.set()
 
-    def _busy(self) -> dict[str, Doing]:
+    def _busy(self) -> dict[str, Activity]:
         """Tasks of all entrants that are not done -> what each of them does or waits for."""
-        busy: dict[str, Doing] = {}
+        busy: dict[str, Activity] = {}
         for label, run in self.runs.items():
             if run.state in ACTIVE:
                 waiting = run.waiting_for(f"race.runs[{label!r}]")

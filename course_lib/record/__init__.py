@@ -19,7 +19,7 @@ What it says:
     digest       all these, kept up to date while a run goes on
     ledger       what became of every gradient
     standstill   who waits for whom in a run that goes on; calls: collectives that never end
-    lookout      the same at this moment, from the files of a run
+    monitor      the same at this moment, from the files of a run
     marks        what was done to tasks and hosts
     reality      whether a run was measured or emulated, and why
     saved        a run read from its directory, and the first failure of one

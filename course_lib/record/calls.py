@@ -9,7 +9,7 @@ calls there. A message from rank 0 to rank 1 matches by order as well, in the gr
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from course_lib.doing import Doing
+from course_lib.activity import Activity
 from course_lib.record.beats import Beat
 
 CURE = "All ranks of a group must make the same calls in the same order, with the same sizes"
@@ -26,7 +26,7 @@ def words(call: Beat) -> str:
 
 def endless(
     now: Mapping[str, Beat], calls: Mapping[str, Sequence[Beat]], over: Collection[str] = ()
-) -> dict[str, Doing]:
+) -> dict[str, Activity]:
     """Tasks whose call never ends -> what each does; whoever is the cause comes first.
 
     `now`: what each task is in, in order of the ranks; `calls`: the latest calls of each; `over`:
@@ -47,18 +47,20 @@ def endless(
     return gone | {task: _waiting(call, waits[task]) for task, call in never.items()}
 
 
-def _returned(call: Beat) -> Doing:
+def _returned(call: Beat) -> Activity:
     """That a task has returned for which others wait in a call, and the cure."""
     cures = (cure for name, cure in UNEVEN.items() if call.what.startswith(name))
-    return Doing("".join(["has returned", *(f": their data differ in length; {c}" for c in cures)]))
+    return Activity(
+        "".join(["has returned", *(f": their data differ in length; {c}" for c in cures)])
+    )
 
 
-def _waiting(call: Beat, missing: Sequence[str]) -> Doing:
+def _waiting(call: Beat, missing: Sequence[str]) -> Activity:
     step = f", step {call.step}," if call.step >= 0 else ""
-    return Doing(f"waits in {words(call)}{step}", awaits=tuple(missing))
+    return Activity(f"waits in {words(call)}{step}", awaits=tuple(missing))
 
 
-def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Doing]:
+def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Activity]:
     """The tasks that called something else where one made this call, and all others."""
     alike: dict[tuple[str, int], dict[str, Beat]] = defaultdict(dict)
     for task, kept in calls.items():
@@ -70,10 +72,12 @@ def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Doi
     # the fewest are the cause; of as many, not those of the first task
     few, *others = sorted(reversed(alike.values()), key=len)
     found = {
-        task: Doing(f"calls {words(c)} as number {c.number} of its group")
+        task: Activity(f"calls {words(c)} as number {c.number} of its group")
         for task, c in few.items()
     }
-    others_do = {t: Doing(f"calls {words(c)} instead") for made in others for t, c in made.items()}
+    others_do = {
+        t: Activity(f"calls {words(c)} instead") for made in others for t, c in made.items()
+    }
     return found | others_do
 
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.jitter import Jitter
 from course_lib.record import memory
 from course_lib.record.again import Again
 from course_lib.record.curves import EMPTY, WINDOW, Curve, Readings
@@ -25,7 +24,8 @@ from course_lib.record.marks import Mark, marks
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
-from course_lib.spec import RunSpec
+from course_lib.spec.jitter import Jitter
+from course_lib.spec.run_spec import RunSpec
 
 ENDED = ("done", "failed", "killed", "lost")
 USELESS = {  # gradients in float16 that train nothing, by the metric that is 1, and the cure

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
-from course_lib.clock import clock
+from course_lib.record.clock import clock
 from course_lib.record.files import private
 
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint", "hidden")
@@ -130,7 +130,7 @@ class Lifecycle(NamedTuple):
     changes nothing. `raised`, `left` and `exhausted` say that a task was made to raise an
     exception, to leave early, or to run out of memory.
 
-    `fault`: the fault that it is part of (see `course_lib/faults.py`), "" if it is of none.
+    `fault`: the fault that it is part of (see `course_lib/spec/faults.py`), "" if it is of none.
     """
 
     task: str

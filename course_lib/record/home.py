@@ -12,7 +12,7 @@ from pathlib import Path
 
 from course_lib.errors import LockstepError, SpecError
 from course_lib.record.rundir import YOUNG, RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 KEEP = 50  # runs kept in the default place; older ones make room
 _OURS = re.compile(r"\d{8}-\d{6}-\w+-\w+")  # the names that we give: time, strategy, and at random

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 
 Life = Sequence[Lifecycle]
 

@@ -36,13 +36,13 @@ import cloudpickle
 import numpy as np
 import psutil
 
-from course_lib import folded
 from course_lib.errors import Damaged, LockstepError
+from course_lib.notebook import tracebacks
 from course_lib.record import pickles
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import leave, opened, read_end, read_lines, read_model, whole
 from course_lib.record.planned import RunFacts, TaskError
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 YOUNG = 3600.0  # seconds: a run of this age without a process may be about to start
 
@@ -91,7 +91,7 @@ class RunDir:
             ("machine.json", json.dumps(dict(machine), indent=1).encode()),
             ("programs.pickle", pickles.dumps(dict(programs))),
             ("schedule.pickle", pickle.dumps(schedule)),
-            ("cells.json", json.dumps(folded.cells() if theirs else {}).encode()),
+            ("cells.json", json.dumps(tracebacks.cells() if theirs else {}).encode()),
         ):
             leave(self.path / name, content)
         for task in spec.tasks:
@@ -124,7 +124,7 @@ class RunDir:
         """What `describe` was given."""
         return pickle.loads((self.path / "schedule.pickle").read_bytes())
 
-    def cells(self) -> folded.Cells:
+    def cells(self) -> tracebacks.Cells:
         """The notebook's cells when the run began, for tracebacks."""
         with contextlib.suppress(OSError):  # of an early version
             return dict(json.loads((self.path / "cells.json").read_text()))

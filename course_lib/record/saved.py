@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.faults import Fault
 from course_lib.record.events import STATES, Lifecycle, Phase
 from course_lib.record.files import read_json
-from course_lib.record.lookout import Lookout
+from course_lib.record.monitor import Monitor
 from course_lib.record.planned import TaskError
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir
 from course_lib.record.standstill import Pulse
 from course_lib.record.trace import Trace
+from course_lib.spec.faults import Fault
 
 # A process that is killed cannot stamp its own death. The supervisor notes it a moment later, and
 # peers may have noticed before.
@@ -32,7 +32,7 @@ class SavedRun(RunDir):
     def __init__(self, run_dir: Path | str) -> None:
         super().__init__(run_dir)
         self._states: dict[str, str] = {}
-        self._lookout: Lookout | None = None
+        self._lookout: Monitor | None = None
         try:
             _ = self.spec
             self._trace = Trace.of_run(self)
@@ -72,7 +72,7 @@ class SavedRun(RunDir):
             return None
         self._states |= {e.task: e.state for e in self.trace.all(Lifecycle) if e.state in STATES}
         with contextlib.suppress(OSError, ValueError):  # it may end at this moment
-            self._lookout = self._lookout or Lookout(self, self._trace, self._states, make=False)
+            self._lookout = self._lookout or Monitor(self, self._trace, self._states, make=False)
         return self._lookout.pulse() if self._lookout else None
 
     @property

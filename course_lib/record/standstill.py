@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.doing import Doing, sentence
-from course_lib.faults import Fault
-from course_lib.jitter import Jitter
+from course_lib.activity import Activity, sentence
 from course_lib.record import calls
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Phase, end_of
+from course_lib.spec.faults import Fault
+from course_lib.spec.jitter import Jitter
 
 SILENT = 1.0  # seconds in the same thing after which a task may be waiting,
 SOON = 0.5  # or in an exchange or wait, if it is known how long its steps usually take;
@@ -35,7 +35,7 @@ class Standstill(NamedTuple):
 
     since: float
     seconds: float
-    does: Mapping[str, Doing]
+    does: Mapping[str, Activity]
     certain: bool = True
     cure: str = ""
     kind: str = STANDING
@@ -84,7 +84,7 @@ class Look:
         slowed = {task: why for task in self.busy if (why := self._slowed(task))}
         self.held = slowed | {task: self._ends(task) for task in self.stopped}
 
-    def describe(self) -> dict[str, Doing]:
+    def describe(self) -> dict[str, Activity]:
         """Task -> what it does.
 
         Those that are held come first; they hold up all others that have fallen silent. A server is
@@ -127,7 +127,9 @@ class Look:
             if age < max(LONG, LONG_STEPS * usual):
                 return None
             steps = f" (its steps usually take {usual:.1f} s)" if usual else ""
-            found[task] = Doing(f"has been {self._in(task) or 'computing'} for {age:.0f} s{steps}")
+            found[task] = Activity(
+                f"has been {self._in(task) or 'computing'} for {age:.0f} s{steps}"
+            )
         others = {task: self._does(task, found) for task in active if task not in found}
         since = max(self.since[task] for task in active)
         return Standstill(since, self.now - since, found | others, certain=False)
@@ -144,7 +146,7 @@ class Look:
         healed = [e for n in self.digest.spec.all_hosts if (e := self._healed(n, since))]
         if healed:
             since, kind = max(e.at for e in healed), JOINING
-            joined = {e.task: Doing(f"is joined again with {e.task}") for e in healed}
+            joined = {e.task: Activity(f"is joined again with {e.task}") for e in healed}
             hosts = {t: _host(n) for t, n in self.digest.spec.places.items() if t in free}
             back = {t: joined[host] for t, host in hosts.items() if host in joined}
             does = back | {t: self._does(t, back) for t in free if t not in back}
@@ -154,7 +156,7 @@ class Look:
         """That no task moves while some are being started again; None if none is."""
         states = self.digest.states.items()
         again = [t for t, e in states if e.state == "restarting" or e.attempt]
-        does = {t: Doing("is starting again") for t in again if t not in self.busy}
+        does = {t: Activity("is starting again") for t in again if t not in self.busy}
         orders = [e.at for task in does if (e := self.digest.last(task, "restarting"))]
         if not orders or not all(map(self.silent, self.busy)):
             return None
@@ -233,15 +235,15 @@ class Look:
         last = (self.digest.last(*turns) for turns in (paused, cut))
         return next((event for event in last if event and event.state in ("paused", "cut")), None)
 
-    def _ends(self, task: str) -> Doing:
+    def _ends(self, task: str) -> Activity:
         """That a task is paused or cut off, and how to end that."""
         step, host = self.beats[task].step, self.digest.spec.places[task]
         if self.stopped[task].state == "cut":
             cure = f"{self.handle}.heal({host}) joins it again"
-            return Doing(f"is cut off with {_host(host)}", step, cure=cure)
-        return Doing("is paused", step, cure=f"{self.handle}.resume({task!r}) lets it go on")
+            return Activity(f"is cut off with {_host(host)}", step, cure=cure)
+        return Activity("is paused", step, cure=f"{self.handle}.resume({task!r}) lets it go on")
 
-    def _slowed(self, task: str) -> Doing | None:
+    def _slowed(self, task: str) -> Activity | None:
         """Why a task takes long over what it is in, and how to end that; None if nothing is known
         to hold it up.
         """
@@ -250,10 +252,10 @@ class Look:
             return None
         slowed = self.digest.last(task, "slowed")
         if slowed and slowed.factor > 1:
-            return Doing(f"was {slowed.words}", cure=f"{handle}.slow({task!r}, 1) ends that")
+            return Activity(f"was {slowed.words}", cure=f"{handle}.slow({task!r}, 1) ends that")
         if (late := self._late(task)) > SILENT:
             ends = f"{handle}.jitter({task!r}, None) ends that from the next step on"
-            return Doing(f"is delayed by {late:.1f} s of jitter", cure=ends)
+            return Activity(f"is delayed by {late:.1f} s of jitter", cure=ends)
         return None
 
     def _late(self, task: str) -> float:
@@ -262,21 +264,21 @@ class Look:
         times, late = Jitter.of(self.digest.jitter(task)).of_step(spec.seed, task, step)
         return (times - 1) * spec.device_ms / 1000 + late
 
-    def _does(self, task: str, waits_for: Mapping[str, Doing]) -> Doing:
+    def _does(self, task: str, waits_for: Mapping[str, Activity]) -> Activity:
         """What a task does that nothing holds up but others."""
         beat, phases = self.beats[task], self.recent[task]
         if waits_for and self.silent(task):
-            return Doing("waits", beat.step, tuple(waits_for))
+            return Activity("waits", beat.step, tuple(waits_for))
         if inside := self._in(task):
             age = self.now - self.since[task]
             long = self.silent(task) and beat.what not in WAITS and not beat.number
-            return Doing(f"has been {inside} for {age:.0f} s" if long else f"is {inside}")
+            return Activity(f"has been {inside} for {age:.0f} s" if long else f"is {inside}")
         if beat.since > 0 and not phases:
-            return Doing(f"left its last call {self.now - beat.since:.1f} s ago")
+            return Activity(f"left its last call {self.now - beat.since:.1f} s ago")
         if phases:
             last = f"'{phases[-1].what}' of step {phases[-1].step}"
-            return Doing(f"has finished {last}, and nothing since")
-        return Doing("has recorded nothing so far")
+            return Activity(f"has finished {last}, and nothing since")
+        return Activity("has recorded nothing so far")
 
 
 def _host(number: int) -> str:

@@ -22,7 +22,6 @@ from course_lib.collectives.algorithms import ALGORITHMS, Algorithm
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.fields import Link
 from course_lib.record.events import Message
 from course_lib.record.progress import Line
 from course_lib.record.reality import SIMULATED, over
@@ -31,7 +30,8 @@ from course_lib.reduction import measure
 from course_lib.reduction.asked import alike, checked, length_of
 from course_lib.reduction.measure import REPEATS, Measured
 from course_lib.reduction.role import Job
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 from course_lib.text import amount, count
 
 if TYPE_CHECKING:

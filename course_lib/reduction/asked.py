@@ -8,7 +8,7 @@ from course_lib.collectives import Schedule, verify
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
 from course_lib.errors import SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.fields import parse_bytes
+from course_lib.spec.fields import parse_bytes
 
 
 def alike(arrays: list[np.ndarray], workers: int | None) -> int:

@@ -12,15 +12,15 @@ from course_lib.cluster.run import Run
 from course_lib.collectives import AlphaBeta, Fit, Sample, Schedule, Topology, cost, fit
 from course_lib.collectives.algorithms.ring import ring, ring_worst_order
 from course_lib.errors import LockstepError, SpecError
-from course_lib.fields import Link
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
 from course_lib.network.wires import PAYLOAD
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out, loaded
-from course_lib.settings import MAX_WORKERS
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.settings import MAX_WORKERS
 
 Watch = Callable[[Run, str], None]
 """Told of each cluster when it has been started, and what that carries out. May raise, or stop the

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from course_lib import hardware, lazy, workloads
+from course_lib import hardware, workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Machine
-from course_lib.spec import NATIVE, RunSpec
+from course_lib.notebook import lazy
+from course_lib.spec.run_spec import NATIVE, RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.optimizers import usual_rate
 from course_lib.strategies.standing import Standing

@@ -12,11 +12,11 @@ Source: Rajbhandari et al., "ZeRO", SC 2020, section 3.
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
+from course_lib.record.clock import clock
 from course_lib.record.events import Metric
 from course_lib.record.memory import KINDS, Held
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.optimizers import STATE
 from course_lib.workloads.sketch import Sketch
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from course_lib import workloads
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 MOMENTUM = 0.9
 BETAS = (0.9, 0.999)

@@ -41,7 +41,7 @@ import math
 from collections.abc import Mapping
 
 from course_lib.errors import LockstepError
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 START = 2.0**16
 GROWS_AFTER = 20

@@ -15,7 +15,7 @@ from course_lib.record import checkpoints
 from course_lib.record.checkpoints import Checkpoint
 from course_lib.record.planned import Plan, Reason
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from course_lib.hardware import Machine, Reason
-from course_lib.settings import MAX_WORKERS
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.settings import MAX_WORKERS
 from course_lib.strategies.memory import Formula, Held, data_parallel
 from course_lib.strategies.standing import REAL_PROCESSES, StandingOf
 from course_lib.workloads.sketch import Sketch

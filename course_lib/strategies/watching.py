@@ -8,8 +8,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from statistics import fmean
 
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
+from course_lib.record.clock import clock
 from course_lib.record.events import Update
 from course_lib.strategies.memory import record
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from course_lib import lazy
+from course_lib.notebook import lazy
 
 if TYPE_CHECKING:  # these are public names, for `lazy` as well
     from course_lib.record.saved import SavedRun as SavedRun

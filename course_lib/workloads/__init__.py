@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from course_lib import lazy
 from course_lib.errors import SpecError
-from course_lib.spec import RunSpec
+from course_lib.notebook import lazy
+from course_lib.spec.run_spec import RunSpec
 from course_lib.workloads.workload import OURS, OWN, Workload
 
 WORKLOADS: dict[str, Callable[..., Workload]] = {

@@ -9,7 +9,7 @@ from collections.abc import Sized
 
 import numpy as np
 
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 
 def pieces(

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from course_lib.course.answers import Answer, ExerciseTask, Unusable, Verdict, bounded
-from course_lib.fields import Link
 from course_lib.launch import start
 from course_lib.record.events import Phase
+from course_lib.spec.fields import Link
 from course_lib.workloads import Workload
 
 from . import ready_made

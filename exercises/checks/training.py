@@ -19,7 +19,7 @@ from course_lib.errors import SpecError
 from course_lib.launch import start
 from course_lib.record.events import ACTIVE, Message, Metric
 from course_lib.record.saved import SavedRun
-from course_lib.spec import NATIVE, RunSpec
+from course_lib.spec.run_spec import NATIVE, RunSpec
 from course_lib.strategies import catalog
 
 STRATEGY, WORKERS, STEPS = "multi_worker_mirrored", 4, 60

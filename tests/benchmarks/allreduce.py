@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 import course_lib
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.collectives import build, bus_bandwidth
 from course_lib.exchange import Communicator
+from course_lib.record.clock import clock
 from tests.benchmarks import clusters
 from tests.benchmarks.harness import Aim, Options, Row, Rows, turns
 

@@ -18,8 +18,8 @@ import numpy as np
 
 import course_lib
 from course_lib.collectives import build
-from course_lib.fields import Link
 from course_lib.record import measures
+from course_lib.spec.fields import Link
 from tests.benchmarks import clusters
 from tests.benchmarks.harness import Aim, Options, Row, Rows, compare
 from tests.helpers import FOUR_HOSTS

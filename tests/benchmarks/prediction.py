@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 
 from course_lib.collectives import ALGORITHMS, Fit, Sample, build, cost, ring, tree
-from course_lib.fields import Link
 from course_lib.reduction.measure import (
     calibration,
     expected,
@@ -25,7 +24,8 @@ from course_lib.reduction.measure import (
     measure_and_model,
     parameters,
 )
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 from tests.benchmarks.harness import Aim, Options, Rows, turns
 
 WORKERS = 4

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import course_lib
-from course_lib.cluster import engines, raylets
+from course_lib.cluster import engines
+from course_lib.engines.ray import raylets
 from course_lib.record.events import Metric
 from tests.benchmarks import clusters, timed, tracing
 from tests.benchmarks.harness import Aim, Figure, Options, Rows, compare

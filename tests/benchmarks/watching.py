@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from course_lib import start
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
+from course_lib.record.clock import clock
 from tests.benchmarks import clusters, tracing
 from tests.benchmarks.harness import Aim, Options, Rows, turns
 

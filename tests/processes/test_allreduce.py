@@ -26,11 +26,11 @@ from course_lib.collectives import (
     simulate,
     verify,
 )
-from course_lib.fields import Link
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction.allreduce import AllReduce, compare
 from course_lib.reduction.measure import REPEATS, calibration, job, measure
+from course_lib.spec.fields import Link
 from tests.conftest import HOME
 from tests.helpers import of_times, undisturbed, until
 

@@ -23,11 +23,11 @@ from course_lib.__main__ import main
 from course_lib.collectives import ALGORITHMS, ring
 from course_lib.commands import shared
 from course_lib.course.answers import ROOT
-from course_lib.fields import Link
 from course_lib.record.events import to_line
 from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 from tests import made_up
 from tests.conftest import HOME, processes_of
 from tests.helpers import ALL_REDUCE, lockstep, until

@@ -28,10 +28,10 @@ import pytest
 from course_lib import hardware, start
 from course_lib.collectives import build
 from course_lib.errors import SpecError, Stalled, TaskFailed, Unavailable
-from course_lib.fields import Link
 from course_lib.network.layout import reserve_ports
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Message, Phase, Traffic
+from course_lib.spec.fields import Link
 from tests.benchmarks import clusters
 from tests.conftest import gone_within
 from tests.helpers import FOUR_HOSTS, compares_times, greeting, meet, of_times, outer, until
@@ -376,7 +376,7 @@ import random
 from pyroute2 import IPRoute
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
-from course_lib.spec import Link
+from course_lib.spec.run_spec import Link
 
 RATES = [None, 1e-7, 1e-3, 50, 100, 20_000, 34_000, 34_400, 100_000]
 LOSS = [0] * 9 + ([0.1] if LOSSY else [0])
@@ -701,7 +701,7 @@ def test_the_same_frameworks_by_themselves_open_doors_on_every_interface(framewo
 KERNEL = """
 import time
 from course_lib import start
-from course_lib.spec import Link
+from course_lib.spec.run_spec import Link
 
 def work(task):
     while True:

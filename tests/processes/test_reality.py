@@ -7,10 +7,10 @@ import pytest
 from course_lib import start
 from course_lib.cluster.run import Run
 from course_lib.commands.watch import picture, watch
-from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
 from course_lib.record.saved import SavedRun
 from course_lib.record.trace import Trace
+from course_lib.spec.fields import Link
 from course_lib.widgets import Timeline, TrainingBoard
 from tests.helpers import until
 

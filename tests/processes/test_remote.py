@@ -16,19 +16,19 @@ import psutil
 import pytest
 
 from course_lib import hardware
-from course_lib.clock import clock
 from course_lib.cluster import nursery
 from course_lib.cluster.engines import Local
 from course_lib.cluster.node import Listener, Node
 from course_lib.cluster.pipes import Channel, pair
-from course_lib.cluster.remote import Away
 from course_lib.cluster.run import Run
 from course_lib.cluster.supervisor import Supervisor
+from course_lib.engines.ray.remote import Away
 from course_lib.errors import TaskFailed
 from course_lib.launch import prepare
+from course_lib.record.clock import clock
 from course_lib.record.events import Lifecycle
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from tests.helpers import until
 
 

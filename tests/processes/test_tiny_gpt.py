@@ -8,7 +8,7 @@ import pytest
 from course_lib import Run, Workload, start, workloads
 from course_lib.errors import SpecError
 from course_lib.record import measures
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog, trial
 from course_lib.workloads import tiny_gpt
 from tests import own_models

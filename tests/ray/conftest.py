@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from course_lib.cluster import raylets
+from course_lib.engines.ray import raylets
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from course_lib.cluster.keeper import lives
-from course_lib.cluster.raylets import Cluster
+from course_lib.engines.ray.raylets import Cluster
 from tests.helpers import words_of
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.cluster import raylets
+from course_lib.engines.ray import raylets
 from tests.ray.helpers import family, standing
 from tests.ray.test_raylets import LOCKSTEP, said
 
 ASKS = """
 import sys, time
 from course_lib import start
-from course_lib.cluster import ray_cluster  # with Ray, which a busy machine takes long to import
+from course_lib.engines.ray import cluster
 began = time.monotonic()
 try:
     start(lambda task: 0, engine="ray", address=sys.argv[1])
@@ -25,7 +25,7 @@ except Exception as error:
 """
 MOVES = """
 from course_lib import start
-from course_lib.cluster import raylets
+from course_lib.engines.ray import raylets
 from course_lib.errors import SpecError
 
 def go(address=None):

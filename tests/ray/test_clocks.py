@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from course_lib import start
-from course_lib.clock import own
+from course_lib.record.clock import own
 from course_lib.record.events import Clock, Phase
 from course_lib.widgets import Timeline
 from course_lib.widgets.board.view import View
@@ -46,29 +46,29 @@ def wrong(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     """By how much the clock of each node is wrong, and what it gains a second."""
     import ray
 
-    from course_lib.cluster import ray_cluster
+    from course_lib.engines.ray import cluster
 
-    ray_cluster.connect(cluster)
-    monkeypatch.setattr(ray_cluster, "_actors", {})
+    cluster.connect(cluster)
+    monkeypatch.setattr(cluster, "_actors", {})
     skews = [(turn * (0.3 - DRIFT * own()), turn * DRIFT) for turn in (0, 1, -1)]
     of_node = dict(zip((node["NodeID"] for node in ray.nodes()), skews, strict=True))
 
-    class Wrong(ray_cluster.RayNode):
+    class Wrong(cluster.RayNode):
         """Its clock is wrong, and so are those of all processes that it starts."""
 
         def __init__(self, driver: tuple[str, int]) -> None:
             import os
 
-            import course_lib.clock
+            import course_lib.record.clock
 
             mine = of_node[ray.get_runtime_context().get_node_id()]
             os.environ["LOCKSTEP_SKEW"] = "{},{}".format(*mine)
-            course_lib.clock._skew, course_lib.clock._drift = mine
+            course_lib.record.clock._skew, course_lib.record.clock._drift = mine
             super().__init__(driver)
 
-    monkeypatch.setattr(ray_cluster, "RayNode", Wrong)
+    monkeypatch.setattr(cluster, "RayNode", Wrong)
     yield skews
-    for actor in ray_cluster._actors.values():
+    for actor in cluster._actors.values():
         ray.kill(actor)
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.cluster import raylets
-from course_lib.cluster.raylets import Cluster
+from course_lib.engines.ray import raylets
+from course_lib.engines.ray.raylets import Cluster
 from tests.helpers import until
 from tests.ray.helpers import actors, all_raylets, lose_a_node, ours, runs, standing
 

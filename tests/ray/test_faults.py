@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from course_lib import start
-from course_lib.cluster import raylets
 from course_lib.cluster.keeper import lives
+from course_lib.engines.ray import raylets
 from tests.helpers import until, words_of
 from tests.ray.helpers import actors, all_raylets, family, lose_a_node, ours, runs, standing
 

@@ -7,16 +7,16 @@ import pytest
 from course_lib import hardware, start
 from course_lib.cluster import engines
 from course_lib.hardware import Machine
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from tests.helpers import until
 
 
 @pytest.fixture
 def free_gpus(cluster: str) -> Callable[[], float]:
-    from course_lib.cluster import ray_cluster
+    from course_lib.engines.ray import cluster
 
-    ray_cluster.connect(cluster)
-    return lambda: ray_cluster.free("GPU")
+    cluster.connect(cluster)
+    return lambda: cluster.free("GPU")
 
 
 def test_each_worker_has_a_gpu_of_its_own(cluster: str, free_gpus: Callable[[], float]) -> None:

@@ -39,7 +39,7 @@ def test_the_entrants_of_a_race_run_on_the_same_engine() -> None:
 def test_an_entrant_for_which_there_is_no_room_gives_back_the_room_of_the_others(
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("course_lib.cluster.ray_cluster.ROOM", 1)
+    monkeypatch.setattr("course_lib.engines.ray.cluster.ROOM", 1)
     fields: dict[str, Any] = {"engine": "ray", "address": cluster, "workers": 3}
     with pytest.raises(Unavailable, match="the cluster has"):
         race(

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from course_lib import hardware
-from course_lib.cluster import raylets
 from course_lib.cluster.keeper import lives
+from course_lib.engines.ray import raylets
 from course_lib.hardware.machine import network_parts
 from course_lib.record.home import home
 from tests.helpers import until, words_of

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from course_lib import Workload, start
-from course_lib.cluster import raylets
+from course_lib.engines.ray import raylets
 from course_lib.network.sockets import _connections, _inodes
 from course_lib.record.events import Traffic
 from course_lib.record.reality import reality

@@ -7,7 +7,7 @@ from course_lib.record.again import once
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 SPEC = RunSpec(workers=2, steps=6, global_batch=8)
 

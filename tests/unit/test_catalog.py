@@ -13,9 +13,9 @@ import pytest
 import course_lib
 from course_lib import hardware, workloads
 from course_lib.errors import SpecError, Unavailable
-from course_lib.fields import Link
 from course_lib.launch import prepare
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.catalog import STRATEGIES, spec_for
 from tests.helpers import refused

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from course_lib.doing import Doing
+from course_lib.activity import Activity
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
-from course_lib.faults import Fault
-from course_lib.spec import RunSpec
+from course_lib.spec.faults import Fault
+from course_lib.spec.run_spec import RunSpec
 from tests.chaos import _judged, episodes, spec_of
 
 HOSTS = RunSpec(workers=2, hosts=2)
@@ -25,7 +25,7 @@ def judged(fault: str, raised: LockstepError | None, happened: bool = True, **ru
 
 
 def paused(task: str) -> Stalled:
-    return Stalled({task: Doing("is paused"), "worker:0": Doing("waits", 3, (task,))}, 1.0)
+    return Stalled({task: Activity("is paused"), "worker:0": Activity("waits", 3, (task,))}, 1.0)
 
 
 @pytest.mark.parametrize("do", ["kill", "raise", "exit", "oom"])
@@ -46,7 +46,9 @@ def test_a_lost_host_is_named_by_any_of_its_tasks() -> None:
 
 def test_who_is_paused_for_good_has_to_be_named_by_a_standstill() -> None:
     assert judged("pause worker:1 at step 3", paused("worker:1")) == ""
-    assert judged("pause worker:1 at step 3", Stalled({"worker:0": Doing("waits")}, 30.0)) == "hung"
+    assert (
+        judged("pause worker:1 at step 3", Stalled({"worker:0": Activity("waits")}, 30.0)) == "hung"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from course_lib.errors import SpecError
 from course_lib.record import checkpoints
 from course_lib.record.planned import Plan
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads import load, order

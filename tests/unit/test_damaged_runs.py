@@ -36,7 +36,7 @@ from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets.board.view import View
 from course_lib.widgets.timeline import Timeline
 from tests.helpers import JSON, fuzzed

@@ -16,7 +16,7 @@ import typer
 import course_lib
 import course_lib.widgets
 from course_lib.__main__ import app
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 
 FACTS = """

@@ -8,10 +8,10 @@ from course_lib.__main__ import main
 from course_lib.cluster.agenda import Agenda
 from course_lib.commands import shared
 from course_lib.errors import SpecError
-from course_lib.faults import Fault
-from course_lib.fields import Link
 from course_lib.racing.entrants import line_up, parse_entrant
-from course_lib.spec import RunSpec
+from course_lib.spec.faults import Fault
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 
 EVERY = [
     "kill worker:2 at step 40",

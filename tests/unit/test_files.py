@@ -23,7 +23,7 @@ from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir
 from course_lib.record.saved import SavedRun
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.view import View

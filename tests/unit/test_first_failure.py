@@ -9,7 +9,7 @@ from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.planned import RunFacts, TaskError
 from course_lib.record.rundir import RunDir
 from course_lib.record.saved import SavedRun, first_failure
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 KILLED = "its process was killed by SIGKILL (the system may have run out of memory)"
 RESET = "RuntimeError: Connection reset by peer"

@@ -37,11 +37,11 @@ from course_lib.course.generate import exercise_text
 from course_lib.course.grading import read
 from course_lib.course.plain import plain, rebuilt
 from course_lib.errors import LockstepError, SpecError, Unavailable
-from course_lib.faults import Fault
-from course_lib.fields import Link
-from course_lib.jitter import Jitter
 from course_lib.record.home import create
-from course_lib.spec import RunSpec
+from course_lib.spec.faults import Fault
+from course_lib.spec.fields import Link
+from course_lib.spec.jitter import Jitter
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 from tests.helpers import JSON, fuzzed
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from course_lib import hardware, launch
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Capability, Gpu, Machine, Reason, limits
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from tests.made_up import GB, LAPTOP
 
 H200 = Gpu("H200", 140 * GB)

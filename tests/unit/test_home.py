@@ -19,7 +19,7 @@ from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.home import KEEP, create
 from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 SPEC = RunSpec(strategy="custom", framework="python", workers=1)
 
@@ -125,7 +125,7 @@ def test_what_killed_processes_left_of_temporary_runs_is_removed_by_the_next_onc
 CLEARS = """
 import sys
 from course_lib.record.home import create
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 sys.stdin.readline()
 for _ in range(5):
     create(RunSpec(strategy="custom", framework="python", workers=1))

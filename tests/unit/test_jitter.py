@@ -11,10 +11,10 @@ import pytest
 
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
-from course_lib.jitter import STEADY, Jitter
 from course_lib.racing.entrants import parse_entrant
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.jitter import STEADY, Jitter
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 
 STEPS = 20_000

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from course_lib import allreduce, hardware, stage
 from course_lib.collectives.schedule import place
 from course_lib.errors import SpecError, Unavailable
-from course_lib.fields import Link
 from course_lib.hardware import Capability
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
@@ -30,7 +29,8 @@ from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
 from course_lib.record.planned import Reason, RunFacts
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec, parse_item
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec, parse_item
 from tests.made_up import LAPTOP
 
 PRIVATE = replace(LAPTOP, private_network=Capability(True, "a run has a network of its own"))

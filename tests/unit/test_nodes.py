@@ -22,18 +22,18 @@ ray = pytest.importorskip("ray")
 def test_a_node_with_another_version_is_named_with_both(
     monkeypatch: pytest.MonkeyPatch, what: str, theirs: str | None, said: str
 ) -> None:
-    from course_lib.cluster import ray_link
-    from course_lib.cluster.ray_node import versions
+    from course_lib.engines.ray import link
+    from course_lib.engines.ray.node import versions
 
     def node(name: str, its: dict[str, str]) -> Any:
         actor = SimpleNamespace(versions=SimpleNamespace(remote=lambda: its))
-        return ray_link.RayNodeOf(name, name, actor, "")
+        return link.RayNodeOf(name, name, actor, "")
 
-    monkeypatch.setattr(ray_link.ray, "get", lambda found, timeout: found)
+    monkeypatch.setattr(link.ray, "get", lambda found, timeout: found)
     same, other = node("node 0 (10.0.0.1)", versions()), versions()
-    ray_link.check_versions([same])
+    link.check_versions([same])
     other.pop(what)
     other |= {what: theirs} if theirs else {}
     with pytest.raises(Unavailable, match=said) as refused:
-        ray_link.check_versions([same, node("node 1 (10.0.0.2)", other)])
+        link.check_versions([same, node("node 1 (10.0.0.2)", other)])
     assert f"Install the same there: {what} {versions()[what]}." in str(refused.value)

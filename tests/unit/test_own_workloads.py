@@ -10,7 +10,7 @@ import pytest
 from course_lib import Workload, workloads
 from course_lib.errors import SpecError
 from course_lib.record import progress
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.catalog import spec_for
 from course_lib.workloads.examples import Examples

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from course_lib.__main__ import app
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from tests.browser.moving import chunks
 
 ROOT = Path(__file__).parents[2]

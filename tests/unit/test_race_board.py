@@ -19,10 +19,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from course_lib.activity import Activity
 from course_lib.commands.watch import frame, watch
-from course_lib.doing import Doing
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.fields import Link
 from course_lib.racing import comparison
 from course_lib.racing.fairness import Fairness
 from course_lib.record.curves import Curve, Goal, Readings
@@ -31,7 +30,8 @@ from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, en
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.standstill import STEPLESS, Pulse, Standstill
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets.board import chart_svg, pictures
 from course_lib.widgets.board.board import RaceBoard, TrainingBoard
 from course_lib.widgets.board.charts import Charts
@@ -396,8 +396,8 @@ STILL = Standstill(
     END,
     4.23,
     {
-        "worker:1": Doing("is paused", 7, cure="run.resume('worker:1') lets it go on"),
-        "worker:0": Doing("waits", 7, ("worker:1",)),
+        "worker:1": Activity("is paused", 7, cure="run.resume('worker:1') lets it go on"),
+        "worker:0": Activity("waits", 7, ("worker:1",)),
     },
 )
 
@@ -491,7 +491,7 @@ def test_the_throughput_falls_to_0_while_a_run_stands_still() -> None:
 
 
 def test_before_the_first_step_a_board_says_what_takes_so_long() -> None:
-    compiling = {f"worker:{n}": Doing("has been in compute of step 0 for 2 s") for n in range(4)}
+    compiling = {f"worker:{n}": Activity("has been in compute of step 0 for 2 s") for n in range(4)}
     run = SomeRun(Trace(), "running")
     run.now = Pulse(2.0, Standstill(0.0, 2.0, compiling, certain=False, kind=STEPLESS))
     view = View({"one": run})

@@ -2,11 +2,11 @@
 
 import pytest
 
-from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
 from course_lib.record.reality import computing, over, reality
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 
 PLAIN = RunSpec(workers=2, hosts=2, framework="python", strategy="custom")
 

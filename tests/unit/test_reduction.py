@@ -30,7 +30,6 @@ from course_lib.collectives import (
     verify,
 )
 from course_lib.errors import SpecError
-from course_lib.fields import Link, parse_bytes
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.reduction import measure as measuring
@@ -48,8 +47,9 @@ from course_lib.reduction.measure import (
     parameters,
 )
 from course_lib.reduction.role import known, known_sum
-from course_lib.settings import MAX_WORKERS
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link, parse_bytes
+from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.settings import MAX_WORKERS
 from tests.helpers import ALL_REDUCE
 
 MIB = 1 << 20

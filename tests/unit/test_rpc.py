@@ -10,7 +10,7 @@ import pytest
 from course_lib.exchange.meeting import Meeting
 from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.torch.rpc import calls
 
 

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from course_lib import hardware
 from course_lib.__main__ import main
-from course_lib.cluster import engines, raylets
-from course_lib.cluster.raylets import Cluster
+from course_lib.cluster import engines
 from course_lib.commands import allreduce, machine, training, watch
 from course_lib.commands.screen import NUMBER, progress, say, show
+from course_lib.engines.ray import raylets
+from course_lib.engines.ray.raylets import Cluster
 from course_lib.errors import Unavailable
 from course_lib.reduction.allreduce import compare
 from tests.benchmarks.boards import board as board_of_made_up_runs

@@ -7,8 +7,8 @@ import pytest
 
 from course_lib import race, start
 from course_lib.errors import SpecError
-from course_lib.fields import Link
-from course_lib.spec import RunSpec, parse_item
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec, parse_item
 
 
 def test_a_spec_goes_to_json_and_back() -> None:

@@ -17,7 +17,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from course_lib import spec
 from course_lib.collectives import (
     ALGORITHMS,
     AlphaBeta,
@@ -31,6 +30,7 @@ from course_lib.collectives import (
 from course_lib.commands.allreduce import stage as command
 from course_lib.errors import SpecError
 from course_lib.record.trace import Trace
+from course_lib.spec import run_spec
 from course_lib.widgets.kit import page
 from course_lib.widgets.stage import STARTING, STOPPED, AllReduceStage
 from course_lib.widgets.stage.scene import MIDDLE, Played
@@ -453,12 +453,12 @@ def test_the_model_of_links_is_the_one_given() -> None:
 def test_a_link_with_only_a_delay_is_simulated_and_carried_out_with_it() -> None:
     ordered = []
 
-    def carry(*given: Any, link: spec.Link, **_: Any) -> list[Any]:
+    def carry(*given: Any, link: run_spec.Link, **_: Any) -> list[Any]:
         ordered.append(link)
         return carried(*given, link=link)
 
-    late = AllReduceStage("ring", workers=2, link=spec.Link(delay_ms=5), run=carry)
-    at_once = AllReduceStage("ring", workers=2, link=spec.Link(mbit=1000))
+    late = AllReduceStage("ring", workers=2, link=run_spec.Link(delay_ms=5), run=carry)
+    at_once = AllReduceStage("ring", workers=2, link=run_spec.Link(mbit=1000))
     seconds, known = (
         s.scene["panels"][0]["clocks"]["simulated"]["seconds"] for s in (late, at_once)
     )
@@ -466,7 +466,7 @@ def test_a_link_with_only_a_delay_is_simulated_and_carried_out_with_it() -> None
     late.settings = {**late.settings, "between": 1.25e6}
     late.carry_out()
     late.runner.join(30)  # type: ignore[union-attr]
-    assert ordered == [spec.Link(mbit=10, delay_ms=5)]
+    assert ordered == [run_spec.Link(mbit=10, delay_ms=5)]
     assert "10 Mbit/s and 5 ms between hosts" in late.table()
 
 
@@ -479,15 +479,15 @@ def test_paths_without_a_speed_are_refused_in_words() -> None:
 @pytest.mark.parametrize(
     ("link", "held"),
     [
-        (spec.Link(mbit=200), "held to 200 Mbit/s."),
-        (spec.Link(mbit=200, delay_ms=5), "held to 200 Mbit/s and 5 ms."),
-        (spec.Link(delay_ms=5), "held to a delay of 5 ms."),
-        (spec.Link(), "on this machine."),
+        (run_spec.Link(mbit=200), "held to 200 Mbit/s."),
+        (run_spec.Link(mbit=200, delay_ms=5), "held to 200 Mbit/s and 5 ms."),
+        (run_spec.Link(delay_ms=5), "held to a delay of 5 ms."),
+        (run_spec.Link(), "on this machine."),
         (None, "on this machine."),
     ],
 )
 def test_what_was_carried_out_says_what_its_links_were_held_to(
-    link: spec.Link | None, held: str
+    link: run_spec.Link | None, held: str
 ) -> None:
     stage = AllReduceStage(*carried(960, ["ring"], 4, 2, link))
     assert stage.scene["words"]["measured"]["about"].endswith(held)

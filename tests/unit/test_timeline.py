@@ -15,7 +15,6 @@ import pytest
 
 from course_lib.collectives import build, simulate
 from course_lib.errors import SpecError
-from course_lib.fields import Link
 from course_lib.record.events import (
     PHASES,
     Event,
@@ -30,7 +29,8 @@ from course_lib.record.reality import MEASURED, SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.reduction.allreduce import allreduce
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.kit.palette import PHASE
 from course_lib.widgets.timeline import source

@@ -26,7 +26,7 @@ from course_lib.record.events import (
 from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from tests.made_up import EVENTS
 
 READ = Read("worker:0", 3, 1, [5, 1436, 0], 2.0)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from course_lib.doing import Doing, sentence
+from course_lib.activity import Activity, sentence
 from course_lib.errors import Stalled, StartTimeout
-from course_lib.jitter import Jitter
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Phase
 from course_lib.record.standstill import LONG, SILENT, SOON, STEPLESS, Look, Standstill
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.jitter import Jitter
+from course_lib.spec.run_spec import RunSpec
 
 SPEC = RunSpec(workers=3, hosts=3, framework="torch")
 ALL = ("worker:0", "worker:1", "worker:2")
@@ -317,15 +317,15 @@ def test_the_error_says_once_what_several_do() -> None:
 )
 def test_a_sentence_says_who_waits_for_whom(does: dict[str, tuple[str, int]], says: str) -> None:
     await_ = {"waits": ("worker:3",)}
-    assert sentence({t: Doing(what, n, await_.get(what, ())) for t, (what, n) in does.items()}) == (
-        says
-    )
+    assert sentence(
+        {t: Activity(what, n, await_.get(what, ())) for t, (what, n) in does.items()}
+    ) == (says)
 
 
 def test_who_waits_for_several_that_are_held_alike_says_so() -> None:
     held = ("worker:1", "worker:2")
-    does = dict.fromkeys(held, Doing("is cut off with host:1")) | {
-        "worker:0": Doing("waits", 3, held)
+    does = dict.fromkeys(held, Activity("is cut off with host:1")) | {
+        "worker:0": Activity("waits", 3, held)
     }
     assert sentence(does) == (
         "worker:0 waits in step 3 for worker:1 and worker:2, which are cut off with host:1"
@@ -333,20 +333,20 @@ def test_who_waits_for_several_that_are_held_alike_says_so() -> None:
 
 
 def test_a_run_that_stands_still_is_told_so_with_the_cure() -> None:
-    paused = {"worker:2": Doing("is paused", cure="run.resume('worker:2') lets it go on")}
+    paused = {"worker:2": Activity("is paused", cure="run.resume('worker:2') lets it go on")}
     error = Stalled(paused, 1.43, standing=True)
     assert str(error) == (
         "the run has stood still for 1.4 s: worker:2 is paused (run.resume('worker:2') lets it go"
         " on). It goes on when that is over; stop() ends it."
     )
     assert pickle.loads(pickle.dumps(error)).standing
-    cured = str(Stalled({"worker:0": Doing("calls barrier")}, 2, standing=True, cure="Call it"))
+    cured = str(Stalled({"worker:0": Activity("calls barrier")}, 2, standing=True, cure="Call it"))
     assert cured.endswith("worker:0 calls barrier. Call it; stop() ends it.")
 
 
 def test_a_stop_that_stalls_names_who_has_not_ended_and_another_cure() -> None:
     error = Stalled(
-        dict.fromkeys(["worker:0", "worker:1"], Doing("has not ended")), 10, stopping=True
+        dict.fromkeys(["worker:0", "worker:1"], Activity("has not ended")), 10, stopping=True
     )
     assert str(error) == (
         "after 10.0 s a run that was told to stop is not over: worker:0 and worker:1 have not"

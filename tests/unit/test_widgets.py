@@ -15,7 +15,7 @@ from course_lib.errors import SpecError
 from course_lib.record import measures
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import AllReduceStage, Predict, TrainingBoard
 from course_lib.widgets.board.plots import NAMES
 from course_lib.widgets.kit import saved, svg

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from course_lib import workloads
 from course_lib.errors import SpecError
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.workloads.layers import Conv, Dense, Flatten, digest, glorot, shapes
 from tests.helpers import examples_of
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from course_lib import lazy
 from course_lib.collectives.model import ClosedForm
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
+from course_lib.notebook import lazy
 from course_lib.text import kind_of
 
 Algorithm = Callable[..., Schedule]

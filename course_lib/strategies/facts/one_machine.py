@@ -2,7 +2,7 @@
 
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import Held, on_workers, share_of
 from course_lib.strategies.standing import REAL_PROCESSES, Standing, by_framework, measured
 from course_lib.strategies.strategy import Refusals, Strategy, no_all_reduce

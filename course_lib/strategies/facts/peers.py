@@ -4,7 +4,7 @@ from collections import Counter
 
 from course_lib import workloads
 from course_lib.hardware import Machine, Reason
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.facts.one_machine import check_nccl
 from course_lib.strategies.memory import Held, on_workers, share_of

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
 from course_lib.record import checkpoints
+from course_lib.record.clock import clock
 from course_lib.strategies import saving
 from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.models import copies_of, first

@@ -21,11 +21,11 @@ import numpy as np
 import tensorflow as tf
 
 from course_lib import workloads
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
-from course_lib.jitter import draws
+from course_lib.record.clock import clock
 from course_lib.record.events import Dropped, Metric, Phase, Read, Update
-from course_lib.spec import RunSpec
+from course_lib.spec.jitter import draws
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.precision import LossScale
 from course_lib.strategies.steps import due, outcome

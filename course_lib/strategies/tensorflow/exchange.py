@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.tensorflow.flops import backward_shares
 from course_lib.strategies.tensorflow.steps import after, free, hold, pack, unpack
 

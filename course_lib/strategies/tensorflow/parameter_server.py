@@ -48,7 +48,7 @@ import tensorflow as tf
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.coordinator import report, taken, train, work_of
 from course_lib.strategies.tensorflow.examples import in_files

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.precision import LossScale
 
 

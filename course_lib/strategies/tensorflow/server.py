@@ -23,9 +23,9 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
 
 from course_lib import workloads
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.record import files
+from course_lib.record.clock import clock
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.strategies.memory import Census
 from course_lib.strategies.precision import LossScale

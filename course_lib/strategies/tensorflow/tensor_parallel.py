@@ -36,7 +36,7 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.optimizers import BETAS, STATE
 from course_lib.strategies.steps import TrainingStep
 from course_lib.strategies.tensorflow import checkpoints

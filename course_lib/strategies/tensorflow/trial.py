@@ -11,7 +11,7 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.flops import needed

@@ -23,7 +23,7 @@ Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.torch.parameter_server import compute, pull, push
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
 from course_lib.strategies.torch.server import Servers

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from course_lib.clock import clock
+from course_lib.record.clock import clock
 
 OFTEN = 60.0  # seconds; the time between two events, a float32, is too coarse if it is long
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.nn.utils import vector_to_parameters
 
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.exchange.messages import Peer, ready
+from course_lib.record.clock import clock
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, meeting_of, receive, send

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
+from course_lib.record.clock import clock
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import checkpoints, models
 from course_lib.strategies.torch.device_clock import DeviceClock

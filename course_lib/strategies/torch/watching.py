@@ -41,9 +41,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.clock import clock
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
+from course_lib.record.clock import clock
 from course_lib.strategies.torch.memory import bytes_of
 from course_lib.strategies.watching import WatchedLoop
 

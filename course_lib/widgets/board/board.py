@@ -13,7 +13,7 @@ from typing import Any
 
 import ipywidgets as w
 
-from course_lib.doing import ORDERED
+from course_lib.activity import ORDERED
 from course_lib.errors import LockstepError
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.charts import Charts

@@ -10,8 +10,8 @@ import anywidget
 import ipywidgets as w
 
 from course_lib.errors import LockstepError, SpecError
-from course_lib.fields import Link
 from course_lib.record.events import Lifecycle
+from course_lib.spec.fields import Link
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.kit import page
 

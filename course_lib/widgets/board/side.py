@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from course_lib.doing import Doing, names, sentence
+from course_lib.activity import Activity, names, sentence
 from course_lib.errors import LockstepError
 from course_lib.record import memory
 from course_lib.record.curves import WINDOW, Goal
@@ -17,7 +17,7 @@ from course_lib.record.events import ACTIVE, Update
 from course_lib.record.reality import reality
 from course_lib.record.standstill import Pulse, Standstill
 from course_lib.record.trace import Trace
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 
 class Watched(Protocol):
@@ -143,7 +143,7 @@ class Side:
             )
         ended = "" if self.active else " when the run ended"
         held = {
-            task: Doing(
+            task: Activity(
                 f"{'is' if self.active and fate != 'killed' else 'was'}"
                 f" {'cut off' if fate == 'cut' else fate}{ended}"
             )

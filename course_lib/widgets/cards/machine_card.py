@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from course_lib import text
-from course_lib.spec import FRAMEWORKS
+from course_lib.spec.run_spec import FRAMEWORKS
 from course_lib.widgets.kit import Markup, badge, element, join
 from course_lib.widgets.kit.given import are_rows, takes
 from course_lib.widgets.kit.glossary import explained, glossary

@@ -5,7 +5,7 @@ nor a script.
 from collections.abc import Mapping, Sequence
 
 from course_lib import text
-from course_lib.spec import FRAMEWORKS
+from course_lib.spec.run_spec import FRAMEWORKS
 from course_lib.widgets.kit import Inside, Markup, badge, element, join
 from course_lib.widgets.kit.given import are_rows, takes
 from course_lib.widgets.kit.glossary import explained, glossary

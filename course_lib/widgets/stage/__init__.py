@@ -17,8 +17,8 @@ from course_lib import text
 from course_lib.collectives import AlphaBeta, Topology, build, simulate
 from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.errors import SpecError, line_of
-from course_lib.fields import Link, parse_bytes
 from course_lib.record.trace import Trace
+from course_lib.spec.fields import Link, parse_bytes
 from course_lib.text import amount, count
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.given import hidden, takes

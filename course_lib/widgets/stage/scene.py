@@ -18,9 +18,9 @@ from course_lib.collectives import Problem, Round, Schedule, State, Transfer, co
 from course_lib.collectives.contributions import goal, sound, whole
 from course_lib.collectives.cost import bus_bandwidth
 from course_lib.errors import SpecError
-from course_lib.fields import Link
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
+from course_lib.spec.fields import Link
 from course_lib.text import amount
 from course_lib.widgets.kit.palette import WORKER
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from course_lib.collectives import Topology
 from course_lib.errors import SpecError
-from course_lib.fields import Link
+from course_lib.spec.fields import Link
 from course_lib.text import amount, count
 from course_lib.widgets.stage.scene import LIMITS, Reduced
 

@@ -20,7 +20,7 @@ from course_lib.record.events import ACTIVE, Lifecycle, Message, Phase, task_key
 from course_lib.record.reality import SIMULATED, reality
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets.kit import badge, page
 from course_lib.widgets.kit.given import takes
 from course_lib.widgets.kit.saved import Pictured

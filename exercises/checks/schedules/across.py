@@ -17,9 +17,9 @@ from course_lib.collectives.algorithms.ring import ring
 from course_lib.collectives.contributions import whole
 from course_lib.collectives.schedule import place
 from course_lib.course.answers import Unusable, Verdict
-from course_lib.fields import Link
 from course_lib.reduction.measure import job, measure
-from course_lib.spec import RunSpec
+from course_lib.spec.fields import Link
+from course_lib.spec.run_spec import RunSpec
 
 from . import mistakes
 from .attempt import SIZES, Attempt, attempt

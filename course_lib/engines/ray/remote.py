@@ -10,16 +10,16 @@ import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from course_lib.clock import clock, keep_to
 from course_lib.cluster import keeper
 from course_lib.cluster.node import Here, Listener, wait
 from course_lib.cluster.pipes import Channel, ready
 from course_lib.cluster.process import StartTask
 from course_lib.cluster.roster import Attempt
 from course_lib.errors import LockstepError
-from course_lib.fields import Link
+from course_lib.record.clock import clock, keep_to
 from course_lib.record.events import Traffic
 from course_lib.record.rundir import RunDir
+from course_lib.spec.fields import Link
 
 COUNTED = 0.25  # seconds for which what was counted may wait for company: each message costs
 FAREWELL = 5.0  # seconds that a node has to end its processes and to bring the last of the record

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from course_lib.course.answers import check, short
-from course_lib.quiet import LEVEL, MOST, few_words, without_remarks
+from course_lib.notebook.output import LEVEL, MOST, few_words, without_remarks
 
 
 def test_remarks_of_compiled_code_are_held_back_and_errors_are_not(

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from course_lib.errors import SpecError
-from course_lib.fields import REAL_LINKS, Link, check_factor, complaints
-from course_lib.jitter import FORMS, Jitter
-from course_lib.settings import MAX_BATCH, NATIVE, Settings
+from course_lib.spec.fields import REAL_LINKS, Link, check_factor, complaints
+from course_lib.spec.jitter import FORMS, Jitter
+from course_lib.spec.settings import MAX_BATCH, NATIVE, Settings
 
 JOBS = ("chief", "worker", "ps")
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}  # as they write their names

@@ -33,13 +33,13 @@ from course_lib import hardware
 from course_lib.cluster import keeper, nursery
 from course_lib.cluster.pipes import Channel, pair, ready
 from course_lib.errors import Unavailable
-from course_lib.fields import Link
 from course_lib.hardware.machine import network_parts
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
 from course_lib.network.layout import LOOPBACK
 from course_lib.record import home
 from course_lib.record.files import leave, private
+from course_lib.spec.fields import Link
 
 PATIENCE = 300.0  # seconds until all nodes are there
 TRIES = 3
@@ -188,10 +188,10 @@ def down(cluster: Cluster) -> None:
 def state(cluster: Cluster) -> tuple[list[tuple[str, str, float]], float]:
     """Name, address and CPUs of each node, and how many CPUs are free."""
     meant(cluster.address)
-    from course_lib.cluster import ray_cluster  # it loads Ray
+    from course_lib.engines.ray.cluster import alive, connect, free
 
-    ray_cluster.connect(cluster.address)
-    return sorted(ray_cluster.alive()), ray_cluster.free("CPU")
+    connect(cluster.address)
+    return sorted(alive()), free("CPU")
 
 
 def _file() -> Path:

@@ -12,22 +12,23 @@ from typing import Any
 import ray
 from ray.util import placement_group_table
 
-from course_lib.clock import own
-from course_lib.cluster import own_code, ray_gpus
+from course_lib.cluster import own_code
 from course_lib.cluster.node import Listener
 from course_lib.cluster.pipes import Channel, pair
-from course_lib.cluster.ray_cluster import LOOK, SILENT, connect, give_back, in_time, place, stands
-from course_lib.cluster.ray_link import BEGIN, Link, RayNodeOf, answers, check_versions, nodes_of
-from course_lib.cluster.remote import Away
 from course_lib.cluster.supervisor import Supervisor
+from course_lib.engines.ray import gpus
+from course_lib.engines.ray.cluster import LOOK, SILENT, connect, give_back, in_time, place, stands
+from course_lib.engines.ray.link import BEGIN, Link, RayNodeOf, answers, check_versions, nodes_of
+from course_lib.engines.ray.remote import Away
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine
 from course_lib.hardware.limits import Gpu, cuda_frameworks
 from course_lib.hardware.machine import Capability
+from course_lib.record.clock import own
 from course_lib.record.parcels import Parcel
 from course_lib.record.planned import Reason
 from course_lib.record.rundir import RunDir
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.text import count
 
 ANSWER = 5.0  # seconds that Ray may take to say where tasks are
@@ -51,7 +52,7 @@ class RayEngine:
         self._moving = 0.0  # since when Ray looks for another node
         try:
             if spec.task_gpus:
-                self._seats, self._devices = ray_gpus.taken(self.group, spec, self.crews, BEGIN)
+                self._seats, self._devices = gpus.taken(self.group, spec, self.crews, BEGIN)
             self.nodes = nodes_of(ids)
             check_versions(self.nodes)
         except BaseException:

@@ -9,7 +9,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from course_lib.errors import Unavailable
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 
 class Seat:

@@ -1,4 +1,4 @@
-"""Lookout: what a run that goes on does at this moment, from its files. Whoever holds the run has
+"""Monitor: what a run that goes on does at this moment, from its files. Whoever holds the run has
 one, and so has whoever only knows its directory.
 """
 
@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from course_lib.doing import sentence
+from course_lib.activity import sentence
 from course_lib.errors import TaskFailed
 from course_lib.record import calls
 from course_lib.record.beats import Beat, Beats
@@ -16,7 +16,7 @@ from course_lib.record.standstill import SOON, Look, Pulse, Standstill
 from course_lib.record.trace import Trace
 
 
-class Lookout:
+class Monitor:
     """Looks at a live run with these task `states`, which its owner keeps up to date. `make`: see
     `Beats`.
     """

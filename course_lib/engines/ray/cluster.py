@@ -19,10 +19,10 @@ from ray._private.services import get_node_to_connect_for_driver
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from course_lib.cluster import raylets
-from course_lib.cluster.ray_node import RayNode
+from course_lib.engines.ray import raylets
+from course_lib.engines.ray.node import RayNode
 from course_lib.errors import SpecError, Unavailable
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 from course_lib.text import count
 
 HELLO = 5.0  # seconds for a cluster to greet

@@ -20,11 +20,11 @@ from typing import Any
 
 import ray
 
-from course_lib.clock import own
 from course_lib.cluster import nursery
 from course_lib.cluster.pipes import Channel, ready
 from course_lib.hardware.limits import version
 from course_lib.record.beats import Beats
+from course_lib.record.clock import own
 from course_lib.record.parcels import Parcel, Parcels
 from course_lib.record.rundir import RunDir
 

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from course_lib.spec import RunSpec
+from course_lib.spec.run_spec import RunSpec
 
 GROUPS = {
     "strategy": "Tasks and how they exchange",

@@ -15,7 +15,7 @@ from typing import Any
 
 from course_lib.text import count
 
-OURS = Path(__file__).parent
+OURS = Path(__file__).parents[1]
 LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
 PYTHON = Path(sysconfig.get_path("stdlib"))
 Cells = Mapping[str, Sequence[str]]

@@ -10,7 +10,7 @@ ORDERED: ContextVar[str] = ContextVar("ORDERED", default="by run.{}()")
 """How an order came to be given in this thread, for the record of the run; {}: which order."""
 
 
-class Doing(NamedTuple):
+class Activity(NamedTuple):
     """What a task does, to be said after its name: `what`, a verb first; in which `step` (-1: in
     none), for whom it waits, and the `cure`, if something holds it up.
     """
@@ -35,11 +35,11 @@ _PLURAL = {"waits": "wait", "is": "are", "has": "have", "was": "were", "calls": 
 SEVERAL = 4  # neighbours whose names are not listed: "worker:0 to worker:3"
 
 
-def sentence(does: Mapping[str, Doing], cures: bool = False) -> str:
+def sentence(does: Mapping[str, Activity], cures: bool = False) -> str:
     """What tasks do, said once for all that do the same: "worker:0 and worker:1 wait in step 22 for
     worker:3, which is paused". `cures`: with what ends that.
     """
-    alike: dict[Doing, list[str]] = {}
+    alike: dict[Activity, list[str]] = {}
     for task, doing in does.items():
         alike.setdefault(doing._replace(step=-1), []).append(task)  # one may be a step ahead
     waits = [doing for doing in alike if doing.awaits]

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import SpecError
-from course_lib.fields import Link, check_factor
-from course_lib.jitter import Jitter, seconds
+from course_lib.spec.fields import Link, check_factor
+from course_lib.spec.jitter import Jitter, seconds
 
 if TYPE_CHECKING:
-    from course_lib.spec import RunSpec
+    from course_lib.spec.run_spec import RunSpec
 
 FORM = (
     "what, whom, when: kill worker:2 at step 40, pause worker:1 at 2.5s for 500ms, "

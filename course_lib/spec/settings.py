@@ -14,9 +14,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from course_lib.faults import FORM, Fault, several
-from course_lib.fields import STRICT, AnyLink, AnyPath, field, flag, number, whole
-from course_lib.jitter import FORMS
+from course_lib.spec.faults import FORM, Fault, several
+from course_lib.spec.fields import STRICT, AnyLink, AnyPath, field, flag, number, whole
+from course_lib.spec.jitter import FORMS
 
 MAX_WORKERS = 256
 MAX_REPLICAS = 64

@@ -1,0 +1,1 @@
+"""Engines other than this machine, a folder each, found by name."""

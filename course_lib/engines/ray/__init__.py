@@ -1,0 +1,1 @@
+"""Runs whose tasks are placed on the nodes of a Ray cluster."""

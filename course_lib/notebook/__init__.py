@@ -1,0 +1,1 @@
+"""What a notebook needs beyond widgets: completion, names that are missing, tracebacks, output."""
