@@ -20,7 +20,7 @@ from course_lib.commands.exercises import check, exercises
 from course_lib.commands.machine import doctor, lab, strategies
 from course_lib.commands.screen import say
 from course_lib.commands.training import race, run
-from course_lib.commands.watch import picture, watch
+from course_lib.commands.watch import export, picture, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
 from course_lib.text import ascii_for
 
@@ -29,7 +29,8 @@ INTERRUPTED = 130
 app = typer.Typer(
     add_completion=False, help="Learn distributed training by running it.", rich_markup_mode=None
 )
-COMMANDS = (run, race, watch, allreduce, stage, check, doctor, strategies, picture, exercises)
+READING = (watch, picture, export)
+COMMANDS = (run, race, *READING, allreduce, stage, check, doctor, strategies, exercises)
 for command in (*COMMANDS, lab):
     said = (
         " ".join(str(command.__doc__).split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")

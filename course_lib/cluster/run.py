@@ -21,6 +21,7 @@ from course_lib.record import checkpoints, home
 from course_lib.record.clock import clock
 from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room
+from course_lib.record.frames import Result
 from course_lib.record.monitor import Monitor
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.record.reality import Reality, reality
@@ -60,7 +61,7 @@ class Run(Orders):
         self._summarize, self._origin = prepared.summarize, origin
         self._engine = prepared.engine
         self._error: LockstepError | None = None
-        self._result: Any = None
+        self._result = Result()
         self._arrived = threading.Event()
         self._held = False  # by a `with` block, which stops it
         _going.append(self)
@@ -250,7 +251,7 @@ class Run(Orders):
     def _sum_up(self, outcome: str) -> None:
         """Keep the result of a run that has finished or was stopped."""
         self.state = outcome
-        self._result = self._summarize(self) if self._summarize else self.values
+        self._result = Result(self._summarize(self) if self._summarize else self.values)
         self.files.leave_result(self._result)
 
     def _end(self, outcome: str, error: LockstepError | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`lockstep watch` and `lockstep picture`: a run or a race from its directory, while it goes on or
+"""`lockstep watch`, `picture` and `export`: a run or a race from its directory, while it goes on or
 long after.
 """
 
@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.errors import SpecError
-from course_lib.record.saved import saved_runs
+from course_lib.record import frames
+from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.plots import NAMES, NOTHING, runs
 from course_lib.widgets.board.side import Side
@@ -109,3 +110,20 @@ def picture(
     except (OSError, ValueError) as error:
         text = "cannot be drawn: the directory of a run is needed, as `run` prints it"
         raise SpecError("run_dir", str(run_dir), f"{text} ({error})") from None
+
+
+def export(
+    run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
+    form: Annotated[
+        str, typer.Option("--format", help=f"The format: {' or '.join(frames.FORMATS)}.")
+    ] = "csv",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write to; `frames` in the run's, if not.")
+    ] = None,
+) -> None:
+    """Write the trace of a run as tables, a file for each kind of events."""
+    folder = out or run_dir / "frames"
+    try:
+        print(*frames.save(SavedRun(run_dir).trace, folder, form), sep="\n")
+    except OSError as error:
+        raise SpecError("out", str(folder), f"cannot be written ({error.strerror})") from None

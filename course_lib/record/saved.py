@@ -10,6 +10,7 @@ from typing import Any
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.record.events import STATES, Lifecycle, Phase
 from course_lib.record.files import read_json
+from course_lib.record.frames import Result
 from course_lib.record.monitor import Monitor
 from course_lib.record.planned import TaskError
 from course_lib.record.reality import Reality, reality
@@ -87,7 +88,7 @@ class SavedRun(RunDir):
         Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
         """
         if self.result_file.exists():
-            return read_json(self.result_file)
+            return Result(read_json(self.result_file))
         if self.state == "failed":
             raise first_failure(self, self.trace)
         raise LockstepError(f"the run has no result: it is {self.state}")

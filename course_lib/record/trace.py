@@ -7,12 +7,32 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import Damaged
-from course_lib.record.events import E, Event, end_of, from_lines, task_key, to_line
+from course_lib.record.events import (
+    Dropped,
+    E,
+    Event,
+    Lifecycle,
+    Message,
+    Metric,
+    Phase,
+    Read,
+    Traffic,
+    Update,
+    end_of,
+    from_lines,
+    task_key,
+    to_line,
+)
 from course_lib.record.files import read_lines
+from course_lib.record.frames import frame
 from course_lib.record.rundir import RunDir
+from course_lib.record.waits import with_waits
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Trace:
@@ -89,6 +109,66 @@ class Trace:
         """The tasks that have an event, sorted by job and index; hosts are not among them."""
         known = {e.task for e in self._everything()}
         return sorted((task for task in known if not task.startswith("host:")), key=task_key)
+
+    @property
+    def phases(self) -> DataFrame:
+        """What each task did: task, step, attempt, kind, start, end and duration in seconds.
+
+        `kind` is read, compute, wait, reduce, hidden, apply or checkpoint, or a learner's own name.
+        A reduction in which tasks meet is cut into the wait for the last of them, the exchange
+        (reduce), and the part of it that computing hides (see `record/waits.py`).
+        """
+        return frame(Phase, with_waits(self), self.all(Lifecycle))
+
+    @property
+    def messages(self) -> DataFrame:
+        """The messages of collectives: task that recorded it, attempt, source, destination, bytes,
+        round, chunk, start, end and duration in seconds.
+        """
+        return self._frame(Message)
+
+    @property
+    def updates(self) -> DataFrame:
+        """The updates of variables: task, step, attempt, variables, device, the versions read and
+        written, staleness (updates between the two), gradients, workers, time in seconds.
+        """
+        return self._frame(Update)
+
+    @property
+    def dropped(self) -> DataFrame:
+        """The gradients that went into no update: task, step, attempt, cause, time, variables."""
+        return self._frame(Dropped)
+
+    @property
+    def metrics(self) -> DataFrame:
+        """Losses and other metrics: task, step, attempt, name, value, samples (examples that the
+        run had used), time in seconds.
+        """
+        return self._frame(Metric)
+
+    @property
+    def reads(self) -> DataFrame:
+        """The training examples that tasks read, in a run with `record_examples`: task, step,
+        attempt, epoch, examples (a list of their places in the training data), time.
+        """
+        return self._frame(Read)
+
+    @property
+    def lifecycle(self) -> DataFrame:
+        """The states of tasks and hosts, and what was done to them: task, state, cause, time, pid,
+        factor, mbit, delay_ms, jitter, fault, attempt, loss (see `Lifecycle`).
+        """
+        return self._frame(Lifecycle)
+
+    @property
+    def traffic(self) -> DataFrame:
+        """The kernel's counters of tasks and hosts: bytes and packets sent and received since the
+        run began, at each reading's time.
+        """
+        return self._frame(Traffic)
+
+    def _frame(self, kind: type[Event]) -> DataFrame:
+        return frame(kind, self.all(kind), self.all(Lifecycle))
 
     def _everything(self) -> list[Event]:
         """All events, kind by kind, copied because another thread may be adding some."""

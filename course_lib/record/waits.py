@@ -6,15 +6,19 @@ trace can, because it has the events of all workers on one clock. It also tells 
 exchange was `hidden`: went on while its task computed, and so made no step longer.
 """
 
+from __future__ import annotations
+
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_lib.record.events import Phase, Update
-from course_lib.record.trace import Trace
+
+if TYPE_CHECKING:
+    from course_lib.record.trace import Trace
 
 DRAWN = 2000  # phases kept of each task, and updates kept of all, to be drawn
 RELEASING = ("compute", "apply", "checkpoint")  # phases whose end can let another task go on

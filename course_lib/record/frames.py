@@ -1,0 +1,74 @@
+"""Builds pandas.DataFrames from a trace and from results. pandas is imported with the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course_lib.errors import SpecError
+from course_lib.record.events import Event, Lifecycle, Update
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+NAMES = {"what": "kind", "src": "source", "dst": "destination", "why": "cause", "at": "time"}
+FRAMES = ("phases", "messages", "updates", "dropped", "metrics", "reads", "lifecycle", "traffic")
+FORMATS = ("csv", "parquet")
+
+
+def frame(kind: type[Event], events: Iterable[Event], lifecycle: Iterable[Lifecycle]) -> DataFrame:
+    """Builds the frame of one kind of events: a row for each, in the order of `events`.
+
+    Columns are the fields of the event (`NAMES` says which are called otherwise), with `duration`
+    where there are a `start` and an `end`, `staleness` for updates, and the `attempt` in which the
+    task was: 0 until it is started again. All times are seconds since the start of the run.
+    """
+    import pandas as pd
+
+    table = pd.DataFrame.from_records(list(events), columns=kind._fields).rename(columns=NAMES)
+    if "end" in table:
+        table["duration"] = table["end"] - table["start"]
+    if kind is Update:
+        table["staleness"] = table["written"] - table["read"] - 1
+    if kind is Lifecycle:
+        return table
+    starts = frame(Lifecycle, (e for e in lifecycle if e.state == "starting"), ())
+    over = "end" if "end" in table else "time"
+    table = table.astype({over: float, "task": str}).reset_index(names="row").sort_values(over)
+    starts = starts[["task", "time", "attempt"]].astype({"time": float, "task": str})
+    starts = starts.rename(columns={"time": "since"}).sort_values("since")
+    table = pd.merge_asof(table, starts, left_on=over, right_on="since", by="task")
+    table["attempt"] = table["attempt"].fillna(0).astype(int)
+    table = table.sort_values("row").drop(columns=["row", "since"]).reset_index(drop=True)
+    first = [name for name in ("task", "step", "attempt") if name in table]
+    return table[first + [name for name in table if name not in first]]
+
+
+class Result(dict[str, Any]):
+    """The figures of a run by name; for functions of a learner's own, what each task returned."""
+
+    def to_frame(self) -> DataFrame:
+        """Returns one row; figures inside figures have names such as `staleness.mean`. Frames of
+        several results are put together with `pandas.concat`.
+        """
+        import pandas as pd
+
+        return pd.json_normalize(self)
+
+
+def save(trace: Any, folder: Path | str, form: str) -> list[Path]:
+    """Writes each frame of a trace that has rows as a file into a folder, which is made if needed.
+
+    `form` is one of `FORMATS`. Returns the files. Raises `SpecError` for another form.
+    """
+    if form not in FORMATS:
+        raise SpecError.unknown("format", form, FORMATS)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    files = []
+    for name in FRAMES:
+        table, path = getattr(trace, name), Path(folder) / f"{name}.{form}"
+        if len(table):
+            table.to_parquet(path) if form == "parquet" else table.to_csv(path, index=False)
+            files.append(path)
+    return files
