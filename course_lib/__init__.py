@@ -19,11 +19,19 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cards import strategy_table as strategy_table
     from course_lib.cluster.nursery import warm as warm
     from course_lib.cluster.run import Run as Run
+    from course_lib.course.answers import check as check
     from course_lib.course.progress import progress as progress
+    from course_lib.errors import SpecError as SpecError
+    from course_lib.errors import Stalled as Stalled
+    from course_lib.errors import TaskFailed as TaskFailed
+    from course_lib.errors import Unavailable as Unavailable
     from course_lib.hardware import probe as machine
     from course_lib.launch import start as start
     from course_lib.racing.race import Race as Race
     from course_lib.racing.race import race as race
+    from course_lib.record.measures import median_step as median_step
+    from course_lib.record.measures import step_times as step_times
+    from course_lib.record.saved import SavedRun as SavedRun
     from course_lib.record.trace import Trace as Trace
     from course_lib.reduction.allreduce import allreduce as allreduce
     from course_lib.reduction.allreduce import compare as compare
