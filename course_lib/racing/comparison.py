@@ -7,10 +7,12 @@ single workers. So for every entrant progress is counted in examples, and the lo
 the last `WINDOW` batches' worth of them.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_lib import text
 from course_lib.racing.fairness import Fairness
@@ -21,6 +23,9 @@ from course_lib.record.reality import reality
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 POINTS = 500  # at most, in a curve written as JSON
 
@@ -136,6 +141,16 @@ class Comparison:
     target_accuracy: float | None
     fairness: Fairness
     notes: tuple[str, ...] = ()
+
+    def to_frame(self) -> DataFrame:
+        """A row for each entrant by label, with its figures; those inside figures have names such
+        as `staleness.mean`.
+        """
+        import pandas as pd
+
+        rows = [f.as_dict() for f in self.entrants.values()]
+        table = pd.json_normalize(rows).set_index("label")
+        return table[[name for name in table if "curve" not in name]]
 
     @property
     def first(self) -> str | None:
