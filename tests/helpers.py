@@ -40,7 +40,8 @@ workers, but in another order; weights and losses are of size 0.1 to 2.
 ALL_REDUCE = [
     *("algorithm", "workers", "hosts", "bytes", "rounds"),
     *("bytes_sent_per_worker", "busiest_link_bytes"),
-    *("seconds", "predicted_seconds", "bus_bandwidth", "exact", "reality"),
+    *("seconds", "predicted_seconds", "prediction_error", "bus_bandwidth"),
+    *("exact", "reality"),
 ]
 """The figures of an all-reduce, in their order."""
 

@@ -4,10 +4,16 @@ reads the schedule.
 
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, HALVES, build, closed_form, find
 from course_lib.collectives.contributions import State
-from course_lib.collectives.cost import Cost, bus_bandwidth, cost
+from course_lib.collectives.cost import (
+    AlphaBeta,
+    ClosedForm,
+    Cost,
+    Terms,
+    Topology,
+    bus_bandwidth,
+    cost,
+)
 from course_lib.collectives.explain import Problem
-from course_lib.collectives.fit import Fit, Sample, fit
-from course_lib.collectives.model import AlphaBeta, ClosedForm, Terms, Topology
 from course_lib.collectives.schedule import Round, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
 from course_lib.collectives.verify import Proof, verify

@@ -1,5 +1,5 @@
 """The cost of a schedule: the bytes that each rank and link carries, and the time in the
-alpha-beta-gamma model.
+alpha-beta-gamma model, which gives each rank a core and a port of its own.
 """
 
 import operator
@@ -10,9 +10,92 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.collectives.model import Terms, Topology
 from course_lib.collectives.schedule import CollectiveKind, Round, Schedule
-from course_lib.collectives.turns import take_turns
+from course_lib.errors import SpecError
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """The cost of a path between two ranks: n bytes keep both ends busy for alpha + n beta seconds.
+
+    `alpha`: seconds for each message. `beta`: seconds for each byte. `delay`: further seconds for
+    which a message is under way, without keeping either end busy (the L of LogP, Culler et al.
+    1993; books on the alpha-beta model leave it out). Raises SpecError for a negative or infinite
+    number.
+    """
+
+    alpha: float
+    beta: float
+    delay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "delay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SpecError(name, getattr(self, name), "seconds, 0 or more")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The paths between ranks, and the speed of an addition. On which host a rank is, its schedule
+    says (`Schedule.placed`).
+
+    - `intra`, `inter`: the path between two ranks of one host, and between two hosts. A rank sends
+      one message at a time and receives one at a time. All ranks of a host share one uplink and one
+      downlink, each of 1/inter.beta bytes a second.
+    - `gamma`: seconds to add one byte to another.
+
+    The defaults have only the right order of magnitude, for processes on a laptop and 1 Gbit/s
+    between hosts. Raises SpecError for a negative or infinite number.
+    """
+
+    intra: AlphaBeta = AlphaBeta(alpha=10e-6, beta=1 / 2e9)
+    inter: AlphaBeta = AlphaBeta(alpha=50e-6, beta=1 / 125e6)
+    gamma: float = 1 / 8e9
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma < float("inf"):
+            raise SpecError("gamma", self.gamma, "seconds for a byte, 0 or more")
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """The seconds that each of the `Terms` is multiplied by, in the order of `Terms`."""
+        i, x = self.intra, self.inter
+        return np.array([i.alpha, i.beta, x.alpha, x.beta, self.gamma, i.delay, x.delay])
+
+
+class Terms(NamedTuple):
+    """The counts that a time is made of, in the order of `Topology.parameters`: messages and bytes
+    inside hosts and across, bytes added, and delays inside and across.
+    """
+
+    messages: float = 0
+    bytes: float = 0
+    messages_across: float = 0
+    bytes_across: float = 0
+    reduced: float = 0
+    delays: float = 0
+    delays_across: float = 0
+
+    def seconds(self, topology: Topology) -> float:
+        """α messages + β bytes + γ reduced + delays, each with the numbers of its path."""
+        return float(np.dot(self, topology.parameters))
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """The textbook cost of an algorithm, from formulas and not from its schedule: rounds, messages,
+    the bytes that the busiest rank sends, the bytes that all ranks send, and the terms of the time.
+
+    It holds for sizes that divide evenly into the chunks, with all ranks on one host (for
+    `hierarchical`: on equal hosts). It is exact, or with `exact=False` an upper bound.
+    """
+
+    rounds: int
+    messages: int
+    bytes_per_rank: float
+    total_bytes: float
+    terms: Terms
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,7 +145,7 @@ class Cost:
 def cost(
     schedule: Schedule,
     bytes: int,
-    topology: Topology = Topology(),  # noqa: B008  # frozen
+    topology: Topology = Topology(),  # frozen
     itemsize: int = 1,
 ) -> Cost:
     """The cost of a schedule that `verify` accepts, for a buffer of `bytes` bytes; chunks are whole
@@ -72,8 +155,7 @@ def cost(
     sends its messages one after another, and at the same time receives one after another; bytes
     that cross between hosts share the uplink and the downlink of their host; the longest delay of
     the messages is paid once; then what was received is added. The round takes as long as its
-    slowest rank or link. If ranks share `cores` there are no such rounds, and the time is that of
-    `turns`. Raises SpecError if `bytes` is no whole number of elements.
+    slowest rank or link. Raises SpecError if `bytes` is no whole number of elements.
     """
     place = np.array(schedule.hosts)
     ranks, hosts = schedule.ranks, int(place.max()) + 1
@@ -91,8 +173,6 @@ def cost(
         added += repeats * adds
         count += repeats * len(m.src)
     terms = Terms(*times.tolist())
-    if topology.cores:
-        terms = take_turns(schedule, bytes, topology, itemsize).terms
     parts = *np.split(carried, [ranks, 2 * ranks, 2 * ranks + hosts]), added
     sent, received, up, down, reduced = (tuple(part.astype(int).tolist()) for part in parts)
     rounds, seconds = len(schedule.rounds), terms.seconds(topology)
@@ -176,7 +256,7 @@ def _pairs(r: Round, ranks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
 def _loads(m: Messages, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What each port and link carries in a round, with an entry for each sending rank, each
     receiving rank, each uplink and each downlink: its `Terms` without `reduced`, shape (entries,
-    8), and its bytes, shape (entries,).
+    7), and its bytes, shape (entries,).
     """
     ranks, hosts = len(place), int(place.max()) + 1
     ports = [m.src, ranks + m.dst]
@@ -195,5 +275,5 @@ def _loads(m: Messages, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     delays_across = messages_across > 0
     delays = (messages > 0) & ~delays_across
     none = np.zeros_like(nbytes)
-    terms = [messages, nbytes, messages_across, bytes_across, none, delays, delays_across, none]
+    terms = [messages, nbytes, messages_across, bytes_across, none, delays, delays_across]
     return np.column_stack(terms), nbytes + bytes_across

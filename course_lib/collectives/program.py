@@ -1,8 +1,7 @@
 """What each rank does when processes carry out a schedule: a list of operations, done one after
 another. It is pure data: no processes, no bytes, no clock.
 
-`exchange.execution` carries out the list on bytes; `turns` goes through the same list and adds up
-time.
+`exchange.execution` carries out the list on bytes.
 
 A rank has two buffers: the caller's own array, and a buffer in shared memory that ranks of the same
 host read. A chunk is copied between them only when it must be: into the shared buffer before

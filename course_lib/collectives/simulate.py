@@ -8,8 +8,7 @@ of its path. Meanwhile the rank receives its messages one after another as they 
 keeps it busy for α + nβ as well. When all its messages have left and all that it expects have come,
 it adds (γ a byte) and goes on. If all ranks are alike, this gives the time of `cost`; with
 stragglers it shows which rank waits for which. It is computed a round at a time, and is fast enough
-for thousands of ranks. If ranks share `Topology.cores`, the model of `turns` is used, which is
-slower: it is for tens of ranks.
+for thousands of ranks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +16,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from course_lib.collectives.cost import Messages, messages
-from course_lib.collectives.model import Topology
+from course_lib.collectives.cost import Messages, Topology, messages
 from course_lib.collectives.schedule import Schedule
-from course_lib.collectives.turns import Times, take_turns
 from course_lib.errors import SpecError
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 
 PerRank = Mapping[int, float] | Sequence[float] | None
+Times = dict[tuple[int, int, int], tuple[float, float]]
+"""(Round, sender, receiver) of a message -> when it began to leave, and when it had been received.
+"""
 MOST_TRACED = 1_000_000
 
 
@@ -74,17 +74,12 @@ def simulate(
         raise SpecError("trace", trace, allowed)
     at = _per_rank("delay", delay, schedule.ranks, 0.0)  # when each rank has done all rounds so far
     slow_by = _per_rank("slow", slow, schedule.ranks, 1.0)
-    times: Times = {}
-    if topology.cores:
-        turns = take_turns(schedule, bytes, topology, itemsize, at.tolist(), slow_by.tolist())
-        at, times, count = turns.finish, turns.times, len(turns.times)
-    else:
-        network, count = _Network(topology, np.array(schedule.hosts), slow_by), 0
-        for number, m in enumerate(messages(schedule, bytes, itemsize)):
-            at = network.round(m, at)
-            count += len(m.src)
-            if trace:
-                times |= network.times(m, number)
+    network, times, count = _Network(topology, np.array(schedule.hosts), slow_by), Times(), 0
+    for number, m in enumerate(messages(schedule, bytes, itemsize)):
+        at = network.round(m, at)
+        count += len(m.src)
+        if trace:
+            times |= network.times(m, number)
     events = _events(schedule, times, np.diff(schedule.byte_ends(bytes, itemsize)).tolist())
     return Simulation(schedule, bytes, at, count, Trace(events) if trace else None)
 
@@ -127,9 +122,7 @@ class _Network:
         return after + self.adding
 
     def times(self, m: Messages, number: int) -> Times:
-        """When each message of the last round, which has this `number`, began to leave, and when it
-        had been received.
-        """
+        """The times of the messages of the last round, which has this `number`."""
         sent, came = self.sent - self.sending, self.came[m.dst] if self.one_each else self.came
         rows = zip(*(column.tolist() for column in (m.src, m.dst, sent, came)), strict=True)
         return {(number, src, dst): (start, end) for src, dst, start, end in rows}

@@ -23,7 +23,7 @@ HostCount = Annotated[
     int, typer.Option(help="How many hosts: one shares memory, TCP goes between several.")
 ]
 Size = Annotated[str, typer.Option("--bytes", help="What each worker brings, such as 4MiB.")]
-HEADERS = ["algorithm", "rounds", "sends", "link", "ms", "model ms", "bus GB/s", "exact"]
+HEADERS = ["algorithm", "rounds", "sends", "link", "ms", "model", "error", "GB/s", "exact"]
 
 
 def allreduce(
@@ -57,6 +57,7 @@ def allreduce(
     elif len(found) > 1:
         where = f"{count(workers, 'worker')} on {count(hosts, 'host')}, {size} each"
         say(f"{where}, {results[0].reality}; most that a worker sends, most on a link")
+        say("model: a formula that gives each rank a core of its own. GB/s: bus bandwidth.")
         show(HEADERS, [cells(row) for row in found])
     else:
         show(["result", ""], [[name, text(value, name)] for name, value in found[0].items()])
@@ -70,10 +71,12 @@ def cells(row: dict[str, Any]) -> list[str]:
     """A line of the table of all-reduces."""
     sent, link = (decimal(row[name]) for name in ("bytes_sent_per_worker", "busiest_link_bytes"))
     times = row["seconds"], row["predicted_seconds"]
-    ms = [f"{seconds * 1e3:.{0 if seconds > 0.1 else 2}f}" for seconds in times]
-    bus, exact = f"{row['bus_bandwidth'] / 1e9:.2g}", "yes" if row["exact"] else "NO"
+    digits = [2 if seconds < 0.01 else 1 if seconds < 0.1 else 0 for seconds in times]
+    ms = [f"{s * 1e3:.{n}f}" for s, n in zip(times, digits, strict=True)]
+    error, bus = f"{row['prediction_error']:+z.0%}", f"{row['bus_bandwidth'] / 1e9:.2g}"
+    exact = "yes" if row["exact"] else "NO"
     link = link if row["hosts"] > 1 else "-"
-    return [row["algorithm"], str(row["rounds"]), sent, link, *ms, bus, exact]
+    return [row["algorithm"], str(row["rounds"]), sent, link, *ms, error, bus, exact]
 
 
 def stage(

@@ -22,7 +22,7 @@ READABLE = Theme(
     }
 )
 """Colours of the terminal's own: no yellow, which nobody reads on white, no grey lost on black."""
-NUMBER = re.compile(r"-|NO|yes|[\d.,]+( ?(%|/s|[KMG]?i?B|m?s|GB/s))?")
+NUMBER = re.compile(r"-|NO|yes|[+-]?[\d.,]+( ?(%|/s|[KMG]?i?B|m?s|GB/s))?")
 """A cell that stands at the right edge of its column, if all in it do."""
 
 

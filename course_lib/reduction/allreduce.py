@@ -1,4 +1,4 @@
-"""`allreduce`: carry out one algorithm, or several side by side, and compare the measured cost with
+"""`allreduce`: carry out one algorithm, or several side by side, and compare the measured time with
 the predicted one.
 """
 
@@ -8,7 +8,7 @@ import contextlib
 import functools
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from course_lib import hardware
 from course_lib.collectives import Schedule, Topology, bus_bandwidth, cost, simulate, verify
-from course_lib.collectives.algorithms import ALGORITHMS, Algorithm
+from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
@@ -26,16 +26,21 @@ from course_lib.record.events import Message
 from course_lib.record.progress import Line
 from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
-from course_lib.reduction import measure
-from course_lib.reduction.asked import alike, checked, length_of
-from course_lib.reduction.measure import REPEATS, Measured
+from course_lib.reduction.measure import REPEATS, Watch, check_fits, imposed, job
+from course_lib.reduction.prediction import measure_and_predict
 from course_lib.reduction.role import Job
-from course_lib.spec.fields import Link
+from course_lib.spec.fields import Link, parse_bytes
 from course_lib.spec.run_spec import RunSpec
 from course_lib.text import amount, count
 
 if TYPE_CHECKING:
     from course_lib.widgets.stage import AllReduceStage
+
+FIGURES = (
+    *("algorithm", "workers", "hosts", "bytes", "rounds", "bytes_sent_per_worker"),
+    *("busiest_link_bytes", "seconds", "predicted_seconds", "prediction_error", "bus_bandwidth"),
+    *("exact", "reality"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,29 +50,46 @@ class AllReduce:
     `bytes_sent_per_worker`: the bytes that the worker that sent most has sent;
     `busiest_link_bytes`: the bytes on the busiest link between a host and the others; both are
     counted in the trace. `seconds` is the time of the quickest of several calls;
-    `predicted_seconds` is what the model predicts, with parameters fitted to other calls.
-    `bus_bandwidth` is in bytes a second, as nccl-tests define it. `exact`: whether every worker had
-    the exact sum. `reality` is "measured" (real processes), "emulated" (over links that are held to
-    a speed) or "simulated". `arrays`: the results, if arrays were given. `link`: the link that was
-    imposed, if any.
+    `predicted_seconds` is that of the formula, with alpha and beta from timings of a ring.
+    `exact`: whether every worker had the exact sum. `reality` is "measured" (real processes),
+    "emulated" (over links that are held to a speed) or "simulated". `arrays`: the results, if
+    arrays were given. `link`: the link that was imposed, if any.
     """
 
-    algorithm: str
-    workers: int
-    hosts: int
+    schedule: Schedule
     bytes: int
     rounds: int
     bytes_sent_per_worker: int
     busiest_link_bytes: int
     seconds: float
     predicted_seconds: float
-    bus_bandwidth: float
     exact: bool
     reality: str
-    schedule: Schedule
     trace: Trace
     arrays: list[np.ndarray]
     link: Link | None = None
+
+    @property
+    def algorithm(self) -> str:
+        return self.schedule.name
+
+    @property
+    def workers(self) -> int:
+        return self.schedule.workers
+
+    @property
+    def hosts(self) -> int:
+        return len(set(self.schedule.hosts))
+
+    @property
+    def prediction_error(self) -> float:
+        """By which share of `seconds` the prediction is too long, or too short if negative."""
+        return self.predicted_seconds / self.seconds - 1 if self.seconds else 0.0
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """In bytes a second, as nccl-tests define it."""
+        return bus_bandwidth(self.bytes, self.seconds, self.workers)
 
     @property
     def why(self) -> str:
@@ -76,15 +98,13 @@ class AllReduce:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures, as plain values."""
-        left_out = ("schedule", "trace", "arrays", "link")
-        names = [name for name in self.__dataclass_fields__ if name not in left_out]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in FIGURES}
 
     def __repr__(self) -> str:
         return (
             f"AllReduce({self.algorithm}, {self.workers} workers, {self.bytes} bytes: "
             f"{self.rounds} rounds, {self.seconds * 1e3:.3g} ms {self.reality}, "
-            f"{self.predicted_seconds * 1e3:.3g} ms predicted, "
+            f"{self.predicted_seconds * 1e3:.3g} ms predicted ({self.prediction_error:+z.0%}), "
             f"{'exact' if self.exact else 'NOT EXACT'})"
         )
 
@@ -130,7 +150,7 @@ def compare(
     repeats: int = REPEATS,
     simulated: bool = False,
     link: Link | None = None,
-    watch: measure.Watch | None = None,
+    watch: Watch | None = None,
     engine: str = "local",
     address: str | None = None,
     **options: Any,
@@ -143,42 +163,52 @@ def compare(
     arrays: list[np.ndarray] = []
     if isinstance(what, (list, tuple, np.ndarray)):
         arrays = [np.asarray(a) for a in what]
-        workers, dtype, length = alike(arrays, workers), arrays[0].dtype.str, arrays[0].size
+        workers, dtype, length = _alike(arrays, workers), arrays[0].dtype.str, arrays[0].size
         check_dtype(arrays[0].dtype)
     else:
-        length = length_of(what, dtype)
+        length = _length(what, dtype)
     schedules = [
-        checked(algorithm, 4 if workers is None else workers, hosts, options)
+        _schedule(algorithm, 4 if workers is None else workers, hosts, options)
         for algorithm in algorithms or ALGORITHMS
     ]
     few = min(hosts, 2)  # what is simulated may have thousands
     where = RunSpec(workers=few, hosts=few, link=link, engine=engine, address=address)
     if link:
         link.check_lossless()
-    jobs = [measure.job(schedule, length, dtype, repeats) for schedule in schedules]
+    jobs = [job(schedule, length, dtype, repeats, link=link) for schedule in schedules]
     if simulated:
-        topology = measure.imposed(link) if link else Topology()
+        topology = imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
-    measure.check_fits(jobs, where)  # all of them, before any process starts
-    together: dict[tuple[int, ...], list[Job]] = defaultdict(list)
+    check_fits(jobs, where)
     began = time.monotonic()
 
     def says() -> str:
-        names = ", ".join(one.schedule.name for one in jobs)
+        names = ", ".join(schedule.name for schedule in schedules)
         each = f"{amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
         seconds = time.monotonic() - began
         return f"All-reduce in real processes for {seconds:.0f} s. {names}: {each}"
 
     try:
         with _saved(arrays, where) as files, Line(says):
-            for one in jobs:
-                together[one.schedule.hosts].append(replace(one, arrays=files))
-            results = {
-                hosts: iter(_carried_out(same, where, watch)) for hosts, same in together.items()
-            }
+            jobs = [replace(one, arrays=files) for one in jobs]
+            measured = measure_and_predict(jobs, where, watch)
     except KeyboardInterrupt:
         raise Interrupted("The all-reduce was cancelled, and its processes have ended.") from None
-    return [next(results[one.schedule.hosts]) for one in jobs]
+    return [
+        AllReduce(
+            m.job.schedule,
+            m.job.bytes,
+            *_counted(m.job.schedule, m.trace),
+            seconds=min(m.seconds),
+            predicted_seconds=predicted,
+            exact=bool(m.exact),
+            reality=over(link).word,
+            trace=m.trace,
+            arrays=m.arrays,
+            link=link,
+        )
+        for m, predicted in measured
+    ]
 
 
 def stage(
@@ -203,11 +233,54 @@ def stage(
     return AllReduceStage(*algorithms, run=run, cores=cores, **options)
 
 
-def _carried_out(jobs: list[Job], where: RunSpec, watch: measure.Watch | None) -> list[AllReduce]:
-    """Carry out jobs with the same ranks on the same hosts."""
-    done, model = measure.measure_and_model(jobs, where, watch)
-    word, link = over(where.link).word, where.link
-    return [_result(m, _counted(m), measure.expected(m.job, model), word, link) for m in done]
+def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
+    """The number of workers that bring these arrays, one each. Raises `SpecError` if it is not
+    `workers`, or if the arrays differ in shape or dtype.
+    """
+    if not arrays:
+        raise SpecError("arrays", [], "one array for each worker")
+    if workers not in (None, len(arrays)):
+        raise SpecError("workers", workers, f"{len(arrays)} arrays were given, one for each worker")
+    for i, array in enumerate(arrays):
+        if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
+            this, first = (f"{a.dtype} of shape {a.shape}" for a in (array, arrays[0]))
+            allowed = "all workers must bring the same shape and dtype"
+            raise SpecError(f"arrays[{i}]", f"{this}, and arrays[0] {first}", allowed)
+    return len(arrays)
+
+
+def _length(what: object, dtype: str) -> int:
+    """The number of elements of a dtype in `what` bytes. Raises `SpecError`."""
+    nbytes = parse_bytes(str(what))
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):  # numpy evaluates what stands before a comma
+        allowed = "the name of a numpy dtype, such as float32 or int64"
+        raise SpecError("dtype", dtype, allowed) from None
+    check_dtype(kind)
+    itemsize = kind.itemsize
+    if nbytes % itemsize:
+        near = nbytes // itemsize * itemsize
+        allowed = f"a whole number of {dtype} elements of {itemsize} bytes"
+        raise SpecError("bytes", nbytes, f"{allowed}, such as {near} or {near + itemsize}")
+    return nbytes // itemsize
+
+
+def _schedule(
+    algorithm: str | Algorithm, workers: int, hosts: int, options: dict[str, Any]
+) -> Schedule:
+    """The schedule of an all-reduce. One from a learner's own function is verified first; raises
+    `SpecError` if it is wrong.
+    """
+    if isinstance(algorithm, str) and algorithm not in ALGORITHMS | FOILS:
+        raise SpecError.unknown("algorithm", algorithm, ALGORITHMS | FOILS)
+    schedule = build(algorithm, workers, hosts=hosts, **options)
+    if schedule.kind != "all_reduce":
+        raise SpecError("algorithm", schedule.name, f"is a {schedule.kind}, not an all_reduce")
+    own = callable(algorithm) and algorithm not in ALGORITHMS.values()
+    if own and not (proof := verify(schedule)):
+        raise SpecError("algorithm", schedule.name, f"it is not right yet.\n{proof}")
+    return schedule
 
 
 def _simulated(job: Job, topology: Topology) -> AllReduce:
@@ -217,16 +290,26 @@ def _simulated(job: Job, topology: Topology) -> AllReduce:
     schedule, traced = job.schedule, sum(map(len, job.schedule.rounds)) <= MOST_TRACED
     price = cost(schedule, job.bytes, topology, job.itemsize)
     run = simulate(schedule, job.bytes, topology, itemsize=job.itemsize, trace=traced)
-    done = Measured(job, (run.seconds,), run.trace or Trace(), bool(verify(schedule)), [])
-    traffic = price.rounds, max(price.sent[: schedule.workers]), price.busiest_link[1]
-    return _result(done, traffic, price.seconds, SIMULATED.word)
+    return AllReduce(
+        schedule,
+        job.bytes,
+        price.rounds,
+        max(price.sent[: schedule.workers]),
+        price.busiest_link[1],
+        seconds=run.seconds,
+        predicted_seconds=price.seconds,
+        exact=bool(verify(schedule)),
+        reality=SIMULATED.word,
+        trace=run.trace or Trace(),
+        arrays=[],
+    )
 
 
-def _counted(done: Measured) -> tuple[int, int, int]:
-    """The traffic in the trace of a job: its rounds, the bytes that the worker that sends most
+def _counted(schedule: Schedule, trace: Trace) -> tuple[int, int, int]:
+    """The traffic in the trace of a call: its rounds, the bytes that the worker that sends most
     sends, and those on the busiest link between hosts.
     """
-    schedule, messages = done.job.schedule, done.trace.all(Message)
+    messages = trace.all(Message)
     host = {schedule.task(rank): host for rank, host in enumerate(schedule.hosts)}
     sent: Counter[str] = Counter()
     links: Counter[tuple[str, int]] = Counter()
@@ -237,36 +320,6 @@ def _counted(done: Measured) -> tuple[int, int, int]:
             links["down", host[m.dst]] += m.bytes
     busiest = max(sent[schedule.task(worker)] for worker in range(schedule.workers))
     return len({m.round for m in messages}), busiest, max(links.values(), default=0)
-
-
-def _result(
-    done: Measured,
-    traffic: tuple[int, int, int],
-    predicted: float,
-    reality: str,
-    link: Link | None = None,
-) -> AllReduce:
-    """The figures of a job, measured or simulated; `traffic` as `_counted` returns it."""
-    schedule, seconds = done.job.schedule, min(done.seconds)
-    rounds, sent, busiest = traffic
-    return AllReduce(
-        algorithm=schedule.name,
-        workers=schedule.workers,
-        hosts=len(set(schedule.hosts)),
-        bytes=done.job.bytes,
-        rounds=rounds,
-        bytes_sent_per_worker=sent,
-        busiest_link_bytes=busiest,
-        seconds=seconds,
-        predicted_seconds=predicted,
-        bus_bandwidth=bus_bandwidth(done.job.bytes, seconds, schedule.workers),
-        exact=bool(done.exact),
-        reality=reality,
-        schedule=schedule,
-        trace=done.trace,
-        arrays=done.arrays,
-        link=link,
-    )
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""What each task does in `allreduce` and `measure`: it carries out each job once to check it, and
-then times all jobs in turn, again and again.
+"""The work of each task in `allreduce` and `measure`: it carries out each job a few times to check
+and to trace it, then times all jobs in turn, again and again.
 """
 
 import os
@@ -25,10 +25,10 @@ Record = Callable[[Message], None] | None
 class Job:
     """A schedule to be carried out on `length` elements of `dtype`.
 
-    If `checked`, it is first carried out `traced` times on known numbers: their sum is checked and
-    the messages are traced. If there are `arrays`, one for each worker, or files with them, they
-    take the place of the known numbers, and the result is returned. Then it is timed `repeats`
-    times, each time over `calls` calls without a pause.
+    It is first carried out `traced` times on known numbers: their sum is checked and the messages
+    are traced. If there are `arrays`, one for each worker, or files with them, they take the place
+    of the known numbers, and the result is returned. Then it is timed `repeats` times, each time
+    over `calls` calls without a pause.
     """
 
     schedule: Schedule
@@ -36,9 +36,8 @@ class Job:
     dtype: str
     repeats: int
     calls: int
-    checked: bool = True
-    arrays: tuple[Path | np.ndarray, ...] = ()
     traced: int = 1
+    arrays: tuple[Path | np.ndarray, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -70,8 +69,8 @@ def carry_out(task: Task, jobs: list[Job]) -> list[Done]:
     done = []
     for job in jobs:
         _together(group, barrier)
-        once = _once(task.rank, group, job, barrier, traced) if job.checked else (None, None)
-        done.append(Done(*once, []))
+        checked = _checked(task.rank, group, job, barrier, traced) if job.traced else (None, None)
+        done.append(Done(*checked, []))
     # in turn, so that a disturbance of the machine disturbs all jobs alike
     for repeat in range(max(job.repeats for job in jobs)):
         for job, so_far in zip(jobs, done, strict=True):
@@ -102,7 +101,7 @@ def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
     return np.resize(_KNOWN[:workers].sum(axis=0), length).astype(dtype)
 
 
-def _once(
+def _checked(
     rank: int, group: Communicator, job: Job, barrier: Schedule, record: Record
 ) -> tuple[bool | None, np.ndarray | None]:
     """Recorded calls on the known numbers or the given arrays: whether the last was exact (None for

@@ -342,6 +342,8 @@ def test_an_all_reduce_is_measured_and_printed_as_a_table_or_one_json_object() -
     assert figures == ["tree", 3, 2, 6000, 4, 12000, 6000]
     assert (result["exact"], result["reality"]) == (True, "measured")
     assert all(result[name] > 0 for name in ("seconds", "predicted_seconds", "bus_bandwidth"))
+    error = result["predicted_seconds"] / result["seconds"] - 1
+    assert result["prediction_error"] == pytest.approx(error)
 
 
 def test_all_all_reduces_come_side_by_side() -> None:

@@ -135,7 +135,7 @@ def test_a_toy_card_is_found_among_the_widgets(copy: Path) -> None:
 
 
 ALGORITHM = """
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Schedule, Transfer
 
 

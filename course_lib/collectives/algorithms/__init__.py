@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from course_lib.collectives.model import ClosedForm
+from course_lib.collectives.cost import ClosedForm
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.notebook import lazy

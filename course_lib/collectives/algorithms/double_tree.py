@@ -6,7 +6,7 @@ The letters are explained in `ring.py`.
 
 import numpy as np
 
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule, check_number
 
 ORDER = 3

@@ -17,7 +17,7 @@ Rounds 0 and 1 are the reduce-scatter, 2 and 3 the all-gather. The letters are e
 import numpy as np
 
 from course_lib.collectives.algorithms.recursive_doubling import fold
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule
 
 ORDER = 5

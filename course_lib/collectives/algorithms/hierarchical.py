@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Op, Round, Schedule, bounds, place
 
 ORDER = 7

@@ -4,7 +4,7 @@ the sum back.
 A server is a rank too, but has no gradients of its own. The letters are explained in `ring.py`.
 """
 
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule, Transfer, check_number
 from course_lib.errors import SpecError
 

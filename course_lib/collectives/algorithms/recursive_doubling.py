@@ -7,7 +7,7 @@ explained in `ring.py`.
 
 import numpy as np
 
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule, check_number
 
 ORDER = 6

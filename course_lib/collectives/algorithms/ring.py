@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import CollectiveKind, Op, Round, Schedule, check_number, place
 from course_lib.errors import SpecError
 

@@ -7,7 +7,7 @@ it to 2, and at last 0 to 1 and 2 to 3. The letters are explained in `ring.py`.
 
 import numpy as np
 
-from course_lib.collectives.model import ClosedForm, Terms
+from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Round, Schedule
 
 ORDER = 2
