@@ -1,7 +1,5 @@
-"""What each rank does when processes carry out a schedule: a list of operations, done one after
-another. It is pure data: no processes, no bytes, no clock.
-
-`exchange.execution` carries out the list on bytes.
+"""The work of each rank when processes carry out a schedule: a list of operations, done one after
+another. It is pure data: no processes, no bytes, no clock. `exchange.execution` carries it out.
 
 A rank has two buffers: the caller's own array, and a buffer in shared memory that ranks of the same
 host read. A chunk is copied between them only when it must be: into the shared buffer before
@@ -29,12 +27,10 @@ PIECE = 1 << 20
 # to wait because what they replace is still being read.
 MINE, SHARED, SPARE = 0, 1, 2
 
-
-class Begin(NamedTuple):
-    """Begin a call: connect to the `peers`, and tell those in `sent_to` what the call is about."""
-
-    peers: tuple[int, ...]
-    sent_to: tuple[int, ...]
+Reads = tuple[tuple[int, int], ...]
+"""Peers, each with a number of pieces: the peer must have read so many of those that were offered
+to it in this call.
+"""
 
 
 class Offer(NamedTuple):
@@ -46,23 +42,6 @@ class Offer(NamedTuple):
     peer: int
     enters: tuple[slice, ...]
     parts: tuple[tuple[int, slice], ...]
-
-
-class Await(NamedTuple):
-    """Wait until the next piece from `peer` is there; `first`: whether it is the first of a
-    message.
-    """
-
-    round: int
-    peer: int
-    first: bool
-
-
-class UntilRead(NamedTuple):
-    """Wait until `peer` has read the first `pieces` pieces that were offered to it in this call."""
-
-    peer: int
-    pieces: int
 
 
 class Part(NamedTuple):
@@ -77,55 +56,62 @@ class Part(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Read the awaited piece from `peer`, and show the peer that it has been read.
+    """Wait for the next piece from `peer`, and for the reads in `after`; read the piece, and show
+    the peer that it has been read.
 
-    `chunks`: if this is the last piece of a message, each of its chunks and how many elements that
-    has; else empty.
+    `first`: whether it is the first piece of a message. `chunks`: if it is the last one, each chunk
+    of the message and how many elements that has; else empty.
     """
 
     round: int
     peer: int
+    first: bool
+    after: Reads
     parts: tuple[Part, ...]
     chunks: tuple[tuple[int, int], ...]
 
 
 class Store(NamedTuple):
-    """Copy a sum that had to wait from the place `source` to `target`; if `leaves`, also to the own
-    array.
+    """Wait for the reads in `after`; copy a sum that had to wait from the place `source` to
+    `target`; if `leaves`, also to the own array.
     """
 
+    after: Reads
     source: int
     target: int
     leaves: bool
     span: slice
 
 
-Operation = Begin | Offer | Await | UntilRead | Take | Store
+class Program(NamedTuple):
+    """The operations of a rank in a call, its peers, and those of them that it sends to."""
+
+    peers: tuple[int, ...]
+    sent_to: tuple[int, ...]
+    operations: list[Offer | Take | Store]
 
 
-class Programs:
-    """The programs of all ranks for a schedule that `verify` accepts; `place` is the host of each
-    rank.
+def program(
+    schedule: Schedule,
+    place: Sequence[int],
+    rank: int,
+    length: int,
+    itemsize: int,
+    private: bool = True,
+) -> Program:
+    """The program of `rank` for a schedule that `verify` accepts, on buffers of `length` elements
+    of `itemsize` bytes; `place` is the host of each rank.
 
     If not `private`, the callers' numbers are in the shared buffers from the beginning, and stay
     there.
     """
-
-    def __init__(self, schedule: Schedule, place: Sequence[int], private: bool = True) -> None:
-        self.schedule, self.place, self.private = schedule, tuple(place), private
-        # by rank and round: the transfers from or to the rank
-        self._transfers: list[list[list[Transfer]]] = [
-            [[] for _ in schedule.rounds] for _ in range(schedule.ranks)
-        ]
-        for number, transfers in enumerate(schedule.rounds):
-            for t in transfers:
-                self._transfers[t.src][number].append(t)
-                self._transfers[t.dst][number].append(t)
-
-    def program(self, rank: int, length: int, itemsize: int) -> list[Operation]:
-        """The operations of `rank`, for buffers of `length` elements of `itemsize` bytes."""
-        layout = _Layout(self.place, self.private, rank, self._transfers[rank])
-        return _Compiler(layout, self.schedule.bounds(length).tolist(), itemsize).program()
+    near = [host == place[rank] for host in place]
+    transfers = [[t for t in r if rank in (t.src, t.dst)] for r in schedule.rounds]
+    rounds = _Places(rank, near, private).of(transfers)
+    operations = _Pieces(schedule.bounds(length).tolist(), itemsize).of(rounds)
+    sent_to = {peer for sends, _ in rounds for peer in sends}
+    peers = sent_to.union(*(receives for _, receives in rounds))
+    return Program(tuple(sorted(peers)), tuple(sorted(sent_to)), operations)
 
 
 class _Sent(NamedTuple):
@@ -156,27 +142,26 @@ _Sends = dict[int, list[_Sent]]
 _Receives = dict[int, list[_Received]]
 
 
-class _Layout:
+class _Places:
     """Follows, round by round, in which place each chunk of a rank is."""
 
-    def __init__(
-        self, place: Sequence[int], private: bool, rank: int, transfers: list[list[Transfer]]
-    ) -> None:
-        self.rank, self.private = rank, private
-        self.near = [host == place[rank] for host in place]
+    def __init__(self, rank: int, near: list[bool], private: bool) -> None:
+        self.rank, self.near, self.private = rank, near, private
         # chunk -> the rounds in which ranks of this host read it, and the rounds of those transfers
         # that have yet to write it
         self.reads: dict[int, list[int]] = defaultdict(list)
         self.writes: dict[int, deque[int]] = defaultdict(deque)
-        for number, listed in enumerate(transfers):
-            for t in listed:
-                if t.dst == rank:
+        self.lies: dict[int, int] = defaultdict(lambda: MINE if private else SHARED)
+        self.entered: set[int] = set()
+
+    def of(self, rounds: list[list[Transfer]]) -> list[tuple[_Sends, _Receives]]:
+        for number, transfers in enumerate(rounds):
+            for t in transfers:
+                if t.dst == self.rank:
                     self.writes[t.chunk].append(number)
                 elif self.near[t.dst]:
                     self.reads[t.chunk].append(number)
-        self.lies: dict[int, int] = defaultdict(lambda: MINE if private else SHARED)
-        self.entered: set[int] = set()
-        self.rounds = [self._round(number, listed) for number, listed in enumerate(transfers)]
+        return [self._round(number, transfers) for number, transfers in enumerate(rounds)]
 
     def _round(self, number: int, transfers: list[Transfer]) -> tuple[_Sends, _Receives]:
         out, into = defaultdict(list), defaultdict(list)
@@ -203,57 +188,51 @@ class _Layout:
         return _Sent(t.chunk, SHARED if near else here, enters)
 
     def _received(self, t: Transfer, number: int, leaving: set[int]) -> _Received:
-        self.writes[t.chunk].popleft()
-        source, target = self.lies[t.chunk], self._target(t.chunk, number)
+        """The result goes to the shared buffer if ranks of this host read it before it is written
+        again, else to the own array.
+        """
+        writes = self.writes[t.chunk]
+        writes.popleft()
+        until = min((w for w in writes if w > number), default=math.inf)
+        is_read = any(number < r <= until for r in self.reads[t.chunk])
+        source, target = self.lies[t.chunk], SHARED if is_read or not self.private else MINE
         self.lies[t.chunk] = target
-        leaves = self.private and target == SHARED and not self.writes[t.chunk]
+        leaves = self.private and target == SHARED and not writes
         staged = target in leaving or (leaves and MINE in leaving)
         return _Received(t.chunk, source if t.op == "reduce" else None, target, leaves, staged)
 
-    def _target(self, chunk: int, number: int) -> int:
-        """The shared buffer, if ranks of this host read what the round writes before it is written
-        again; else the own array.
-        """
-        until = min((w for w in self.writes[chunk] if w > number), default=math.inf)
-        is_read = any(number < r <= until for r in self.reads[chunk])
-        return SHARED if is_read or not self.private else MINE
 
-
-class _Compiler:
+class _Pieces:
     """Cuts the messages of a rank into pieces, and lists the operations on each."""
 
-    def __init__(self, layout: _Layout, ends: list[int], itemsize: int) -> None:
-        self.rounds, self.ends = layout.rounds, ends
-        self.piece = max(1, PIECE // itemsize)  # elements
+    def __init__(self, ends: list[int], itemsize: int) -> None:
+        self.ends, self.piece = ends, max(1, PIECE // itemsize)  # both in elements
         self.offered: Counter[int] = Counter()  # pieces, by peer
         # place, chunk, piece -> the peers that read it, each with how many pieces it has read by
         # then
         self.unread: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
-        self.ops: list[Operation] = []
+        self.operations: list[Offer | Take | Store] = []
 
-    def program(self) -> list[Operation]:
-        sent_to = {peer for sends, _ in self.rounds for peer in sends}
-        peers = sent_to.union(*(receives for _, receives in self.rounds))
-        self.ops.append(Begin(tuple(sorted(peers)), tuple(sorted(sent_to))))
+    def of(self, rounds: list[tuple[_Sends, _Receives]]) -> list[Offer | Take | Store]:
         arriving: _Receives = {}  # what was sent in the round before
-        for number, (sends, receives) in enumerate([*self.rounds, ({}, {})]):
+        for number, (sends, receives) in enumerate([*rounds, ({}, {})]):
             messages: list[Any] = [*arriving.values(), *sends.values()]
-            for k in range(max(map(self._pieces, messages), default=0)):
+            for k in range(max(map(self._count, messages), default=0)):
                 self._receive(number - 1, arriving, k)
                 self._offer(number, sends, k)
             arriving = receives
-        return self.ops
+        return self.operations
 
     def _offer(self, number: int, sends: _Sends, k: int) -> None:
         for peer, parts in sends.items():
-            if k >= self._pieces(parts):
+            if k >= self._count(parts):
                 continue
             self.offered[peer] += 1
-            spans = [self._span(part.chunk, k) for part in parts]
-            listed = list(zip(parts, spans, strict=True))
-            enters = _joined([(span,) for part, span in listed if part.enters])
-            places = _joined([(part.place, span) for part, span in listed])
-            self.ops.append(Offer(number, peer, tuple(span for (span,) in enters), tuple(places)))
+            spans = [(part, self._span(part.chunk, k)) for part in parts]
+            enters = _joined([(span,) for part, span in spans if part.enters])
+            places = _joined([(part.place, span) for part, span in spans])
+            copied = tuple(span for (span,) in enters)
+            self.operations.append(Offer(number, peer, copied, tuple(places)))
             for part in parts:
                 self.unread[part.place, part.chunk, k].append((peer, self.offered[peer]))
 
@@ -264,11 +243,10 @@ class _Compiler:
         # chunk -> its last part, and the place of the sum
         staged: dict[int, tuple[_Received, int]] = {}
         for peer, received in receives.items():
-            pieces = self._pieces(received)
+            pieces = self._count(received)
             if k >= pieces:
                 continue
-            self.ops.append(Await(number, peer, first=k == 0))
-            parts = []
+            parts, after = [], []
             for part in received:
                 source, target, leaves = part.source, part.target, part.leaves
                 if part.staged:
@@ -276,28 +254,25 @@ class _Compiler:
                     source, leaves = target if part.chunk in staged else source, False
                     staged[part.chunk] = part, target
                 else:
-                    self._until_read(part, k)
-                parts.append(Part(source, target, leaves, self._span(part.chunk, k)))
+                    after += self._readers(part, k)
+                parts.append((source, target, leaves, self._span(part.chunk, k)))
             whole = received if k == pieces - 1 else []
-            chunks = tuple((part.chunk, self._length(part.chunk)) for part in whole)
+            chunks = tuple((c, self.ends[c + 1] - self.ends[c]) for c, *_ in whole)
             joined = tuple(Part(*part) for part in _joined(parts))
-            self.ops.append(Take(number, peer, joined, chunks))
+            self.operations.append(Take(number, peer, k == 0, tuple(after), joined, chunks))
         for part, place in staged.values():
-            self._until_read(part, k)
-            self.ops.append(Store(place, part.target, part.leaves, self._span(part.chunk, k)))
+            after, span = self._readers(part, k), self._span(part.chunk, k)
+            self.operations.append(Store(tuple(after), place, part.target, part.leaves, span))
 
-    def _until_read(self, part: _Received, k: int) -> None:
-        """Wait until what the result of a transfer replaces has been read."""
-        for place in {part.target, MINE} if part.leaves else {part.target}:
-            readers = self.unread.pop((place, part.chunk, k), ())
-            self.ops += [UntilRead(peer, pieces) for peer, pieces in readers]
+    def _readers(self, part: _Received, k: int) -> list[tuple[int, int]]:
+        """Who must have read what the result of a transfer replaces."""
+        places = {part.target, MINE} if part.leaves else {part.target}
+        return [read for p in places for read in self.unread.pop((p, part.chunk, k), ())]
 
-    def _pieces(self, parts: Iterable[_Sent] | Iterable[_Received]) -> int:
+    def _count(self, parts: Iterable[_Sent] | Iterable[_Received]) -> int:
         """The number of pieces of a message; 1 if all its chunks are empty."""
-        return max(1, -(-max(self._length(part.chunk) for part in parts) // self.piece))
-
-    def _length(self, chunk: int) -> int:
-        return int(self.ends[chunk + 1] - self.ends[chunk])
+        longest = max(self.ends[part.chunk + 1] - self.ends[part.chunk] for part in parts)
+        return max(1, -(-longest // self.piece))
 
     def _span(self, chunk: int, k: int) -> slice:
         end = self.ends[chunk + 1]
@@ -309,9 +284,9 @@ def _joined(parts: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """The same parts, of which each ends in its span, with adjoining spans joined if the parts are
     otherwise equal.
     """
-    found: list[tuple[Any, ...]] = []
+    joined: list[tuple[Any, ...]] = []
     for *treatment, span in parts:
-        if found and [*found[-1][:-1]] == treatment and found[-1][-1].stop == span.start:
-            span = slice(found.pop()[-1].start, span.stop)
-        found.append((*treatment, span))
-    return found
+        if joined and [*joined[-1][:-1]] == treatment and joined[-1][-1].stop == span.start:
+            span = slice(joined.pop()[-1].start, span.stop)
+        joined.append((*treatment, span))
+    return joined

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.collectives.program import Programs
+from course_lib.collectives.program import program
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError
 from course_lib.exchange.execution import Call, Execution
@@ -56,7 +56,6 @@ class Communicator:
         self.record = record
         self._calls: OrderedDict[tuple[int, int, np.dtype, bool], Call] = OrderedDict()
         self._segment: Segment | None = None
-        self._last: Programs | None = None
         self._spares: dict[int, np.ndarray] = {}
         self._broken: Exception | None = None
         self._closed = False
@@ -119,29 +118,21 @@ class Communicator:
             raise self._broken
         key = (id(schedule), length, dtype, private)
         if key not in self._calls:
-            programs = self._programs(schedule, private)
+            if schedule.ranks != len(self.place):
+                needs = f"is for {schedule.ranks} ranks, and this group has {len(self.place)}"
+                raise SpecError("schedule", schedule.name, needs)
             check_dtype(dtype)
-            program = programs.program(self.rank, length, dtype.itemsize)
+            mine = program(schedule, self.place, self.rank, length, dtype.itemsize, private)
             about = {
                 "algorithm": schedule.name,
                 "schedule": schedule.digest,
                 "length": length,
                 "dtype": dtype.name if dtype.kind == "V" else dtype.str,
             }
-            self._calls[key] = Call(schedule, program, length, dtype, json.dumps(about))
+            self._calls[key] = Call(schedule, mine, length, dtype, json.dumps(about))
             if len(self._calls) > _KEPT:
                 self._calls.popitem(last=False)
         return self._calls[key]
-
-    def _programs(self, schedule: Schedule, private: bool) -> Programs:
-        """The programs of a schedule; the last one is kept, for calls with other lengths."""
-        if schedule.ranks != len(self.place):
-            needs = f"is for {schedule.ranks} ranks, and this group has {len(self.place)}"
-            raise SpecError("schedule", schedule.name, needs)
-        programs = self._last
-        if programs is None or programs.schedule is not schedule or programs.private != private:
-            programs = self._last = Programs(schedule, self.place, private)
-        return programs
 
     def _segment_for(self, call: Call) -> Segment:
         """The segment for a call; waits until no peer needs what the last call left there."""

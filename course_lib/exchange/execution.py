@@ -1,12 +1,11 @@
 """Carries out the program of one rank on real bytes, operation by operation."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.collectives import program
-from course_lib.collectives.program import MINE, SHARED, SPARE, Operation, Part
+from course_lib.collectives.program import MINE, SHARED, SPARE, Offer, Part, Program, Reads, Take
 from course_lib.collectives.schedule import Schedule
 from course_lib.exchange.connection import Connection
 from course_lib.exchange.group import Group
@@ -21,7 +20,7 @@ class Call(NamedTuple):
     """
 
     schedule: Schedule
-    program: list[Operation]
+    program: Program
     length: int
     dtype: np.dtype
     about: str
@@ -56,27 +55,25 @@ class Execution:
         """Return when this rank has its result, and the system has taken all bytes for other hosts.
         Ranks of this host may still read from the shared buffer.
         """
-        do: dict[type, Callable[[Any], None]] = {
-            program.Begin: self._begin,
-            program.Offer: self._offer,
-            program.Await: self._await,
-            program.UntilRead: self._until_read,
-            program.Take: self._take,
-            program.Store: self._store,
-        }
-        for op in self.call.program:
-            do[type(op)](op)
-        for peer in self.before:
+        program = self.call.program
+        self.group.begin(self.call.about, program.peers)
+        for peer in program.sent_to:
+            self.connections[peer].say(self.call.about, self.segment)
+            self.before[peer] = self.connections[peer].offered
+        for op in program.operations:
+            if isinstance(op, Offer):
+                self._offer(op)
+            elif isinstance(op, Take):
+                self._take(op)
+            else:
+                self._until_read(op.after)
+                came = self._at(op.source, op.span)
+                self._apply(Part(None, op.target, op.leaves, op.span), came)
+        for peer in program.sent_to:
             while self.connections[peer].sending:
                 self.group.wait(self.connections[peer], room=True)
 
-    def _begin(self, op: program.Begin) -> None:
-        self.group.begin(self.call.about, op.peers)
-        for peer in op.sent_to:
-            self.connections[peer].say(self.call.about, self.segment)
-            self.before[peer] = self.connections[peer].offered
-
-    def _offer(self, op: program.Offer) -> None:
+    def _offer(self, op: Offer) -> None:
         mine, shared = self.buffers
         for span in op.enters:
             np.copyto(shared[span], mine[span])
@@ -84,8 +81,20 @@ class Execution:
         far = () if connection.near else op.parts
         connection.offer([_bytes(self.buffers[place][span]) for place, span in far])
 
-    def _await(self, op: program.Await) -> None:
+    def _take(self, op: Take) -> None:
         connection = self.connections[op.peer]
+        self._await(op, connection)
+        self._until_read(op.after)
+        if connection.near:
+            for part in op.parts:
+                self._apply(part, connection.theirs[part.span])
+        else:
+            self._read(connection, op)
+        connection.confirm()
+        if self.record and op.chunks:
+            self._note(op, self.record)
+
+    def _await(self, op: Take, connection: Connection) -> None:
         self.group.round = op.round
         while connection.left:
             self.group.wait(connection)
@@ -105,19 +114,9 @@ class Execution:
             connection.theirs = connection.window.array(self.call.length, self.call.dtype)
         self.known.add(connection.peer)
 
-    def _until_read(self, op: program.UntilRead) -> None:
-        self.group.wait_until_clear(self.connections[op.peer], self.before[op.peer] + op.pieces)
-
-    def _take(self, op: program.Take) -> None:
-        connection = self.connections[op.peer]
-        if connection.near:
-            for part in op.parts:
-                self._apply(part, connection.theirs[part.span])
-        else:
-            self._read(connection, op)
-        connection.confirm()
-        if self.record and op.chunks:
-            self._note(op, self.record)
+    def _until_read(self, reads: Reads) -> None:
+        for peer, pieces in reads:
+            self.group.wait_until_clear(self.connections[peer], self.before[peer] + pieces)
 
     def _apply(self, part: Part, came: np.ndarray) -> None:
         target = self._at(part.target, part.span)
@@ -128,7 +127,7 @@ class Execution:
         if part.leaves:
             np.copyto(self.buffers[MINE][part.span], target)
 
-    def _read(self, connection: Connection, op: program.Take) -> None:
+    def _read(self, connection: Connection, op: Take) -> None:
         """Read a piece from the network: parts to be added go into a spare array, the others
         straight to their places.
         """
@@ -151,9 +150,6 @@ class Execution:
             elif part.leaves:
                 np.copyto(self.buffers[MINE][part.span], value)
 
-    def _store(self, op: program.Store) -> None:
-        self._apply(Part(None, op.target, op.leaves, op.span), self._at(op.source, op.span))
-
     def _at(self, place: int, span: slice) -> np.ndarray:
         if place <= SHARED:
             return self.buffers[place][span]
@@ -166,7 +162,7 @@ class Execution:
             self.spares[number] = np.empty(size, np.uint8)
         return self.spares[number][:size].view(self.call.dtype)
 
-    def _note(self, op: program.Take, record: Callable[[Message], None]) -> None:
+    def _note(self, op: Take, record: Callable[[Message], None]) -> None:
         task, itemsize, end = self.call.schedule.task, self.call.dtype.itemsize, clock()
         src, dst, start = task(op.peer), task(self.group.rank), self.begun[op.peer]
         for chunk, length in op.chunks:

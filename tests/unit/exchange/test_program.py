@@ -14,21 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.collectives import Schedule, Transfer, build, place, verify
-from course_lib.collectives import program as programs
 from course_lib.collectives.contributions import goal, members, start
 from course_lib.collectives.program import (
     MINE,
+    PIECE,
     SHARED,
     SPARE,
-    Begin,
     Offer,
-    Operation,
     Part,
-    Programs,
+    Program,
+    Reads,
     Store,
     Take,
-    UntilRead,
+    program,
 )
+from course_lib.collectives.schedule import Op
 
 from ..collectives.cases import NAMES, mine, schedules
 
@@ -65,7 +65,7 @@ class World:
     schedule: Schedule
     place: Sequence[int]
     private: bool
-    programs: list[list[Operation]]
+    programs: list[Program]
     length: int
     turn: Callable[[list[int]], int]
     memory: dict[Spot, int] = field(default_factory=lambda: defaultdict(lambda: POISON))
@@ -134,27 +134,24 @@ class _Rank:
     yields what it waits for.
     """
 
-    def __init__(self, world: World, rank: int, program: list[Operation]) -> None:
-        self.world, self.rank, self.program = world, rank, program
+    def __init__(self, world: World, rank: int, mine: Program) -> None:
+        self.world, self.rank, self.program = world, rank, mine
 
     def run(self) -> Iterator[Wait]:
         w, me = self.world, self.rank
-        for op in self.program:
+        for op in self.program.operations:
             match op:
-                case Begin():
-                    continue
                 case Offer():
                     yield lambda: True
                     self._offer(op)
                 case Take():
+                    yield partial(bool, w.queue[op.peer, me])
+                    yield partial(self._have_read, op.after)
                     self._take(op, w.queue[op.peer, me].popleft())
-                case UntilRead():
-                    yield partial(self._has_read, op.peer, op.pieces)
                 case Store():
+                    yield partial(self._have_read, op.after)
                     for e in elements(op.span):
                         self._put(op.target, op.leaves, e, w.memory.pop((me, op.source, e)))
-                case _:
-                    yield partial(bool, w.queue[op.peer, me])
 
     def _offer(self, op: Offer) -> None:
         w, me = self.world, self.rank
@@ -205,8 +202,8 @@ class _Rank:
         if leaves:
             self.world.write((self.rank, MINE, e), value)
 
-    def _has_read(self, peer: int, count: int) -> bool:
-        return self.world.cleared[self.rank, peer] >= count
+    def _have_read(self, reads: Reads) -> bool:
+        return all(self.world.cleared[self.rank, peer] >= count for peer, count in reads)
 
 
 def elements(span: slice) -> range:
@@ -226,8 +223,9 @@ def check(schedule: Schedule, hosts: Sequence[int], each: int = 1) -> None:
     """
     length = each * schedule.chunks
     for private, turns in ((True, TURNS.values()), (False, [TURNS["by chance"]])):
-        plan = Programs(schedule, hosts, private)
-        compiled = [plan.program(rank, length, programs.PIECE) for rank in range(schedule.ranks)]
+        compiled = [
+            program(schedule, hosts, rank, length, PIECE, private) for rank in range(schedule.ranks)
+        ]
         for turn in turns:
             world = World(schedule, hosts, private, compiled, length, turn)
             world.run()
@@ -281,7 +279,7 @@ def composed(draw: st.DrawFn) -> tuple[Schedule, tuple[int, ...]]:
 
 def _ring(draw: st.DrawFn, seats: Sequence[int], chunk: int) -> Iterator[list[Transfer]]:
     """Once around to add up, and once more to tell."""
-    ops: list[Operation] = ["reduce", "copy"]
+    ops: list[Op] = ["reduce", "copy"]
     for i in range(2 * (len(seats) - 1)):
         yield [
             Transfer(
@@ -379,8 +377,9 @@ def test_a_chunk_stays_in_the_own_array_until_it_has_left_for_another_host() -> 
 def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
     for name in NAMES:
         schedule = build(name, 5)
-        plan = Programs(schedule, range(schedule.ranks))
-        for op in [op for rank in range(schedule.ranks) for op in plan.program(rank, 100, 8)]:
+        everywhere = range(schedule.ranks)
+        plans = [program(schedule, everywhere, rank, 100, 8) for rank in everywhere]
+        for op in [op for plan in plans for op in plan.operations]:
             if isinstance(op, Offer):
                 assert not op.enters
                 assert {place for place, _ in op.parts} == {MINE}
@@ -392,8 +391,9 @@ def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
 def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
     for name in NAMES:
         schedule = build(name, 5)
-        plan = Programs(schedule, place(schedule.ranks, 2), private=False)
-        for op in [op for rank in range(schedule.ranks) for op in plan.program(rank, 100, 8)]:
+        hosts, ranks = place(schedule.ranks, 2), range(schedule.ranks)
+        plans = [program(schedule, hosts, rank, 100, 8, private=False) for rank in ranks]
+        for op in [op for plan in plans for op in plan.operations]:
             if isinstance(op, Offer):
                 assert not op.enters
             elif isinstance(op, Take):
@@ -402,15 +402,14 @@ def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
 
 def test_a_program_names_its_peers_and_those_it_sends_to() -> None:
     up, down = (
-        Programs(build(name, 4), (0,) * 4).program(0, 1, 8)[0]
-        for name in ("tree_reduce", "tree_broadcast")
+        program(build(name, 4), (0,) * 4, 0, 1, 8) for name in ("tree_reduce", "tree_broadcast")
     )
-    assert up == Begin(peers=(1, 2), sent_to=())
-    assert down == Begin(peers=(1, 2), sent_to=(1, 2))
+    assert (up.peers, up.sent_to) == ((1, 2), ())
+    assert (down.peers, down.sent_to) == ((1, 2), (1, 2))
 
 
 def test_neighbouring_chunks_of_a_message_are_one_part() -> None:
-    halves = Programs(build("halving_doubling", 8), (0,) * 8).program(0, 800, 8)
+    halves = program(build("halving_doubling", 8), (0,) * 8, 0, 800, 8).operations
     assert [
         [(p.stop - p.start) for _, p in op.parts] for op in halves if isinstance(op, Offer)
     ] == [[n] for n in (400, 200, 100, 100, 200, 400)]
